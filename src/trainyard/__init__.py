@@ -1,0 +1,33 @@
+"""Training runs as pure functions of config, data, code, environment, seed and initial weights.
+
+import trainyard
+
+run = trainyard.train("config.yaml", {"training.epochs": 3})
+trainyard.load(run).predict(frame)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_VERBS = ("check", "clean", "evaluate", "get", "load", "predict", "report", "reproduce", "resume", "runs", "sync", "train")
+__all__ = ["Run", "__version__", *_VERBS]
+
+if TYPE_CHECKING:
+    from trainyard.api import check, clean, evaluate, get, load, predict, report, reproduce, resume, runs, sync, train
+    from trainyard.run import Run
+
+
+def __getattr__(name: str) -> Any:
+    # The verbs are imported when they are first used, so that `import trainyard` costs nothing.
+    if name in _VERBS:
+        from trainyard import api
+
+        return getattr(api, name)
+    if name == "Run":
+        from trainyard.run import Run
+
+        return Run
+    raise AttributeError(f"module 'trainyard' has no attribute {name!r}")

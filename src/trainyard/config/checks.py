@@ -1,0 +1,144 @@
+"""What must hold between keys, and the defaults that depend on other keys.
+
+It works on nodes instead of on the validated config, so that these problems are reported together with all others.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+
+from trainyard.config.schema import SplitConfig, TrainingConfig
+from trainyard.config.tree import Node, Problems, Source, find, given, mapping, put
+
+FILE_TYPES = {".csv": "csv", ".parquet": "parquet", ".npz": "npz"}
+METRIC_KEYS = ("training.early_stopping.metric", "training.scheduler.metric", "checkpoint.metric")
+IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+DEFAULT_EPOCHS = 10
+
+
+def fill_defaults(root: Node, stem: str) -> None:
+    """Fills in the defaults that a schema cannot express; `stem` is the name of the config's file."""
+    if find(root, "experiment.name") is None:
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("._-") or "run"
+        put(root, "experiment.name", Node(name, Source("default (name of the file)")))
+    if given(root, "training.epochs") is None and given(root, "training.max_steps") is None:
+        put(root, "training.epochs", Node(DEFAULT_EPOCHS, Source("default")))
+    scheduler = find(root, "training.scheduler")
+    if isinstance(scheduler and scheduler.value, dict):
+        mapping(scheduler).setdefault("type", Node("constant", Source("default")))
+    data = given(root, "data")
+    if data is not None and not _text(data, "type"):
+        key, kind = _type_by_path(data)
+        if kind is not None:
+            mapping(data)["type"] = Node(kind, Source(f"default (ending of data.{key})"))
+
+
+def check(root: Node, problems: Problems) -> None:
+    """Reports what contradicts itself."""
+    _check_length(root, problems)
+    _check_microbatch(root, problems)
+    _check_warmup(root, problems)
+    data = given(root, "data")
+    if data is not None and isinstance(data.value, dict):
+        _check_source(data, problems)
+        _check_paths(data, problems)
+        _check_split(data, problems)
+    for path in METRIC_KEYS:
+        _check_metric(given(root, path), path, problems)
+    for path in ("model.type", "data.type"):
+        check_import_path(given(root, path), path, problems)
+
+
+def check_import_path(node: Node | None, path: str, problems: Problems) -> None:
+    if node is not None and isinstance(node.value, str) and ":" in node.value and not IMPORT_PATH.fullmatch(node.value):
+        problems.report(f"expected package.module:Name, got {node.template or node.value!r}", path, node.source)
+
+
+def _number(root: Node, path: str) -> float | None:
+    node = given(root, path)
+    return node.value if node is not None and isinstance(node.value, int | float) and not isinstance(node.value, bool) else None
+
+
+def _text(node: Node, key: str) -> str | None:
+    child = mapping(node).get(key)
+    return child.value if child is not None and isinstance(child.value, str) and child.value else None
+
+
+def _type_by_path(data: Node) -> tuple[str, str | None]:
+    key = next((name for name in ("path", "train_path") if _text(data, name)), "path")
+    return key, FILE_TYPES.get(PurePath(_text(data, key) or "").suffix.lower())
+
+
+def _check_length(root: Node, problems: Problems) -> None:
+    steps = given(root, "training.max_steps")
+    if given(root, "training.epochs") is not None and steps is not None:
+        message = "both epochs and max_steps are given; keep one (set the other to null where it comes from another file)"
+        problems.report(message, "training.max_steps", steps.place)
+
+
+def _check_microbatch(root: Node, problems: Problems) -> None:
+    micro, batch = _number(root, "training.microbatch_size"), _number(root, "training.batch_size")
+    batch = TrainingConfig.model_fields["batch_size"].default if batch is None else batch
+    node = find(root, "training.microbatch_size")
+    if micro is not None and node is not None and micro > batch:
+        message = f"{micro} is more than the batch_size of {batch}; a microbatch is a part of the batch"
+        problems.report(message, "training.microbatch_size", node.source)
+
+
+def _check_warmup(root: Node, problems: Problems) -> None:
+    warmup, steps = _number(root, "training.scheduler.warmup_steps"), _number(root, "training.max_steps")
+    node = find(root, "training.scheduler.warmup_steps")
+    if warmup is not None and steps is not None and node is not None and warmup > steps:
+        message = f"{warmup} steps of warm-up do not fit into max_steps: {steps}"
+        problems.report(message, "training.scheduler.warmup_steps", node.source)
+
+
+def _check_source(data: Node, problems: Problems) -> None:
+    kind, path = _text(data, "type"), _text(data, "path") or _text(data, "train_path")
+    unset = any(node.template is not None and node.text is None for node in mapping(data).values())
+    if unset:
+        return  # a variable that is not set is reported already
+    if kind is None and path is None:
+        problems.report("names no source; give type (digits, wine ...), path or train_path", "data", data.place)
+    elif kind is None:
+        endings = ", ".join(FILE_TYPES)
+        node = mapping(data)["path" if _text(data, "path") else "train_path"]
+        problems.report(f"the ending tells no type (known: {endings}); give data.type", "data.path", node.source)
+    elif kind in FILE_TYPES.values() and path is None:
+        problems.report(f"type {kind} needs path, or train_path", "data", data.place)
+    elif kind in FILE_TYPES.values() and _type_by_path(data)[1] not in {None, kind}:
+        key, by_path = _type_by_path(data)
+        problems.report(f"ends like {by_path}, but data.type is {kind}", f"data.{key}", mapping(data)[key].source)
+
+
+def _check_paths(data: Node, problems: Problems) -> None:
+    path, train = given(data, "path"), given(data, "train_path")
+    if path is not None and train is not None:
+        problems.report("both path and train_path are given; keep one", "data.train_path", train.place)
+    for name in ("val_path", "test_path"):
+        other = given(data, name)
+        if other is not None and train is None:
+            where = "; rename path to train_path" if path is not None else ""
+            problems.report(f"needs train_path beside it{where}", f"data.{name}", other.place)
+
+
+def _check_split(data: Node, problems: Problems) -> None:
+    shares = {name: _number(data, f"split.{name}") for name in ("val", "test")}
+    filled = [SplitConfig.model_fields[name].default if share is None else share for name, share in shares.items()]
+    split = find(data, "split")
+    if split is not None and all(0 <= share < 1 for share in filled) and sum(filled) >= 1:
+        message = f"val {filled[0]:g} and test {filled[1]:g} leave nothing to train on; together they must stay below 1"
+        problems.report(message, "data.split", split.place)
+
+
+def _check_metric(node: Node | None, path: str, problems: Problems) -> None:
+    if node is None or not isinstance(node.value, str) or node.value.startswith("val_"):
+        return
+    if node.value == "train_loss":
+        reason = "train_loss is a mean since the last log, not an evaluation; use val_loss"
+    elif node.value.startswith("test_"):
+        reason = f"the test split must not decide anything; use val_{node.value.removeprefix('test_')}"
+    else:
+        reason = f"expected val_loss or val_METRIC, got {node.value!r}; did you mean 'val_{node.value}'?"
+    problems.report(reason, path, node.source)

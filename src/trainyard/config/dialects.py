@@ -1,0 +1,104 @@
+"""Older spellings, translated in this one place. Each translation is told to the user by one line (`notes`)."""
+
+from __future__ import annotations
+
+from trainyard.config.schema import TrainingConfig
+from trainyard.config.tree import Node, Problems, find, given, join, put, take
+
+# Key by key first, then whole sections; the order matters.
+MOVES = (
+    ("model.name", "model.type"),
+    ("checkpointing.save_every_n_steps", "checkpoint.every_n_steps"),
+    ("checkpointing.keep_n_checkpoints", "checkpoint.keep_last"),
+    ("checkpointing", "checkpoint"),
+    ("training.checkpoint", "checkpoint"),
+    ("logging.log_every_n_steps", "logging.every_n_steps"),
+    ("logging.eval_every_n_steps", "evaluation.every_n_steps"),
+)
+
+
+def translate(root: Node, problems: Problems, notes: list[str]) -> None:
+    """Rewrites one layer (a file, or the overrides) into today's spelling, in place.
+
+    An older key beside its modern one is a problem.
+    """
+    for old, new in MOVES:
+        _move(root, old, new, problems, notes)
+    _tracking_uri(root, problems, notes)
+    _mixed_precision(root, problems, notes)
+    for path in ("model", "model.type"):
+        kind = find(root, path)
+        if kind is not None and kind.value == "pytorch":
+            kind.value = "mlp"
+            notes.append(f"{kind.source}: {path}: pytorch is read as {path}: mlp")
+
+
+def accumulate(root: Node, problems: Problems, notes: list[str]) -> None:
+    """`gradient_accumulation_steps: n` with `batch_size: b` -> batch_size n*b, microbatch_size b; for the merged config."""
+    old = "training.gradient_accumulation_steps"
+    steps = take(root, old)
+    if steps is None:
+        return
+    if not isinstance(steps.value, int) or isinstance(steps.value, bool) or steps.value < 1:
+        problems.report("expected a whole number above 0", old, steps.source)
+        return
+    if given(root, "training.microbatch_size") is not None:
+        problems.report("is the older spelling of training.microbatch_size, which is given too; keep one", old, steps.place)
+        return
+    batch = given(root, "training.batch_size")
+    micro = TrainingConfig.model_fields["batch_size"].default if batch is None else batch.value
+    if not isinstance(micro, int) or isinstance(micro, bool):
+        return  # validation says so
+    put(root, "training.batch_size", Node(micro * steps.value, steps.source, steps.key))
+    put(root, "training.microbatch_size", Node(micro, (batch or steps).source, (batch or steps).key))
+    total = micro * steps.value
+    notes.append(f"{steps.place}: {old}: {steps.value} is read as training.batch_size: {total}, microbatch_size: {micro}")
+
+
+def _move(root: Node, old: str, new: str, problems: Problems, notes: list[str]) -> None:
+    node = find(root, old)
+    if node is None:
+        return
+    there = find(root, new)
+    if there is not None and isinstance(there.value, dict) and isinstance(node.value, dict):
+        for key in list(node.value):
+            _move(root, join(old, key), join(new, key), problems, notes)
+        take(root, old)
+        return
+    take(root, old)
+    if there is not None:
+        problems.report(f"is the older spelling of {new}, which is given too ({there.place}); keep one", old, node.place)
+        return
+    put(root, new, node)
+    notes.append(f"{node.place}: {old} is read as {new}")
+
+
+def _tracking_uri(root: Node, problems: Problems, notes: list[str]) -> None:
+    old = "experiment.tracking_uri"
+    uri = take(root, old)
+    if uri is None:
+        return
+    if find(root, "tracking") is not None:
+        problems.report(
+            "is the older spelling of tracking: [{type: mlflow, uri: ...}], which is given too; keep one", old, uri.place
+        )
+        return
+    item = Node({"type": Node("mlflow", uri.place, uri.key), "uri": uri}, uri.place)
+    put(root, "tracking", Node([item], uri.place, uri.key))
+    notes.append(f"{uri.place}: {old} is read as tracking: [{{type: mlflow, uri: ...}}]")
+
+
+def _mixed_precision(root: Node, problems: Problems, notes: list[str]) -> None:
+    old = "training.mixed_precision"
+    mixed = take(root, old)
+    if mixed is None:
+        return
+    if find(root, "training.precision") is not None:
+        problems.report("is the older spelling of training.precision, which is given too; keep one", old, mixed.place)
+    elif not isinstance(mixed.value, bool):
+        problems.report("expected true or false", old, mixed.source)
+    else:
+        precision = "mixed" if mixed.value else "fp32"
+        meaning = " (fp16 on CUDA, bf16 on CPU)" if mixed.value else ""
+        put(root, "training.precision", Node(precision, mixed.source, mixed.key))
+        notes.append(f"{mixed.place}: {old}: {str(mixed.value).lower()} is read as training.precision: {precision}{meaning}")

@@ -1,0 +1,77 @@
+"""Plain values as YAML 1.2 text, in block style; `yaml.py` reads it back to equal values."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trainyard.config.tree import join
+from trainyard.config.yaml import scalar
+
+# Text that is surely read back as the same text without quotes.
+BARE = re.compile(r"[A-Za-z_/.][A-Za-z0-9_./-]*(:[A-Za-z_/][A-Za-z0-9_./-]*)*")
+
+
+def emit(values: Mapping[str, Any], templates: Mapping[str, str] | None = None) -> str:
+    """The text of a mapping; where `templates` has a dotted key, its text stands instead of the value."""
+    return "\n".join(_block(values, templates or {}, "", "")) + "\n"
+
+
+def inline(value: Any) -> str:
+    """The text of one plain value, or of a list of them, in one line."""
+    return _leaf(list(value) if isinstance(value, tuple) else value, {}, "")
+
+
+def _block(value: Any, templates: Mapping[str, str], path: str, indent: str) -> Iterator[str]:
+    pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
+    for key, child in pairs:
+        lead = f"{indent}-" if isinstance(value, list) else f"{indent}{_text(str(key))}:"
+        here = join(path, key)
+        if not _nested(child):
+            yield f"{lead} {_leaf(child, templates, here)}"
+        elif isinstance(value, list):
+            first, *rest = _block(child, templates, here, indent + "  ")
+            yield f"{lead} {first.lstrip()}"
+            yield from rest
+        else:
+            yield lead
+            yield from _block(child, templates, here, indent + "  ")
+
+
+def _nested(value: Any) -> bool:
+    """Whether it takes lines of its own: mappings do, lists of plain values do not."""
+    if isinstance(value, list):
+        return any(isinstance(item, dict | list) for item in value)
+    return isinstance(value, Mapping) and bool(value)
+
+
+def _leaf(value: Any, templates: Mapping[str, str], path: str) -> str:
+    if path in templates:
+        # A number that a variable holds must stay without quotes, to be read as one; text must be in quotes to stay text.
+        return _quoted(templates[path]) if isinstance(value, str) else templates[path]
+    if isinstance(value, list):
+        return f"[{', '.join(_leaf(item, templates, join(path, index)) for index, item in enumerate(value))}]"
+    if isinstance(value, Mapping):
+        return "{}"
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and not math.isfinite(value):
+        return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
+    return _text(value) if isinstance(value, str) else repr(value)
+
+
+def _text(text: str) -> str:
+    return text if BARE.fullmatch(text) and isinstance(scalar(text), str) else _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in escaped) + '"'

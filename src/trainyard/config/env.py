@@ -1,0 +1,45 @@
+"""`${env:NAME}` inside text: filled in for the run, left as it stands in everything that is written to disk."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+from trainyard.config.tree import Node, Problems, walk
+from trainyard.config.yaml import scalar
+
+VARIABLE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
+SUBSTITUTION = re.compile(r"\$\{[^}]*\}?")
+
+
+def expand(root: Node, problems: Problems, environ: Mapping[str, str] | None = None) -> None:
+    """Fills in the variables of the whole tree; one that is not set is a problem."""
+    for path, node in walk(root):
+        expand_node(node, path, problems, environ)
+
+
+def expand_node(node: Node, path: str, problems: Problems, environ: Mapping[str, str] | None = None) -> None:
+    """Fills in one text. A value that is nothing but one variable, without quotes, may become a number or a boolean."""
+    if not isinstance(node.value, str) or "${" not in node.value or node.template is not None:
+        return
+    environ = os.environ if environ is None else environ
+    template = node.template = node.value
+    if _wrong(template, node, path, problems, environ):
+        node.value = None  # with a template but no text: validation knows that this is reported already
+        return
+    node.text = VARIABLE.sub(lambda match: environ[match[1]], template)
+    node.value = scalar(node.text) if node.bare and VARIABLE.fullmatch(template) else node.text
+
+
+def _wrong(template: str, node: Node, path: str, problems: Problems, environ: Mapping[str, str]) -> bool:
+    before = len(problems)
+    for name in VARIABLE.findall(template):
+        if name not in environ:
+            problems.report(f"the environment variable {name} is not set; export {name}=... first", path, node.source)
+    for text in SUBSTITUTION.findall(template):
+        if not VARIABLE.fullmatch(text):
+            name = text.removeprefix("${").removesuffix("}").rpartition(":")[2]
+            hint = f"; did you mean '${{env:{name}}}'?" if name.isidentifier() else ""
+            problems.report(f"{text} is not a substitution; only ${{env:NAME}} is{hint}", path, node.source)
+    return len(problems) > before

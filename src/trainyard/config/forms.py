@@ -1,0 +1,66 @@
+"""The short forms of a config, brought into the one long form: a name for `{type: name}`, options beside `type`."""
+
+from __future__ import annotations
+
+from trainyard.config.schema import DataConfig, ModelConfig, OptimizerConfig, TrackerConfig, TypedSection
+from trainyard.config.tree import Node, Problems, find, join, mapping
+
+TYPED: dict[str, type[TypedSection]] = {"data": DataConfig, "model": ModelConfig, "training.optimizer": OptimizerConfig}
+OPTIONAL_SECTIONS = ("experiment", "training", "evaluation", "checkpoint", "logging", "distributed")
+
+
+def normalise(root: Node, problems: Problems) -> None:
+    """Brings one layer into the long form, in place, so that layers can be merged key by key.
+
+    A section left empty (all its lines are comments, say) is an empty mapping.
+    """
+    sections = mapping(root)
+    for name in OPTIONAL_SECTIONS:
+        if name in sections and sections[name].value is None:
+            sections[name].value = {}
+    if "tracking" in sections and sections["tracking"].value is None:
+        sections["tracking"].value = []
+    for path, section in TYPED.items():
+        _expand(find(root, path), path, section, problems)
+    _expand(find(root, "training.scheduler"), "training.scheduler", None, problems)
+    for key, item in tracking_items(root):
+        _expand(item, join("tracking", key), TrackerConfig, problems)
+
+
+def tracking_items(root: Node) -> list[tuple[str, Node]]:
+    """The trackers with their index; overrides such as `tracking.0.uri=...` hold them in a mapping."""
+    tracking = find(root, "tracking")
+    if tracking is not None and isinstance(tracking.value, list):
+        return [(str(index), item) for index, item in enumerate(tracking.value)]
+    return list(mapping(tracking).items())
+
+
+def _expand(node: Node | None, path: str, section: type[TypedSection] | None, problems: Problems) -> None:
+    if node is None:
+        return
+    if isinstance(node.value, str):
+        node.value = {"type": Node(node.value, node.source, node.key, bare=node.bare)}
+    if section is not None and isinstance(node.value, dict):
+        _fold(node.value, path, section, problems)
+
+
+def _fold(children: dict[str, Node], path: str, section: type[TypedSection], problems: Problems) -> None:
+    """Moves the options that stand beside `type` into `params`."""
+    inline = {name: child for name, child in children.items() if name not in section.model_fields}
+    params = children.get("params")
+    if not inline or (params is not None and params.value is not None and not isinstance(params.value, dict)):
+        return  # nothing to fold, or `params` is no mapping: validation says so
+    first = next(iter(inline.values()))
+    options = mapping(params)
+    for name, child in inline.items():
+        del children[name]
+        if name in options:
+            where = options[name].place
+            problems.report(f"given twice: here and in params ({where}); keep one", join(path, name), child.place)
+            continue
+        child.inline = True
+        options[name] = child
+    if params is None:
+        children["params"] = Node(options, first.place, first.key, inline=True)
+    else:
+        params.value = options

@@ -1,0 +1,129 @@
+"""The JSON Schema (draft 2020-12) of a config file, by which editors complete and check.
+
+It describes what a user may write, not the long form that `load` makes of it: names in place of mappings, options
+beside `type`, `${env:NAME}` in place of numbers, `extends`. Older spellings are left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from trainyard.config.adapters import Adapters, Kind
+from trainyard.config.schema import DataConfig, ModelConfig, OptimizerConfig, RunConfig, Section, TrackerConfig, TypedSection
+
+Schema = dict[str, Any]
+
+TYPED: tuple[tuple[type[TypedSection], Kind], ...] = (
+    (DataConfig, "dataset"),
+    (ModelConfig, "model"),
+    (OptimizerConfig, "optimizer"),
+    (TrackerConfig, "tracker"),
+)
+VARIABLE: Schema = {"type": "string", "pattern": r"^\$\{env:[A-Za-z_][A-Za-z0-9_]*\}$"}
+IMPORT_PATH: Schema = {"type": "string", "pattern": ":", "description": "package.module:Name"}
+LEAVES = ("integer", "number", "boolean")
+
+
+def json_schema(adapters: Adapters | None = None) -> Schema:
+    """The schema, with the names and options of the installed adapters."""
+    schema = RunConfig.model_json_schema()
+    definitions: Schema = schema["$defs"]
+    _soften(schema)
+    _schedulers(schema)
+    for section, kind in TYPED:
+        _typed(definitions, section, kind, adapters)
+    if adapters is not None:
+        _names(definitions, adapters)
+    for name in _optional_sections():
+        schema["properties"][name] = {"anyOf": [schema["properties"][name], {"type": "null"}]}
+    definitions["Variable"] = VARIABLE
+    schema["properties"] = {
+        "extends": {"type": "string", "description": "another config, relative to this one, which this one is laid upon"},
+        **schema["properties"],
+    }
+    del schema["required"]  # the model may come from the base
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "Trainyard config"}
+
+
+def _optional_sections() -> list[str]:
+    fields = RunConfig.model_fields.items()
+    return [
+        name
+        for name, field in fields
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section) and name != "model"
+    ]
+
+
+def _soften(schema: Any) -> None:
+    """Allows `${env:NAME}` wherever a number, a boolean or one of some words is wanted."""
+    children = schema.values() if isinstance(schema, dict) else schema
+    for child in children:
+        if isinstance(child, dict | list):
+            _soften(child)
+    if not isinstance(schema, dict) or not isinstance(schema.get("properties"), dict):
+        return
+    for name, leaf in schema["properties"].items():
+        if leaf.get("type") in LEAVES or "enum" in leaf or "pattern" in leaf:
+            told = {key: leaf.pop(key) for key in ("description", "default", "title", "affects") if key in leaf}
+            schema["properties"][name] = {**told, "anyOf": [leaf, {"$ref": "#/$defs/Variable"}]}
+        elif "anyOf" in leaf:
+            leaf["anyOf"].append({"$ref": "#/$defs/Variable"})
+
+
+def _schedulers(schema: Schema) -> None:
+    """A name, or a mapping whose `type` may be left out for the default."""
+    definitions = schema["$defs"]
+    scheduler = definitions["TrainingConfig"]["properties"]["scheduler"]
+    tags: dict[str, str] = scheduler.pop("discriminator")["mapping"]
+    for tag, reference in tags.items():
+        if tag != "constant":
+            member = definitions[reference.rpartition("/")[2]]
+            member["required"] = sorted({"type", *member.get("required", ())})
+    names = [tag for tag, ref in tags.items() if definitions[ref.rpartition("/")[2]].get("required", ["type"]) == ["type"]]
+    scheduler["anyOf"] = [{"enum": names}, *scheduler.pop("oneOf")]
+
+
+def _typed(definitions: Schema, section: type[TypedSection], kind: Kind, adapters: Adapters | None) -> None:
+    """A section with a `type`: the name alone, or a mapping with the options of that type inline or in `params`."""
+    own = definitions[section.__name__]
+    own["additionalProperties"] = True  # by type: see below
+    names = list(adapters.names(kind)) if adapters is not None else []
+    choice: Schema = {"anyOf": [{"enum": names}, IMPORT_PATH]} if names else {"type": "string"}
+    own["properties"]["type"] = {**choice, "description": own["properties"]["type"].get("description", f"the {kind}")}
+    own["allOf"] = []
+    for name in names:
+        params = adapters.params(kind, name) if adapters is not None else None
+        if params is not None:
+            own["allOf"].append(_options(definitions, own["properties"], kind, name, params))
+    definitions[section.__name__] = {"anyOf": [choice, own], "description": own.pop("description", "")}
+
+
+def _options(definitions: Schema, own: Schema, kind: Kind, name: str, params: type[BaseModel]) -> Schema:
+    """If `type` is this name, then these options and no others are allowed."""
+    prefix = f"{kind}_{name}_"
+    options = params.model_json_schema(ref_template=f"#/$defs/{prefix}{{model}}")
+    definitions.update({prefix + inner: schema for inner, schema in options.pop("$defs", {}).items()})
+    _soften(options)
+    definitions[prefix + "params"] = {**options, "required": []}
+    inline = {
+        key: {"$ref": f"#/$defs/{prefix}params/properties/{key}"} for key in options.get("properties", {}) if key not in own
+    }
+    allowed = {**dict.fromkeys(own, True), **inline, "params": {"$ref": f"#/$defs/{prefix}params"}}
+    return {
+        "if": {"properties": {"type": {"const": name}}, "required": ["type"]},
+        "then": {"properties": allowed, "additionalProperties": False},
+    }
+
+
+def _names(definitions: Schema, adapters: Adapters) -> None:
+    """Enumerations of what is no section: metrics and losses."""
+    metrics = list(adapters.names("metric"))
+    deciding = {"enum": ["val_loss", *(f"val_{name}" for name in metrics)]}
+    for section in ("EarlyStoppingConfig", "PlateauSchedule", "CheckpointConfig"):
+        definitions[section]["properties"]["metric"] |= deciding
+    listed = definitions["EvaluationConfig"]["properties"]["metrics"]
+    listed["anyOf"] = [{"type": "array", "items": {"enum": metrics}}, {"type": "null"}]
+    loss = definitions["TrainingConfig"]["properties"]["loss"]
+    loss["anyOf"] = [{"enum": ["auto", *adapters.names("loss")]}, IMPORT_PATH]

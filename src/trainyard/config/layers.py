@@ -1,0 +1,149 @@
+"""The layers of a config: base files (`extends`), the file itself, overrides; and how one is laid upon another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainyard.config import dialects, forms
+from trainyard.config.env import expand_node
+from trainyard.config.schema import Schedule
+from trainyard.config.tree import Node, Problems, Source, from_plain, join, mapping, put, walk
+from trainyard.config.yaml import read_file, read_value
+
+COMMAND_LINE = Source("command line")
+OVERRIDES = Source("overrides")
+MAPPING = Source("mapping")
+# What a section is when it names no type.
+DEFAULT_TYPES = {"model": None, "data": None, "training.optimizer": "adamw", "training.scheduler": "constant"}
+
+
+class Layers:
+    """Reads and merges layers; what is wrong and what was translated gathers in `problems` and `notes`."""
+
+    def __init__(self, problems: Problems, notes: list[str]) -> None:
+        self.problems = problems
+        self.notes = notes
+
+    def file(self, path: Path, name: str, chain: tuple[Path, ...] = ()) -> Node | None:
+        """A file with what it extends underneath; None where one of them cannot be read."""
+        root = read_file(path, self.problems, name)
+        return None if root is None else self._upon_base(root, path, name, chain)
+
+    def mapping(self, values: Mapping[str, Any]) -> Node | None:
+        """A config given in Python; `extends` is relative to the working directory."""
+        root = from_plain(values, MAPPING, self.problems)
+        return self._upon_base(root, Path("mapping"), "mapping", ())
+
+    def overrides(self, overrides: Sequence[str] | Mapping[str, Any]) -> Node:
+        """`key.path=value` texts, or a mapping from dotted keys to values; of two that set the same, the last one counts."""
+        if isinstance(overrides, Mapping):
+            pairs = [(str(key), from_plain(value, OVERRIDES, self.problems, str(key))) for key, value in overrides.items()]
+        else:
+            pairs = [pair for pair in map(self._parse, overrides) if pair is not None]
+        root = Node({}, OVERRIDES if isinstance(overrides, Mapping) else COMMAND_LINE)
+        for index, (key, node) in enumerate(pairs):
+            if key.partition(".")[0] == "extends":
+                self.problems.report("can only stand in a file", key, root.source)
+                continue
+            if any(key == later for later, _ in pairs[index + 1 :]):
+                self.notes.append(f"{root.source}: {key} is given more than once; the last one counts")
+            layer = Node({}, root.source)
+            put(layer, key, node)
+            self._translate(layer)
+            self.merge(root, layer, same_layer=True)
+        return root
+
+    def merge(self, base: Node, top: Node, path: str = "", *, same_layer: bool = False) -> Node:
+        """Lays `top` upon `base`: mappings key by key, anything else replaced. Changes and returns `base`.
+
+        Between two layers, a section that changes its type takes over nothing that only the other type knows.
+        """
+        if isinstance(base.value, list) and isinstance(top.value, dict):
+            return self._merge_items(base, top, path)
+        if not isinstance(base.value, dict) or not isinstance(top.value, dict):
+            return top
+        if path in DEFAULT_TYPES and not same_layer:
+            self._drop_other_type(base.value, top.value, path)
+        for key, child in top.value.items():
+            below = base.value.get(key)
+            base.value[key] = child if below is None else self.merge(below, child, join(path, key), same_layer=same_layer)
+        return base
+
+    def _upon_base(self, root: Node, path: Path, name: str, chain: tuple[Path, ...]) -> Node | None:
+        extends = mapping(root).pop("extends", None)
+        self._translate(root)
+        if extends is None:
+            return root
+        base = self._base(extends, path, name, (*chain, path.resolve()))
+        return None if base is None else self.merge(base, root)
+
+    def _base(self, extends: Node, path: Path, name: str, chain: tuple[Path, ...]) -> Node | None:
+        expand_node(extends, "extends", self.problems)
+        if not isinstance(extends.value, str) or not extends.value:
+            self.problems.report("expected the path of one YAML file", "extends", extends.source)
+            return None
+        target = path.parent / extends.value
+        if target.resolve() in chain:
+            files = [*chain[chain.index(target.resolve()) :], target.resolve()]
+            self.problems.report(f"goes in a circle: {' -> '.join(file.name for file in files)}", "extends", extends.source)
+            return None
+        if not target.is_file():
+            message = f"no such file: {extends.template or extends.value} (it is looked for beside {name})"
+            self.problems.report(message, "extends", extends.source)
+            return None
+        return self.file(target, str(Path(name).parent / (extends.template or extends.value)), chain)
+
+    def _translate(self, root: Node) -> None:
+        dialects.translate(root, self.problems, self.notes)
+        forms.normalise(root, self.problems)
+
+    def _parse(self, text: str) -> tuple[str, Node] | None:
+        key, equals, value = text.partition("=")
+        key = key.strip()
+        if not equals or not all(part.strip() == part and part for part in key.split(".")):
+            self.problems.report(f"expected key.path=value, got {text!r}; for example training.epochs=3", source=COMMAND_LINE)
+            return None
+        found = Problems()
+        node = read_value(value, COMMAND_LINE.file, found)
+        for problem in found:
+            self.problems.report(f"cannot read {value!r}: {problem.message}", key, COMMAND_LINE)
+        if node is None:
+            return None
+        for _, child in walk(node):
+            child.source = COMMAND_LINE
+            child.key = None
+        return key, node
+
+    def _merge_items(self, base: Node, top: Node, path: str) -> Node:
+        """`tracking.0.uri=...`: an override of one item of a list."""
+        items = base.value if isinstance(base.value, list) else []
+        for key, child in mapping(top).items():
+            if not key.isdecimal() or int(key) >= len(items):
+                held = f"0 to {len(items) - 1}" if items else "none, the list is empty"
+                self.problems.report(f"no such item; there are {held}", join(path, key), child.place)
+            else:
+                items[int(key)] = self.merge(items[int(key)], child, join(path, key))
+        return base
+
+    def _drop_other_type(self, base: dict[str, Node], top: dict[str, Node], path: str) -> None:
+        new = top.get("type")
+        old = base["type"].value if "type" in base else DEFAULT_TYPES[path]
+        if new is None or old is None or new.value == old:
+            return
+        dropped = [key for key in base if key not in _shared(path, new.value)]
+        for key in dropped:
+            del base[key]
+        if dropped:
+            self.notes.append(f"{new.source}: {path}.type is {new.value} instead of {old}: {old}'s {', '.join(dropped)} dropped")
+
+
+def _shared(path: str, kind: Any) -> set[str]:
+    """The keys of a section that still mean the same when its type changes."""
+    if path == "data":
+        return {"type", "target", "task", "split", "features", "exclude", "standardize", "impute", "encode"}
+    if path == "training.scheduler":
+        known = next((s for s in Schedule.__args__ if s.model_fields["type"].default == kind), None)
+        return {"type", *(known.model_fields if known else ())}
+    return {"type"}

@@ -1,0 +1,67 @@
+"""From a file or a mapping, and overrides, to a config with nothing left open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainyard.config.adapters import Adapters
+from trainyard.config.checks import check, fill_defaults
+from trainyard.config.dialects import accumulate
+from trainyard.config.env import expand
+from trainyard.config.layers import Layers
+from trainyard.config.lookup import Lookup
+from trainyard.config.messages import validate
+from trainyard.config.resolved import Resolved, flatten
+from trainyard.config.schema import RunConfig
+from trainyard.config.tree import DEFAULT, Node, Problems, Source, walk
+from trainyard.errors import ConfigError, Problem
+
+
+def load(
+    source: Path | str | Mapping[str, Any],
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    adapters: Adapters | None = None,
+) -> Resolved:
+    """Reads a config, checks it, and fills in every default.
+
+    Args:
+        source: a YAML file, or its content as a mapping.
+        overrides: `key.path=value` texts, or a mapping from dotted keys to values; they win over the file.
+        adapters: the installed adapters; without them, short names and the options of adapters are not checked.
+
+    Raises:
+        ConfigError: with everything that is wrong, not only the first problem.
+    """
+    problems, notes = Problems(), list[str]()
+    layers = Layers(problems, notes)
+    root = layers.mapping(source) if isinstance(source, Mapping) else layers.file(Path(source), str(source))
+    top = layers.overrides(overrides)
+    if root is None:
+        raise ConfigError(problems)
+    root = layers.merge(root, top)
+    expand(root, problems)
+    accumulate(root, problems, notes)
+    fill_defaults(root, "run" if isinstance(source, Mapping) else Path(source).stem)
+    check(root, problems)
+    if adapters is not None:
+        Lookup(root, adapters, problems).run()
+    config = validate(RunConfig, root, "", problems)
+    if problems or config is None:
+        raise ConfigError(sorted(problems, key=_place))
+    return Resolved(config, _sources(config, root), tuple(notes), _templates(root))
+
+
+def _place(problem: Problem) -> tuple[bool, str, int, int]:
+    """Files first, from top to bottom, then overrides."""
+    return not problem.line, problem.file, problem.line, problem.column
+
+
+def _sources(config: RunConfig, root: Node) -> dict[str, Source]:
+    origin = {path: node.source for path, node in walk(root)}
+    return {key: origin.get(key, DEFAULT) for key in flatten(config)}
+
+
+def _templates(root: Node) -> dict[str, str]:
+    return {path: node.template for path, node in walk(root) if node.template is not None}

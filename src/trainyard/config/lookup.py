@@ -1,0 +1,145 @@
+"""What only the installed adapters know: their names, and their options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trainyard.config.adapters import Adapters, Kind
+from trainyard.config.checks import METRIC_KEYS
+from trainyard.config.forms import tracking_items
+from trainyard.config.messages import validate
+from trainyard.config.schema import DataConfig, ModelConfig, OptimizerConfig, TrackerConfig, TypedSection
+from trainyard.config.tree import DEFAULT, Node, Problems, from_plain, given, join, mapping
+from trainyard.config.words import nearest
+
+
+class Lookup:
+    """Checks names and options against the adapters, and fills in the defaults of the options."""
+
+    def __init__(self, root: Node, adapters: Adapters, problems: Problems) -> None:
+        self.root = root
+        self.adapters = adapters
+        self.problems = problems
+
+    def run(self) -> None:
+        """Checks everything; problems are gathered, defaults are put into the tree."""
+        known, framework = self.model()
+        if known:  # else each optimizer and loss would be unknown, too
+            self.optimizer(framework)
+            self.loss(framework)
+        self.section("dataset", "data", DataConfig)
+        for key, _ in tracking_items(self.root):
+            self.section("tracker", join("tracking", key), TrackerConfig)
+        self.metrics()
+
+    def model(self) -> tuple[bool, str | None]:
+        """Whether the model's framework is known, and its name (None: only known when the model is imported)."""
+        chosen, node = given(self.root, "model.framework"), given(self.root, "model.type")
+        framework = None
+        if chosen is not None and isinstance(chosen.value, str):
+            framework = chosen.value
+            if not self.known("framework", chosen, "model.framework"):
+                return False, None
+        if node is None or not isinstance(node.value, str):
+            return False, None
+        if ":" in node.value:
+            return True, framework
+        if framework is None:
+            framework = self.adapters.framework_of(node.value)
+        if framework is None or node.value not in self.adapters.names("model", framework):
+            self.problems.report(self._no_model(node.value, framework), "model.type", node.source)
+            return False, None
+        self.options("model", node.value, "model", ModelConfig, framework)
+        return True, framework
+
+    def _no_model(self, name: str, framework: str | None) -> str:
+        if framework is not None:
+            models = self.adapters.names("model", framework)
+            return f"model {name}: {framework} has no such model; it has {', '.join(models)}{nearest(name, models)}"
+        answers = [f"{', '.join(self.adapters.names('model', one))} ({one})" for one in self.adapters.names("framework")]
+        listed = "; ".join(answers) or "none is installed"
+        near = nearest(name, self.adapters.names("model"))
+        return f"model {name}: framework not installed; installed models: {listed}; or package.module:Class{near}"
+
+    def optimizer(self, framework: str | None) -> None:
+        default = OptimizerConfig.model_fields["type"].default
+        if given(self.root, "training.optimizer") is None:
+            training = mapping(self.root).setdefault("training", Node({}, DEFAULT))
+            mapping(training)["optimizer"] = Node({"type": Node(default, DEFAULT)}, DEFAULT)
+        mapping(given(self.root, "training.optimizer")).setdefault("type", Node(default, DEFAULT))
+        self.section("optimizer", "training.optimizer", OptimizerConfig, framework)
+
+    def loss(self, framework: str | None) -> None:
+        node = given(self.root, "training.loss")
+        if node is not None and node.value != "auto":
+            self.known("loss", node, "training.loss", framework, extra=("auto",))
+
+    def section(self, kind: Kind, path: str, section: type[TypedSection], framework: str | None = None) -> None:
+        """Checks `type`, then the options, of one section."""
+        node = given(self.root, f"{path}.type")
+        if node is None or not isinstance(node.value, str) or not node.value or ":" in node.value:
+            return
+        if self.known(kind, node, f"{path}.type", framework):
+            self.options(kind, node.value, path, section, framework)
+
+    def known(self, kind: Kind, node: Node, path: str, framework: str | None = None, extra: Sequence[str] = ()) -> bool:
+        """Whether an adapter of this name is installed; reports it if not."""
+        names = [*extra, *self.adapters.names(kind, framework)]
+        if node.value in names or not isinstance(node.value, str):
+            return True  # what is no text is reported by validation
+        of = f" of {framework}" if framework else ""
+        shown = node.template or node.value
+        self.problems.report(
+            f"unknown {kind} {shown!r}{of}; known: {', '.join(names)}{nearest(node.value, names)}", path, node.source
+        )
+        return False
+
+    def options(self, kind: Kind, name: str, path: str, section: type[TypedSection], framework: str | None) -> None:
+        """Validates `params`, and fills in the defaults."""
+        model = self.adapters.params(kind, name, framework)
+        holder = given(self.root, path)
+        if model is None or holder is None:
+            return
+        params = mapping(holder).get("params")
+        if params is None or params.value is None:
+            params = Node({}, holder.source, holder.key, inline=True)
+        if not isinstance(params.value, dict):
+            return  # validation says so
+        siblings = [field for field in section.model_fields if field != "params"]
+        options = validate(model, params, f"{path}.params", self.problems, siblings)
+        if options is not None:
+            _fill(params, options.model_dump(mode="json"))
+            mapping(holder)["params"] = params
+
+    def metrics(self) -> None:
+        """Checks the names in `evaluation.metrics`, and those which decide something."""
+        names = self.adapters.names("metric")
+        listed = given(self.root, "evaluation.metrics")
+        for index, node in enumerate(listed.value if listed is not None and isinstance(listed.value, list) else []):
+            self.metric(node, node.value, names, f"evaluation.metrics.{index}")
+        for path in METRIC_KEYS:
+            chosen = given(self.root, path)
+            if chosen is not None and isinstance(chosen.value, str) and chosen.value.startswith("val_"):
+                self.metric(chosen, chosen.value.removeprefix("val_"), [*names, "loss"], path)
+
+    def metric(self, node: Node, name: Any, names: Sequence[str], path: str) -> None:
+        if not isinstance(name, str) or name in names:
+            return
+        bare = next((name.removeprefix(split) for split in ("train_", "val_", "test_") if name.startswith(split)), name)
+        near = f"; write it without the split: {bare!r}" if bare in names else nearest(name, names)
+        if path.startswith("evaluation") and bare == "loss":
+            near = "; the loss is always there, and need not be listed"
+        self.problems.report(f"unknown metric {name!r}; known: {', '.join(names)}{near}", path, node.source)
+
+
+def _fill(node: Node, value: Any) -> None:
+    """Puts validated values into the tree; what was given keeps its source, what was not is a default."""
+    if isinstance(value, dict) and isinstance(node.value, dict):
+        for key, inner in value.items():
+            _fill(node.value.setdefault(key, from_plain(inner, DEFAULT)), inner)
+    elif isinstance(value, list) and isinstance(node.value, list) and len(value) == len(node.value):
+        for item, inner in zip(node.value, value, strict=True):
+            _fill(item, inner)
+    else:
+        node.value = from_plain(value, node.source).value

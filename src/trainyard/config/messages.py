@@ -1,0 +1,179 @@
+"""Validation, with what pydantic finds told in plain words and at the place where the user wrote it.
+
+Messages are made from the field's own type and limits ("expected a whole number above 0"), not from pydantic's
+texts, so that a new field or adapter option needs no message of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from trainyard.config.schema import RunConfig
+from trainyard.config.tree import Node, Problems, join, mapping, plain
+from trainyard.config.words import choice, describe, got, literal, mismatch, nearest, tag, without_null, words
+
+Model = TypeVar("Model", bound=BaseModel)
+MOST_PLACES = 3  # a key that stands in more sections than that is no helpful suggestion
+
+
+def validate(model: type[Model], node: Node, path: str, problems: Problems, siblings: Sequence[str] = ()) -> Model | None:
+    """Validates a node strictly; None where it has problems.
+
+    `siblings`: keys that are also allowed beside the options of `model`, where these may stand inline.
+    """
+    result = _attempt(model, node)
+    if isinstance(result, ValidationError) and _read_as_text(result, model, node):
+        result = _attempt(model, node)
+    if not isinstance(result, ValidationError):
+        return result
+    report = _Report(model, node, path, problems, siblings)
+    for error in result.errors(include_url=False):
+        report.add(error)
+    return None
+
+
+def _attempt(model: type[Model], node: Node) -> Model | ValidationError:
+    # Through JSON, because a config file is like JSON: strict, yet a list is fine for a tuple and text for a path.
+    try:
+        return model.model_validate_json(json.dumps(plain(node)), strict=True)
+    except ValidationError as error:
+        return error
+
+
+def _read_as_text(result: ValidationError, model: type[BaseModel], root: Node) -> bool:
+    """Where text is wanted, `${env:NAME}` is text even if the variable holds `007`; whether that changed anything."""
+    changed = False
+    for error in result.errors(include_url=False):
+        node = locate(model, root, error["loc"]).node
+        if error["type"] == "string_type" and node.text is not None and node.value != node.text:
+            node.value = node.text
+            changed = True
+    return changed
+
+
+class Spot(NamedTuple):
+    """Where an error lies: the keys to it, its node, and what is allowed there.
+
+    `left` are the last parts of pydantic's location, which name no node: a missing key, or a branch of a union.
+    """
+
+    keys: tuple[str, ...]
+    node: Node
+    annotation: Any
+    field: FieldInfo | None
+    left: tuple[str | int, ...]
+
+
+def locate(model: type[BaseModel], root: Node, location: tuple[str | int, ...]) -> Spot:
+    """Follows pydantic's location as far as it names nodes."""
+    spot = Spot((), root, model, None, location)
+    while spot.left and (further := _step(spot)) is not None:
+        spot = further
+    return spot
+
+
+def _step(spot: Spot) -> Spot | None:
+    """One part further down, or None where the location leaves the tree."""
+    annotation, part = without_null(spot.annotation), spot.left[0]
+    if spot.field is not None and spot.field.discriminator is not None:  # the part is the tag of the chosen member
+        member = next((one for one in get_args(annotation) if tag(one) == part), None)
+        return None if member is None else spot._replace(annotation=member, field=None, left=spot.left[1:])
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        field, child = annotation.model_fields.get(str(part)), mapping(spot.node).get(str(part))
+        if field is None or child is None:
+            return None
+        return Spot((*spot.keys, str(part)), child, field.annotation, field, spot.left[1:])
+    child, inner = _element(spot.node, annotation, part)
+    return None if child is None else Spot((*spot.keys, str(part)), child, inner, None, spot.left[1:])
+
+
+def _element(node: Node, annotation: Any, part: str | int) -> tuple[Node | None, Any]:
+    """An item of a list or a mapping, and its type."""
+    arguments = get_args(annotation)
+    if get_origin(annotation) in {Union, types.UnionType} or not arguments:
+        return None, None
+    if isinstance(node.value, list) and isinstance(part, int) and part < len(node.value):
+        by_position = get_origin(annotation) is tuple and len(arguments) > part and arguments[-1] is not ...
+        return node.value[part], arguments[part] if by_position else arguments[0]
+    return mapping(node).get(str(part)), arguments[-1]
+
+
+@dataclass
+class _Report:
+    """Turns the errors of one validation into problems."""
+
+    model: type[BaseModel]
+    root: Node
+    path: str
+    problems: Problems
+    siblings: Sequence[str]
+
+    def add(self, error: Any) -> None:
+        spot = locate(self.model, self.root, error["loc"])
+        node = spot.node
+        if node.template is not None and node.text is None:
+            return  # its variable is not set: reported already
+        if error["type"] == "extra_forbidden":
+            self._unknown(spot)
+        elif error["type"] == "missing" and isinstance(node.value, dict):
+            self._missing(spot)
+        elif error["type"] in {"union_tag_invalid", "union_tag_not_found"}:
+            chosen = mapping(node).get("type", node)
+            tags = [str(tag(one)) for one in get_args(without_null(spot.annotation))]
+            self.problems.report(choice(tags, chosen), join(self._path(spot.keys), "type"), chosen.source)
+        else:
+            self.problems.report(_message(error, spot), self._path(spot.keys), node.source)
+
+    def _path(self, keys: tuple[str, ...]) -> str:
+        """The dotted key as the user wrote it: options that stand inline are not under `params`."""
+        first = mapping(self.root).get(keys[0]) if keys else self.root
+        path = self.path.removesuffix(".params") if first is not None and first.inline else self.path
+        return ".".join((path, *keys) if path else keys)
+
+    def _missing(self, spot: Spot) -> None:
+        name = str(spot.left[-1])
+        field = without_null(spot.annotation).model_fields[name]
+        meaning = f": {field.description}" if field.description else ""
+        path = join(self._path(spot.keys), name)
+        self.problems.report(f"is missing; expected {describe(field)}{meaning}", path, spot.node.place)
+
+    def _unknown(self, spot: Spot) -> None:
+        name = str(spot.left[-1])
+        child = mapping(spot.node).get(name, spot.node)
+        allowed = list(getattr(without_null(spot.annotation), "model_fields", ()))
+        if child.inline:
+            allowed += self.siblings
+        hint = nearest(name, allowed) or _elsewhere(name) or "."
+        listed = ", ".join(sorted(allowed)) or "no options"
+        self.problems.report(f"unknown key{hint} Allowed: {listed}", self._path((*spot.keys, name)), child.place)
+
+
+def _message(error: Any, spot: Spot) -> str:
+    if error["type"] in {"value_error", "assertion_error"}:  # an adapter's own check
+        said = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+        return said if isinstance(spot.node.value, dict) else f"{said}; got {got(spot.node)}"
+    annotation = without_null(spot.annotation)
+    if get_origin(annotation) is Literal:
+        return choice([literal(one) for one in get_args(annotation)], spot.node)
+    return mismatch(describe(spot.field) if spot.field is not None else words(spot.annotation), spot.node)
+
+
+def _elsewhere(name: str) -> str:
+    """Where a key is right that is wrong here."""
+    places = [dotted for dotted in _schema_keys(RunConfig) if dotted.rpartition(".")[2] == name]
+    return f"; did you mean {' or '.join(places)}?" if 0 < len(places) <= MOST_PLACES else ""
+
+
+def _schema_keys(model: type[BaseModel], path: str = "") -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        yield join(path, name)
+        inner = without_null(field.annotation)
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from _schema_keys(inner, join(path, name))

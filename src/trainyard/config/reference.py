@@ -1,0 +1,110 @@
+"""The config reference in Markdown, made from the schema and from the options of the installed adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from trainyard.config.adapters import Adapters, Kind
+from trainyard.config.emit import inline
+from trainyard.config.schema import RunConfig
+from trainyard.config.tree import join
+from trainyard.config.words import describe, tag, without_null
+
+HEAD = """\
+# Config reference
+
+Made from the schema; do not edit it by hand. A section that names a `type` takes the options of that type beside it, or in
+`params`; the name alone (`model: mlp`) stands for `{type: mlp}`.
+
+`bits` marks what changes the result of a run: a run can only be resumed with these unchanged. `record` marks what changes
+only what is kept of it, or what it is called.
+"""
+KINDS: tuple[tuple[Kind, str, str], ...] = (
+    ("dataset", "data.type", "Datasets"),
+    ("model", "model.type", "Models"),
+    ("optimizer", "training.optimizer.type", "Optimizers"),
+    ("tracker", "tracking", "Trackers"),
+)
+
+
+def reference(adapters: Adapters | None = None) -> str:
+    """The whole reference as Markdown."""
+    lines = [HEAD, *_section("", RunConfig, affects="bits")]
+    if adapters is not None:
+        lines += [line for kind, key, title in KINDS for line in _options(kind, key, title, adapters)]
+        for kind, key in (("loss", "training.loss"), ("metric", "evaluation.metrics")):
+            names = ", ".join(f"`{name}`" for name in adapters.names(kind))  # type: ignore[arg-type]
+            lines += [f"## Names for `{key}`\n", f"{names}\n"]
+    return "\n".join(lines)
+
+
+def _section(path: str, model: type[BaseModel], affects: str) -> Iterator[str]:
+    """A table of the plain keys of a section, then the sections inside it."""
+    inner = [(name, field, one) for name, field in model.model_fields.items() for one in _sections(field)]
+    nested = {name for name, _, _ in inner}
+    leaves = {name: field for name, field in model.model_fields.items() if name not in nested}
+    if path:
+        yield f"## {_title(path, model)}\n"
+        yield f"{_summary(model)}\n"
+        yield from _table(leaves, affects)
+    for name, field, section in inner:
+        yield from _section(join(path, name), section, _affects(field, affects))
+
+
+def _title(path: str, model: type[BaseModel]) -> str:
+    kind = tag(model) if path == "training.scheduler" else None
+    return f"`{path}` of type `{kind}`" if kind else f"`{path}`"
+
+
+def _sections(field: FieldInfo) -> list[type[BaseModel]]:
+    """The sections that a field may hold; none for a plain value."""
+    annotation = without_null(field.annotation)
+    candidates = get_args(annotation) or (annotation,)
+    return [one for one in candidates if isinstance(one, type) and issubclass(one, BaseModel)]
+
+
+def _summary(model: type[BaseModel]) -> str:
+    return " ".join((model.__doc__ or "").split())
+
+
+def _table(fields: dict[str, FieldInfo], affects: str | None) -> Iterator[str]:
+    """`affects` None leaves that column out."""
+    head = ["key", "value", "default", *([] if affects is None else ["changes"]), "meaning"]
+    yield f"| {' | '.join(head)} |"
+    yield "|" + " --- |" * len(head)
+    for name, field in fields.items():
+        changes = [] if affects is None else [_affects(field, affects)]
+        cells = [f"`{name}`", describe(field), _default(field), *changes, field.description or ""]
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    yield ""
+
+
+def _affects(field: FieldInfo, inherited: str) -> str:
+    extra = field.json_schema_extra
+    return str(extra.get("affects", inherited)) if isinstance(extra, dict) else inherited
+
+
+def _default(field: FieldInfo) -> str:
+    value: Any = field.get_default(call_default_factory=True)
+    if value is PydanticUndefined:
+        return "required"
+    return f"`{inline(value)}`"
+
+
+def _options(kind: Kind, key: str, title: str, adapters: Adapters) -> Iterator[str]:
+    yield f"## {title} (`{key}`)\n"
+    plain = []
+    for name in adapters.names(kind):
+        params = adapters.params(kind, name)
+        if params is None or not params.model_fields:
+            plain.append(f"`{name}`")
+            continue
+        yield f"### `{name}`\n"
+        yield from _table(params.model_fields, None)
+    if plain:
+        yield f"Without options of their own: {', '.join(plain)}.\n"

@@ -1,0 +1,103 @@
+"""A config with nothing left open, and where each of its values came from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel
+
+from trainyard.config.emit import emit
+from trainyard.config.schema import RunConfig
+from trainyard.config.tree import Source, join
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What `load` gives.
+
+    `config` has `${env:NAME}` filled in; `templates` hold the text with it, by dotted key (secrets may hide there, so what is
+    written to disk is written with these). `sources` tell for each dotted key of `flatten(config)` where its value came from;
+    `notes` has one line for each thing that was translated or dropped, for the log.
+    """
+
+    config: RunConfig
+    sources: Mapping[str, Source] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    templates: Mapping[str, str] = field(default_factory=dict)
+
+    def dump(self) -> str:
+        """YAML 1.2 of all values, `${env:NAME}` unexpanded; it loads back to an equal config."""
+        return emit(self.config.model_dump(mode="json"), self.templates)
+
+    def flat(self) -> dict[str, Any]:
+        """All values by dotted key, `${env:NAME}` unexpanded: safe to show and to store."""
+        return _flatten(_replace(self.config.model_dump(mode="json"), self.templates.get))
+
+    def config_hash(self) -> str:
+        """SHA-256 (hex) over all values, `${env:NAME}` unexpanded."""
+        return _hash(_replace(self.config.model_dump(mode="json"), self.templates.get))
+
+    def computation_hash(self) -> str:
+        """SHA-256 (hex) over the values that change the bits of the result, `${env:NAME}` filled in."""
+        return _hash(_bits(self.config))
+
+    def computation(self) -> dict[str, Any]:
+        """What `computation_hash` covers, by dotted key, to name what differs between two runs.
+
+        Text from `${env:NAME}` stands unexpanded, with a fingerprint, as it may be a secret and this is stored.
+        """
+
+        def leaf(path: str, value: Any) -> Any:
+            if path not in self.templates or not isinstance(value, str):
+                return value
+            return f"{self.templates[path]} (sha256 {hashlib.sha256(value.encode()).hexdigest()[:8]})"
+
+        return _flatten(_replace(_bits(self.config), leaf))
+
+
+def flatten(config: RunConfig) -> dict[str, Any]:
+    """All values by dotted key; the items of a list of mappings by their index (`tracking.0.type`).
+
+    `${env:NAME}` is filled in here: for what is shown or stored, use `Resolved.flat`.
+    """
+    return _flatten(config.model_dump(mode="json"))
+
+
+def _flatten(value: Any, path: str = "") -> dict[str, Any]:
+    if isinstance(value, dict) and value:
+        return {key: leaf for name, child in value.items() for key, leaf in _flatten(child, join(path, name)).items()}
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        return {key: leaf for index, child in enumerate(value) for key, leaf in _flatten(child, join(path, index)).items()}
+    return {path: value}
+
+
+def _replace(value: Any, leaf: Callable[[str, Any], Any], path: str = "") -> Any:
+    """The same tree with `leaf(dotted key, value)` for each plain value."""
+    if isinstance(value, dict):
+        return {key: _replace(child, leaf, join(path, key)) for key, child in value.items()}
+    if isinstance(value, list):
+        return [_replace(child, leaf, join(path, index)) for index, child in enumerate(value)]
+    return leaf(path, value)
+
+
+def _bits(section: BaseModel) -> dict[str, Any]:
+    """The fields that are not marked as changing only the record."""
+    values = section.model_dump(mode="json")
+    for name, info in type(section).model_fields.items():
+        extra = info.json_schema_extra
+        if isinstance(extra, dict) and extra.get("affects") == "record":
+            del values[name]
+        elif isinstance(inner := getattr(section, name), BaseModel):
+            values[name] = _bits(inner)
+            if not values[name]:
+                del values[name]  # a section that is all record
+    return values
+
+
+def _hash(values: Any) -> str:
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,240 @@
+"""The sections of a config: names, types, defaults and meaning.
+
+Each field changes either the *bits* of the result or only the *record* of it (logging, tracking, names). Fields
+made with `record` are left out of `computation_hash`, everything else is in.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+PATH_SAFE = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+DEVICE = r"^(auto|cpu|mps|cuda(:\d+)?)$"
+PATTERNS = {  # in words, for messages
+    PATH_SAFE: "a name of letters, digits, '.', '_' and '-' that begins with a letter or a digit",
+    DEVICE: "auto, cpu, mps, cuda or cuda:NUMBER",
+}
+Mode = Literal["auto", "min", "max"]
+MODE = "whether less or more is better; auto: by the metric"
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+
+def record(default: Any, **constraints: Any) -> Any:
+    """A field that changes only what is recorded of a run, never its bits."""
+    return Field(default, json_schema_extra={"affects": "record"}, **constraints)
+
+
+class Section(BaseModel):
+    """A part of the config: strict, frozen, and without unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class TypedSection(Section):
+    """A section whose `type` names an adapter; the adapter's own options stand in `params`, or inline beside `type`."""
+
+    type: str
+    params: dict[str, Any] = Field(default_factory=dict, description="the options of this type; they may also stand inline")
+
+
+class ExperimentConfig(Section):
+    """Names the run and seeds it."""
+
+    name: str = record("", pattern=PATH_SAFE, description="groups runs; default: the config file's stem")
+    seed: int = Field(default=0, ge=0, lt=2**63, description="the root of all randomness of the run")
+
+
+class SplitConfig(Section):
+    """How rows that are not split yet are divided."""
+
+    val: Fraction = Field(default=0.1, description="fraction of the rows for validation")
+    test: Fraction = Field(default=0.1, description="fraction of the rows for the test")
+    stratify: bool | None = Field(
+        default=None, description="keep the class shares in each split; default: yes for classification"
+    )
+    group: str | None = Field(default=None, description="column whose equal values must stay in one split")
+    time: str | None = Field(default=None, description="column to split by time: the oldest rows train, the newest test")
+    seed: int = Field(default=0, ge=0, lt=2**63, description="its own seed, so that runs of different seeds see the same rows")
+
+
+class DataConfig(TypedSection):
+    """Where the rows come from, and how they are prepared."""
+
+    type: str = Field(
+        default="", description="digits, wine, ..., csv, parquet, npz, or package.module:function; default: by the path's ending"
+    )
+    path: str | None = record(None, description="one file, to be split")
+    train_path: str | None = record(None, description="the training rows")
+    val_path: str | None = record(None, description="the validation rows")
+    test_path: str | None = record(None, description="the test rows")
+    target: str = Field(default="target", description="the column to predict")
+    task: Literal["auto", "classification", "regression"] = Field(default="auto", description="auto: looks at the target")
+    split: SplitConfig = SplitConfig()
+    features: list[str] | None = Field(
+        default=None, min_length=1, description="the columns to learn from; default: all but the target"
+    )
+    exclude: list[str] = Field(default_factory=list, description="columns to leave out")
+    standardize: bool = Field(
+        default=True, description="zero mean and unit variance for numeric columns, fitted on the training rows"
+    )
+    impute: Literal["mean", "median", "most_frequent"] | None = Field(
+        default=None, description="how to fill missing values; default: they are an error"
+    )
+    encode: Literal["onehot", "ordinal"] = Field(default="onehot", description="how category columns become numbers")
+
+
+class ModelConfig(TypedSection):
+    """The model."""
+
+    type: str = Field(description="a short name (mlp, transformer ...) or package.module:Class")
+    framework: str | None = Field(default=None, description="overrides the framework that `type` implies")
+    init_from: str | None = Field(
+        default=None, description="initial weights: a run (path, id, prefix, `last`) or a safetensors file"
+    )
+
+
+class OptimizerConfig(TypedSection):
+    """The optimizer; its options (momentum, betas ...) stand inline."""
+
+    type: str = Field(default="adamw", description="adamw, adam, sgd ...")
+
+
+class ConstantSchedule(Section):
+    """The learning rate stays, after an optional linear warm-up."""
+
+    type: Literal["constant"] = "constant"
+    warmup_steps: int = Field(default=0, ge=0, description="steps of linear warm-up from 0")
+
+
+class LinearSchedule(ConstantSchedule):
+    """Falls on a straight line to `final_lr_ratio` of the learning rate."""
+
+    type: Literal["linear"] = "linear"  # type: ignore[assignment]
+    final_lr_ratio: float = Field(default=0.0, ge=0, le=1, description="last learning rate, as a share of the first")
+
+
+class CosineSchedule(LinearSchedule):
+    """Falls on half a cosine to `final_lr_ratio` of the learning rate (Loshchilov and Hutter, 2017, without restarts)."""
+
+    type: Literal["cosine"] = "cosine"  # type: ignore[assignment]
+
+
+class StepSchedule(ConstantSchedule):
+    """Multiplies the learning rate by `gamma` every `step_size` steps."""
+
+    type: Literal["step"] = "step"  # type: ignore[assignment]
+    step_size: int = Field(gt=0, description="steps between two drops")
+    gamma: float = Field(default=0.1, gt=0, le=1, description="factor of a drop")
+
+
+class PlateauSchedule(ConstantSchedule):
+    """Multiplies the learning rate by `factor` when `metric` has not improved for `patience` evaluations."""
+
+    type: Literal["plateau"] = "plateau"  # type: ignore[assignment]
+    metric: str = Field(default="val_loss", description="val_loss, or val_ and the name of a metric")
+    mode: Mode = Field(default="auto", description=MODE)
+    factor: float = Field(default=0.1, gt=0, lt=1, description="factor of a drop")
+    patience: int = Field(default=3, ge=0, description="evaluations without improvement before a drop")
+
+
+Schedule = ConstantSchedule | LinearSchedule | CosineSchedule | StepSchedule | PlateauSchedule
+
+
+class EarlyStoppingConfig(Section):
+    """Ends the training when `metric` has not improved for `patience` evaluations."""
+
+    metric: str = Field(default="val_loss", description="val_loss, or val_ and the name of a metric")
+    patience: int = Field(default=5, ge=1, description="evaluations without improvement")
+    mode: Mode = Field(default="auto", description=MODE)
+    min_delta: float = Field(default=0.0, ge=0, description="smaller changes are no improvement")
+
+
+class TrainingConfig(Section):
+    """The training itself."""
+
+    epochs: int | None = Field(
+        default=None, gt=0, description="passes over the training split; default 10, unless max_steps is given"
+    )
+    max_steps: int | None = Field(default=None, gt=0, description="number of steps, instead of epochs")
+    batch_size: int = Field(
+        default=32, gt=0, description="samples of one step, over all processes; the last partial batch is kept"
+    )
+    microbatch_size: int | None = Field(
+        default=None, gt=0, description="samples of one forward/backward; default: the whole batch"
+    )
+    learning_rate: float = Field(
+        default=1e-3, gt=0, allow_inf_nan=False, description="the highest learning rate; the scheduler varies it"
+    )
+    weight_decay: float = Field(
+        default=0.0, ge=0, allow_inf_nan=False, description="pulls weights to 0; decoupled or not, as the optimizer does it"
+    )
+    optimizer: OptimizerConfig = OptimizerConfig()
+    scheduler: Annotated[Schedule, Field(discriminator="type")] = ConstantSchedule()
+    loss: str = Field(default="auto", description="auto: cross_entropy for classes, mse for values")
+    max_grad_norm: float | None = Field(default=None, gt=0, description="clips the gradient's global L2 norm")
+    early_stopping: EarlyStoppingConfig | None = None
+    precision: Literal["fp32", "bf16", "fp16", "mixed"] = Field(default="fp32", description="mixed: fp16 on CUDA, bf16 on CPU")
+    device: str = Field(default="auto", pattern=DEVICE, description="auto: CUDA where there is one, else CPU")
+    threads: int | None = Field(
+        default=None, gt=0, description="CPU threads; default: what the machine gives, pinned at the first attempt"
+    )
+    determinism: Literal["best", "bitwise"] = Field(default="best", description="bitwise: refuse what cannot be exact")
+
+
+class EvaluationConfig(Section):
+    """When the validation split is evaluated, and by which metrics; it always is at the end."""
+
+    every_n_steps: int | None = Field(default=None, gt=0, description="default: after each epoch")
+    metrics: list[str] | None = Field(
+        default=None, description="default: accuracy and f1 for classes, rmse, mae and r2 for values"
+    )
+    batch_size: int | None = Field(
+        default=None, gt=0, description="rows of one forward; default: 4 microbatches, as no gradients are kept"
+    )
+
+
+class CheckpointConfig(Section):
+    """When to save, what to keep, and which model is the best."""
+
+    every_n_steps: int | None = record(None, gt=0, description="steps between two checkpoints; may stand beside every_n_minutes")
+    every_n_minutes: float | None = record(10.0, gt=0, description="minutes between two checkpoints; null: only by steps")
+    keep_last: int = record(2, gt=0, description="resume checkpoints to keep")
+    save_top_k: int = Field(
+        default=1, ge=0, description="best models to keep; 0: none, and the final model is the one that is tested"
+    )
+    metric: str = Field(default="val_loss", description="what makes a model the best")
+    mode: Mode = Field(default="auto", description=MODE)
+
+
+class LoggingConfig(Section):
+    """What the journal and the progress lines say, and how often."""
+
+    every_n_steps: int = record(10, gt=0, description="steps between two progress lines, and two records of losses")
+    histograms: bool = record(False, description="weight histograms at each evaluation; on by itself where a tracker shows them")
+
+
+class TrackerConfig(TypedSection):
+    """An outside place that the journal is forwarded to."""
+
+
+class DistributedConfig(Section):
+    """How processes talk to each other. This version trains in one process, and says so."""
+
+    enabled: bool = Field(default=False, description="more than one process")
+    backend: Literal["auto", "gloo", "nccl"] = Field(default="auto", description="auto: nccl on CUDA, else gloo")
+
+
+class RunConfig(Section):
+    """Everything that one run is made from."""
+
+    experiment: ExperimentConfig = ExperimentConfig()
+    data: DataConfig | None = Field(default=None, description="`train` needs it")
+    model: ModelConfig
+    training: TrainingConfig = TrainingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    logging: LoggingConfig = LoggingConfig()
+    tracking: list[TrackerConfig] = record([])
+    distributed: DistributedConfig = DistributedConfig()

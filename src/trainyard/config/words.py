@@ -1,0 +1,132 @@
+"""Types, limits and values in plain words, and the nearest known name."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from trainyard.config.schema import PATTERNS
+from trainyard.config.tree import Node
+
+NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
+BOUNDS = (("gt", "above"), ("ge", "of at least"), ("lt", "below"), ("le", "of at most"))
+LISTS = {list, tuple, set, frozenset, Sequence}
+LONGEST = 60  # characters of a value that a message repeats
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?`, or nothing where no known name is near."""
+    from difflib import get_close_matches
+
+    by_lower = {other.lower(): other for other in known}
+    match = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return f"; did you mean {by_lower[match[0]]!r}?" if match else ""
+
+
+def choice(allowed: Sequence[str], node: Node) -> str:
+    """A message for a value that is none of the allowed ones."""
+    near = nearest(node.value, allowed) if isinstance(node.value, str) else ""
+    return f"expected one of {', '.join(allowed)}; got {got(node)}{near}"
+
+
+def mismatch(expected: str, node: Node) -> str:
+    """A message for a value that is not what was expected."""
+    return f"expected {expected}, got {got(node)}{_hint(expected, node)}"
+
+
+def got(node: Node) -> str:
+    """The value that was given; for `${env:NAME}` only the name, as the value may be a secret."""
+    if node.template is not None:
+        return f"the value of {node.template}"
+    if isinstance(node.value, dict | list):
+        return "a mapping" if isinstance(node.value, dict) else f"a list of {len(node.value)}"
+    if isinstance(node.value, str):
+        return repr(node.value if len(node.value) <= LONGEST else node.value[: LONGEST - 3] + "...")
+    return literal(node.value)
+
+
+def literal(value: Any) -> str:
+    """A plain value as YAML writes it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)
+
+
+def _hint(expected: str, node: Node) -> str:
+    value = node.value
+    if node.template is not None:
+        return ""
+    if isinstance(value, str):
+        if "true or false" in expected and value.lower() in {"yes", "no", "on", "off", "y", "n"}:
+            return " (in YAML 1.2 only true and false are booleans)"
+        quoted_number = "number" in expected and value.strip().lstrip("+-").replace(".", "", 1).isdecimal()
+        return " (remove the quotes)" if quoted_number else ""
+    if "whole number" in expected and isinstance(value, float) and value.is_integer():
+        return f" (write {value:.0f})"
+    return " (put it in quotes)" if expected.startswith("text") and isinstance(value, bool | int | float) else ""
+
+
+def describe(field: FieldInfo) -> str:
+    """What a field takes: `a whole number above 0, or null`."""
+    if field.discriminator is not None:
+        tags = ", ".join(str(tag(one)) for one in get_args(without_null(field.annotation)))
+        return f"one of {tags}, or a mapping with `type`"
+    return words(field.annotation, field.metadata)
+
+
+def words(annotation: Any, metadata: Sequence[Any] = ()) -> str:
+    """A type with its limits."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return words(arguments[0], [*arguments[1:], *metadata])
+    if origin in {Union, types.UnionType}:
+        options = [words(one, metadata) for one in arguments if one is not type(None)]
+        return " or ".join(options) + (", or null" if type(None) in arguments else "")
+    if origin is Literal:
+        return ("one of " if len(arguments) > 1 else "") + ", ".join(literal(one) for one in arguments)
+    pattern = _limit(metadata, "pattern")
+    if pattern is not None:
+        return PATTERNS.get(pattern, f"text that matches {pattern}")
+    if (origin or annotation) in LISTS:
+        return _list(origin, arguments, metadata)
+    return NAMES.get(annotation, "a mapping") + _bounds(metadata)
+
+
+def without_null(annotation: Any) -> Any:
+    """A type without `Annotated` and `| None`."""
+    if get_origin(annotation) is Annotated:
+        return without_null(get_args(annotation)[0])
+    if get_origin(annotation) in {Union, types.UnionType}:
+        members = [one for one in get_args(annotation) if one is not type(None)]
+        if len(members) == 1:
+            return without_null(members[0])
+    return annotation
+
+
+def tag(member: Any) -> Any:
+    """The `type` by which a member of a tagged union is chosen."""
+    field = getattr(member, "model_fields", {}).get("type")
+    return None if field is None else field.default
+
+
+def _list(origin: Any, arguments: tuple[Any, ...], metadata: Sequence[Any]) -> str:
+    if origin is tuple and arguments and arguments[-1] is not ...:
+        return f"a list of {len(arguments)}: {', '.join(words(one) for one in arguments)}"
+    least = _limit(metadata, "min_length")
+    each = f", each {words(arguments[0])}" if arguments else ""
+    return f"a list of at least {least}{each}" if least else f"a list{each}"
+
+
+def _bounds(metadata: Sequence[Any]) -> str:
+    limits = [(word, _limit(metadata, name)) for name, word in BOUNDS]
+    found = [
+        f"{word} {limit:g}" if isinstance(limit, float) else f"{word} {limit}" for word, limit in limits if limit is not None
+    ]
+    return " " + " and ".join(found) if found else ""
+
+
+def _limit(metadata: Sequence[Any], name: str) -> Any:
+    return next((limit for limit in (getattr(data, name, None) for data in metadata) if limit is not None), None)

@@ -1,0 +1,259 @@
+"""YAML 1.2 (core schema) into nodes that know their line and column.
+
+ruamel.yaml scans and parses; values are made here from its events, because its own constructors stop at the first
+problem and lose the marks. Text is what YAML 1.2 says and nothing more: `off`, `012` and `1:30` are no booleans,
+octals and times, and `1e-4` is a number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from trainyard.config.tree import Node, Problems, Source, join, mapping, walk
+
+Event = Any  # ruamel.yaml.events.Event, imported late
+
+MAX_DEPTH = 50
+MAX_NODES = 200_000  # aliases of aliases can make billions of values out of ten lines
+INT = re.compile(r"[-+]?[0-9]+")
+BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
+FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+INF = re.compile(r"([-+]?)\.(?:inf|Inf|INF)")
+CONSTANTS: dict[str, bool | float | None] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
+}
+HINTS = (
+    ("\\t", "indent with spaces, not tabs"),
+    ("mapping values are not allowed", "is the line before indented alike? Text that contains ': ' needs quotes"),
+    ("expected ',' or", "a bracket is not closed, or ${env:NAME} inside [ ] or { } is not in quotes"),
+    ("expected <block end>", "the lines of one section must be indented alike"),
+    ("could not find expected ':'", "a key needs ': ' and a value behind it"),
+    ("while scanning a quoted scalar", "a quote is not closed"),
+    ("cannot start any token", "put the text in quotes"),
+    ("undefined alias", "define it first, as &NAME before a value"),
+)
+
+
+class StopReading(Exception):  # noqa: N818
+    """What was found makes it pointless to read on; it is reported already."""
+
+
+def scalar(text: str) -> bool | int | float | str | None:
+    """The value of text without quotes."""
+    if text in CONSTANTS:
+        return CONSTANTS[text]
+    if INT.fullmatch(text):
+        return int(text) if len(text) < 1000 else text
+    if BASED.fullmatch(text):
+        return int(text, 0)
+    if FLOAT.fullmatch(text):
+        return float(text)
+    infinite = INF.fullmatch(text)
+    return float(f"{infinite[1]}inf") if infinite else text
+
+
+def read_file(path: Path, problems: Problems, name: str = "") -> Node | None:
+    """Reads a file; None where that failed, which is then among the problems. `name` is what messages call it."""
+    name = name or str(path)
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        problems.report(f"no such file{_neighbours(path)}", source=Source(name))
+        return None
+    except IsADirectoryError:
+        problems.report("is a folder; give a YAML file", source=Source(name))
+        return None
+    except OSError as error:
+        problems.report(f"cannot be read: {error.strerror}", source=Source(name))
+        return None
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
+        problems.report(
+            f"is not UTF-8 text (byte 0x{data[error.start]:02x}); save it as UTF-8", source=Source(name, line, column)
+        )
+        return None
+    return read(text, name, problems)
+
+
+def _neighbours(path: Path) -> str:
+    """The YAML files that may have been meant."""
+    from trainyard.config.words import nearest
+
+    folder = path.parent
+    if not folder.is_dir():
+        return f"; there is no folder {folder} either"
+    others = sorted(other.name for other in folder.iterdir() if other.suffix in {".yaml", ".yml"})
+    return nearest(path.name, others) or (f"; {folder} holds {', '.join(others[:8])}" if others else "")
+
+
+def read(text: str, file: str, problems: Problems) -> Node | None:
+    """Reads one document whose top is a mapping; None where that failed, which is then among the problems."""
+    root = read_value(text, file, problems)
+    if root is None:
+        return None
+    if root.value is None:
+        problems.report("is empty; a config needs at least `model: {type: ...}`", source=Source(file, 1, 1))
+    elif not isinstance(root.value, dict):
+        kind = (
+            "a list"
+            if isinstance(root.value, list)
+            else f"the text {root.value!r}"
+            if isinstance(root.value, str)
+            else f"{root.value}"
+        )
+        problems.report(f"expected sections like `model:` at the top, got {kind}", source=root.source)
+    else:
+        return root
+    return None
+
+
+def read_value(text: str, file: str, problems: Problems) -> Node | None:
+    """Reads one document of any kind."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError
+    from ruamel.yaml.reader import ReaderError
+
+    try:
+        return _Composer(YAML(typ="safe", pure=True).parse(text), file, problems).document()
+    except StopReading:
+        return None
+    except ReaderError as error:
+        before = text[: error.position]
+        place = Source(file, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
+        problems.report(f"YAML forbids the character U+{ord(text[error.position]):04X}; remove it", source=place)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = Source(file, mark.line + 1, mark.column + 1) if mark else Source(file)
+        problems.report(_syntax(error.problem or "", error.context or ""), source=place)
+    return None
+
+
+def _syntax(problem: str, context: str) -> str:
+    said = f"{context}: {problem}" if context else problem
+    hint = next((hint for sign, hint in HINTS if sign in said), "")
+    return f"not valid YAML: {problem}" + (f" ({hint})" if hint else "")
+
+
+def _is_text_tag(tag: Any) -> bool:
+    return tag is not None and str(tag) in {"!", "tag:yaml.org,2002:str"}
+
+
+class _Composer:
+    """Builds nodes from parser events. Only syntax ends it; all else is reported and read over."""
+
+    def __init__(self, events: Iterator[Event], file: str, problems: Problems) -> None:
+        self.events = events
+        self.file = file
+        self.problems = problems
+        self.anchors: dict[str, Node] = {}
+        self.nodes = 0
+
+    def source(self, event: Event) -> Source:
+        return Source(self.file, event.start_mark.line + 1, event.start_mark.column + 1)
+
+    def document(self) -> Node:
+        next(self.events)  # the start of the stream
+        start = next(self.events)
+        if type(start).__name__ == "StreamEndEvent":
+            return Node(None, Source(self.file, 1, 1))
+        if start.version not in {None, (1, 2)}:
+            self.problems.report("only YAML 1.2 is read; remove the %YAML line", source=self.source(start))
+        root = self.node(next(self.events), "", 0)
+        next(self.events)  # the end of the document
+        after = next(self.events)
+        if type(after).__name__ != "StreamEndEvent":
+            self.problems.report("a second document begins; one file holds one config", source=self.source(after))
+        return root
+
+    def node(self, event: Event, path: str, depth: int) -> Node:
+        self.nodes += 1
+        if depth > MAX_DEPTH:
+            self.stop(f"nested more than {MAX_DEPTH} deep", path.partition(".")[0], event)
+        kind = type(event).__name__
+        if kind == "AliasEvent":
+            return self.alias(event, path)
+        self.check_tag(event, path)
+        if kind == "ScalarEvent":
+            node = self.scalar(event)
+        elif kind == "SequenceStartEvent":
+            node = Node(list(self.items(path, depth)), self.source(event))
+        else:
+            node = Node(self.pairs(path, depth), self.source(event))
+        if event.anchor is not None:
+            self.anchors[event.anchor] = node
+        return node
+
+    def scalar(self, event: Event) -> Node:
+        # An unknown tag is reported; behind it, a plain value is taken for what it would be without.
+        bare = event.style is None and not _is_text_tag(event.tag)
+        return Node(scalar(event.value) if bare else event.value, self.source(event), bare=bare)
+
+    def check_tag(self, event: Event, path: str) -> None:
+        if event.tag is not None and not _is_text_tag(event.tag):
+            tag = str(event.tag).replace("tag:yaml.org,2002:", "!!")
+            self.problems.report(f"the tag {tag} is not allowed; write plain YAML values", path, self.source(event))
+
+    def alias(self, event: Event, path: str) -> Node:
+        known = self.anchors.get(event.anchor)
+        if known is None:
+            self.stop(f"alias *{event.anchor}, but no &{event.anchor} stands (complete) before it", path, event)
+        self.nodes += sum(1 for _ in walk(known))
+        if self.nodes > MAX_NODES:
+            self.stop(f"aliases blow this up to more than {MAX_NODES} values", path, event)
+        return known.copy()
+
+    def stop(self, message: str, path: str, event: Event) -> NoReturn:
+        self.problems.report(message, path, self.source(event))
+        raise StopReading
+
+    def items(self, path: str, depth: int) -> Iterator[Node]:
+        index = 0
+        while type(event := next(self.events)).__name__ != "SequenceEndEvent":
+            yield self.node(event, join(path, index), depth + 1)
+            index += 1
+
+    def pairs(self, path: str, depth: int) -> dict[str, Node]:
+        children: dict[str, Node] = {}
+        merged: list[Node] = []
+        while type(event := next(self.events)).__name__ != "MappingEndEvent":
+            name, place = self.key(event, path, depth)
+            child = self.node(next(self.events), join(path, name), depth + 1)
+            child.key = place
+            if not name:
+                continue  # reported already
+            if name == "<<" and event.style is None:
+                merged.extend(self.merge_sources(child, path))
+            elif name in children:
+                first = children[name].key
+                self.problems.report(f"given twice; first in line {first.line if first else '?'}", join(path, name), place)
+            else:
+                children[name] = child
+        for source in merged:
+            for name, child in mapping(source).items():
+                children.setdefault(name, child)
+        return children
+
+    def key(self, event: Event, path: str, depth: int) -> tuple[str, Source]:
+        place = self.source(event)
+        if type(event).__name__ == "ScalarEvent":
+            if not event.value:
+                self.problems.report("a key is empty", path, place)
+            return str(event.value), place
+        self.problems.report("a key must be text", path, place)
+        self.node(event, path, depth + 1)
+        return "", place
+
+    def merge_sources(self, child: Node, path: str) -> list[Node]:
+        sources = child.value if isinstance(child.value, list) else [child]
+        if not all(isinstance(source.value, dict) for source in sources):
+            self.problems.report("`<<` takes a mapping or a list of mappings", path, child.source)
+        return sources

@@ -1,0 +1,227 @@
+"""One process life of a run: start-up, loop, end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import socket
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainyard.config import Resolved
+from trainyard.core import manifest, registry
+from trainyard.core.build import (
+    Objects,
+    Parts,
+    build,
+    build_loop,
+    default_threads,
+    framework_name,
+    initial_weights,
+    run_view,
+    shelves,
+)
+from trainyard.core.journal import Journal, number
+from trainyard.core.loop import Loop
+from trainyard.core.outcome import evaluate_outcome, standing, write_report
+from trainyard.core.run import RunDir
+from trainyard.core.signals import Signals, Stopped
+from trainyard.core.state import RunState, seed_global_random
+from trainyard.digest import digest, tensor_records
+from trainyard.errors import CheckpointError, InputError, TrainyardError
+from trainyard.frameworks.base import WEIGHTS_FILE
+from trainyard.trackers.feed import Feeders
+from trainyard.types import Determinism
+
+log = logging.getLogger("trainyard")
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What an attempt is asked to do. `parent` says which run this one repeats; `threads` are that run's."""
+
+    resolved: Resolved
+    run: RunDir
+    objects: Objects = Objects()
+    parent: Json | None = None
+    threads: int | None = None
+    allow_change: bool = False
+
+
+def run_attempt(request: Request) -> Json:
+    """Trains, or goes on training, and returns the content of `result.json`.
+
+    Raises:
+        InputError: something that the user gave is wrong; a run that made no step yet is removed.
+        TrainingError: the training failed; `resume` goes on from the last commit.
+        Stopped: a signal came before there was a step to finish.
+    """
+    request.run.acquire()
+    try:
+        with Signals() as signals:
+            return _Attempt(request, signals).go()
+    finally:
+        request.run.release()
+
+
+class _Attempt:
+    """What the phases of one attempt hand on to each other."""
+
+    def __init__(self, request: Request, signals: Signals) -> None:
+        self._request = request
+        self._run = request.run
+        self._signals = signals
+        self._number = request.run.next_attempt()
+        self._started = time.time()
+        self._place = shelves(request.run, self._number)
+
+    def go(self) -> Json:
+        """All phases; however they end, the attempt's record says so."""
+        run, status, error = self._run, "failed", ""
+        try:
+            self._record(None)
+            parts, state = self._prepare()
+            result = self._train(parts, state)
+            status = result["status"]
+            return result
+        except Stopped as stopped:
+            status = stopped.status
+            raise
+        except Exception as raised:
+            error = str(raised) or type(raised).__name__
+            if isinstance(raised, InputError) and self._number == 1:
+                shutil.rmtree(run.path, ignore_errors=True)  # nothing was computed: leave no run behind
+            raise
+        finally:
+            if run.path.exists():
+                self._record(status, error)
+
+    # -- start-up
+
+    def _prepare(self) -> tuple[Parts, RunState]:
+        """Builds everything, and puts it where the newest checkpoint left off."""
+        request, run, config = self._request, self._run, self._request.resolved.config
+        self._place.resume.sweep()
+        before = run.read(manifest.NAME)
+        determinism = self._determinism()
+        seed_global_random(config.experiment.seed)
+        threads = before.get("environment", {}).get("threads") or request.threads or config.training.threads or default_threads()
+        parts = build(config, threads, request.objects)
+        self._initialize_weights(parts)
+        now = manifest.make_manifest(run, request.resolved, request.objects, parts, determinism)
+        if before:
+            manifest.check_unchanged(run, before, now, allow_change=request.allow_change)
+        else:
+            for warning in parts.bundle.warnings:
+                log.warning("data: %s", warning)
+            self._write_data_description(parts)
+            run.write(manifest.NAME, now | {"parent": request.parent})
+        seed_global_random(config.experiment.seed)  # whatever was drawn while building
+        return parts, self._restore(parts)
+
+    def _determinism(self) -> Determinism:
+        config = self._request.resolved.config
+        cls = registry.adapter("framework", framework_name(config, self._request.objects.model))
+        found: Determinism = cls.determinism(config)
+        if config.training.determinism == "bitwise" and found.tier != "bitwise":
+            raise InputError(f"training.determinism: bitwise was asked for, but this run gives {found.tier}: {found.reason}")
+        if found.tier != "bitwise":
+            log.warning("determinism: %s (%s)", found.tier, found.reason)
+        return found
+
+    def _initialize_weights(self, parts: Parts) -> None:
+        source = initial_weights(parts.config, self._run.path.parent.parent)
+        if source is not None:
+            with tempfile.TemporaryDirectory() as folder:
+                (Path(folder) / WEIGHTS_FILE).symlink_to(source)
+                parts.framework.restore(Path(folder), weights_only=True)
+
+    def _write_data_description(self, parts: Parts) -> None:
+        """What turns raw rows into features, and outputs into classes: `predict` needs no training data."""
+        preparation = parts.bundle.preparation
+        described = {"info": parts.bundle.info.to_json(), "preparation": preparation.to_json() if preparation else None}
+        self._run.write("data.json", described)
+
+    def _restore(self, parts: Parts) -> RunState:
+        """Takes up the newest checkpoint that is whole; one that is damaged is named, and never loaded."""
+        commit, complaints = self._place.resume.newest()
+        for complaint in complaints:
+            log.warning("%s", complaint)
+        if commit is None:
+            if complaints:
+                raise CheckpointError(
+                    f"none of the {len(complaints)} checkpoints of run {self._run.id} is whole; start a new run"
+                )
+            return RunState()
+        parts.framework.restore(self._place.resume.folder(commit))
+        found = digest(tensor_records(parts.framework.state()))
+        if found != commit.state_digest:
+            raise CheckpointError(f"checkpoint {commit.name}: what was restored has digest {found}, not {commit.state_digest}")
+        log.info("resuming run %s from step %d", self._run.id, commit.step)
+        return RunState.from_json(self._place.resume.state(commit))
+
+    # -- loop and end
+
+    def _train(self, parts: Parts, state: RunState) -> Json:
+        config, run = parts.config, self._run
+        journal = Journal(run.journal, self._number, state.step)
+        feeders = Feeders(run.path, [item.type for item in config.tracking])
+        feeders.start()
+        loop = build_loop(parts, state, journal, self._place, self._signals, self._request.objects.callbacks)
+        loop.crew.recorder.started(run_view(parts, run, state, self._number))
+        try:
+            result = self._loop(loop, parts)
+        except TrainyardError as error:
+            loop.crew.recorder.event(state.step, "failed", message=str(error))
+            self._end(standing(run, parts, state, "failed", self._number) | {"error": str(error)}, loop, feeders)
+            raise
+        finally:
+            loop.crew.saver.close()
+        self._end(result, loop, feeders)
+        return result
+
+    def _loop(self, loop: Loop, parts: Parts) -> Json:
+        """Trains and, if it came to the end, evaluates."""
+        saver, state = loop.crew.saver, loop.state
+        if state.step:
+            saver.resumed(state.step, parts.rules.best_steps(state.evaluations))
+        status = loop.run()
+        saver.drain()
+        for step, message in saver.failures():
+            if step == state.step:
+                raise CheckpointError(f"{message}; earlier checkpoints are untouched: make room, then resume the run")
+        result = standing(self._run, parts, state, status, self._number)
+        if status == "completed":
+            try:
+                result |= evaluate_outcome(self._run, parts, state, self._place.best, self._signals.check)
+            except Stopped as stopped:
+                result["status"] = stopped.status
+        return result
+
+    def _end(self, result: Json, loop: Loop, feeders: Feeders) -> None:
+        self._run.write("result.json", result)
+        write_report(self._run)
+        metrics = {name: number(value) for name, value in result["metrics"].items()}
+        if metrics and result["status"] == "completed":
+            loop.crew.recorder.final(result["steps"], metrics)
+        loop.crew.recorder.ended(result["steps"], result["status"], metrics)
+        loop.crew.recorder.journal.close()
+        for warning in feeders.finish():
+            log.warning("%s", warning)
+
+    def _record(self, status: str | None, error: str = "") -> None:
+        record = {
+            "attempt": self._number,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "working_directory": str(Path.cwd()),
+            "started": self._started,
+            "status": status,
+            "ended": time.time() if status else None,
+        }
+        self._run.write(f"attempts/{self._number:04d}.json", record | ({"error": error} if error else {}))

@@ -1,0 +1,234 @@
+"""RunConfig -> wired objects: the only place where things are put together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from trainyard.callbacks.base import Callback, RunView
+from trainyard.callbacks.histograms import WeightHistograms
+from trainyard.config.schema import PlateauSchedule, RunConfig
+from trainyard.core import registry
+from trainyard.core.checkpoint import Checkpoints
+from trainyard.core.journal import Journal
+from trainyard.core.loop import Crew, Loop
+from trainyard.core.recorder import Recorder
+from trainyard.core.rules import Rules
+from trainyard.core.run import RunDir, find_run
+from trainyard.core.saver import Saver, Shelves, step_of
+from trainyard.core.signals import Signals
+from trainyard.core.state import RunState, preserved_global_random
+from trainyard.datasets.base import DataBundle
+from trainyard.errors import DataError, InputError, ModelError
+from trainyard.evaluation.metrics import EvaluationResult, check, default_metrics, evaluate, mode_of
+from trainyard.frameworks.base import WEIGHTS_FILE, Framework, Job
+from trainyard.order import SampleOrder
+from trainyard.require import import_path
+from trainyard.stores.local import LocalStore
+from trainyard.types import DataInfo, Metrics, Predictions, SplitName
+
+
+@dataclass(frozen=True)
+class Objects:
+    """What was given in Python instead of being named in the config."""
+
+    model: Any = None
+    data: DataBundle | None = None
+    callbacks: Sequence[Callback] = field(default=())
+
+    @property
+    def names(self) -> list[str]:
+        """Which inputs the config does not tell."""
+        return [name for name in ("model", "data") if getattr(self, name) is not None]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run is computed with."""
+
+    config: RunConfig
+    bundle: DataBundle
+    framework: Framework
+    order: SampleOrder
+    rules: Rules
+    threads: int
+
+
+def default_threads() -> int:
+    """The processors that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def load_data(config: RunConfig) -> DataBundle:
+    """Reads and prepares what `data` names.
+
+    Raises:
+        DataError: there is no data section, or the data cannot be used.
+    """
+    if config.data is None:
+        raise DataError("no data section: train needs one, for example `data: {type: csv, path: data.csv, target: y}`")
+    cls = registry.dataset_of(config.data.type)
+    bundle: DataBundle = cls(config.data, cls.Params(**config.data.params)).load()
+    return bundle
+
+
+def framework_name(config: RunConfig, model: Any = None) -> str:
+    """The framework that the model belongs to.
+
+    Raises:
+        InputError: the model's import path leads to no class, or no framework knows it.
+    """
+    if model is not None:
+        return registry.framework_of_class(type(model))
+    if config.model.framework:
+        return config.model.framework
+    if ":" in config.model.type:
+        cls = import_path(config.model.type)
+        if not isinstance(cls, type):
+            raise ModelError(f"model {config.model.type}: {type(cls).__name__} given, a class is needed")
+        return registry.framework_of_class(cls)
+    if (name := registry.framework_of(config.model.type)) is None:
+        raise ModelError(f"model {config.model.type}: framework not installed")
+    return name
+
+
+def build_framework(
+    config: RunConfig, bundle: DataBundle, threads: int, order: SampleOrder | None, model: Any = None
+) -> Framework:
+    """The framework with its model; only to predict where there is no `order`."""
+    cls = registry.adapter("framework", framework_name(config, model))
+    job = Job(config, bundle.info, bundle.splits, order, threads, config.model.params, model)
+    return cast(Framework, cls(job))
+
+
+def build(config: RunConfig, threads: int, objects: Objects) -> Parts:
+    """Data, framework, order and rules.
+
+    Raises:
+        InputError: any of them cannot be had as configured.
+    """
+    bundle = objects.data if objects.data is not None else load_data(config)
+    rows, batch = len(bundle.splits["train"]), config.training.batch_size
+    if batch > rows:
+        raise DataError(f"training.batch_size: {batch} is more than the {rows} training rows; allowed: 1 to {rows}")
+    _check_metrics(config, bundle)
+    order = SampleOrder(rows, batch, config.experiment.seed)
+    framework = build_framework(config, bundle, threads, order, objects.model)
+    mode = cast(Callable[[str], Any], mode_of)
+    return Parts(config, bundle, framework, order, Rules(config, order.steps_per_epoch, mode), threads)
+
+
+def _deciding_metrics(config: RunConfig) -> dict[str, str]:
+    """The metrics that decide something, by the key that names them."""
+    training = config.training
+    found = {"checkpoint.metric": config.checkpoint.metric} if config.checkpoint.save_top_k else {}
+    if training.early_stopping:
+        found["training.early_stopping.metric"] = training.early_stopping.metric
+    if isinstance(training.scheduler, PlateauSchedule):
+        found["training.scheduler.metric"] = training.scheduler.metric
+    return found
+
+
+def _check_metrics(config: RunConfig, bundle: DataBundle) -> None:
+    for metric in config.evaluation.metrics or []:
+        check(metric, bundle.info.task)
+    for key, metric in _deciding_metrics(config).items():
+        check(metric, bundle.info.task)
+        if "val" not in bundle.splits and key != "checkpoint.metric":
+            raise InputError(f"{key}: {metric} needs a validation split; set data.split.val or data.val_path")
+
+
+def wanted_metrics(config: RunConfig, info: DataInfo) -> list[str]:
+    """The metrics to compute: those that the config lists, or the task's usual ones, and those that decide something."""
+    listed = config.evaluation.metrics
+    chosen = list(default_metrics(info.task) if listed is None else listed)
+    return list(dict.fromkeys([*chosen, *_deciding_metrics(config).values()]))
+
+
+def evaluate_split(parts: Parts, split: SplitName, check_signals: Callable[[], None]) -> EvaluationResult:
+    """Evaluates the model as it is; leaves no trace in the state, the global random generators included."""
+
+    def predictions() -> Iterator[Predictions]:
+        for found in parts.framework.predict(parts.bundle.splits[split]):
+            check_signals()
+            yield found
+
+    with preserved_global_random():
+        return evaluate(predictions(), wanted_metrics(parts.config, parts.bundle.info), parts.bundle.info, split)
+
+
+def shelves(run: RunDir, attempt: int = 0) -> Shelves:
+    """Where a run's checkpoints are."""
+    store = LocalStore(run.path)
+    return Shelves(Checkpoints(store, "checkpoints", attempt), Checkpoints(store, "best", attempt))
+
+
+def build_loop(
+    parts: Parts, state: RunState, journal: Journal, place: Shelves, signals: Signals, callbacks: Sequence[Callback]
+) -> Loop:
+    """The loop, ready to run."""
+    config = parts.config
+    recorder = Recorder(journal, callbacks)
+    if wants_histograms(config):
+        recorder.add(WeightHistograms(parts.framework, recorder.histograms))
+    saver = Saver(config.checkpoint, parts.framework, place, recorder)
+
+    def evaluate_val() -> Metrics:
+        return evaluate_split(parts, "val", signals.check).metrics if "val" in parts.bundle.splits else {}
+
+    return Loop(Crew(parts.framework, parts.order, parts.rules, evaluate_val, recorder, saver, signals), state)
+
+
+def wants_histograms(config: RunConfig) -> bool:
+    """Whether someone looks at weight histograms."""
+    return config.logging.histograms or any(registry.adapter("tracker", item.type).wants_histograms for item in config.tracking)
+
+
+def run_view(parts: Parts, run: RunDir, state: RunState, attempt: int) -> RunView:
+    """What callbacks are told at the start."""
+    return RunView(
+        run_id=run.id,
+        experiment=run.experiment,
+        start_step=state.step,
+        total_steps=parts.rules.total_steps,
+        steps_per_epoch=parts.order.steps_per_epoch,
+        train_samples=parts.order.samples,
+        batch_size=parts.order.batch_size,
+        attempt=attempt,
+    )
+
+
+def initial_weights(config: RunConfig, runs_dir: Path) -> Path | None:
+    """The safetensors file that `model.init_from` means.
+
+    Raises:
+        InputError: it is neither a file nor a run with weights.
+    """
+    source = config.model.init_from
+    if source is None:
+        return None
+    if source.endswith(".safetensors"):
+        if not Path(source).is_file():
+            raise InputError(f"model.init_from: no file {source}")
+        return Path(source).absolute()
+    return weights_file(find_run(source, runs_dir))
+
+
+def weights_file(run: RunDir) -> Path:
+    """The verified weights that a run stands for: of its best model, or the final ones.
+
+    Raises:
+        CheckpointError: they are damaged.
+        InputError: the run has none.
+    """
+    place = shelves(run)
+    best = run.read("result.json").get("best")
+    for kind in (place.best, place.resume):
+        for name in kind.names():
+            if kind is place.best and best and step_of(name) != best["step"]:
+                continue
+            return kind.folder(kind.load(name)) / WEIGHTS_FILE
+    raise InputError(f"run {run.id} has no weights yet: it was {run.status()} before its first checkpoint; resume it first")

@@ -1,0 +1,170 @@
+"""The inputs of a run: what the manifest says of data, code and environment, and how two manifests differ."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+import trainyard
+from trainyard.datasets.base import DataBundle
+from trainyard.digest import sha256_bytes, sha256_file, sha256_json
+
+Json = dict[str, Any]
+
+# Environment variables that may change what libraries compute.
+_FLAGS = ("OMP_", "MKL_", "OPENBLAS_", "CUBLAS_", "CUDA_VISIBLE", "NVIDIA_TF32", "TORCH_", "PYTORCH_", "PYTHONHASHSEED")
+
+
+def data_inputs(bundle: DataBundle) -> Json:
+    """What identifies the data: a fingerprint of each split, as the model gets to see it."""
+    info = bundle.info
+    splits = {name: {"rows": len(split), "sha256": split.fingerprint()} for name, split in bundle.splits.items()}
+    return {
+        "hash": sha256_json(splits),
+        "splits": splits,
+        "task": info.task,
+        "target": info.target,
+        "features": list(info.feature_names),
+        "classes": None if info.classes is None else [str(label) for label in info.classes],
+        "content_hashed": bundle.content_hashed,
+        "warnings": list(bundle.warnings),
+    }
+
+
+def code_inputs(working_directory: Path) -> Json:
+    """What identifies the code: Trainyard's own, and the user's modules that are loaded by now.
+
+    The git commit is a record: a change that touches no loaded module changes no result.
+    """
+    modules = {name: sha256_file(path) for name, path in sorted(_user_modules())}
+    own = {str(path.relative_to(_own_folder())): sha256_file(path) for path in sorted(_own_folder().rglob("*.py"))}
+    code = {"trainyard": trainyard.__version__, "trainyard_sha256": sha256_json(own), "modules": modules}
+    return {"hash": sha256_json(code)} | code | {"git": _git(working_directory)}
+
+
+@cache
+def _own_folder() -> Path:
+    return Path(trainyard.__file__).parent
+
+
+def _user_modules() -> Iterator[tuple[str, Path]]:
+    """The loaded modules that are neither Python's, nor installed, nor ours."""
+    paths = sysconfig.get_paths()
+    installed = [Path(paths[key]).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib")]
+    installed += [Path(sys.prefix).resolve(), _own_folder()]
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file is None or name == "__main__":
+            continue
+        path = Path(file).resolve()
+        if path.suffix == ".py" and not any(map(path.is_relative_to, installed)):
+            yield name, path
+
+
+def _git(folder: Path) -> Json | None:
+    """The commit of the working tree, and a hash of how the tree differs from it; None outside a repository."""
+
+    def ask(*words: str) -> bytes:
+        return subprocess.run(["git", "-C", str(folder), *words], capture_output=True, check=True, timeout=10).stdout
+
+    try:
+        commit = ask("rev-parse", "HEAD").decode().strip()
+        changes = ask("diff", "HEAD", "--no-ext-diff")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"commit": commit, "dirty": bool(changes), "diff_sha256": sha256_bytes(changes) if changes else None}
+
+
+def environment_inputs(threads: int, framework: Mapping[str, str]) -> Json:
+    """What identifies the environment: Python, packages, processor, threads, flags, and what the framework runs on."""
+    environment = {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": _cpu(),
+        "threads": threads,
+        "framework": dict(framework),
+        "flags": {key: value for key, value in sorted(os.environ.items()) if key.startswith(_FLAGS)},
+        "packages": packages(),
+    }
+    return {"hash": sha256_json(environment)} | environment
+
+
+@cache
+def packages() -> dict[str, str]:
+    """The installed distributions and their versions."""
+    found = {dist.name: dist.version for dist in distributions() if dist.name}
+    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.machine()
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An input that differs between two runs; `input` is config, data, code, environment or weights."""
+
+    input: str
+    what: str
+    before: Any
+    now: Any
+
+    def __str__(self) -> str:
+        return f"{self.input}: {self.what} was {_short(self.before)}, is {_short(self.now)}"
+
+    def to_json(self) -> Json:
+        return asdict(self)
+
+
+def _short(value: Any) -> str:
+    text = "absent" if value is None else str(value)
+    return text if len(text) <= 40 else f"{text[:16]}…"
+
+
+def differences(before: Json, now: Json) -> list[Difference]:
+    """What differs between the inputs of two manifests, in the order config, data, code, environment, weights."""
+    found: list[Difference] = []
+    found += _compare("config", before.get("computation", {}), now.get("computation", {}))
+    found += _compare("data", _data_view(before), _data_view(now))
+    found += _compare("code", _code_view(before), _code_view(now))
+    found += _compare("environment", _flat_environment(before), _flat_environment(now))
+    found += _compare("weights", before.get("weights", {}), now.get("weights", {}))
+    return found
+
+
+def _compare(kind: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
+    keys = [*before, *(key for key in now if key not in before)]
+    return [Difference(kind, key, before.get(key), now.get(key)) for key in keys if before.get(key) != now.get(key)]
+
+
+def _data_view(manifest: Json) -> Json:
+    splits = manifest.get("data", {}).get("splits", {})
+    return {f"{name} split, {key}": value for name, split in splits.items() for key, value in split.items()}
+
+
+def _code_view(manifest: Json) -> Json:
+    code = manifest.get("code", {})
+    modules = {f"module {name}": sha256 for name, sha256 in code.get("modules", {}).items()}
+    return {"trainyard": code.get("trainyard"), "trainyard's sources": code.get("trainyard_sha256")} | modules
+
+
+def _flat_environment(manifest: Json) -> Json:
+    environment = manifest.get("environment", {})
+    flat = {key: environment.get(key) for key in ("python", "platform", "cpu", "threads")}
+    for group in ("framework", "flags", "packages"):
+        flat |= {f"{group} {key}": value for key, value in environment.get(group, {}).items()}
+    return flat

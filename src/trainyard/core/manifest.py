@@ -1,0 +1,78 @@
+"""The manifest: every input of the computation, written before step 1 and compared at each resume."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from trainyard.config import Resolved
+from trainyard.core.build import Objects, Parts
+from trainyard.core.inputs import Difference, code_inputs, data_inputs, differences, environment_inputs
+from trainyard.core.run import RunDir
+from trainyard.digest import digest, tensor_records
+from trainyard.errors import ChangedInputsError
+from trainyard.order import SEMANTICS
+from trainyard.types import Determinism
+
+log = logging.getLogger("trainyard")
+Json = dict[str, Any]
+NAME = "manifest.json"
+
+
+def make_manifest(run: RunDir, resolved: Resolved, objects: Objects, parts: Parts, determinism: Determinism) -> Json:
+    """All inputs of the computation as they are now; the framework still has its initial weights."""
+    here = Path.cwd()
+    return {
+        "format": 1,
+        "run_id": run.id,
+        "experiment": run.experiment,
+        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "working_directory": str(here),
+        "command": sys.argv,
+        "objects": objects.names,
+        "semantics": SEMANTICS,
+        "seed": parts.config.experiment.seed,
+        "config_hash": resolved.config_hash(),
+        "computation_hash": resolved.computation_hash(),
+        "computation": resolved.computation(),
+        "data": data_inputs(parts.bundle),
+        "code": code_inputs(here),
+        "environment": environment_inputs(parts.threads, parts.framework.describe()),
+        "weights": {"initial": digest(tensor_records(parts.framework.state(weights_only=True)))},
+        "determinism": determinism._asdict(),
+        "changes": [],
+    }
+
+
+def check_unchanged(run: RunDir, before: Json, now: Json, *, allow_change: bool) -> None:
+    """Compares a run's inputs with those at its start.
+
+    Changed config, data, code or weights are refused; a changed environment is recorded, and refused only where the
+    config demands `bitwise`. With `allow_change` all are recorded.
+
+    Raises:
+        ChangedInputsError: what changed is listed.
+    """
+    changed = differences(before, now)
+    strict = before.get("computation", {}).get("training.determinism") == "bitwise"
+    refused = [difference for difference in changed if strict or difference.input != "environment"]
+    if refused and not allow_change:
+        listed = "\n".join(f"  {difference}" for difference in refused)
+        raise ChangedInputsError(
+            f"run {run.id} cannot be resumed: its inputs have changed\n{listed}\n"
+            "put them back, start a new run, or resume with --allow-change (which is recorded)"
+        )
+    if changed:
+        _record(run, before, changed)
+
+
+def _record(run: RunDir, before: Json, changed: list[Difference]) -> None:
+    """A change that is let pass stays visible: in the log, in the manifest, and in the tier."""
+    for difference in changed:
+        log.warning("changed since the run began: %s", difference)
+    entry = {"time": time.time(), "differences": [difference.to_json() for difference in changed]}
+    lowered = {"tier": "statistical", "reason": f"the inputs changed before a resume: {changed[0]}"}
+    run.write(NAME, {**before, "changes": [*before.get("changes", []), entry], "determinism": lowered})

@@ -1,0 +1,117 @@
+"""A trained model, taken up from its run for prediction and evaluation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainyard.config import load
+from trainyard.config.schema import RunConfig
+from trainyard.core.build import build_framework, default_threads, load_data, wanted_metrics, weights_file
+from trainyard.core.catalog import Catalog
+from trainyard.core.run import RunDir
+from trainyard.datasets.arrays import Arrays
+from trainyard.datasets.base import DataBundle, Split
+from trainyard.datasets.preparation import from_json
+from trainyard.errors import InputError
+from trainyard.evaluation.metrics import EvaluationResult, evaluate
+from trainyard.types import Array, DataInfo, SplitName
+
+
+class Predictor:
+    """The model of a run (the best one where there is one), ready to predict; draws on nothing but the run directory.
+
+    Raises:
+        InputError: the run has no weights yet, or was given a model as an object that is not given here.
+    """
+
+    def __init__(self, run: RunDir, model: Any = None) -> None:
+        described = run.read("data.json")
+        if not described:
+            raise InputError(f"run {run.id} has no weights yet: it is {run.status()}; resume it first")
+        if "model" in run.read("manifest.json").get("objects", []) and model is None:
+            raise InputError(f"run {run.id} was given its model as an object: give such an object here, too")
+        self._run = run
+        self.config: RunConfig = load(run.config_file, adapters=Catalog()).config
+        self.info = DataInfo.from_json(described["info"])
+        self._preparation = from_json(described["preparation"]) if described["preparation"] else None
+        threads = run.read("manifest.json").get("environment", {}).get("threads") or default_threads()
+        bundle = DataBundle(self.info, {})
+        self._framework = build_framework(self.config, bundle, threads, None, model)
+        self._framework.restore(weights_file(run).parent, weights_only=True)
+
+    def outputs(self, rows: Any) -> Array:
+        """Class probabilities (rows, classes) float32, or values (rows,) / (rows, outputs) float32.
+
+        Args:
+            rows: a data frame or a sequence of mappings with the columns of the training data, or an array of
+                features (rows, ...) where the data set brought finished samples.
+        """
+        if self._preparation is not None and not isinstance(rows, np.ndarray):
+            features = self._preparation.features(rows)
+        else:
+            features = np.asarray(rows, dtype=np.float32)
+        if features.shape[1:] != tuple(self.info.input_shape):
+            raise InputError(f"rows of shape {features.shape[1:]} were given; the model takes {tuple(self.info.input_shape)}")
+        dtype = np.int64 if self.info.task == "classification" else np.float32
+        shape = (
+            (len(features),)
+            if self.info.task == "classification" or self.info.outputs == 1
+            else (len(features), self.info.outputs)
+        )
+        unknown = Arrays(features, np.zeros(shape, dtype=dtype))
+        parts = [part.outputs for part in self._framework.predict(unknown)]
+        return np.concatenate(parts) if parts else np.empty((0, self.info.outputs), dtype=np.float32)
+
+    def predict(self, rows: Any) -> Any:
+        """The predictions as a data frame, one row for each row given.
+
+        Columns: `prediction`, and for classes `probability_<class>` each; for several values `prediction_<i>`.
+        """
+        import pandas as pd
+
+        outputs = self.outputs(rows)
+        index = rows.index if isinstance(rows, pd.DataFrame) else None
+        if self.info.task == "regression":
+            if outputs.ndim == 1:
+                return pd.DataFrame({"prediction": outputs}, index=index)
+            return pd.DataFrame({f"prediction_{i}": outputs[:, i] for i in range(outputs.shape[1])}, index=index)
+        labels = list(self.info.classes if self.info.classes is not None else range(self.info.outputs))
+        chosen = [labels[i] for i in outputs.argmax(axis=1)]
+        probabilities = {f"probability_{label}": outputs[:, i] for i, label in enumerate(labels)}
+        return pd.DataFrame({"prediction": chosen, **probabilities}, index=index)
+
+    def evaluate(self, split: SplitName = "test", rows: Any = None) -> EvaluationResult:
+        """The metrics on a split of the run's own data, or on other rows, which must have the target column."""
+        chosen = self._own_split(split) if rows is None else self._labelled(rows)
+        return evaluate(self._framework.predict(chosen), wanted_metrics(self.config, self.info), self.info, split)
+
+    def _own_split(self, split: SplitName) -> Split:
+        bundle = load_data(self.config)
+        if split not in bundle.splits:
+            raise InputError(f"run {self._run.id} has no {split} split; it has {', '.join(bundle.splits)}")
+        recorded = self._run.read("manifest.json")["data"]["splits"][split]["sha256"]
+        if bundle.splits[split].fingerprint() != recorded:
+            raise InputError(f"the {split} split is not the one that run {self._run.id} was made with: the data have changed")
+        return bundle.splits[split]
+
+    def _labelled(self, rows: Any) -> Split:
+        if self._preparation is None:
+            raise InputError("this run's data set brought finished samples: only its own splits can be evaluated")
+        targets = self._preparation.targets(rows)
+        if targets is None:
+            raise InputError(f"the rows have no column {self.info.target!r}: evaluation needs the target")
+        return Arrays(self._preparation.features(rows), targets)
+
+
+def read_rows(path: Path) -> Any:
+    """The rows of a CSV or Parquet file, as a data frame.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    from trainyard.datasets.frames import read_frame
+
+    return read_frame(path)

@@ -1,0 +1,133 @@
+"""When to save, and what to keep."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from trainyard.config.schema import CheckpointConfig
+from trainyard.core.checkpoint import Checkpoints
+from trainyard.core.recorder import Recorder
+from trainyard.core.state import RunState
+from trainyard.core.writer import Job, Writer
+from trainyard.frameworks.base import Framework
+
+
+@dataclass(frozen=True)
+class Shelves:
+    """Where checkpoints are kept: those to resume from, and the best models."""
+
+    resume: Checkpoints
+    best: Checkpoints
+
+
+class Saver:
+    """Takes the snapshots in the loop's thread and has the writer commit them.
+
+    `wake` is called from another thread when the clock says that a save is due.
+    """
+
+    def __init__(self, config: CheckpointConfig, framework: Framework, shelves: Shelves, recorder: Recorder) -> None:
+        self._config = config
+        self._framework = framework
+        self._shelves = shelves
+        self._recorder = recorder
+        self._writer = Writer()
+        self._timer: threading.Timer | None = None
+        self._overdue = False
+        self._saved_step = -1
+        self._current_best: frozenset[int] = frozenset()  # by the loop's evaluations
+        self._durable_best: frozenset[int] = frozenset()  # by the newest commit: a resume may need them again
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Starts the clock of `every_n_minutes`, anew after each save."""
+        self.stop_clock()
+        self._overdue = False
+        if self._config.every_n_minutes is None:
+            return
+
+        def ring() -> None:
+            self._overdue = True
+            wake()
+
+        self._timer = threading.Timer(self._config.every_n_minutes * 60, ring)
+        self._timer.daemon = True
+        self._timer.start()
+        self._wake = wake
+
+    def stop_clock(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    @property
+    def overdue(self) -> bool:
+        """Whether the clock asks for a save."""
+        return self._overdue
+
+    def is_due(self, step: int) -> bool:
+        """Whether a resume checkpoint is to be saved after this step."""
+        every = self._config.every_n_steps
+        return self._overdue or (every is not None and step % every == 0)
+
+    def save(self, state: RunState, best: Collection[int]) -> None:
+        """Saves a resume checkpoint, unless this step has one already or the framework cannot resume from here."""
+        if state.step == self._saved_step or not self._framework.resumable_at(state.step):
+            return
+        self._saved_step = state.step
+        snapshot, data, step, needed = self._framework.snapshot(), state.to_json(), state.step, frozenset(best)
+
+        def write() -> None:
+            self._recorder.journal.sync()
+            commit = self._shelves.resume.commit(step, snapshot, data)
+            self._durable_best = needed
+            self._prune_best()
+            kept = self._shelves.resume.names()[: self._config.keep_last]
+            self._shelves.resume.prune({commit.name, *kept})
+
+        self._recorder.journal.flush()
+        self._writer.submit(Job(step, write, replaceable=True))
+        self._recorder.saving(step)
+        if self._timer is not None:
+            self.start(self._wake)
+
+    def keep_best(self, step: int, best: Collection[int]) -> None:
+        """Saves the weights of this step if it is among the steps `best`, and lets go of those that are not any more."""
+        self._current_best = frozenset(best)
+        if step not in best:
+            return
+        snapshot = self._framework.snapshot(weights_only=True)
+
+        def write() -> None:
+            if step in self._current_best | self._durable_best:  # else it was surpassed while it waited
+                self._shelves.best.commit(step, snapshot)
+            self._prune_best()
+
+        self._writer.submit(Job(step, write, replaceable=False))
+
+    def resumed(self, step: int, best: Collection[int]) -> None:
+        """Takes up where a commit left off: best models of later steps will be made again."""
+        self._saved_step = step
+        self._current_best = self._durable_best = frozenset(best)
+        self._prune_best()
+
+    def failures(self) -> list[tuple[int, str]]:
+        """The saves that failed since the last call, as (step, message)."""
+        return self._writer.failures()
+
+    def drain(self) -> None:
+        """Returns when everything is on disk, or has failed."""
+        self._writer.drain()
+
+    def close(self) -> None:
+        self.stop_clock()
+        self._writer.close()
+
+    def _prune_best(self) -> None:
+        wanted = self._current_best | self._durable_best
+        self._shelves.best.prune({name for name in self._shelves.best.names() if step_of(name) in wanted})
+
+
+def step_of(name: str) -> int:
+    """The step in a checkpoint's name."""
+    return int(name.split("-")[1])

@@ -1,0 +1,59 @@
+"""SIGTERM and SIGINT: finish the step, commit, exit. A second Ctrl-C ends at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+EXIT_CODES = {"completed": 0, "failed": 1, "preempted": 75, "interrupted": 130}
+_STATUS = {signal.SIGTERM: "preempted", signal.SIGINT: "interrupted"}
+
+
+class Stopped(BaseException):
+    """A signal asked to stop. Not an `Exception`, so that nothing on the way takes it for an error."""
+
+    def __init__(self, status: str) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class Signals:
+    """Holds the handlers while a run is under way; `status` says what was asked for, once something was.
+
+    Until `wake` is set there is no step to finish (start-up): the signal raises `Stopped` where it lands.
+    """
+
+    def __init__(self) -> None:
+        self.status: str | None = None
+        self.wake: Callable[[], None] | None = None
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Signals:
+        if threading.current_thread() is threading.main_thread():  # Python delivers signals nowhere else
+            for signum in _STATUS:
+                self._previous[signum] = signal.signal(signum, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for signum, handler in self._previous.items():
+            signal.signal(signum, handler)
+
+    def check(self) -> None:
+        """Raises `Stopped` if a signal came; called wherever a long phase may be left."""
+        if self.status is not None:
+            raise Stopped(self.status)
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        signum = signal.Signals(number)
+        if self.status is not None:
+            if signum == signal.SIGINT:
+                os._exit(EXIT_CODES["interrupted"])
+            return
+        self.status = _STATUS[signum]
+        if self.wake is None:
+            raise Stopped(self.status)
+        self.wake()

@@ -1,0 +1,89 @@
+"""The thread that writes checkpoints while training goes on.
+
+Jobs are done in the order they came, so a resume checkpoint is never on disk before the best models that it knows
+of. A resume checkpoint that has not been begun gives way to a newer one: no result depends on which were written.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from trainyard.errors import CheckpointError
+
+_MOST_WAITING = 3  # each waiting job holds a copy of the state: beyond this, training waits for the disk
+
+
+class Job(NamedTuple):
+    """Something to write. Of the waiting jobs that are `replaceable`, only the newest is kept."""
+
+    step: int
+    run: Callable[[], None]
+    replaceable: bool
+
+
+class Writer:
+    """One background thread; `failures` gathers what went wrong as (step, message)."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Job] = deque()
+        self._changed = threading.Condition()
+        self._busy = False
+        self._closed = False
+        self._failures: list[tuple[int, str]] = []
+        self._thread = threading.Thread(target=self._work, name="trainyard-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Job) -> None:
+        """Queues a job; waits only if the disk is several jobs behind."""
+        with self._changed:
+            if job.replaceable:
+                self._waiting = deque(waiting for waiting in self._waiting if not waiting.replaceable)
+            self._changed.wait_for(lambda: len(self._waiting) < _MOST_WAITING)
+            self._waiting.append(job)
+            self._changed.notify_all()
+
+    def drain(self) -> None:
+        """Returns when everything that was submitted is written, or has failed."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting and not self._busy)
+
+    def failures(self) -> list[tuple[int, str]]:
+        """What failed since the last call."""
+        with self._changed:
+            failures, self._failures = self._failures, []
+        return failures
+
+    def close(self) -> None:
+        """Ends the thread after the job it is at; what waits is dropped (call `drain` first to keep it)."""
+        with self._changed:
+            self._closed = True
+            self._waiting.clear()
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (job := self._next()) is not None:
+            try:
+                job.run()
+            except (CheckpointError, OSError) as error:
+                self._failures.append((job.step, str(error)))
+            except Exception as error:
+                self._failures.append((job.step, f"{type(error).__name__}: {error}"))
+            finally:
+                del job  # frees the snapshot before the next one is waited for
+                with self._changed:
+                    self._busy = False
+                    self._changed.notify_all()
+
+    def _next(self) -> Job | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._closed)
+            if not self._waiting:
+                return None
+            self._busy = True
+            job = self._waiting.popleft()
+            self._changed.notify_all()
+            return job

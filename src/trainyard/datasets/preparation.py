@@ -1,0 +1,260 @@
+"""How raw columns become features: fitted on the training rows, applied to all others, kept as JSON.
+
+Numbers become (x - mean) / scale, booleans 0 and 1, and categories either one column each (`onehot`) or their index in
+alphabetical order (`ordinal`, which is not standardised). A category that no training row has becomes all zeros, or -1.
+All arithmetic is in float64, and sums run in row order, so that every machine gets the same bits; the result is float32.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from trainyard.config.schema import DataConfig
+from trainyard.datasets.table import Table, as_table, kind_of, listed, missing
+from trainyard.datasets.target import Target
+from trainyard.errors import DataError
+from trainyard.types import Array
+
+MAX_FEATURES = 10_000  # of all columns together; beyond, a column of identifiers was taken for a category
+
+
+@dataclass(frozen=True)
+class NumberColumn:
+    """A number or boolean. `fill` stands in for missing values; None: they are an error."""
+
+    kind: ClassVar[str] = "number"
+    name: str
+    mean: float = 0.0
+    scale: float = 1.0
+    fill: float | None = None
+
+    @property
+    def outputs(self) -> list[str]:
+        return [self.name]
+
+    def encode(self, table: Table, out: Array) -> None:
+        """Writes the features into `out`, (rows, 1) float32."""
+        values = _numbers(table, self.name)
+        gone = np.isnan(values)
+        if gone.any():
+            if self.fill is None:
+                raise _no_value(table, self.name, gone)
+            values = np.where(gone, self.fill, values)
+        with np.errstate(over="ignore"):
+            out[:, 0] = (values - self.mean) / self.scale
+        if not (finite := np.isfinite(out[:, 0])).all():
+            raise DataError(
+                f"{table.source}: column {self.name!r} is infinite, or too large for float32, in {table.where(~finite)}; "
+                "mend these cells, or leave the column out with data.exclude"
+            )
+
+
+@dataclass(frozen=True)
+class CategoryColumn:
+    """Text that stands for categories. `fill` stands in for missing values; None: they are an error."""
+
+    kind: ClassVar[str] = "category"
+    name: str
+    categories: Sequence[str]
+    onehot: bool = True
+    fill: str | None = None
+
+    @property
+    def outputs(self) -> list[str]:
+        return [f"{self.name}={category}" for category in self.categories] if self.onehot else [self.name]
+
+    def encode(self, table: Table, out: Array) -> None:
+        """Writes the features into `out`, (rows, categories) or (rows, 1) float32."""
+        values = _texts(table, self.name)
+        gone = missing(values)
+        if gone.any():
+            if self.fill is None:
+                raise _no_value(table, self.name, gone)
+            values = np.where(gone, self.fill, values)
+        index = {category: i for i, category in enumerate(self.categories)}
+        codes = np.fromiter((index.get(value, -1) for value in values), dtype=np.int64, count=len(values))
+        if not self.onehot:
+            out[:, 0] = codes
+            return
+        out[:] = 0
+        seen = np.flatnonzero(codes >= 0)
+        out[seen, codes[seen]] = 1
+
+
+Column = NumberColumn | CategoryColumn
+
+
+def _no_value(table: Table, name: str, gone: Array) -> DataError:
+    return DataError(
+        f"{table.source}: column {name!r} has no value in {table.where(gone)}; the model was trained without missing values: "
+        "fill them, or train it with data.impute"
+    )
+
+
+def _numbers(table: Table, name: str) -> Array:
+    """(rows,) float64; text that spells a number is taken for it."""
+    values = table.column(name)
+    if kind_of(values) == "time":
+        raise DataError(f"{table.source}: column {name!r} holds dates, where the training rows hold numbers")
+    if kind_of(values) != "text":
+        return values.astype(np.float64)
+    numbers = np.full(len(values), np.nan)
+    for row, text in enumerate(values):
+        try:
+            numbers[row] = np.nan if text is None else float(text)
+        except ValueError:
+            here = table.where(np.arange(len(values)) == row)
+            raise DataError(f"{table.source}: column {name!r} must hold numbers, but is {text!r} in {here}") from None
+    return numbers
+
+
+def _texts(table: Table, name: str) -> Array:
+    """(rows,) str or None; a whole number is written without a decimal point, however it was stored."""
+    values = table.column(name)
+    if kind_of(values) == "text":
+        return values
+    gone = missing(values)
+    texts = np.empty(len(values), dtype=object)
+    for row, value in enumerate(values.tolist()):
+        whole = isinstance(value, float) and value.is_integer()
+        texts[row] = None if gone[row] else str(int(value) if whole else value)
+    return texts
+
+
+class TabularPreparation:
+    """The preparation of a table's rows; see `trainyard.datasets.base.Preparation`."""
+
+    def __init__(self, columns: Sequence[Column], target: Target) -> None:
+        self.columns = list(columns)
+        self.target = target
+        self.feature_names = [output for column in columns for output in column.outputs]
+
+    @property
+    def text_columns(self) -> list[str]:
+        """The columns to read as text from files that do not know types."""
+        names = [column.name for column in self.columns if isinstance(column, CategoryColumn)]
+        text_target = any(isinstance(label, str) for label in self.target.classes or ())
+        return [*names, self.target.name] if text_target else names
+
+    def features(self, rows: Any) -> Array:
+        """(rows, features) float32, C-contiguous. `rows`: a data frame, a sequence of mappings, or a `Table`.
+
+        Raises:
+            DataError: a column is missing, or a value cannot be used; names both column and row.
+        """
+        table = as_table(rows, only={column.name for column in self.columns})
+        features = np.empty((len(table), len(self.feature_names)), dtype=np.float32)
+        start = 0
+        for column in self.columns:
+            stop = start + len(column.outputs)
+            column.encode(table, features[:, start:stop])
+            start = stop
+        return features
+
+    def targets(self, rows: Any) -> Array | None:
+        """(rows,) int64 class indices or float32 values; None where the rows carry no target column.
+
+        Raises:
+            DataError: a cell is empty, is no class of the training rows, or no finite number.
+        """
+        table = as_table(rows, only={self.target.name})
+        return self.target.encode(table) if self.target.name in table.columns else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; `from_json` reads them."""
+        columns = [{"kind": column.kind, **asdict(column)} for column in self.columns]
+        return {"version": 1, "columns": columns, "target": self.target.to_json()}
+
+
+def from_json(data: dict[str, Any]) -> TabularPreparation:
+    """The preparation that `to_json` was called on.
+
+    Raises:
+        DataError: it was written by another version of Trainyard that this one cannot read.
+    """
+    if data.get("version") != 1:
+        raise DataError(f"the preparation has version {data.get('version')!r}; this version of Trainyard reads version 1")
+    columns: list[Column] = []
+    for entry in data["columns"]:
+        options = {key: value for key, value in entry.items() if key != "kind"}
+        columns.append(NumberColumn(**options) if entry["kind"] == "number" else CategoryColumn(**options))
+    return TabularPreparation(columns, Target.from_json(data["target"]))
+
+
+def fit(table: Table, names: Sequence[str], target: Target, config: DataConfig) -> TabularPreparation:
+    """Fits on training rows.
+
+    Args:
+        table: the training rows.
+        names: the columns to make features of, in their order.
+
+    Raises:
+        DataError: a column cannot be used: it holds dates, no value at all, or more categories than any model can use.
+    """
+    columns = [_fit_column(table, name, config) for name in names]
+    widest = max(columns, key=lambda column: len(column.outputs))
+    if sum(len(column.outputs) for column in columns) > MAX_FEATURES:
+        raise DataError(
+            f"{table.source}: the columns make more than {MAX_FEATURES} features, {len(widest.outputs)} of them from {widest.name!r}; "
+            "leave it out with data.exclude, or give data.encode: ordinal"
+        )
+    return TabularPreparation(columns, target)
+
+
+def _fit_column(table: Table, name: str, config: DataConfig) -> Column:
+    values = table.column(name)
+    gone = missing(values)
+    if gone.all():
+        raise DataError(f"{table.source}: column {name!r} has no value in any training row; leave it out with data.exclude")
+    match kind_of(values):
+        case "text":
+            counts = Counter(values[~gone])
+            fill = min(counts, key=lambda category: (-counts[category], category)) if config.impute else None
+            return CategoryColumn(name, sorted(counts), config.encode == "onehot", fill)
+        case "boolean":
+            return NumberColumn(name, fill=float(_most_frequent(values)) if config.impute else None)
+        case "number":
+            return _fit_number(name, values.astype(np.float64), gone, config, table)
+        case _:
+            raise DataError(
+                f"{table.source}: column {name!r} holds dates, which no model can use as they are; make numbers of them (year, weekday), "
+                f"divide the rows by them with data.split.time: {name}, or leave the column out with data.exclude"
+            )
+
+
+def _fit_number(name: str, values: Array, gone: Array, config: DataConfig, table: Table) -> NumberColumn:
+    fill = None
+    if config.impute:
+        present = values[~gone]
+        fill = float({"mean": _mean, "median": np.median, "most_frequent": _most_frequent}[config.impute](present))
+        values = np.where(gone, fill, values)
+    if not config.standardize:
+        return NumberColumn(name, fill=fill)
+    low, high = float(values.min()), float(values.max())
+    if low == high:
+        return NumberColumn(name, mean=low, fill=fill)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = _mean(values)
+        scale = float(np.sqrt(_mean((values - mean) ** 2)))
+    if not np.isfinite([mean, scale]).all() or scale == 0:
+        raise DataError(
+            f"{table.source}: column {name!r} has values from {low:g} to {high:g}, which cannot be standardised in float64; "
+            "mend them, or leave the column out with data.exclude"
+        )
+    return NumberColumn(name, mean, scale, fill)
+
+
+def _mean(values: Array) -> float:
+    # numpy.sum adds in an order that depends on the processor's vector width; cumsum goes from first to last.
+    mean = np.cumsum(values)[-1] / len(values)
+    return float(mean + np.cumsum(values - mean)[-1] / len(values))
+
+
+def _most_frequent(values: Array) -> float:
+    distinct, counts = np.unique(values, return_counts=True)
+    return float(distinct[np.argmax(counts)])

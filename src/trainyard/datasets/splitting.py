@@ -1,0 +1,191 @@
+"""Which rows train, which validate, and which test.
+
+Rows are ordered by raw counter-based keys of the split's own seed, so equal rows and settings give equal splits on
+every machine and with every version of every library. Within a split, rows keep the order of the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from datetime import UTC, datetime
+
+import numpy as np
+
+from trainyard.config.schema import SplitConfig
+from trainyard.datasets.table import Table, kind_of, missing
+from trainyard.errors import DataError
+from trainyard.order import SPLIT, permutation, stream_seed
+from trainyard.types import Array, Ids, SplitName
+
+Rows = dict[SplitName, Ids]
+
+
+def fractions(config: SplitConfig, given: AbstractSet[SplitName]) -> tuple[float, float]:
+    """The shares of the training rows to cut off for validation and test.
+
+    Args:
+        given: the splits that the source brings. One that brings only rows to be divided gives `{"train"}` and both
+            shares count; where there are rows for validation or test of its own, nothing is cut for these.
+    """
+    val = 0.0 if "val" in given else config.val
+    test = 0.0 if "test" in given else config.test
+    if val + test >= 1:
+        raise DataError(f"data.split: val {val} and test {test} leave nothing to train on; together they must stay below 1")
+    return val, test
+
+
+def split_rows(table: Table, config: SplitConfig, val: float, test: float, labels: Array | None) -> Rows:
+    """Divides the rows of a table.
+
+    Args:
+        val: share of the rows for validation; 0 for no such split.
+        test: share of the rows for the test; 0 for no such split.
+        labels: (rows,) int64 class indices, None for regression.
+
+    Returns:
+        The positions of each split's rows, ascending. `train` is always there.
+
+    Raises:
+        DataError: the settings contradict each other, or a split would be empty.
+    """
+    _refuse_contradictions(config, labels)
+    n = len(table)
+    want_val, want_test = _count(n, val), _count(n, test)
+    if config.time is not None:
+        rows = _by_time(_times(table, config.time), want_val, want_test)
+    elif config.group is not None:
+        rows = _by_group(_groups(table, config.group), want_val, want_test, config.seed)
+    elif labels is not None and config.stratify is not False:
+        rows = _by_class(labels, want_val, want_test, config.seed)
+    else:
+        order = _order(config.seed, n)
+        rows = _cut(order, want_test, want_val)
+    _refuse_empty(rows, table, val, test)
+    return {name: np.sort(ids) for name, ids in rows.items() if name == "train" or len(ids)}
+
+
+def _count(n: int, share: float) -> int:
+    return int(n * share + 0.5)
+
+
+def _order(seed: int, n: int) -> Ids:
+    return permutation(stream_seed(seed, SPLIT), n)
+
+
+def _cut(order: Ids, test: int, val: int) -> Rows:
+    return {"train": order[test + val :], "val": order[test : test + val], "test": order[:test]}
+
+
+def _refuse_contradictions(config: SplitConfig, labels: Array | None) -> None:
+    if config.time and config.group:
+        raise DataError("data.split: group and time cannot be combined; give one of them")
+    if config.stratify and (config.time or config.group):
+        raise DataError(f"data.split: stratify cannot be combined with {'time' if config.time else 'group'}; leave one out")
+    if config.stratify and labels is None:
+        raise DataError("data.split.stratify: the target holds values, not classes; leave it out, or set data.task: classification")
+
+
+def _refuse_empty(rows: Rows, table: Table, val: float, test: float) -> None:
+    wanted: dict[SplitName, float] = {"train": 1 - val - test, "val": val, "test": test}
+    for name, share in wanted.items():
+        if share and not len(rows[name]):
+            raise DataError(
+                f"{table.source}: the {name} split would be empty: {len(table)} rows, of which it gets {share:.3g}, are too few; "
+                f"give more rows" + ("" if name == "train" else f", a larger data.split.{name}, or 0 for no such split")
+            )
+
+
+def _by_class(labels: Array, val: int, test: int, seed: int) -> Rows:
+    """Each class in proportion, with at least one row to train on; what the rounding leaves goes where it is owed most."""
+    sizes = np.bincount(labels)
+    tests = _apportion(sizes, test, np.maximum(sizes - 1, 0))
+    vals = _apportion(sizes, val, np.maximum(sizes - tests - 1, 0))
+    order = _order(seed, len(labels))
+    by_class = order[np.argsort(labels[order], kind="stable")]
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    rank = np.arange(len(labels)) - np.repeat(starts, sizes)  # of a row within its class, in random order
+    in_test = rank < np.repeat(tests, sizes)
+    in_val = ~in_test & (rank < np.repeat(tests + vals, sizes))
+    return {"train": by_class[~in_test & ~in_val], "val": by_class[in_val], "test": by_class[in_test]}
+
+
+def _apportion(sizes: Array, total: int, room: Array) -> Array:
+    """Shares out `total` in proportion to `sizes`, by largest remainders, at most `room` to each."""
+    # In whole numbers, as floating point would break ties differently from one library to the next.
+    quotas, remainders = np.divmod(sizes.astype(np.int64) * total, max(1, int(sizes.sum())))
+    shares = np.minimum(quotas, room)
+    while (left := total - int(shares.sum())) > 0 and (open_ := np.flatnonzero(shares < room)).size:
+        owed = open_[np.argsort(-(remainders[open_] + (quotas - shares)[open_] * sizes.sum()), kind="stable")]
+        shares[owed[:left]] += 1
+    return shares
+
+
+def _groups(table: Table, name: str) -> Array:
+    """(rows,) int64: groups, numbered in the order of their first rows."""
+    values = table.column(name, "data.split.group")
+    if (gone := missing(values)).any():
+        raise DataError(f"{table.source}: column {name!r} (data.split.group) has no value in {table.where(gone)}")
+    numbers: dict[object, int] = {}
+    return np.fromiter((numbers.setdefault(value, len(numbers)) for value in values.tolist()), dtype=np.int64, count=len(values))
+
+
+def _by_group(groups: Array, val: int, test: int, seed: int) -> Rows:
+    """Whole groups, drawn in random order until a split has its rows; the rest train."""
+    sizes = np.bincount(groups)
+    free = [int(group) for group in _order(seed, len(sizes))]
+    rows: Rows = {}
+    wanted: tuple[tuple[SplitName, int], ...] = (("test", test), ("val", val))
+    for name, rows_wanted in wanted:
+        drawn = _draw(free, sizes, rows_wanted)
+        free = [group for group in free if group not in drawn]
+        rows[name] = np.flatnonzero(np.isin(groups, list(drawn)))
+    rows["train"] = np.flatnonzero(np.isin(groups, free))
+    return rows
+
+
+def _draw(free: list[int], sizes: Array, wanted: int) -> set[int]:
+    drawn: set[int] = set()
+    total = 0
+    for group in free:
+        if total + sizes[group] <= wanted:
+            drawn.add(group)
+            total += int(sizes[group])
+    if not drawn and wanted and free:
+        drawn.add(min(free, key=lambda group: int(sizes[group])))  # all too large: the smallest overshoots least
+    return drawn
+
+
+def _times(table: Table, name: str) -> Array:
+    """(rows,) sortable: numbers, or datetime64 in UTC."""
+    values = table.column(name, "data.split.time")
+    if (gone := missing(values)).any():
+        raise DataError(f"{table.source}: column {name!r} (data.split.time) has no value in {table.where(gone)}")
+    return _parsed(values, table, name) if kind_of(values) == "text" else values
+
+
+def _parsed(values: Array, table: Table, name: str) -> Array:
+    times = np.empty(len(values), dtype="datetime64[us]")
+    for row, text in enumerate(values):
+        try:
+            time = datetime.fromisoformat(text.strip())
+        except ValueError:
+            here = table.where(np.arange(len(values)) == row)
+            raise DataError(
+                f"{table.source}: column {name!r} (data.split.time): {text!r} in {here} is no time; "
+                "give numbers, or dates as 2026-01-31 or 2026-01-31T12:00:00"
+            ) from None
+        times[row] = time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
+    return times
+
+
+def _by_time(times: Array, val: int, test: int) -> Rows:
+    """The newest rows test, those before them validate. Rows of one time stay together, in the older split."""
+    order = np.argsort(times, kind="stable").astype(np.int64)
+    in_order, n = times[order], len(times)
+
+    def boundary(position: int) -> int:
+        return int(np.searchsorted(in_order, in_order[position - 1], side="right")) if 0 < position < n else position
+
+    first_test = boundary(n - test)
+    first_val = min(boundary(n - test - val), first_test)
+    return {"train": order[:first_val], "val": order[first_val:first_test], "test": order[first_test:]}

@@ -1,0 +1,221 @@
+"""Rows of any kind, as named NumPy columns.
+
+Everything behind the adapters works on a `Table`, so that neither training nor prediction needs pandas. A column is
+one of four things, told apart by its dtype:
+
+    number    float64, int64 ...; a missing value is NaN
+    boolean   bool
+    time      datetime64; a missing value is NaT
+    text      object: str, or None where the value is missing
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from numbers import Real
+from typing import Any, Literal
+
+import numpy as np
+
+from trainyard.errors import DataError
+from trainyard.types import Array, Ids
+
+Kind = Literal["number", "boolean", "time", "text"]
+_KINDS: dict[str, Kind] = {"i": "number", "u": "number", "f": "number", "b": "boolean", "M": "time", "O": "text"}
+_MISSING_TYPES = {"NoneType", "NAType", "NaTType"}  # of pandas, which is not imported for it
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows by column.
+
+    `columns`: each (rows,), all of one length. `source` is how messages call the place that the rows came from. `numbers` are
+    the rows' positions there, None for all rows in order. `first_line` is the line of the file in which the first row stands,
+    None where rows and lines do not run in step.
+    """
+
+    columns: Mapping[str, Array]
+    source: str = "the rows given"
+    numbers: Ids | None = None
+    first_line: int | None = None
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()))) if self.columns else 0
+
+    def take(self, ids: Ids) -> Table:
+        """The rows `ids`, which keep their numbers."""
+        numbers = ids if self.numbers is None else self.numbers[ids]
+        return replace(self, columns={name: values[ids] for name, values in self.columns.items()}, numbers=numbers)
+
+    def column(self, name: str, setting: str = "") -> Array:
+        """(rows,) of one column.
+
+        Raises:
+            DataError: there is none of this name; `setting` is the config key that asked for it.
+        """
+        if name not in self.columns:
+            asked = f"{setting}: " if setting else ""
+            raise DataError(f"{self.source}: {asked}there is no column {name!r}; {nearest(name, self.columns)}")
+        return self.columns[name]
+
+    def where(self, mask: Array) -> str:
+        """Names the rows where `mask` (rows,) is true: rows are counted from 1, without the header."""
+        found = np.flatnonzero(mask)
+        first = found[:_SHOWN] if self.numbers is None else self.numbers[found[:_SHOWN]]
+        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        text = _numbered("row", first + 1) + more
+        return text if self.first_line is None else f"{text} ({_numbered('line', first + self.first_line)} of the file)"
+
+
+def _numbered(word: str, numbers: Iterable[int]) -> str:
+    listed = [str(number) for number in numbers]
+    return f"{word}{'s' if len(listed) > 1 else ''} {', '.join(listed)}"
+
+
+def listed(names: Iterable[Any], limit: int = 8) -> str:
+    """`a, b, c and 5 more`."""
+    shown = [str(name) for name in names]
+    more = f" and {len(shown) - limit} more" if len(shown) > limit else ""
+    return ", ".join(shown[:limit]) + more
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """What to say when `name` is not among `names`."""
+    known = list(names)
+    folded = {other.strip().casefold(): other for other in known}
+    close = difflib.get_close_matches(name.strip().casefold(), folded, n=3, cutoff=0.6)
+    if close:
+        return f"did you mean {' or '.join(repr(folded[other]) for other in close)}?"
+    return f"there are: {listed(known, 12)}" if known else "there are none at all"
+
+
+def kind_of(values: Array) -> Kind:
+    """What a column holds."""
+    return _KINDS[values.dtype.kind]
+
+
+def missing(values: Array) -> Array:
+    """(rows,) bool: where a value is missing."""
+    match kind_of(values):
+        case "text":
+            return np.fromiter((value is None for value in values), dtype=bool, count=len(values))
+        case "time":
+            return np.isnat(values)
+        case "number" if values.dtype.kind == "f":
+            return np.isnan(values)
+        case _:
+            return np.zeros(len(values), dtype=bool)
+
+
+def tidy(values: Any, name: str, source: str = "the rows given") -> Array:
+    """Brings the values of one column to one of the four kinds.
+
+    Raises:
+        DataError: they are of no such kind, or of several.
+    """
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise DataError(f"{source}: column {name!r} holds lists or arrays; give each of their values a column of its own")
+    if array.dtype.kind in "biufM":
+        return array
+    if array.dtype.kind in "USO":
+        return _tidy_objects(array.astype(object), name, source)
+    raise DataError(f"{source}: column {name!r} holds {array.dtype.name} values; numbers, text, booleans and dates can be used")
+
+
+def _tidy_objects(values: Array, name: str, source: str) -> Array:
+    gone = np.fromiter((_is_missing(value) for value in values), dtype=bool, count=len(values))
+    present = values[~gone]
+    word = {kind: _word(kind) for kind in set(map(type, present))}
+    words = set(word.values())
+    if None in words or len(words - {"a boolean"} if "a number" in words else words) > 1:
+        _refuse_mixture(values, gone, word, f"{source}: column {name!r}")
+    if words == {"a boolean"} and not gone.any():
+        return values.astype(bool)
+    if words <= {"a number", "a boolean"} and words:
+        return _filled(values, gone, float("nan")).astype(np.float64)
+    if words == {"a time"}:
+        return np.array([None if lost else _naive(value) for value, lost in zip(values, gone, strict=True)], "datetime64[us]")
+    return _filled(values, gone, None)
+
+
+def _is_missing(value: Any) -> bool:
+    return type(value).__name__ in _MISSING_TYPES or (isinstance(value, float) and value != value)
+
+
+def _filled(values: Array, gone: Array, fill: Any) -> Array:
+    values = values.copy()
+    values[gone] = fill
+    return values
+
+
+def _word(kind: type) -> str | None:
+    if issubclass(kind, bool | np.bool_):
+        return "a boolean"
+    if issubclass(kind, Real | Decimal):
+        return "a number"
+    if issubclass(kind, date | np.datetime64):
+        return "a time"
+    return "text" if issubclass(kind, str) else None
+
+
+def _naive(value: Any) -> Any:
+    """Times with a zone become UTC; those without are taken as UTC, too."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
+    return value
+
+
+def _refuse_mixture(values: Array, gone: Array, word: Mapping[type, str | None], where: str) -> None:
+    examples: dict[str, str] = {}
+    for row, value in enumerate(values):
+        if not gone[row]:
+            examples.setdefault(word[type(value)] or type(value).__name__, f"{value!r} in row {row + 1}")
+    kinds = " and ".join(f"{kind} ({example})" for kind, example in examples.items())
+    advice = "make it one kind" if len(examples) > 1 else "numbers, text, booleans and dates can be used"
+    raise DataError(f"{where} holds {kinds}; {advice}, or leave it out with data.exclude")
+
+
+def as_table(rows: Any, source: str = "the rows given", only: Collection[str] | None = None) -> Table:
+    """A table of a data frame, a sequence of mappings, a mapping of columns, or a table.
+
+    Args:
+        only: the columns to look at; others may hold anything.
+
+    Raises:
+        DataError: `rows` is none of these, or a column cannot be used.
+    """
+    if isinstance(rows, Table):
+        return rows
+    if hasattr(rows, "iloc") and hasattr(rows, "columns"):
+        raw: Mapping[str, Any] = {str(name): _frame_column(rows.iloc[:, i]) for i, name in enumerate(rows.columns)}
+    elif isinstance(rows, Mapping):
+        raw = rows
+    elif isinstance(rows, Sequence) and all(isinstance(row, Mapping) for row in rows):
+        names = dict.fromkeys(str(name) for row in rows for name in row)
+        raw = {name: _objects([row.get(name) for row in rows]) for name in names}
+    else:
+        raise DataError(f"rows must be a data frame or a sequence of mappings, not {type(rows).__name__}")
+    columns = {name: tidy(values, name, source) for name, values in raw.items() if only is None or name in only}
+    return Table(columns, source)
+
+
+def _objects(values: Sequence[Any]) -> Array:
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
+
+
+def _frame_column(series: Any) -> Array:
+    """A pandas column; its own extension types become objects, which `tidy` knows how to read."""
+    dtype = series.dtype
+    if isinstance(dtype, np.dtype) and dtype.kind in "biufM":
+        return np.asarray(series.to_numpy())
+    if getattr(dtype, "tz", None) is not None:
+        return np.asarray(series.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy())
+    return np.asarray(series.to_numpy(dtype=object))

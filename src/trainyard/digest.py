@@ -1,0 +1,205 @@
+"""Hashing of tensors and files, and the files that tensors are kept in.
+
+Bytes are hashed once, on their way to the disk, in chunks that several threads share. A chunk never spans two
+tensors, so the same chunk hashes give the hash of each tensor, of the file, and of the whole state:
+
+    chunk    SHA-256 of at most 16 MiB
+    tensor   SHA-256 over the chunks' hashes; for a tensor of one chunk, that chunk's hash
+    file     SHA-256 over its chunks' hashes; for a file of one chunk, that chunk's hash (as `sha256sum` prints it)
+    digest   SHA-256 over names, dtypes, shapes and hashes of the tensors, in the order of their names
+
+Tensor files are in the safetensors format (https://huggingface.co/docs/safetensors), readable by any of its readers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainyard.types import NamedBuffer
+
+CHUNK_BYTES = 16 << 20
+_THREADS = min(4, os.cpu_count() or 1)
+_ITEM_BYTES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2}
+
+
+class Chunk(NamedTuple):
+    """`bytes` bytes of a file, and their SHA-256."""
+
+    bytes: int
+    sha256: str
+
+
+class TensorRecord(NamedTuple):
+    """What is known of a tensor without having it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    sha256: str
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """What a manifest says of one file: `chunks` tile it; `tensors` are those inside it."""
+
+    name: str
+    bytes: int
+    sha256: str
+    chunks: Sequence[Chunk]
+    tensors: Sequence[TensorRecord] = ()
+
+    def state(self) -> list[TensorRecord]:
+        """The tensors under the names that they have in a framework's state: `FILE.TENSOR`."""
+        return [tensor._replace(name=f"{Path(self.name).stem}.{tensor.name}") for tensor in self.tensors]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"chunks": [list(chunk) for chunk in self.chunks], "tensors": [list(t) for t in self.tensors]}
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> FileRecord:
+        chunks = [Chunk(size, sha256) for size, sha256 in data["chunks"]]
+        tensors = [TensorRecord(name, dtype, tuple(shape), sha256) for name, dtype, shape, sha256 in data["tensors"]]
+        return FileRecord(data["name"], data["bytes"], data["sha256"], chunks, tensors)
+
+
+def sha256_bytes(data: bytes | memoryview) -> str:
+    """SHA-256, hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def sha256_json(value: Any) -> str:
+    """SHA-256 (hex) of a value's canonical JSON: sorted keys, no white space."""
+    return sha256_bytes(json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode())
+
+
+def sha256_file(path: Path) -> str:
+    """SHA-256 (hex) of a file's bytes, as `sha256sum` prints it."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest(tensors: Iterable[TensorRecord]) -> str:
+    """The digest over some tensors: equal if and only if names, dtypes, shapes and all bytes are equal."""
+    return sha256_json(sorted(list(tensor) for tensor in tensors))
+
+
+def tensor_records(buffers: Iterable[NamedBuffer]) -> list[TensorRecord]:
+    """The hashes of tensors in memory."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        pending = [(buffer, [pool.submit(sha256_bytes, part) for part in _parts(buffer.buffer)]) for buffer in buffers]
+        return [_tensor_record(buffer, [part.result() for part in parts]) for buffer, parts in pending]
+
+
+def _tensor_record(buffer: NamedBuffer, chunks: Sequence[str]) -> TensorRecord:
+    sha256 = chunks[0] if len(chunks) == 1 else sha256_json(chunks)
+    return TensorRecord(buffer.name, buffer.dtype, tuple(buffer.shape), sha256)
+
+
+def _parts(buffer: memoryview | bytes) -> list[memoryview]:
+    view = memoryview(buffer).cast("B") if len(buffer) else memoryview(b"")
+    return [view[start : start + CHUNK_BYTES] for start in range(0, len(view), CHUNK_BYTES)]
+
+
+def _file_record(name: str, chunks: Sequence[Chunk], tensors: Sequence[TensorRecord]) -> FileRecord:
+    sha256 = chunks[0].sha256 if len(chunks) == 1 else sha256_json([list(chunk) for chunk in chunks])
+    return FileRecord(name, sum(chunk.bytes for chunk in chunks), sha256, chunks, tensors)
+
+
+def write_file(path: Path, data: bytes) -> FileRecord:
+    """Writes and fsyncs a small file, hashing it."""
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return _file_record(path.name, [Chunk(len(data), sha256_bytes(data))], [])
+
+
+def write_tensors(path: Path, buffers: Iterable[NamedBuffer]) -> FileRecord:
+    """Writes and fsyncs tensors as a safetensors file, hashing them on the way. Empty tensors are kept, too."""
+    # Wide items first, as the format's own writer does it: each tensor is then aligned to its item size.
+    ordered = sorted(buffers, key=lambda buffer: (-_ITEM_BYTES.get(buffer.dtype, 1), buffer.name))
+    header = _safetensors_header(ordered)
+    parts = [_parts(buffer.buffer) for buffer in ordered]
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        written = _write_parts(fd, [memoryview(header)] + [part for some in parts for part in some])
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    hashes = iter([chunk.sha256 for chunk in written[1:]])
+    tensors = [_tensor_record(buffer, [next(hashes) for _ in some]) for buffer, some in zip(ordered, parts, strict=True)]
+    return _file_record(path.name, written, tensors)
+
+
+def _safetensors_header(buffers: Sequence[NamedBuffer]) -> bytes:
+    entries: dict[str, Any] = {}
+    offset = 0
+    for buffer in buffers:
+        end = offset + buffer.buffer.nbytes
+        entries[buffer.name] = {"dtype": buffer.dtype, "shape": list(buffer.shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _write_parts(fd: int, parts: Sequence[memoryview]) -> list[Chunk]:
+    def write(part: memoryview, offset: int) -> Chunk:
+        done = 0
+        while done < len(part):
+            done += os.pwrite(fd, part[done:], offset + done)
+        return Chunk(len(part), sha256_bytes(part))
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        offset, pending = 0, []
+        for part in parts:
+            pending.append(pool.submit(write, part, offset))
+            offset += len(part)
+        return [future.result() for future in pending]
+
+
+def damage(path: Path, record: FileRecord) -> str | None:
+    """What is wrong with a file on disk, or None if it holds the recorded bytes exactly."""
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        return f"{record.name}: {error.strerror}"
+    if size != record.bytes:
+        return f"{record.name}: {size} bytes instead of {record.bytes}"
+    with open(path, "rb") as file, ThreadPoolExecutor(_THREADS) as pool:
+        fd, offset, pending = file.fileno(), 0, []
+        for chunk in record.chunks:
+            pending.append((offset, chunk, pool.submit(_read_sha256, fd, offset, chunk.bytes)))
+            offset += chunk.bytes
+        for start, chunk, found in pending:
+            if found.result() != chunk.sha256:
+                return f"{record.name}: the bytes {start} to {start + chunk.bytes} are not those that were written"
+    return None
+
+
+def _read_sha256(fd: int, offset: int, size: int) -> str:
+    return sha256_bytes(os.pread(fd, size, offset))
+
+
+def fsync_folder(folder: Path) -> None:
+    """Makes the names in a folder durable."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replaces a file's content durably: after a crash there is the old or the new, whole."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    write_file(aside, data)
+    aside.replace(path)
+    fsync_folder(path.parent)

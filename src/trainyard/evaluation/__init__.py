@@ -1,0 +1,1 @@
+"""Predictions in, metrics and tables out: the only place that computes metrics."""

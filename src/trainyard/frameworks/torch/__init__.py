@@ -1,0 +1,173 @@
+"""PyTorch, in one process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from pydantic import BaseModel
+
+from trainyard.config.schema import RunConfig
+from trainyard.datasets.base import Split
+from trainyard.errors import ModelError
+from trainyard.frameworks.base import Job, Snapshot
+from trainyard.frameworks.torch.params import LOSSES, MODELS, OPTIMIZERS
+from trainyard.order import INIT, stream_seed
+from trainyard.require import require
+from trainyard.types import Determinism, NamedBuffer, Predictions, StepResult
+
+if TYPE_CHECKING:
+    import torch
+
+    from trainyard.frameworks.torch.data import TensorSource
+
+
+class TorchFramework:
+    """Trains a `torch.nn.Module` on one device; what it is made of stands in the modules beside this one."""
+
+    models: ClassVar[Mapping[str, type[BaseModel]]] = MODELS
+    optimizers: ClassVar[Mapping[str, type[BaseModel]]] = OPTIMIZERS
+    losses: ClassVar[Sequence[str]] = LOSSES
+    base_modules: ClassVar[Sequence[str]] = ("torch",)
+
+    def __init__(self, job: Job) -> None:
+        require("torch", "torch")
+        require("safetensors", "torch")
+        from trainyard.frameworks.torch import losses, optim, precision, snapshot, step
+
+        training = job.config.training
+        self._job = job
+        self._device = _device(training.device)
+        _pin(job)
+        self._model = self._build_model()
+        self._loss = losses.build_loss(training.loss, job.info)
+        self._to_predictions = losses.to_predictions
+        self._precision = precision.Precision(training.precision, self._device)
+        self._sources: dict[int, TensorSource] = {}
+        optimizer = optim.build_optimizer(training, self._model.parameters(), self._device) if job.order else None
+        self._state = snapshot.TrainingState(self._model, optimizer, self._precision)
+        self._named_buffer = snapshot.named_buffer
+        if optimizer is not None:
+            size = training.microbatch_size or training.batch_size
+            settings = step.StepSettings(job.config.experiment.seed, size, training.max_grad_norm)
+            self._step = step.TorchStep(self._model, self._loss, optimizer, self._precision, settings)
+            self._order, self._train = job.order, self._source(job.splits["train"])
+
+    @staticmethod
+    def determinism(config: RunConfig) -> Determinism:
+        if config.training.device.startswith("mps"):
+            return Determinism("order", "Metal kernels give no promise about the order of their sums")
+        return Determinism("bitwise", "deterministic algorithms, a pinned number of threads, random streams by step")
+
+    def describe(self) -> Mapping[str, str]:
+        import torch
+
+        device = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else self._device.type
+        return {"torch": torch.__version__, "device": device}
+
+    def step(self, step: int, lr: float) -> StepResult:
+        return self._step(step, lr, self._order, self._train)  # type: ignore[arg-type]
+
+    def read(self, losses: Sequence[Any]) -> list[float]:
+        import torch
+
+        return [] if not losses else [float(value) for value in torch.stack(list(losses)).tolist()]
+
+    def predict(self, split: Split) -> Iterator[Predictions]:
+        import torch
+
+        source, size, rows = self._source(split), self._prediction_rows(), len(split)
+        self._model.eval()
+        try:
+            for start in range(0, rows, size):
+                ids = np.arange(start, min(start + size, rows), dtype=np.int64)
+                features, targets = source.take(ids)
+                with torch.inference_mode(), self._precision.autocast():
+                    outputs = self._model(features).float()
+                    loss = float(self._loss(outputs, targets)) * len(ids)
+                    values = self._to_predictions(outputs, self._job.info)
+                yield Predictions(ids, values.cpu().numpy(), targets.cpu().numpy(), loss)
+        finally:
+            self._model.train()
+
+    def snapshot(self, *, weights_only: bool = False) -> Snapshot:
+        return self._state.copy(weights_only=weights_only)
+
+    def restore(self, folder: Path, *, weights_only: bool = False) -> None:
+        self._state.load(folder, weights_only=weights_only)
+
+    def state(self, *, weights_only: bool = False) -> Iterator[NamedBuffer]:
+        for file, tensors in self._state.files(weights_only=weights_only).items():
+            for name, tensor in tensors.items():
+                yield self._named_buffer(f"{Path(file).stem}.{name}", tensor)
+
+    def resumable_at(self, step: int) -> bool:  # noqa: ARG002 - after every step
+        return True
+
+    def _source(self, split: Split) -> TensorSource:
+        from trainyard.frameworks.torch.data import TensorSource
+
+        if id(split) not in self._sources:
+            self._sources[id(split)] = TensorSource(split, self._device)
+        return self._sources[id(split)]
+
+    def _prediction_rows(self) -> int:
+        training = self._job.config.training
+        return self._job.config.evaluation.batch_size or 4 * (training.microbatch_size or training.batch_size)
+
+    def _build_model(self) -> torch.nn.Module:
+        from trainyard.frameworks.torch.models import build_model
+
+        job = self._job
+        model = job.model if job.model is not None else build_model(job.config.model.type, job.model_params, job.info)
+        model = model.to(self._device).train()
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            raise ModelError(f"model {job.config.model.type}: it has no parameters to train")
+        self._try(model)
+        return model  # type: ignore[no-any-return]
+
+    def _try(self, model: torch.nn.Module) -> None:
+        """Feeds the model one sample of the data, so that a misfit is found here and not as a traceback of step 1."""
+        import torch
+
+        info = self._job.info
+        sample = torch.zeros(1, *info.input_shape, device=self._device)
+        try:
+            with torch.inference_mode():
+                outputs = model.eval()(sample)
+        except Exception as error:
+            shape = tuple(sample.shape)
+            raise ModelError(f"model {self._job.config.model.type}: fed with features {shape}, it fails: {error}") from error
+        finally:
+            model.train()
+        if tuple(outputs.shape) not in {(1, info.outputs), (1,) if info.outputs == 1 else (1, info.outputs)}:
+            kind = "classes" if info.task == "classification" else "values"
+            raise ModelError(
+                f"model {self._job.config.model.type}: for one sample it gives {tuple(outputs.shape)}, "
+                f"but the data has {info.outputs} {kind}: (1, {info.outputs}) is expected"
+            )
+
+
+def _device(name: str) -> torch.device:
+    import torch
+
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ModelError(f"training.device: {name} was asked for, but torch sees no CUDA device; use cpu or auto")
+    return torch.device(name)
+
+
+def _pin(job: Job) -> None:
+    """Sets whatever the bits depend on: threads, algorithms, and the seed of the initial weights."""
+    import torch
+
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS is not deterministic
+    torch.set_num_threads(job.threads)
+    torch.use_deterministic_algorithms(True, warn_only=job.config.training.determinism != "bitwise")
+    torch.utils.deterministic.fill_uninitialized_memory = False  # it costs time, and we read no such memory
+    torch.backends.cudnn.benchmark = False
+    torch.manual_seed(stream_seed(job.config.experiment.seed, INIT))

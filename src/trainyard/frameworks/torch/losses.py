@@ -1,0 +1,40 @@
+"""Losses by name, each the mean over the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from trainyard.errors import ModelError
+from trainyard.types import DataInfo
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+_REGRESSION: dict[str, Loss] = {"mse": functional.mse_loss, "mae": functional.l1_loss, "huber": functional.huber_loss}
+
+
+def build_loss(name: str, info: DataInfo) -> Loss:
+    """The loss of float32 outputs (rows, outputs) and targets.
+
+    Raises:
+        ModelError: the loss is not one for this task.
+    """
+    if name == "auto":
+        name = "cross_entropy" if info.task == "classification" else "mse"
+    if (name == "cross_entropy") != (info.task == "classification"):
+        fitting = "cross_entropy" if info.task == "classification" else ", ".join(_REGRESSION)
+        raise ModelError(f"training.loss: {name} is no loss for {info.task}; allowed: auto, {fitting}")
+    if name == "cross_entropy":
+        return functional.cross_entropy
+    regression = _REGRESSION[name]
+    return lambda outputs, targets: regression(outputs.reshape(targets.shape), targets)
+
+
+def to_predictions(outputs: Tensor, info: DataInfo) -> Tensor:
+    """What is reported of the outputs: class probabilities (rows, classes), or values (rows,) / (rows, outputs)."""
+    if info.task == "classification":
+        return torch.softmax(outputs, dim=1)
+    return outputs.reshape(len(outputs)) if info.outputs == 1 else outputs

@@ -1,0 +1,48 @@
+"""A transformer encoder over the features of a row."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+_HEAD_SIZE = 64
+
+
+class Transformer(nn.Module):
+    """Each feature becomes a token `value * w + b`; a learned token gathers what the head reads.
+
+    FT-Transformer (Gorishniy et al.: "Revisiting deep learning models for tabular data", 2021), with pre-norm layers.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        hidden_size: int = 64,
+        num_layers: int = 2,
+        num_heads: int | None = None,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        heads = num_heads or math.gcd(max(1, hidden_size // _HEAD_SIZE), hidden_size)
+        if hidden_size % heads:
+            raise ValueError(f"num_heads ({heads}) must divide hidden_size ({hidden_size})")
+        bound = 1 / math.sqrt(hidden_size)
+        self.scale = nn.Parameter(torch.empty(in_features, hidden_size).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(in_features, hidden_size).uniform_(-bound, bound))
+        self.summary = nn.Parameter(torch.empty(1, 1, hidden_size).uniform_(-bound, bound))
+        layer = nn.TransformerEncoderLayer(
+            hidden_size, heads, 4 * hidden_size, dropout, activation="gelu", batch_first=True, norm_first=True
+        )
+        self.encoder = nn.TransformerEncoder(layer, num_layers, enable_nested_tensor=False)
+        self.head = nn.Sequential(nn.LayerNorm(hidden_size), nn.Linear(hidden_size, out_features))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(rows, ...) float32 -> (rows, out_features)."""
+        values = features.flatten(1)  # (rows, features)
+        tokens = values.unsqueeze(-1) * self.scale + self.bias  # (rows, features, hidden_size)
+        tokens = torch.cat([self.summary.expand(len(tokens), -1, -1), tokens], dim=1)  # (rows, 1 + features, hidden_size)
+        outputs: Tensor = self.head(self.encoder(tokens)[:, 0])
+        return outputs

@@ -1,0 +1,88 @@
+"""The options of the built-in models and of the optimizers; readable without torch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from trainyard.config.schema import Section
+
+Share = Annotated[float, Field(ge=0, lt=1)]
+Betas = Annotated[list[Share], Field(min_length=2, max_length=2)]
+Activation = Literal["relu", "gelu", "silu", "tanh"]
+
+
+class MlpParams(Section):
+    """A multilayer perceptron."""
+
+    hidden: list[Annotated[int, Field(gt=0)]] = Field(default_factory=lambda: [128, 64], description="width of each hidden layer")
+    dropout: Share = Field(0.0, description="after each hidden layer")
+    activation: Activation = "relu"
+    normalization: Literal["none", "batch", "layer"] = Field("none", description="before each activation")
+
+
+class TransformerParams(Section):
+    """A transformer encoder over the features of a row, each of them a token (FT-Transformer, Gorishniy et al., 2021)."""
+
+    hidden_size: int = Field(64, gt=0, description="width of a token")
+    num_layers: int = Field(2, gt=0)
+    num_heads: int | None = Field(
+        None, gt=0, description="must divide hidden_size; default: heads of 64, or the nearest that divides"
+    )
+    dropout: Share = Field(0.1, description="in attention and feed-forward layers")
+
+
+class AdamParams(Section):
+    """Adam (Kingma and Ba, 2015), and AdamW with decoupled weight decay (Loshchilov and Hutter, 2019)."""
+
+    betas: Betas = Field(default_factory=lambda: [0.9, 0.999])
+    eps: float = Field(1e-8, gt=0)
+    amsgrad: bool = False
+
+
+class NadamParams(Section):
+    """NAdam (Dozat, 2016), RAdam (Liu et al., 2020) and Adamax (Kingma and Ba, 2015)."""
+
+    betas: Betas = Field(default_factory=lambda: [0.9, 0.999])
+    eps: float = Field(1e-8, gt=0)
+
+
+class SgdParams(Section):
+    """Stochastic gradient descent."""
+
+    momentum: Share = 0.0
+    dampening: Share = 0.0
+    nesterov: bool = False
+
+
+class RmspropParams(Section):
+    """RMSprop (Tieleman and Hinton, 2012)."""
+
+    alpha: Share = 0.99
+    eps: float = Field(1e-8, gt=0)
+    momentum: Share = 0.0
+    centered: bool = False
+
+
+class AdagradParams(Section):
+    """Adagrad (Duchi et al., 2011)."""
+
+    lr_decay: float = Field(0.0, ge=0)
+    eps: float = Field(1e-10, gt=0)
+
+
+MODELS: dict[str, type[Section]] = {"mlp": MlpParams, "transformer": TransformerParams}
+
+OPTIMIZERS: dict[str, type[Section]] = {
+    "adamw": AdamParams,
+    "adam": AdamParams,
+    "sgd": SgdParams,
+    "rmsprop": RmspropParams,
+    "adagrad": AdagradParams,
+    "nadam": NadamParams,
+    "radam": NadamParams,
+    "adamax": NadamParams,
+}
+
+LOSSES = ("auto", "cross_entropy", "mse", "mae", "huber")

@@ -1,0 +1,41 @@
+"""Mixed precision: what runs in 16 bits, and how small gradients are kept from vanishing."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Precision:
+    """`fp32`, `bf16`, `fp16` or `mixed` (fp16 on CUDA, bf16 elsewhere) on a device.
+
+    Weights stay in float32. fp16 scales the loss, and skips steps whose gradients overflow (Micikevicius et al., 2018).
+    """
+
+    def __init__(self, name: str, device: torch.device) -> None:
+        if name == "mixed":
+            name = "fp16" if device.type == "cuda" else "bf16"
+        self._device = device.type
+        self._dtype = _DTYPES.get(name)
+        self.scaler: Any = torch.amp.GradScaler(self._device) if name == "fp16" else None
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The context of a forward pass."""
+        # Its cache would outlive an in-place update of the weights inside one context; we hold none across steps.
+        return torch.autocast(self._device, dtype=self._dtype) if self._dtype else nullcontext()
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The scaler's state, as tensors."""
+        if self.scaler is None:
+            return {}
+        return {key: torch.tensor(value, dtype=torch.float64) for key, value in self.scaler.state_dict().items()}
+
+    def load(self, state: dict[str, torch.Tensor]) -> None:
+        """Takes up a scaler's state."""
+        if self.scaler is not None:
+            whole = {"growth_interval", "_growth_tracker"}
+            self.scaler.load_state_dict({k: int(v.item()) if k in whole else v.item() for k, v in state.items()})

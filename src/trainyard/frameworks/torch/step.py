@@ -1,0 +1,89 @@
+"""One training step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trainyard.frameworks.torch.data import TensorSource
+from trainyard.frameworks.torch.losses import Loss
+from trainyard.frameworks.torch.precision import Precision
+from trainyard.order import STEP, SampleOrder, stream_seed
+from trainyard.types import Ids, StepResult
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    """What a step takes from the config."""
+
+    seed: int
+    microbatch_size: int
+    max_grad_norm: float | None
+
+
+class TorchStep:
+    """Forward, backward and update on one batch: `optimizer.step()` is here."""
+
+    def __init__(
+        self, model: torch.nn.Module, loss: Loss, optimizer: torch.optim.Optimizer, precision: Precision, settings: StepSettings
+    ) -> None:
+        self._model = model
+        self._loss = loss
+        self._optimizer = optimizer
+        self._precision = precision
+        self._settings = settings
+        self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self._stream = stream_seed(settings.seed, STEP)
+        device = self._parameters[0].device
+        self._generators = [torch.default_generator]
+        if device.type == "cuda":
+            self._generators.append(torch.cuda.default_generators[device.index or 0])
+
+    def __call__(self, step: int, lr: float, order: SampleOrder, source: TensorSource) -> StepResult:
+        ids = order.batch(step)
+        size = self._settings.microbatch_size
+        if len(ids) <= size:
+            loss = self._microbatch(source, ids, stream_seed(self._stream, step, 0), 1.0)
+        else:
+            parts = [ids[start : start + size] for start in range(0, len(ids), size)]
+            # Each microbatch weighs as many samples as it has: the sum is the mean over the batch, exactly as without.
+            losses = [
+                self._microbatch(source, part, stream_seed(self._stream, step, i), len(part) / len(ids))
+                for i, part in enumerate(parts)
+            ]
+            loss = torch.stack(losses).sum()
+        self._update(lr)
+        return StepResult(loss, len(ids))
+
+    def _microbatch(self, source: TensorSource, ids: Ids, seed: int, share: float) -> Tensor:
+        """Adds the gradients of some samples; returns their share of the batch's loss."""
+        for generator in self._generators:
+            # The CPU's generator takes 32 bits of a seed, CUDA's all 64.
+            generator.manual_seed(seed & 0xFFFFFFFF if generator is torch.default_generator else seed)
+        features, targets = source.take(ids)
+        with self._precision.autocast():
+            outputs = self._model(features)
+        loss = self._loss(outputs.float(), targets)
+        if share != 1.0:
+            loss = loss * share
+        scaler = self._precision.scaler
+        (loss if scaler is None else scaler.scale(loss)).backward()
+        return loss.detach()
+
+    def _update(self, lr: float) -> None:
+        optimizer, scaler, limit = self._optimizer, self._precision.scaler, self._settings.max_grad_norm
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        if limit is not None:
+            if scaler is not None:
+                scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(self._parameters, limit)
+        if scaler is None:
+            optimizer.step()
+        else:
+            scaler.step(optimizer)
+            scaler.update()
+        for parameter in self._parameters:
+            parameter.grad = None

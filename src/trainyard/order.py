@@ -1,0 +1,141 @@
+"""Sample order and random streams, as functions of (seed, epoch, step, sample).
+
+Nothing here has state that a resume would need: the ids of any step's samples, and the seed of any of its random
+streams, are computed from raw counter-based keys. No library's random generator is involved, since their streams
+may change from one version to the next. `SEMANTICS` names this set of functions and is kept in the manifest.
+
+The mixing function is the finalizer of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
+generators", OOPSLA 2014).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.types import Ids
+
+SEMANTICS = 1
+
+# What a stream is for; part of its key, so that no two uses share random numbers.
+INIT, STEP, EPOCH, SPLIT = range(4)
+
+IN_MEMORY_ROWS = 10_000_000  # up to here an epoch's order is sorted in memory (80 MB), beyond it is computed blockwise
+_BLOCK_ROWS = 1 << 16
+_ROUNDS = 6  # of the Feistel network; three already make a pseudorandom permutation (Luby and Rackoff, 1988)
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_A, _B = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+Keys = NDArray[np.uint64]
+
+
+def _mix(x: int) -> int:
+    x = ((x ^ (x >> 30)) * _A) & _MASK
+    x = ((x ^ (x >> 27)) * _B) & _MASK
+    return x ^ (x >> 31)
+
+
+def stream_seed(*parts: int) -> int:
+    """A 64-bit seed that depends on each part and on their order."""
+    key = 0
+    for part in parts:
+        key = _mix((key ^ part) + _GOLDEN & _MASK)
+    return key
+
+
+def _mix_array(x: Keys) -> Keys:
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(_A)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(_B)
+    return x ^ (x >> np.uint64(31))
+
+
+def random_keys(seed: int, n: int) -> Keys:
+    """(n,) uint64 random keys: key i is a function of (seed, i) alone."""
+    counter = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
+    return _mix_array(counter + np.uint64(_mix(seed & _MASK)))
+
+
+def permutation(seed: int, n: int) -> Ids:
+    """(n,) int64: the numbers 0 .. n-1 in random order, by sorting random keys. Takes O(n) memory."""
+    return np.argsort(random_keys(seed, n), kind="stable").astype(np.int64, copy=False)
+
+
+class KeyedPermutation:
+    """A random permutation of 0 .. n-1 that is computed where it is asked for, in O(1) memory.
+
+    A Feistel network over the smallest power of two that holds n, with cycle walking: what falls outside is
+    permuted again until it lies inside (Black and Rogaway: "Ciphers with arbitrary finite domains", 2002).
+    """
+
+    def __init__(self, seed: int, n: int) -> None:
+        bits = max(2, (n - 1).bit_length())
+        self._n = np.uint64(n)
+        self._low_bits = np.uint64(bits // 2)
+        self._low = np.uint64((1 << (bits // 2)) - 1)
+        self._high = np.uint64((1 << (bits - bits // 2)) - 1)
+        self._keys = [np.uint64(stream_seed(seed, i)) for i in range(_ROUNDS)]
+
+    def at(self, start: int, stop: int) -> Ids:
+        """(stop - start,) int64: the images of the positions start .. stop-1."""
+        x = self._once(np.arange(start, stop, dtype=np.uint64))
+        while (outside := x >= self._n).any():
+            x[outside] = self._once(x[outside])
+        return x.astype(np.int64)
+
+    def _once(self, x: Keys) -> Keys:
+        high, low = x >> self._low_bits, x & self._low
+        for i, key in enumerate(self._keys):
+            if i % 2:
+                low = low ^ (_mix_array(high ^ key) & self._low)
+            else:
+                high = high ^ (_mix_array(low ^ key) & self._high)
+        return (high << self._low_bits) | low
+
+
+class SampleOrder:
+    """Which samples each step sees.
+
+    Each epoch is a new random order of all samples, cut into batches; the last batch of an epoch may be smaller.
+
+    Args:
+        samples: number of training samples.
+        batch_size: samples per step.
+        seed: the run's seed.
+    """
+
+    def __init__(self, samples: int, batch_size: int, seed: int) -> None:
+        self.samples = samples
+        self.batch_size = batch_size
+        self.steps_per_epoch = -(-samples // batch_size)
+        self._seed = seed
+        # A block is what is kept of an epoch's order: all of it, or a whole number of batches.
+        whole = samples <= IN_MEMORY_ROWS
+        self._block_steps = self.steps_per_epoch if whole else max(1, _BLOCK_ROWS // batch_size)
+        self._in_memory = whole
+        self._cached: tuple[int, int] = (-1, -1)
+        self._ids: Ids = np.empty(0, dtype=np.int64)
+
+    def batch(self, step: int) -> Ids:
+        """(<= batch_size,) int64: the ids of the samples of step number `step`, counted from 0."""
+        epoch, in_epoch = divmod(step, self.steps_per_epoch)
+        block, in_block = divmod(in_epoch, self._block_steps)
+        if self._cached != (epoch, block):
+            self._ids = self._compute(epoch, block)
+            self._cached = (epoch, block)
+        start = in_block * self.batch_size
+        return self._ids[start : start + self.batch_size]
+
+    def _compute(self, epoch: int, block: int) -> Ids:
+        seed = stream_seed(self._seed, EPOCH, epoch)
+        if self._in_memory:
+            return permutation(seed, self.samples)
+        start = block * self._block_steps * self.batch_size
+        stop = min(start + self._block_steps * self.batch_size, self.samples)
+        return KeyedPermutation(seed, self.samples).at(start, stop)
+
+    def epochs(self, steps: int) -> float:
+        """How many passes over the samples `steps` steps make."""
+        epoch, in_epoch = divmod(steps, self.steps_per_epoch)
+        return epoch + min(in_epoch * self.batch_size, self.samples) / self.samples

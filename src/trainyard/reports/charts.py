@@ -1,0 +1,275 @@
+"""Charts as inline SVG: lines, a heat map, a scatter plot.
+
+Each is one well-formed `<svg>` with a `<title>` and a `<desc>`; colours come from the page's style sheet, by class, so
+that dark mode and print need no second picture. Nothing is told by colour alone: lines carry their name at their
+end, markers have shapes, cells have numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from xml.sax.saxutils import escape
+
+import numpy as np
+
+from trainyard.reports.scales import Envelope, Floats, Scale, envelope, fitted, number, spread, tick_label
+from trainyard.types import Array
+
+_NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+_SHAPES = {
+    "best": "M0-5.5L1.6-1.8 5.5-1.6 2.5.9 3.5 4.7 0 2.6-3.5 4.7-2.5.9-5.5-1.6-1.6-1.8Z",  # a star
+    "resume": "M-3.5-4.5L4.5 0-3.5 4.5Z",  # a triangle that points on
+    "drop": "M-4.5-3.5L4.5-3.5 0 4.5Z",  # a triangle that points down
+    "stop": "M-4-4H4V4H-4Z",  # a square
+    "event": "M0-5L5 0 0 5-5 0Z",  # a diamond
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve: `x` ascending and `y`, both (points,); values that are not finite leave a gap. `kind` is its CSS class."""
+
+    name: str
+    x: Array
+    y: Array
+    kind: str = "val"
+
+
+@dataclass(frozen=True)
+class Marker:
+    """Something that happened at `x`; `kind` is `best`, `resume`, `drop`, `stop` or `event`."""
+
+    x: float
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class LineChart:
+    """What a line chart shows. `log=None` takes a logarithmic axis where the range asks for one; `points` bounds each line."""
+
+    title: str
+    lines: Sequence[Line]
+    markers: Sequence[Marker] = field(default=())
+    x_label: str = "step"
+    log: bool | None = False
+    points: int = 220
+
+
+def text(value: object) -> str:
+    """Any value as text that XML can hold."""
+    return escape(_NOT_XML.sub("\ufffd", str(value)), {'"': "&quot;"})
+
+
+def symbol(kind: str) -> str:
+    """A marker's shape by itself, for a legend."""
+    shape = _SHAPES.get(kind, _SHAPES["event"])
+    return f'<svg class="symbol {kind}" viewBox="-7 -7 14 14" width="14" height="14" aria-hidden="true"><path d="{shape}"/></svg>'
+
+
+def _svg(kind: str, size: tuple[float, float], said: tuple[str, str], parts: Sequence[str], extra: str = "") -> str:
+    """The parts in a frame of `size` (width, height), with `said`: title and description."""
+    title, desc = said
+    return (
+        f'<svg class="chart {kind}" viewBox="0 0 {size[0]:g} {size[1]:g}" role="img"{extra}>'
+        f"<title>{text(title)}</title><desc>{text(desc)}</desc>{''.join(parts)}</svg>"
+    )
+
+
+def line_chart(chart: LineChart, width: float = 420, height: float = 230) -> str:
+    """Curves over the steps; where a line has more points than `chart.points`, their mean, with a band from least to greatest."""
+    cut = [envelope(line.x, line.y, chart.points) for line in chart.lines]
+    strip = 20 if chart.markers else 6
+    left, right, top, bottom = 46.0, width - 70, float(strip), height - 34
+    y_axis = fitted(np.concatenate([np.r_[c.low, c.high] for c in cut] or [np.empty(0)]), bottom, top, chart.log)
+    steps = np.concatenate([line.x for line in chart.lines if len(line.x)] or [np.array([0.0, 1.0])]).astype(np.float64)
+    x_axis = fitted(np.append(steps, [marker.x for marker in chart.markers]), left, right, pad=0.0)
+    parts = [*_axes(x_axis, y_axis, chart.x_label)]
+    parts += [piece for marker in _apart(chart.markers, x_axis) for piece in _marker(marker, x_axis, top, bottom)]
+    parts += [piece for line, points in zip(chart.lines, cut, strict=True) for piece in _curve(line, points, x_axis, y_axis)]
+    parts += _ends(chart.lines, cut, x_axis, y_axis)
+    plot = f' data-plot="{left:g} {right:g} {top:g} {bottom:g}"'
+    return _svg("lines", (width, height), (chart.title, _described(chart, y_axis)), parts, plot)
+
+
+def _described(chart: LineChart, y_axis: Scale) -> str:
+    facts = []
+    for line in chart.lines:
+        real = line.y[np.isfinite(line.y)]
+        if len(real):
+            facts.append(
+                f"{line.name}: from {number(float(real[0]))} to {number(float(real[-1]))}, "
+                f"least {number(float(real.min()))}, greatest {number(float(real.max()))}"
+            )
+    facts += [marker.text for marker in chart.markers[:20]]
+    return f"{'Logarithmic axis. ' if y_axis.log else ''}{'; '.join(facts) or 'no values'}."
+
+
+def _axes(x_axis: Scale, y_axis: Scale, x_label: str, y_label: str = "") -> Iterator[str]:
+    left, right, top, bottom = x_axis.first, x_axis.last, y_axis.last, y_axis.first
+    for value, label in y_axis.ticks(4 if bottom - top < 200 else 5):
+        y = y_axis(value)
+        yield f'<path class="grid" d="M{left:.1f} {y:.1f}H{right:.1f}"/>'
+        yield f'<text class="tick" x="{left - 7:.1f}" y="{y + 4:.1f}" text-anchor="end">{label}</text>'
+    for value, label in x_axis.ticks(max(4, int((right - left) / 75))):
+        if label.count(".") and x_label == "step":
+            continue  # there is no half step
+        x = x_axis(value)
+        yield f'<path class="axis" d="M{x:.1f} {bottom:.1f}v4"/>'
+        yield f'<text class="tick" x="{x:.1f}" y="{bottom + 17:.1f}" text-anchor="middle">{label}</text>'
+    yield f'<path class="axis" d="M{left:.1f} {bottom:.1f}H{right:.1f}"/>'
+    yield f'<text class="label" x="{(left + right) / 2:.1f}" y="{bottom + 31:.1f}" text-anchor="middle">{text(x_label)}</text>'
+    if y_label:
+        y = (top + bottom) / 2
+        yield _upright(y_label, y)
+
+
+def _upright(label: str, y: float) -> str:
+    """The label of a vertical axis."""
+    return f'<text class="label" x="11" y="{y:.1f}" text-anchor="middle" transform="rotate(-90 11 {y:.1f})">{text(label)}</text>'
+
+
+def _runs(values: Floats) -> Iterator[slice]:
+    """The stretches without a NaN."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], np.isfinite(values).astype(np.int8), [0]])))
+    return (slice(int(start), int(stop)) for start, stop in edges.reshape(-1, 2))
+
+
+def _curve(line: Line, cut: Envelope, x_axis: Scale, y_axis: Scale) -> Iterator[str]:
+    pixels = [x_axis(x) for x in cut.x]
+    banded = len(line.x) > len(cut.x)
+    strokes, bands = [], []
+    for run in _runs(cut.mean):
+        upper = [f"{x:.1f} {y_axis(y):.1f}" for x, y in zip(pixels[run], cut.high[run], strict=True)]
+        lower = [f"{x:.1f} {y_axis(y):.1f}" for x, y in zip(pixels[run], cut.low[run], strict=True)]
+        middle = [f"{x:.1f} {y_axis(y):.1f}" for x, y in zip(pixels[run], cut.mean[run], strict=True)]
+        bands.append(f"M{'L'.join(upper + lower[::-1])}Z")
+        strokes.append(f"M{'L'.join(middle)}" if len(middle) > 1 else f"M{middle[0]}h.1")
+    if banded:
+        yield f'<path class="band {line.kind}" d="{"".join(bands)}"/>'
+    points = ";".join(f"{x:.1f},{step:.10g},{number(float(y))}" for x, step, y in zip(pixels, cut.x, cut.mean, strict=True))
+    yield f'<path class="line {line.kind}" d="{"".join(strokes)}" data-name="{text(line.name)}" data-points="{points}"/>'
+    if len(cut.x) <= 40 and line.kind != "train":  # few values: show where each stands
+        dots = "".join(f"M{x:.1f} {y_axis(y):.1f}h0" for x, y in zip(pixels, cut.mean, strict=True) if np.isfinite(y))
+        yield f'<path class="dots {line.kind}" d="{dots}"/>'
+
+
+def _ends(lines: Sequence[Line], cut: Sequence[Envelope], x_axis: Scale, y_axis: Scale) -> Iterator[str]:
+    """The name and last value of each line, beside its end."""
+    last = [(line, points.mean[np.isfinite(points.mean)]) for line, points in zip(lines, cut, strict=True)]
+    shown = [(line, float(values[-1])) for line, values in last if len(values)]
+    several = len(lines) > 1
+    heights = spread([y_axis(value) for _, value in shown], 27 if several else 14, y_axis.last + 4, y_axis.first - 18 * several)
+    for (line, value), y in zip(shown, heights, strict=True):
+        x = x_axis.last + 7
+        if several:
+            yield f'<text class="end {line.kind}" x="{x:.1f}" y="{y + 4:.1f}">{text(line.name)}</text>'
+        yield f'<text class="value" x="{x:.1f}" y="{y + (17 if several else 4):.1f}">{number(value)}</text>'
+
+
+def _apart(markers: Sequence[Marker], x_axis: Scale) -> list[Marker]:
+    """Without those that would lie on another of their kind."""
+    kept: dict[tuple[str, int], Marker] = {}
+    for marker in markers:
+        kept.setdefault((marker.kind, round(x_axis(marker.x) / 6)), marker)
+    return list(kept.values())
+
+
+def _marker(marker: Marker, x_axis: Scale, top: float, bottom: float) -> Iterator[str]:
+    x, shape = x_axis(marker.x), _SHAPES.get(marker.kind, _SHAPES["event"])
+    yield f'<g class="marker {marker.kind}"><title>{text(marker.text)}</title>'
+    yield f'<path class="rule" d="M{x:.1f} {top:.1f}V{bottom:.1f}"/>'
+    yield f'<path class="shape" d="{shape}" transform="translate({x:.1f} {top - 9:.1f})"/></g>'
+
+
+def heat_map(labels: Sequence[Any], matrix: Sequence[Sequence[int]], title: str) -> str:
+    """A confusion matrix: rows are the true classes. Shade is the share of the row: hits in one colour, errors in another."""
+    counts = np.asarray(matrix, np.int64).reshape(len(labels), len(labels))
+    names = [_short(label) for label in labels]
+    size = 34.0 if len(names) <= 16 else 24.0 if len(names) <= 30 else max(3.0, 720 / len(names))
+    left = 30 + 6.6 * max((len(name) for name in names), default=1)
+    slanted = any(len(name) > 4 for name in names)
+    top = 30 + (4.8 * max((len(name) for name in names), default=1) if slanted else 8)
+    side = size * len(names)
+    middle = left + side / 2
+    parts = [f'<text class="label" x="{middle:.1f}" y="12" text-anchor="middle">predicted</text>']
+    parts.append(_upright("true", top + side / 2))
+    if size >= 12:
+        for index, name in enumerate(names):
+            label, place = f"<title>{text(labels[index])}</title>{text(name)}", (index + 0.5) * size
+            parts.append(_row_label(label, left - 6, top + place + 4))
+            parts.append(_column_label(label, left + place, top - 7, slanted))
+    parts += _cells(counts, labels, left, top, size)
+    parts.append(f'<rect class="frame" x="{left:.1f}" y="{top:.1f}" width="{side:.1f}" height="{side:.1f}"/>')
+    right = int(np.trace(counts))
+    desc = f"{right} of {int(counts.sum())} rows lie on the diagonal. {_confusions(counts, labels)}"
+    width = left + side + (26 if slanted else 4)
+    return _svg("heat", (round(width, 1), round(top + side + 4, 1)), (title, desc), parts)
+
+
+def _confusions(counts: Array, labels: Sequence[Any]) -> str:
+    """The most frequent confusions, in words."""
+    off = counts - np.diag(np.diag(counts))
+    worst = [divmod(int(index), len(labels)) for index in np.argsort(-off, axis=None, kind="stable")[:3]]
+    said = [f"{labels[i]} taken for {labels[j]} {off[i, j]} times" for i, j in worst if off[i, j] > 0]
+    return f"Most often confused: {', '.join(said)}." if said else "Nothing is confused."
+
+
+def _row_label(name: str, x: float, y: float) -> str:
+    return f'<text class="tick" x="{x:.1f}" y="{y:.1f}" text-anchor="end">{name}</text>'
+
+
+def _column_label(name: str, x: float, y: float, slanted: bool) -> str:
+    how = f'transform="rotate(-40 {x:.1f} {y:.1f})"' if slanted else 'text-anchor="middle"'
+    return f'<text class="tick" x="{x:.1f}" y="{y:.1f}" {how}>{name}</text>'
+
+
+def _cells(counts: Array, labels: Sequence[Any], left: float, top: float, size: float) -> Iterator[str]:
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    for i, j in zip(*np.nonzero(counts), strict=True):
+        share, hit = float(shares[i, j]), i == j
+        shade = 0.12 + 0.78 * (share if hit else min(1.0, 2 * share) ** 0.5)
+        x, y = left + j * size, top + i * size
+        said = f"{counts[i, j]} rows of {labels[i]} predicted as {labels[j]} ({share:.1%})"
+        yield (
+            f'<g><title>{text(said)}</title><rect class="{"hit" if hit else "miss"}" fill-opacity="{shade:.2f}" '
+            f'x="{x:.1f}" y="{y:.1f}" width="{size:.1f}" height="{size:.1f}"/>'
+        )
+        if size >= 20:
+            strong = " strong" if shade > 0.6 else ""
+            small = ' font-size="9"' if counts[i, j] > 9999 or size < 30 else ""
+            yield (
+                f'<text class="count{strong}"{small} x="{x + size / 2:.1f}" y="{y + size / 2 + 4:.1f}" '
+                f'text-anchor="middle">{_brief(int(counts[i, j]))}</text>'
+            )
+        yield "</g>"
+
+
+def _brief(count: int) -> str:
+    return str(count) if count < 10_000 else tick_label(float(f"{count:.3g}"))
+
+
+def _short(label: object) -> str:
+    name = str(label)
+    return name if len(name) <= 14 else f"{name[:13]}…"
+
+
+def scatter(true: Sequence[float], predicted: Sequence[float], title: str, target: str) -> str:
+    """Predicted against true values on equal axes; on the diagonal the prediction is exact."""
+    x, y = np.asarray(true, np.float64), np.asarray(predicted, np.float64)
+    real = np.isfinite(x) & np.isfinite(y)
+    x, y = x[real], y[real]
+    width, height = 420.0, 400.0
+    left, right, top, bottom = 58.0, width - 10, 8.0, height - 38
+    both = np.concatenate([x, y])
+    x_axis, y_axis = fitted(both, left, right), fitted(both, bottom, top)
+    parts = [*_axes(x_axis, y_axis, f"true {target}", f"predicted {target}")]
+    parts.append(f'<path class="exact" d="M{left:.1f} {bottom:.1f}L{right:.1f} {top:.1f}"/>')
+    dots = "".join(f"M{x_axis(a):.1f} {y_axis(b):.1f}h0" for a, b in zip(x, y, strict=True))
+    parts.append(f'<path class="points{" many" if len(x) > 400 else ""}" d="{dots}"/>')
+    correlation = float(np.corrcoef(x, y)[0, 1]) if len(x) > 1 and x.std() > 0 and y.std() > 0 else float("nan")
+    desc = f"{len(x)} points; correlation {number(correlation)}. The dashed diagonal is where the prediction is exact."
+    return _svg("scatter", (width, height), (title, desc), parts)

@@ -1,0 +1,63 @@
+"""The HTML page of a run: made from its directory at any time, and whole even if the run is not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from trainyard.reports import pages
+from trainyard.reports.rundir import RunFiles, read_run
+
+Section = Callable[[RunFiles], Any]
+
+_SECTIONS: dict[str, Section] = {
+    "headline": pages.headline,
+    "curves": pages.curves,
+    "evaluations": pages.evaluations,
+    "data": pages.data,
+    "repeat": pages.repeat,
+    "inputs": pages.inputs,
+    "attempts": pages.attempts,
+    "config": pages.config,
+}
+
+
+def write_report(run_dir: Path) -> Path:
+    """Writes `report.html` into a run directory, replacing the one that is there, and returns its path.
+
+    The run may be unfinished, and parts of it missing or damaged: the page says so and shows the rest.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    page = _rendered(read_run(run_dir))
+    path = run_dir / "report.html"
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    aside.write_text(page, encoding="utf-8", errors="replace")
+    aside.replace(path)
+    return path
+
+
+def _rendered(run: RunFiles) -> str:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    templates = FileSystemLoader(Path(__file__).parent)
+    environment = Environment(loader=templates, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    problems = list(run.problems)
+    sections = {name: _built(name, section, run, problems) for name, section in _SECTIONS.items()}
+    made = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    return environment.get_template("report.html.j2").render(
+        **sections, run_id=run.run_id, experiment=run.experiment, problems=problems, made=made
+    )
+
+
+def _built(name: str, section: Section, run: RunFiles, problems: list[str]) -> Any:
+    """One section; what is damaged in it costs this section only."""
+    try:
+        return section(run)
+    except Exception as error:
+        problems.append(f"{name}: could not be drawn, as its records are damaged ({type(error).__name__}: {error})")
+        return None

@@ -1,0 +1,274 @@
+"""The sections of the page: what the template is given, made from a run directory. None where there is nothing to show."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from markupsafe import Markup
+
+from trainyard.reports import charts, history
+from trainyard.reports.redact import redacted
+from trainyard.reports.rundir import Json, RunFiles, numbers, part
+from trainyard.reports.scales import duration, number
+
+Facts = list[tuple[str, str]]
+Section = dict[str, Any]
+
+MAX_CLASSES = 60  # rows of the table of classes; with more, the worst are shown
+MAX_FEATURES = 80
+_STATUS_SIGNS = {"completed": "✓", "failed": "✕", "preempted": "‖", "interrupted": "‖"}
+_TIERS = {
+    "bitwise": "the same inputs give the same bits",
+    "order": "the same samples in the same order; floats may differ in the last digits",
+    "statistical": "repeats agree only on average",
+}
+
+
+def moment(seconds: Any) -> str:
+    """A time as people read it; `seconds` since the epoch, or an ISO 8601 text."""
+    try:
+        at = datetime.fromtimestamp(seconds, UTC) if isinstance(seconds, int | float) else datetime.fromisoformat(seconds)
+    except (ValueError, OverflowError, OSError, TypeError):
+        return "" if seconds is None else str(seconds)
+    return f"{at:%d %b %Y, %H:%M:%S}" + (" UTC" if at.utcoffset() is not None and not at.utcoffset() else "")
+
+
+def headline(run: RunFiles) -> Section:
+    """What the run came to: status, the metrics that count, the digest, and how exactly it repeats."""
+    result, best = run.result, part(run.result, "best")
+    tier = part(result, "determinism") or part(run.manifest, "determinism")
+    return {
+        "status": run.status,
+        "sign": _STATUS_SIGNS.get(run.status, "…"),
+        "created": moment(run.manifest.get("created")),
+        "figures": _figures(run),
+        "evaluated": _evaluated(result, best),
+        "digest": result.get("digest"),
+        "best_digest": best.get("digest") if best.get("digest") != result.get("digest") else None,
+        "tier": tier.get("tier"),
+        "tier_means": _TIERS.get(str(tier.get("tier")), ""),
+        "tier_reason": str(tier.get("reason") or "").rstrip("."),
+    }
+
+
+def _evaluated(result: Json, best: Json) -> str:
+    if result.get("evaluated") == "best" and "step" in best:
+        return f"of the best model, step {best['step']} ({best.get('metric')} {number(best.get('value'))})"
+    return "of the final model" if result.get("evaluated") else ""
+
+
+def _figures(run: RunFiles) -> list[dict[str, str]]:
+    """Up to four metrics, those of the test first, then steps and time."""
+    found = numbers(part(run.result, "metrics"))
+    if not found:
+        found = {name: values[1][-1] for name, values in history.series(run.records).items() if name.startswith("val_")}
+    split = next((split for split in ("test", "val") if any(name.startswith(f"{split}_") for name in found)), "")
+    chosen = sorted((name for name in found if name.startswith(f"{split}_")), key=lambda name: name.endswith("_loss"))
+    figures = [_figure("metric", history.title(name), number(float(found[name]))) for name in chosen[:4]]
+    epochs = run.result.get("epochs")
+    figures.append(_figure("cost", "steps", number(run.steps), f"{epochs:.4g} epochs" if isinstance(epochs, int | float) else ""))
+    seconds, rate = (numbers(run.result).get(key) for key in ("train_seconds", "samples_per_second"))
+    if seconds is not None:
+        figures.append(_figure("cost", "training time", duration(seconds), f"{number(round(rate))} samples/s" if rate else ""))
+    return figures
+
+
+def _figure(kind: str, name: str, value: str, note: str = "") -> dict[str, str]:
+    return {"kind": kind, "name": name, "value": value, "note": note}
+
+
+def curves(run: RunFiles) -> Section | None:
+    """The curves, wide and (for phones) narrow, and what the markers on them mean."""
+    data, marks = history.series(run.records), history.markers(run)
+    loss = history.loss_chart(data, marks)
+    if loss is None and not data:
+        return None
+    stars = [mark for mark in marks if mark.kind in ("best", "drop", "stop")]
+    constant = [name for name in data if not name.startswith("val_") and name != "epoch" and history.constant(data[name])]
+    return {
+        "loss": loss and Markup(charts.line_chart(loss, 920, 320)),
+        "loss_narrow": loss and Markup(charts.line_chart(loss, 380, 270)),
+        "others": [(chart.title, Markup(charts.line_chart(chart))) for chart in history.other_charts(data, stars)],
+        "constant": [f"{history.title(name)} {number(float(data[name][1][0]))}" for name in constant],
+        "markers": [(Markup(charts.symbol(mark.kind)), mark.text) for mark in marks[:40]],
+        "more_markers": max(0, len(marks) - 40),
+        "single": "loss" in data,
+    }
+
+
+def evaluations(run: RunFiles) -> list[Section]:
+    """The tables of each split that was evaluated, the test first."""
+    order = [split for split in ("test", "val", "train") if split in run.evaluations]
+    return [_evaluation(split, run.evaluations[split], first=split == order[0]) for split in order]
+
+
+def _evaluation(split: str, tables: Json, *, first: bool) -> Section:
+    name = {"test": "Test", "val": "Validation", "train": "Training"}[split]
+    made: Section = {
+        "name": name,
+        "rows": number(tables.get("rows", 0)),
+        "metrics": [(history.title(metric), number(value)) for metric, value in numbers(part(tables, "metrics")).items()],
+        "confusion": None,
+        "scatter": None,
+        "classes": None,
+        "more_classes": 0,
+        "worst": [],
+    }
+    confusion, points = part(tables, "confusion"), part(tables, "scatter")
+    if confusion:
+        chart = charts.heat_map(confusion["labels"], confusion["matrix"], f"Confusion matrix, {name.lower()} split")
+        made["confusion"] = Markup(chart)
+    if points:
+        target = str(tables.get("target", "value"))
+        title = f"Predicted against true {target}, {name.lower()} split"
+        made["scatter"] = Markup(charts.scatter(points["true"], points["predicted"], title, target))
+    if first:  # once is enough to read them
+        rows = tables.get("per_class") or []
+        shown = rows if len(rows) <= MAX_CLASSES else sorted(rows, key=lambda row: row["f1"])[:MAX_CLASSES]
+        made |= {"classes": [_class_row(row) for row in shown], "more_classes": len(rows) - len(shown)}
+        made["worst"] = [_worst_row(row) for row in (tables.get("worst") or [])[:8]]
+    return made
+
+
+def _class_row(row: Json) -> Section:
+    scores = [f"{row[name]:.3f}" for name in ("precision", "recall", "f1")]
+    return {"label": row["label"], "rows": number(row["support"]), "scores": scores, "bar": f"{100 * row['f1']:.1f}%"}
+
+
+def _worst_row(row: Json) -> list[str]:
+    last = f"{row['probability']:.3f}" if "probability" in row else number(row["error"])
+    return [number(row["row"]), number(row["true"]), number(row["predicted"]), last]
+
+
+def data(run: RunFiles) -> Section | None:
+    """What the run learned from."""
+    found = part(run.manifest, "data")
+    if not found:
+        return None
+    splits = part(found, "splits")
+    rows = {name: part(splits, name).get("rows") for name in splits}
+    total = sum(count for count in rows.values() if isinstance(count, int))
+    features, classes = _texts(found.get("features")), _texts(found.get("classes"))
+    return {
+        "facts": _facts(
+            ("task", found.get("task")),
+            ("target", found.get("target")),
+            ("classes", _listed(classes)),
+            (f"features ({len(features)})" if features else "features", _listed(features)),
+            ("hash of the data", found.get("hash")),
+        ),
+        "splits": [
+            {
+                "name": name,
+                "rows": number(rows[name] or 0),
+                "share": (rows[name] or 0) / max(1, total),
+                "sha256": part(splits, name).get("sha256"),
+            }
+            for name in splits
+        ],
+        "warnings": [redacted(warning) for warning in _texts(found.get("warnings"))],
+        "content_hashed": found.get("content_hashed", True),
+    }
+
+
+def _texts(value: Any) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, Sequence) and not isinstance(value, str) else []
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - MAX_FEATURES
+    return ", ".join(names[:MAX_FEATURES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _facts(*pairs: tuple[str, Any]) -> Facts:
+    """The pairs that say something."""
+    return [(name, redacted(str(value))) for name, value in pairs if value not in (None, "", [], {})]
+
+
+def repeat(run: RunFiles) -> Section:
+    """The commands that repeat or continue this run, and where they have to be given."""
+    words = run.manifest.get("command")
+    command = shlex.join(map(str, words)) if isinstance(words, list) else str(words or "")
+    commit = part(run.manifest, "code", "git").get("commit")
+    commands = [("train it again, and compare every bit", f"trainyard reproduce {shlex.quote(run.run_id)}")]
+    if run.status != "completed":
+        commands.insert(0, ("continue it from its last checkpoint", f"trainyard resume {shlex.quote(run.run_id)}"))
+    commands.append(("train the same config as a new run", f"trainyard train {shlex.quote(str(run.folder / 'config.yaml'))}"))
+    if commit:
+        commands.append(("bring back the code of this run first, if it has changed", f"git checkout {shlex.quote(str(commit))}"))
+    return {
+        "commands": commands,
+        "directory": run.manifest.get("working_directory"),
+        "command": redacted(command),
+        "parent": run.manifest.get("parent"),
+        "dirty": bool(part(run.manifest, "code", "git").get("dirty")),
+    }
+
+
+def inputs(run: RunFiles) -> Section | None:
+    """Code, environment and hashes."""
+    manifest = run.manifest
+    if not manifest:
+        return None
+    environment, git, weights = part(manifest, "environment"), part(manifest, "code", "git"), part(manifest, "weights")
+    dirty = ", with uncommitted changes" if git.get("dirty") else ""
+    return {
+        "environment": _facts(
+            ("Trainyard", manifest.get("trainyard")),
+            ("Python", environment.get("python")),
+            ("platform", environment.get("platform")),
+            ("processor", environment.get("cpu")),
+            ("GPUs", _listed(_texts(environment.get("gpus")))),
+            ("threads", environment.get("threads")),
+            *part(environment, "framework").items(),
+            *part(environment, "flags").items(),
+        ),
+        "identity": _facts(
+            ("seed", manifest.get("seed")),
+            ("config", manifest.get("config_hash")),
+            ("computation", manifest.get("computation_hash")),
+            ("data", part(manifest, "data").get("hash")),
+            ("code", part(manifest, "code").get("hash")),
+            ("git commit", f"{git['commit']}{dirty}" if git.get("commit") else None),
+            ("environment", environment.get("hash")),
+            ("initial weights", weights.get("initial_digest")),
+            ("initial weights from", weights.get("init_from")),
+        ),
+        "modules": [(str(name), str(sha256)) for name, sha256 in part(manifest, "code", "modules").items()],
+        "packages": [(str(name), str(version)) for name, version in part(environment, "packages").items()],
+    }
+
+
+def attempts(run: RunFiles) -> list[dict[str, str]]:
+    """The process lives of the run."""
+    last = run.attempts[-1].number if run.attempts else 0
+    return [
+        {
+            "number": str(attempt.number),
+            "started": moment(attempt.started),
+            "steps": f"{number(attempt.from_step)} to {number(attempt.last_step)}",
+            "time": duration(max(0.0, attempt.ended - attempt.started)),
+            "status": attempt.status or ("killed, or still at work" if attempt.number == last else "killed"),
+        }
+        for attempt in run.attempts
+    ]
+
+
+def config(run: RunFiles) -> Markup | None:
+    """The config with its keys set off."""
+    lines = [_yaml_line(line) for line in redacted(run.config).splitlines()]
+    return Markup("\n").join(lines) if lines else None
+
+
+_YAML_KEY = re.compile(r"^(\s*(?:- +)*)([^\s#'\"\[{:][^:#]*?)(:)(?=\s|$)(.*)$")
+
+
+def _yaml_line(line: str) -> Markup:
+    if line.lstrip().startswith("#"):
+        return Markup("<i>{}</i>").format(line)
+    match = _YAML_KEY.match(line)
+    return Markup("{}<b>{}</b>{}{}").format(*match.groups()) if match else Markup("{}").format(line)

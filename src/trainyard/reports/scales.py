@@ -1,0 +1,150 @@
+"""Axes: which range, linear or logarithmic, where the ticks are, and how numbers are written; and series cut short."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.types import Array
+
+Floats = NDArray[np.float64]
+LARGEST = 1e100  # greater values are treated as infinite: no axis can show them, and their differences overflow
+LOG_FROM = 20.0  # a range whose ends differ by this factor is easier to read on a logarithmic axis
+
+
+class Envelope(NamedTuple):
+    """A series in buckets, all (buckets,): the mean, least and greatest value of each; NaN where none is finite."""
+
+    x: Floats
+    mean: Floats
+    low: Floats
+    high: Floats
+
+
+def envelope(x: Array, y: Array, buckets: int) -> Envelope:
+    """Cuts a series of (points,) into equal buckets; a spike of one point stays visible in `low` or `high`."""
+    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    y = np.where(np.abs(y) < LARGEST, y, np.nan)
+    if len(x) == 0:
+        return Envelope(x, y, y, y)
+    starts = np.unique(np.linspace(0, len(x), min(buckets, len(x)), endpoint=False).astype(np.int64))
+    real = ~np.isnan(y)
+    counts = np.add.reduceat(real, starts, dtype=np.float64)
+    sums = np.add.reduceat(np.where(real, y, 0.0), starts)
+    means = np.divide(sums, counts, out=np.full(len(starts), np.nan), where=counts > 0)
+    middles = np.add.reduceat(x, starts) / np.diff(np.append(starts, len(x)))
+    return Envelope(middles, means, np.fmin.reduceat(y, starts), np.fmax.reduceat(y, starts))
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Maps values onto pixels; `first` and `last` are the pixels of `low` and `high`."""
+
+    low: float
+    high: float
+    first: float
+    last: float
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        low, high = self.low, self.high
+        if self.log:
+            low, high, value = math.log10(low), math.log10(high), math.log10(max(value, self.low))
+        return self.first + (value - low) / (high - low) * (self.last - self.first)
+
+    def ticks(self, count: int = 5) -> list[tuple[float, str]]:
+        """About `count` round values on the axis, and how they are written."""
+        values = log_ticks(self.low, self.high, count) if self.log else linear_ticks(self.low, self.high, count)
+        step = min(np.diff(values), default=1.0) if not self.log else 0.0
+        return [(value, tick_label(value, float(step))) for value in values]
+
+
+def fitted(values: Array, first: float, last: float, log: bool | None = False, pad: float = 0.05) -> Scale:
+    """The scale that shows all finite values; `log=None` decides by their range. Without values: 0 to 1."""
+    real = values[np.isfinite(values)]
+    if len(real) == 0:
+        return Scale(0.0, 1.0, first, last)
+    low, high = float(real.min()), float(real.max())
+    if log or (log is None and low > 0 and high / low > LOG_FROM):
+        margin = (high / low) ** pad if high > low else 1.5
+        return Scale(low / margin, high * margin, first, last, log=True)
+    flat = high - low <= 1e-9 * max(abs(low), abs(high))
+    margin = (abs(low) * 0.1 or 1.0) if flat else (high - low) * pad
+    return Scale(low - margin, high + margin, first, last)
+
+
+def linear_ticks(low: float, high: float, count: int) -> list[float]:
+    """Multiples of 1, 2 or 5 times a power of ten within [low, high]."""
+    rough = (high - low) / max(1, count)
+    power = 10.0 ** math.floor(math.log10(rough)) if rough > 0 else 1.0
+    step = next((power * factor for factor in (1, 2, 5) if power * factor >= rough * 0.75), power * 10)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [index * step for index in range(first, last + 1)]
+
+
+def log_ticks(low: float, high: float, count: int) -> list[float]:
+    """Powers of ten within [low, high], thinned out to `count`; between few of them also 2 and 5 times."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    factors = (1, 2, 5) if len(powers) <= 4 else (1,)
+    values = [factor * 10.0**power for power in powers for factor in factors]
+    inside = [value for value in values if low <= value <= high]
+    return inside[:: max(1, math.ceil(len(inside) / (count + 2)))]
+
+
+def tick_label(value: float, step: float = 0.0) -> str:
+    """A tick's number: as many decimals as the step between ticks asks for; 20k, 3M; 2e-5."""
+    if value == 0 or abs(value) < step * 1e-6:
+        return "0"
+    size = abs(value)
+    for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if size >= unit * (10 if unit == 1e3 else 1) and size < 1e13:
+            return f"{value / unit:.4g}{name}"
+    if size >= 1e13 or size < 1e-3 or (step < 1e-3 and size < 20 * step):
+        mantissa, exponent = f"{value:.1e}".split("e")
+        return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
+    if step == 0:
+        return f"{value:.3g}"
+    return f"{value:.{max(0, -math.floor(math.log10(step) + 1e-9))}f}"
+
+
+def number(value: object) -> str:
+    """A number for people: four significant digits, whole numbers in full with thin spaces; others as they are."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, int) or (value.is_integer() and 1e4 <= abs(value) < 1e15):
+        return f"{int(value):,}".replace(",", "\u2009") if abs(value) >= 1e4 else str(value)
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("∞" if value > 0 else "−∞")
+    if value != 0 and (abs(value) < 1e-3 or abs(value) >= 1e6):
+        mantissa, exponent = f"{value:.2e}".split("e")
+        return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+    return f"{value:,.0f}".replace(",", "\u2009") if abs(value) >= 1e4 else f"{value:#.4g}".removesuffix(".")
+
+
+def duration(seconds: float) -> str:
+    """A time span for people: `0.42 s`, `3 min 20 s`, `2 h 05 min`."""
+    if seconds < 60:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def spread(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Moves labels apart until they are `gap` from each other, keeping their order and within [low, high] where possible."""
+    order = sorted(range(len(positions)), key=lambda index: positions[index])
+    placed = [0.0] * len(positions)
+    before = low - gap
+    for index in order:
+        before = placed[index] = max(positions[index], before + gap)
+    after = high + gap
+    for index in reversed(order):
+        after = placed[index] = min(placed[index], after - gap)
+    return placed

@@ -1,0 +1,42 @@
+"""The key facts of a run in a few rows, for the command line and for notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+
+from trainyard.reports.rundir import numbers, part, read_run
+from trainyard.reports.scales import duration, number
+
+
+def summary_table(run_dir: Path) -> list[tuple[str, str]]:
+    """Name and value of each fact; what is not known yet is left out."""
+    return list(_facts(run_dir))
+
+
+def _facts(run_dir: Path) -> Iterator[tuple[str, str]]:
+    run = read_run(run_dir)
+    yield "run", run.run_id
+    yield "experiment", run.experiment
+    yield "status", run.status
+    yield "steps", number(run.steps)
+    for name, value in numbers(part(run.result, "metrics")).items():
+        yield name, number(value)
+    best, tier = part(run.result, "best"), part(run.result, "determinism") or part(run.manifest, "determinism")
+    if "step" in best:
+        yield "best step", f"{number(best['step'])} ({best.get('metric')} {number(best.get('value'))})"
+    seconds = numbers(run.result).get("train_seconds")
+    if seconds is not None:
+        yield "training time", duration(seconds)
+    for name, fact in (("digest", run.result.get("digest")), ("determinism", tier.get("tier"))):
+        if fact:
+            yield name, str(fact)
+
+
+def html_table(run_dir: Path) -> str:
+    """The same as an HTML table, for `_repr_html_`."""
+    rows = (
+        f'<tr><th style="text-align:left">{escape(name)}</th><td>{escape(value)}</td></tr>' for name, value in _facts(run_dir)
+    )
+    return f"<table>{''.join(rows)}</table>"

@@ -1,0 +1,78 @@
+"""Objects as files below a folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from trainyard.digest import fsync_folder, write_file
+from trainyard.errors import CheckpointError
+
+_STAGING = ".staging-"
+
+
+class LocalStore:
+    """A `Store` on a file system that has atomic renames and hard links (any POSIX one)."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def put(self, key: str, source: Path) -> None:
+        target = self._target(key)
+        source.replace(target)
+        fsync_folder(target.parent)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        target = self._target(key)
+        with tempfile.TemporaryDirectory(prefix=_STAGING, dir=self._root) as aside:
+            source = Path(aside) / target.name
+            write_file(source, data)
+            try:
+                os.link(source, target)  # unlike a rename, it fails where the target exists
+            except FileExistsError:
+                return False
+        fsync_folder(target.parent)
+        return True
+
+    def get(self, key: str) -> bytes:
+        try:
+            return (self._root / key).read_bytes()
+        except OSError as error:
+            raise CheckpointError(f"{self._root / key}: {error.strerror}") from error
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        # Walks only the folder that the prefix lies in: the run directory may hold much else.
+        start = self._root / prefix.rpartition("/")[0]
+        for path in sorted(start.rglob("*")):
+            key = path.relative_to(self._root).as_posix()
+            if key.startswith(prefix) and not key.startswith(_STAGING) and path.is_file():
+                yield key
+
+    def delete(self, key: str) -> None:
+        path = self._root / key
+        path.unlink(missing_ok=True)
+        if path.parent != self._root:
+            try:
+                path.parent.rmdir()  # succeeds for the folder's last object
+            except OSError:
+                return
+
+    def folder(self, prefix: str) -> Path:
+        return self._root / prefix
+
+    def staging(self) -> Path:
+        return Path(tempfile.mkdtemp(prefix=_STAGING, dir=self._root))
+
+    def sweep(self) -> None:
+        for left in self._root.glob(f"{_STAGING}*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def _target(self, key: str) -> Path:
+        target = self._root / key
+        if not target.parent.is_dir():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            fsync_folder(target.parent.parent)
+        return target

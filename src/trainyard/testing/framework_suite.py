@@ -1,0 +1,171 @@
+"""The contract suite of frameworks: kill a real process anywhere, resume it, and demand the same bits.
+
+    class TestMine(FrameworkSuite):
+        framework = "mine"
+
+        def config(self) -> dict[str, Any]:
+            return {...}            # some 40 steps, with whatever is random switched on
+
+What is asked of an adapter stands in `frameworks/base.py`.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from trainyard import api
+from trainyard.config import load
+from trainyard.core import registry
+from trainyard.core.build import Objects, Parts, build, shelves
+from trainyard.core.catalog import Catalog
+from trainyard.core.journal import losses, read, read_segment, segments
+from trainyard.core.run import RunDir, all_runs
+from trainyard.digest import digest, tensor_records
+from trainyard.frameworks.base import WEIGHTS_FILE
+
+# (phase, how often it is passed unharmed): drawn once, early and late, on and off the cadences of a config's saves.
+KILLS = (
+    ("start-up", 1),
+    ("step", 1),
+    ("step", 13),
+    ("step", 29),
+    ("evaluation", 1),
+    ("evaluation", 3),
+    ("write", 1),
+    ("write", 8),
+    ("commit", 1),
+    ("commit", 4),
+    ("end", 1),
+)
+
+
+def spawn(phase: str, count: int, *where: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs `trainyard.testing.victim` to its end, or to its death."""
+    command = [sys.executable, "-m", "trainyard.testing.victim", phase, str(count), *where]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
+
+
+@pytest.mark.slow
+class FrameworkSuite:
+    """Subclass it in a test module of the adapter; `config` must make a run of 30 steps and more that saves often."""
+
+    framework: ClassVar[str]
+
+    def config(self) -> dict[str, Any]:
+        """A config as a mapping, without `checkpoint`."""
+        raise NotImplementedError
+
+    @pytest.fixture(scope="class")
+    def config_file(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        """The config, with saves at a cadence that does not divide an evaluation's."""
+        folder = tmp_path_factory.mktemp(self.framework)
+        whole = {"experiment": {"seed": 7}, "checkpoint": {"every_n_steps": 4, "keep_last": 2}, **self.config()}
+        path = folder / "config.yaml"
+        path.write_text(load(whole, adapters=Catalog()).dump(), encoding="utf-8")
+        return path
+
+    @pytest.fixture(scope="class")
+    def uninterrupted(self, config_file: Path) -> RunDir:
+        """The run that nobody killed."""
+        done = spawn("never", 0, str(config_file), "whole", folder=config_file.parent)
+        assert done.returncode == 0, done.stderr
+        return RunDir(Path(done.stdout.strip().splitlines()[-1]))
+
+    @pytest.fixture
+    def parts(self, config_file: Path) -> Parts:
+        """The framework in this process."""
+        return build(load(config_file, adapters=Catalog()).config, 1, Objects())
+
+    @pytest.mark.parametrize(("phase", "count"), KILLS)
+    def test_killed_anywhere_it_ends_with_the_same_bits(
+        self, phase: str, count: int, config_file: Path, uninterrupted: RunDir, tmp_path: Path
+    ) -> None:
+        killed = spawn(phase, count, str(config_file), str(tmp_path), folder=config_file.parent)
+        assert killed.returncode == -signal.SIGKILL, f"the kill did not land: {killed.stderr}"
+        (run,) = all_runs(tmp_path)
+        assert run.status() == "crashed"
+        commit, _ = shelves(run).resume.newest()
+        made = losses(read(run.journal)) if run.journal.is_dir() else {}
+
+        resumed = spawn("never", 0, "--resume", str(run.path), folder=config_file.parent)
+
+        assert resumed.returncode == 0, resumed.stderr
+        start = next(iter(read_segment(segments(run.journal)[-1])))
+        assert start["from_step"] == (commit.step if commit else 0), "it did not go on from the newest commit"
+        assert max(made, default=0) - start["from_step"] < 1024, "more steps were lost than the loop may keep unread"
+        self._assert_same(run, uninterrupted)
+
+    def test_killed_three_times_it_ends_with_the_same_bits(self, config_file: Path, uninterrupted: RunDir, tmp_path: Path) -> None:
+        spawn("step", 9, str(config_file), str(tmp_path), folder=config_file.parent)
+        (run,) = all_runs(tmp_path)
+        for phase, count in (("evaluation", 1), ("commit", 2)):
+            killed = spawn(phase, count, "--resume", str(run.path), folder=config_file.parent)
+            assert killed.returncode == -signal.SIGKILL, killed.stderr
+        assert spawn("never", 0, "--resume", str(run.path), folder=config_file.parent).returncode == 0
+        assert len(run.attempts()) == 4
+        self._assert_same(run, uninterrupted)
+
+    def test_reproduces(self, uninterrupted: RunDir) -> None:
+        found = api.reproduce(uninterrupted.path)
+        assert (found.verdict, found.step, found.tensor, list(found.inputs)) == ("identical", None, None, [])
+
+    def test_steps_do_not_depend_on_predictions_or_snapshots(self, parts: Parts, config_file: Path) -> None:
+        other = build(parts.config, 1, Objects())
+        for step in range(3):
+            parts.framework.step(step, 0.01)
+            other.framework.step(step, 0.01)
+            list(other.framework.predict(other.bundle.splits["val"]))
+            other.framework.snapshot()
+        assert tensor_records(parts.framework.state()) == tensor_records(other.framework.state())
+
+    def test_a_snapshot_is_not_touched_by_later_steps(self, parts: Parts, tmp_path: Path) -> None:
+        parts.framework.step(0, 0.01)
+        before = tensor_records(parts.framework.state())
+        snapshot = parts.framework.snapshot()
+        parts.framework.step(1, 0.01)
+        assert tensor_records(parts.framework.state()) != before
+        written = [tensor for file in snapshot.write(tmp_path) for tensor in file.state()]
+        assert digest(written) == digest(before)
+
+    def test_restoring_gives_the_state_that_was_saved(self, parts: Parts, tmp_path: Path) -> None:
+        for step in range(3):
+            parts.framework.step(step, 0.01)
+        before = tensor_records(parts.framework.state())
+        parts.framework.snapshot().write(tmp_path)
+        fresh = build(parts.config, 1, Objects())
+        fresh.framework.restore(tmp_path)
+        assert tensor_records(fresh.framework.state()) == before
+
+    def test_weights_alone_are_the_weights_of_the_whole(self, parts: Parts, tmp_path: Path) -> None:
+        parts.framework.step(0, 0.01)
+        (file,) = parts.framework.snapshot(weights_only=True).write(tmp_path)
+        whole = [tensor for tensor in tensor_records(parts.framework.state()) if tensor.name.startswith("weights.")]
+        assert file.name == WEIGHTS_FILE
+        assert digest(file.state()) == digest(whole) == digest(tensor_records(parts.framework.state(weights_only=True)))
+
+    def test_predictions_cover_a_split_in_order(self, parts: Parts) -> None:
+        found = list(parts.framework.predict(parts.bundle.splits["val"]))
+        assert [i for part in found for i in part.ids] == list(range(len(parts.bundle.splits["val"])))
+        assert all(len(part.ids) == len(part.outputs) == len(part.targets) for part in found)
+
+    def test_its_module_is_light(self) -> None:
+        code = (
+            "import sys; from trainyard.core import registry; cls = registry.adapter('framework', sys.argv[1]); "
+            "cls.models, cls.optimizers, cls.losses; "
+            "print(' '.join(m for m in cls.base_modules if m in sys.modules))"
+        )
+        done = subprocess.run([sys.executable, "-c", code, self.framework], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == "", "its library is imported by looking at it"
+        assert registry.adapter("framework", self.framework).base_modules
+
+    def _assert_same(self, run: RunDir, uninterrupted: RunDir) -> None:
+        result, expected = run.read("result.json"), uninterrupted.read("result.json")
+        same = ("status", "steps", "digest", "metrics", "best", "evaluated")
+        assert {key: result[key] for key in same} == {key: expected[key] for key in same}
+        assert losses(read(run.journal)) == losses(read(uninterrupted.journal))

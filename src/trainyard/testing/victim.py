@@ -1,0 +1,99 @@
+"""A training process that kills itself, for the contract suite of frameworks.
+
+    python -m trainyard.testing.victim PHASE COUNT CONFIG RUNS_DIR     trains a new run
+    python -m trainyard.testing.victim PHASE COUNT --resume RUN_DIR    goes on with one
+
+The process gets SIGKILL from itself, so no handler, no `finally` and no buffer is spared, the COUNTth time (from 1)
+that it is in PHASE. What is patched to get there is our own code from outside: training has no hook for it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from trainyard import api
+from trainyard.config import load
+from trainyard.core import attempt, registry
+from trainyard.core.build import framework_name
+from trainyard.core.catalog import Catalog
+from trainyard.stores.local import LocalStore
+
+PHASES = ("start-up", "step", "evaluation", "write", "commit", "end", "never")
+"""Where a process can be killed: while it builds; in a step; in an evaluation; while a checkpoint's files are being
+put in place; when they are, but nothing is published yet; after training, before the result is written."""
+
+
+class Countdown:
+    """Kills the process at the COUNTth call."""
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+
+    def __call__(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def arm(phase: str, count: int, framework: Any) -> None:
+    """Patches what belongs to `phase`, so that the process dies there."""
+    tick = Countdown(count)
+    if phase == "start-up":
+        attempt.build = _before(tick, attempt.build)  # type: ignore[attr-defined]
+    elif phase == "step":
+        framework.step = _after(tick, framework.step)
+    elif phase == "evaluation":
+        framework.predict = _within(tick, framework.predict)
+    elif phase == "write":
+        LocalStore.put = _before(tick, LocalStore.put)  # type: ignore[method-assign]
+    elif phase == "commit":
+        LocalStore.put_if_absent = _before(tick, LocalStore.put_if_absent)  # type: ignore[method-assign]
+    elif phase == "end":
+        attempt.evaluate_outcome = _after(tick, attempt.evaluate_outcome)  # type: ignore[attr-defined]
+    elif phase != "never":
+        raise SystemExit(f"unknown phase {phase!r}; there are {', '.join(PHASES)}")
+
+
+def _before(tick: Countdown, function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        tick()
+        return function(*args, **kwargs)
+
+    return wrapped
+
+
+def _after(tick: Countdown, function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        tick()
+        return result
+
+    return wrapped
+
+
+def _within(tick: Countdown, function: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    def wrapped(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        parts = function(*args, **kwargs)
+        yield next(parts)
+        tick()
+        yield from parts
+
+    return wrapped
+
+
+def main(phase: str, count: str, first: str, second: str) -> None:
+    """Arms, then trains or resumes; prints the run's directory if it gets that far."""
+    config = Path(second) / "config.yaml" if first == "--resume" else Path(first)
+    name = framework_name(load(config, adapters=Catalog()).config)
+    arm(phase, int(count), registry.adapter("framework", name))
+    run = api.resume(second) if first == "--resume" else api.train(config, runs_dir=second)
+    sys.stdout.write(f"{run.path}\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

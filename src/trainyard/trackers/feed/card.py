@@ -1,0 +1,107 @@
+"""What a feeder reads in a run directory besides the journal: which trackers there are, and what to tell them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainyard.config.env import VARIABLE
+from trainyard.errors import InputError
+from trainyard.reports.redact import redacted
+from trainyard.trackers.base import RunCard
+
+# Tag -> where the manifest has it, the first that is there.
+TAGS = {
+    "trainyard.config_hash": ("config_hash",),
+    "trainyard.computation_hash": ("computation_hash",),
+    "trainyard.seed": ("seed",),
+    "trainyard.data_hash": ("data_hash", "data.hash"),
+    "trainyard.git_commit": ("git_commit", "code.git.commit", "code.commit"),
+    "trainyard.parent_run": ("parent_run",),
+}
+
+
+class RunFiles(NamedTuple):
+    """`trackers`: type and options (secrets unexpanded) of each tracker; `working_directory`: the training's own."""
+
+    card: RunCard
+    trackers: list[tuple[str, dict[str, Any]]]
+    working_directory: Path
+
+
+def read_run(run_dir: Path) -> RunFiles:
+    """Reads `config.yaml` and `manifest.json` of a run.
+
+    Raises:
+        InputError: one of them is not there, or not whole.
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        config = YAML(typ="safe", pure=True).load((run_dir / "config.yaml").read_text(encoding="utf-8"))
+        manifest = json.loads((run_dir / "manifest.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, YAMLError) as error:
+        raise InputError(f"{run_dir} is not a whole run directory, so its trackers cannot be fed: {error}") from error
+    card = RunCard(
+        run_id=manifest.get("run_id", run_dir.name),
+        experiment=manifest.get("experiment", run_dir.parent.name),
+        run_dir=run_dir,
+        params={key: redacted(value) for key, value in _flat("", config)},
+        tags=dict(_tags(manifest)),
+    )
+    return RunFiles(card, [_tracker(entry) for entry in config.get("tracking") or ()], Path(manifest.get("working_directory", ".")))
+
+
+def _tracker(entry: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    if isinstance(entry, str):
+        return entry, {}
+    return entry["type"], dict(entry.get("params") or {})
+
+
+def _tags(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    flat = dict(_flat("", manifest))
+    for tag, places in TAGS.items():
+        found = next((flat[place] for place in places if flat.get(place, "null") != "null"), None)
+        if found is not None:
+            yield tag, found
+
+
+def _flat(path: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Dotted key and text of each value; a list of plain values is one value."""
+    if isinstance(value, list) and any(isinstance(child, dict | list) for child in value):
+        value = {str(index): child for index, child in enumerate(value)}
+    if isinstance(value, dict):
+        for key, child in value.items():
+            yield from _flat(f"{path}.{key}" if path else str(key), child)
+    elif path:
+        yield path, value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def expanded(value: Any) -> Any:
+    """Options with `${env:NAME}` filled in.
+
+    Raises:
+        InputError: a variable is not set.
+    """
+    if isinstance(value, dict):
+        return {key: expanded(child) for key, child in value.items()}
+    if isinstance(value, list):
+        return [expanded(child) for child in value]
+    if not isinstance(value, str):
+        return value
+    missing = [name for name in VARIABLE.findall(value) if name not in os.environ]
+    if missing:
+        raise InputError(f"the environment variable {missing[0]} is not set; export {missing[0]}=... first")
+    return VARIABLE.sub(lambda match: os.environ[match[1]], value)
+
+
+def without_secrets(text: str, options: Mapping[str, Any]) -> str:
+    """The text, in which what `expanded` filled in has its name again, and URIs have no passwords."""
+    for name in VARIABLE.findall(json.dumps(options)):
+        secret = os.environ.get(name, "")
+        text = text.replace(secret, f"${{env:{name}}}") if secret else text
+    return redacted(text)

@@ -1,0 +1,125 @@
+"""Forwards one run's journal to one tracker; the body of a feeder process."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from trainyard.core.journal import Record
+from trainyard.reports.redact import redacted
+from trainyard.trackers.base import Histogram, Point, RunCard, Tracker
+from trainyard.trackers.feed.state import Position, State
+from trainyard.trackers.feed.tail import fresh, histograms, points, tail
+
+BATCH = 1000  # values; what MLflow takes in one call
+ARTIFACTS = ("config.yaml", "result.json", "report.html", "best")
+
+
+class Feeder:
+    """Sends each (metric, step) once.
+
+    That rests on two things: values go out in the order of their steps, and a tracker that is opened says up to which
+    step it holds each metric. The saved state only spares reading the journal from its start each time.
+    """
+
+    def __init__(self, card: RunCard, file: Path, connect: Callable[[], Tracker]) -> None:
+        """`file` holds the state; `connect` makes the tracker, and is not called before there is something to send."""
+        self._card = card
+        self._file = file
+        self._connect = connect
+        self._journal = card.run_dir / "journal"
+        self._tracker: Tracker | None = None
+        self.state = State.load(file)
+
+    def forward(self) -> None:
+        """Sends what the journal has got since the last time. Raises whatever the tracker raises."""
+        if next(tail(self._journal, self.state.position), None) is None:
+            return
+        tracker = self._opened()
+        batch = _Batch(self.state, tracker.wants_histograms)
+        for record, position in tail(self._journal, self.state.position):
+            batch.add(record, position)
+            if len(batch.points) >= BATCH:
+                self._send(tracker, batch)
+        self._send(tracker, batch)
+
+    def finish(self, crashed: bool) -> None:
+        """Brings the tracker's run to its end, if the attempt has come to one; to be called when all is forwarded.
+
+        An attempt that `crashed` (its process is gone, and the journal says nothing of an end) has failed, until it is
+        resumed.
+        """
+        status = self.state.ended or ("failed" if crashed else "")
+        if not status or status == self.state.closed or not self.state.position.segment:
+            return
+        tracker = self._opened()
+        if self.state.ended:
+            self._send_artifacts(tracker)
+        tracker.close(status)
+        self.state.closed = status
+        self.failed("")
+
+    def failed(self, error: str) -> None:
+        """Remembers why it did not work. The tracker is opened anew next time, as only it knows what has arrived."""
+        self._tracker = None
+        self.state.error = error
+        self.state.save(self._file)
+
+    def _opened(self) -> Tracker:
+        if self._tracker is None:
+            tracker = self._connect()
+            self.state.agree(tracker.open(self._card))
+            self.state.closed = ""
+            self._tracker = tracker
+            # A tracker's library brings a million objects that stay; unless the collector passes them over, it makes
+            # each value of MLflow's sqlite store half as costly again.
+            gc.freeze()
+        return self._tracker
+
+    def _send(self, tracker: Tracker, batch: _Batch) -> None:
+        if batch.points:
+            tracker.log(batch.points)
+        if batch.histograms:
+            tracker.log_histograms(batch.histograms)
+        self.state.sent += len(batch.points)
+        self.state.position, self.state.marks, self.state.ended = batch.position, dict(batch.marks), batch.ended
+        self.state.error = ""
+        self.state.save(self._file)
+        batch.points, batch.histograms = [], []
+
+    def _send_artifacts(self, tracker: Tracker) -> None:
+        for name in ARTIFACTS:
+            path = self._card.run_dir / name
+            if name == "config.yaml":
+                _send_without_passwords(tracker, path, name)
+            elif path.exists():
+                tracker.log_artifact(path, name)
+
+
+class _Batch:
+    """What goes out together, and what the state will be when it has gone."""
+
+    def __init__(self, state: State, wants_histograms: bool) -> None:
+        self.points: list[Point] = []
+        self.histograms: list[Histogram] = []
+        self.marks = dict(state.marks)
+        self.position = state.position
+        self.ended = state.ended
+        self._wants_histograms = wants_histograms
+
+    def add(self, record: Record, position: Position) -> None:
+        self.points += fresh(points(record), self.marks)
+        if self._wants_histograms:
+            self.histograms += fresh(histograms(record), self.marks)
+        if record["kind"] in ("start", "end"):
+            self.ended = record.get("status", "")
+        self.position = position
+
+
+def _send_without_passwords(tracker: Tracker, path: Path, name: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        clean = Path(folder) / path.name
+        clean.write_text(redacted(path.read_text(encoding="utf-8")), encoding="utf-8")
+        tracker.log_artifact(clean, name)

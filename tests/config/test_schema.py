@@ -1,0 +1,80 @@
+"""The schema, what is made from it, and what it costs to import."""
+
+import json
+import subprocess
+import sys
+
+from trainyard.config.jsonschema import json_schema
+from trainyard.config.reference import reference
+from trainyard.config.schema import RunConfig
+
+
+def references(schema):
+    if isinstance(schema, dict):
+        yield from [schema["$ref"]] if "$ref" in schema else []
+        schema = list(schema.values())
+    if isinstance(schema, list):
+        for child in schema:
+            yield from references(child)
+
+
+def resolve(schema, reference):
+    at = schema
+    for part in reference.removeprefix("#/").split("/"):
+        at = at[part]
+    return at
+
+
+def test_every_reference_leads_somewhere(adapters):
+    schema = json.loads(json.dumps(json_schema(adapters)))
+    assert schema["$schema"].endswith("2020-12/schema")
+    for reference_ in references(schema):
+        assert resolve(schema, reference_) is not None
+
+
+def test_options_are_known_by_type(adapters):
+    name, mapping = json_schema(adapters)["$defs"]["ModelConfig"]["anyOf"]
+    assert {"enum": ["mlp", "transformer"]} in name["anyOf"]
+    rules = {rule["if"]["properties"]["type"]["const"]: rule["then"] for rule in mapping["allOf"]}
+    assert {"type", "params", "hidden", "dropout"} <= set(rules["mlp"]["properties"])
+    assert "hidden" not in rules["transformer"]["properties"]
+    assert rules["mlp"]["additionalProperties"] is False
+
+
+def test_numbers_may_be_variables():
+    epochs = json_schema()["$defs"]["TrainingConfig"]["properties"]["epochs"]
+    assert {"$ref": "#/$defs/Variable"} in epochs["anyOf"]
+
+
+def test_every_key_is_explained():
+    definitions = RunConfig.model_json_schema()["$defs"]
+    unexplained = [
+        f"{section}.{key}"
+        for section, schema in definitions.items()
+        for key, value in schema["properties"].items()
+        if key != "type" and "description" not in value and "$ref" not in json.dumps(value)
+    ]
+    assert unexplained == []
+
+
+def test_reference_has_every_section_and_option(adapters):
+    text = reference(adapters)
+    for words in (
+        "## `training.early_stopping`",
+        "## `training.scheduler` of type `plateau`",
+        "| `keep_last` | ",
+        "### `mlp`",
+        "`momentum`",
+    ):
+        assert words in text
+    assert "| `seed` | a whole number of at least 0 and below 9223372036854775808 | `0` | bits | the root" in text
+    assert "| `name` | " in text
+
+
+def test_import_brings_no_heavy_library():
+    code = (
+        "import sys; from trainyard.config import load; load({'model': 'mlp'});"
+        "print([name for name in ('numpy', 'torch', 'pandas', 'sklearn', 'rich') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,77 @@
+"""YAML 1.2 by its core schema, with the place of everything."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard.config.tree import Problems, Source, find, plain
+from trainyard.config.yaml import read, scalar
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-4", 1e-4), ("1E5", 1e5), (".5", 0.5), ("3.", 3.0), ("-7", -7), ("+7", 7), ("012", 12), ("0o14", 12), ("0xff", 255),
+        ("true", True), ("FALSE", False), ("yes", "yes"), ("off", "off"), ("1:30", "1:30"), ("1_000", "1_000"), ("null", None),
+        ("~", None), ("", None), (".inf", math.inf), ("-.INF", -math.inf), ("2024-01-01", "2024-01-01"),
+        ("1.2.3", "1.2.3"), (".", "."), ("e5", "e5"),
+    ],
+)  # fmt: skip
+def test_scalars_of_the_core_schema(text, value):
+    assert scalar(text) == value
+    assert type(scalar(text)) is type(value)
+
+
+def read_well(text: str):
+    problems = Problems()
+    root = read(text, "f", problems)
+    assert not problems, problems
+    assert root is not None
+    return root
+
+
+def test_quotes_make_text_and_tags_too():
+    assert plain(read_well("a: '1'\nb: \"true\"\nc: !!str 3\nd: |\n  x\n  y\n")) == {
+        "a": "1",
+        "b": "true",
+        "c": "3",
+        "d": "x\ny\n",
+    }
+
+
+def test_places_count_from_one():
+    root = read_well("a:\n  b: [1, {c: 2}]\n")
+    inner = find(root, "a.b.1.c")
+    assert inner is not None
+    assert (inner.key, inner.source) == (Source("f", 2, 11), Source("f", 2, 14))
+
+
+def test_aliases_are_copies():
+    root = read_well("a: &x {k: [1]}\nb: *x\n")
+    first, second = find(root, "a.k"), find(root, "b.k")
+    assert first is not None
+    assert second is not None
+    assert plain(first) == plain(second)
+    assert first is not second
+
+
+def test_merge_keys_yield_to_what_is_written():
+    text = "base: &b {x: 1, y: 2}\nmore: &m {y: 3, z: 4}\nthis: {<<: [*b, *m], x: 9}\n"
+    assert plain(read_well(text))["this"] == {"x": 9, "y": 2, "z": 4}
+
+
+def test_aliases_of_aliases_do_not_explode():
+    lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
+    problems = Problems()
+    assert read("\n".join(lines), "f", problems) is None
+    assert "aliases blow this up" in problems[0].message
+
+
+@given(st.text(st.characters(codec="utf-8")) | st.text("ab:- \n\t[]{}&*!|>'\"%@`#?,<~0.e"))
+def test_any_text_gives_a_mapping_or_a_problem(text):
+    problems = Problems()
+    root = read(text, "f", problems)
+    assert (root is not None and isinstance(root.value, dict)) or problems

@@ -1,0 +1,89 @@
+"""Hashing while writing: the same hashes as in memory, and every flipped bit found."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trainyard import digest as module
+from trainyard.digest import FileRecord, damage, digest, sha256_file, tensor_records, write_atomically, write_file, write_tensors
+from trainyard.types import NamedBuffer
+
+
+def buffer(name: str, array: np.ndarray) -> NamedBuffer:
+    dtype = {"float32": "F32", "int64": "I64", "uint8": "U8"}[array.dtype.name]
+    return NamedBuffer(name, dtype, array.shape, memoryview(array.reshape(-1).view(np.uint8)))
+
+
+@pytest.fixture
+def arrays() -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(0)
+    return {
+        "a": generator.integers(0, 255, 1000).astype(np.uint8),
+        "b.w": generator.normal(size=(100, 30)).astype(np.float32),
+        "b.n": np.array(7, dtype=np.int64),
+        "empty": np.empty((0, 4), dtype=np.float32),
+    }
+
+
+@pytest.fixture(params=[16 << 20, 128])
+def chunk_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(module, "CHUNK_BYTES", request.param)
+    return int(request.param)
+
+
+def test_any_reader_of_safetensors_reads_the_file(arrays: dict[str, np.ndarray], chunk_bytes: int, tmp_path: Path) -> None:
+    from safetensors.numpy import load_file
+
+    write_tensors(tmp_path / "t.safetensors", [buffer(name, array) for name, array in arrays.items()])
+    loaded = load_file(tmp_path / "t.safetensors")
+    assert loaded.keys() == arrays.keys()
+    assert all(np.array_equal(loaded[name], array) and loaded[name].shape == array.shape for name, array in arrays.items())
+
+
+def test_hashes_made_while_writing_are_those_of_memory(arrays: dict[str, np.ndarray], chunk_bytes: int, tmp_path: Path) -> None:
+    buffers = [buffer(name, array) for name, array in arrays.items()]
+    record = write_tensors(tmp_path / "t.safetensors", buffers)
+    assert digest(record.tensors) == digest(tensor_records(buffers))
+    assert {t.name for t in record.state()} == {f"t.{name}" for name in arrays}
+
+
+def test_every_flipped_bit_is_found(arrays: dict[str, np.ndarray], chunk_bytes: int, tmp_path: Path) -> None:
+    path = tmp_path / "t.safetensors"
+    record = FileRecord.from_json(write_tensors(path, [buffer(n, a) for n, a in arrays.items()]).to_json())
+    assert damage(path, record) is None
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 997):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        assert "are not those that were written" in (damage(path, record) or "")
+    path.write_bytes(whole[:-1])
+    assert damage(path, record) == f"t.safetensors: {len(whole) - 1} bytes instead of {len(whole)}"
+    path.unlink()
+    assert "No such file" in (damage(path, record) or "")
+
+
+def test_the_digest_sees_name_dtype_shape_and_bytes_but_not_the_order(arrays: dict[str, np.ndarray]) -> None:
+    base = [buffer(name, array) for name, array in arrays.items()]
+    changed = [
+        base[:-1],
+        [base[0]._replace(name="z"), *base[1:]],
+        [base[0]._replace(shape=(10, 100)), *base[1:]],
+        [base[0]._replace(dtype="I8"), *base[1:]],
+        [buffer("a", arrays["a"] ^ 1), *base[1:]],
+    ]
+    digests = {digest(tensor_records(some)) for some in [base, *changed]}
+    assert len(digests) == 1 + len(changed)
+    assert digest(tensor_records(base)) == digest(tensor_records(base[::-1]))
+
+
+def test_a_small_file_has_the_hash_of_sha256sum(tmp_path: Path) -> None:
+    record = write_file(tmp_path / "f", b"hello")
+    assert record.sha256 == sha256_file(tmp_path / "f") == hashlib.sha256(b"hello").hexdigest()
+
+
+def test_writing_atomically_leaves_the_old_or_the_new(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "f", b"old")
+    write_atomically(tmp_path / "f", b"new")
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
+    assert (tmp_path / "f").read_bytes() == b"new"

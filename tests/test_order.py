@@ -1,0 +1,73 @@
+"""Sample order: permutations, the same everywhere, in memory that does not grow."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from trainyard import order
+from trainyard.order import KeyedPermutation, SampleOrder, permutation, random_keys, stream_seed
+
+
+def test_keys_are_those_of_semantics_1() -> None:
+    # These values are part of the promise: a change of them must come with a new SEMANTICS.
+    assert order.SEMANTICS == 1
+    assert stream_seed(1, 2, 3) == 15020427595393229491
+    assert random_keys(42, 3).tolist() == [10996452266160306281, 2958219263312191191, 3069497704473277141]
+    assert permutation(7, 8).tolist() == [1, 5, 6, 0, 7, 4, 3, 2]
+    assert KeyedPermutation(7, 10).at(0, 10).tolist() == [9, 2, 1, 0, 6, 3, 4, 8, 5, 7]
+
+
+def test_streams_differ_by_each_part_and_by_order() -> None:
+    seeds = {stream_seed(a, b, c) for a in range(5) for b in range(5) for c in range(5)}
+    assert len(seeds) == 125
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 64, 1000, 4097])
+def test_both_ways_are_permutations(n: int) -> None:
+    assert sorted(permutation(3, n)) == list(range(n))
+    assert sorted(KeyedPermutation(3, n).at(0, n)) == list(range(n))
+
+
+def test_a_keyed_permutation_is_the_same_in_any_slices() -> None:
+    keyed = KeyedPermutation(11, 1000)
+    assert np.concatenate([keyed.at(0, 300), keyed.at(300, 1000)]).tolist() == keyed.at(0, 1000).tolist()
+
+
+def test_a_keyed_permutation_mixes() -> None:
+    ids = KeyedPermutation(1, 100_000).at(0, 1000)
+    assert abs(ids.mean() / 50_000 - 1) < 0.1
+    assert abs(np.corrcoef(np.arange(1000), ids)[0, 1]) < 0.1
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_an_epoch_sees_each_sample_once_and_keeps_the_partial_batch(in_memory: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not in_memory:
+        monkeypatch.setattr(order, "IN_MEMORY_ROWS", 10)
+        monkeypatch.setattr(order, "_BLOCK_ROWS", 20)
+    samples = SampleOrder(107, 10, seed=5)
+    epochs = [np.concatenate([samples.batch(e * 11 + i) for i in range(11)]) for e in range(2)]
+    assert samples.steps_per_epoch == 11
+    assert len(samples.batch(10)) == 7
+    assert [sorted(epoch) for epoch in epochs] == [list(range(107))] * 2
+    assert epochs[0].tolist() != epochs[1].tolist()
+
+
+def test_a_step_needs_no_earlier_step() -> None:
+    walked, jumped = SampleOrder(1000, 32, 1), SampleOrder(1000, 32, 1)
+    for step in range(70):
+        ids = walked.batch(step)
+    assert jumped.batch(69).tolist() == ids.tolist()
+
+
+def test_the_order_of_a_hundred_million_samples_takes_little_memory() -> None:
+    tracemalloc.start()
+    SampleOrder(10**8, 32, 1).batch(1_500_000)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 16 << 20
+
+
+def test_epochs_counts_samples() -> None:
+    samples = SampleOrder(100, 30, 0)
+    assert [samples.epochs(step) for step in (0, 1, 4, 5)] == [0.0, 0.3, 1.0, 1.3]

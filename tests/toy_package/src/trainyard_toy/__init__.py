@@ -1,0 +1,121 @@
+"""Softmax regression in NumPy, with momentum and noisy inputs: as small as a framework can be that has all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import BaseModel, Field
+
+from trainyard.config.schema import RunConfig, Section
+from trainyard.datasets.base import Split
+from trainyard.digest import FileRecord, write_tensors
+from trainyard.frameworks.base import WEIGHTS_FILE, Job, Snapshot
+from trainyard.order import INIT, STEP, stream_seed
+from trainyard.types import Determinism, Ids, NamedBuffer, Predictions, StepResult
+
+_OPTIMIZER_FILE = "optimizer.safetensors"
+
+
+class ToyParams(Section):
+    """The options of the model."""
+
+    noise: float = Field(0.0, ge=0, description="standard deviation of the noise on the inputs")
+
+
+class MomentumParams(Section):
+    """The options of the optimizer."""
+
+    momentum: float = Field(0.9, ge=0, lt=1)
+
+
+class ToyFramework:
+    """The adapter."""
+
+    models: ClassVar[Mapping[str, type[BaseModel]]] = {"toy": ToyParams}
+    optimizers: ClassVar[Mapping[str, type[BaseModel]]] = {"momentum": MomentumParams}
+    losses: ClassVar[Sequence[str]] = ("auto",)
+    base_modules: ClassVar[Sequence[str]] = ("trainyard_toy",)
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._momentum = float(job.config.training.optimizer.params.get("momentum", 0.9))
+        self._noise = float(job.model_params["noise"])
+        generator = np.random.Generator(np.random.PCG64(stream_seed(job.config.experiment.seed, INIT)))
+        shape = (int(np.prod(job.info.input_shape)), job.info.outputs)
+        self._tensors = {WEIGHTS_FILE: {"w": generator.normal(0, 0.01, shape)}, _OPTIMIZER_FILE: {"v": np.zeros(shape)}}
+
+    @staticmethod
+    def determinism(config: RunConfig) -> Determinism:
+        return Determinism("bitwise", "NumPy on one thread")
+
+    def describe(self) -> Mapping[str, str]:
+        return {"numpy": np.__version__}
+
+    def step(self, step: int, lr: float) -> StepResult:
+        assert self._job.order is not None, "made only to predict"
+        ids = self._job.order.batch(step)
+        batch = self._job.splits["train"].take(ids)
+        seed = stream_seed(self._job.config.experiment.seed, STEP, step)
+        x = batch.features + np.random.Generator(np.random.PCG64(seed)).normal(0, self._noise, batch.features.shape)
+        w, v = self._tensors[WEIGHTS_FILE]["w"], self._tensors[_OPTIMIZER_FILE]["v"]
+        probabilities = _softmax(x @ w)
+        rows = np.arange(len(ids))
+        loss = -np.log(probabilities[rows, batch.targets] + 1e-12).mean()
+        probabilities[rows, batch.targets] -= 1
+        v *= self._momentum
+        v += x.T @ probabilities / len(ids)
+        w -= lr * v
+        return StepResult(loss, len(ids))
+
+    def read(self, losses: Sequence[Any]) -> list[float]:
+        return [float(loss) for loss in losses]
+
+    def predict(self, split: Split) -> Iterator[Predictions]:
+        for start in range(0, len(split), 64):
+            ids: Ids = np.arange(start, min(start + 64, len(split)), dtype=np.int64)
+            features, targets = split.take(ids)
+            outputs = _softmax(features @ self._tensors[WEIGHTS_FILE]["w"]).astype(np.float32)
+            loss = -np.log(outputs[np.arange(len(ids)), targets] + 1e-12).sum()
+            yield Predictions(ids, outputs, targets, float(loss))
+
+    def snapshot(self, *, weights_only: bool = False) -> Snapshot:
+        return _Snapshot({file: {k: v.copy() for k, v in named.items()} for file, named in self._files(weights_only).items()})
+
+    def restore(self, folder: Path, *, weights_only: bool = False) -> None:
+        from safetensors.numpy import load_file
+
+        for file in self._files(weights_only):
+            self._tensors[file] = load_file(folder / file)
+
+    def state(self, *, weights_only: bool = False) -> Iterator[NamedBuffer]:
+        for file, named in self._files(weights_only).items():
+            yield from (_buffer(f"{Path(file).stem}.{name}", array) for name, array in named.items())
+
+    def resumable_at(self, step: int) -> bool:
+        return True
+
+    def _files(self, weights_only: bool) -> dict[str, dict[str, Any]]:
+        return {file: named for file, named in self._tensors.items() if file == WEIGHTS_FILE or not weights_only}
+
+
+class _Snapshot:
+    def __init__(self, files: dict[str, dict[str, Any]]) -> None:
+        self._files = files
+
+    def write(self, folder: Path) -> list[FileRecord]:
+        return [
+            write_tensors(folder / file, [_buffer(name, array) for name, array in named.items()])
+            for file, named in self._files.items()
+        ]
+
+
+def _buffer(name: str, array: Any) -> NamedBuffer:
+    return NamedBuffer(name, "F64", array.shape, memoryview(array.reshape(-1).view(np.uint8)))
+
+
+def _softmax(logits: Any) -> Any:
+    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return shifted / shifted.sum(axis=1, keepdims=True)
