@@ -12,8 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_VERBS = ("check", "clean", "evaluate", "get", "load", "predict", "report", "reproduce", "resume", "runs", "sync", "train")
-__all__ = ["Run", "__version__", *_VERBS]
+__all__ = [
+    "Run",
+    "__version__",
+    "check",
+    "clean",
+    "evaluate",
+    "get",
+    "load",
+    "predict",
+    "report",
+    "reproduce",
+    "resume",
+    "runs",
+    "sync",
+    "train",
+]
 
 if TYPE_CHECKING:
     from trainyard.api import check, clean, evaluate, get, load, predict, report, reproduce, resume, runs, sync, train
@@ -22,12 +36,8 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     # The verbs are imported when they are first used, so that `import trainyard` costs nothing.
-    if name in _VERBS:
+    if name in __all__:
         from trainyard import api
 
         return getattr(api, name)
-    if name == "Run":
-        from trainyard.run import Run
-
-        return Run
     raise AttributeError(f"module 'trainyard' has no attribute {name!r}")

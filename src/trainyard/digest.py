@@ -127,12 +127,7 @@ def write_tensors(path: Path, buffers: Iterable[NamedBuffer]) -> FileRecord:
     ordered = sorted(buffers, key=lambda buffer: (-_ITEM_BYTES.get(buffer.dtype, 1), buffer.name))
     header = _safetensors_header(ordered)
     parts = [_parts(buffer.buffer) for buffer in ordered]
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
-        written = _write_parts(fd, [memoryview(header)] + [part for some in parts for part in some])
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    written = _write_parts(path, [memoryview(header)] + [part for some in parts for part in some])
     hashes = iter([chunk.sha256 for chunk in written[1:]])
     tensors = [_tensor_record(buffer, [next(hashes) for _ in some]) for buffer, some in zip(ordered, parts, strict=True)]
     return _file_record(path.name, written, tensors)
@@ -150,19 +145,16 @@ def _safetensors_header(buffers: Sequence[NamedBuffer]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _write_parts(fd: int, parts: Sequence[memoryview]) -> list[Chunk]:
-    def write(part: memoryview, offset: int) -> Chunk:
-        done = 0
-        while done < len(part):
-            done += os.pwrite(fd, part[done:], offset + done)
-        return Chunk(len(part), sha256_bytes(part))
-
-    with ThreadPoolExecutor(_THREADS) as pool:
-        offset, pending = 0, []
+def _write_parts(path: Path, parts: Sequence[memoryview]) -> list[Chunk]:
+    """Writes and fsyncs in this thread, while others hash: the disk and the processors work side by side."""
+    with ThreadPoolExecutor(_THREADS) as pool, open(path, "wb", buffering=0) as file:
+        hashes = [pool.submit(sha256_bytes, part) for part in parts]
         for part in parts:
-            pending.append(pool.submit(write, part, offset))
-            offset += len(part)
-        return [future.result() for future in pending]
+            done = 0
+            while done < len(part):
+                done += file.write(part[done:]) or 0
+        os.fsync(file.fileno())
+        return [Chunk(len(part), found.result()) for part, found in zip(parts, hashes, strict=True)]
 
 
 def damage(path: Path, record: FileRecord) -> str | None:

@@ -51,7 +51,7 @@ class LakeParams(Params):
 KNOWN: dict[str, dict[str, type[BaseModel] | None]] = {
     "framework": {"torch": None},
     "model": {"mlp": MlpParams, "transformer": TransformerParams},
-    "dataset": {"digits": Params, "wine": Params, "csv": CsvParams, "parquet": Params, "npz": Params, "lake": LakeParams},
+    "dataset": {"digits": Params, "wine": Params, "csv": CsvParams, "parquet": Params, "lake": LakeParams},
     "optimizer": {"adamw": AdamParams, "sgd": SgdParams},
     "loss": {"cross_entropy": None, "mse": None},
     "tracker": {"mlflow": MlflowParams, "tensorboard": Params},

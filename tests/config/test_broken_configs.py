@@ -174,6 +174,16 @@ BROKEN = {
         "3:23: training.optimizer.type",
         "known: adamw, sgd; did you mean 'adamw'?",
     ),
+    "inferred dataset not installed": (
+        "data: {path: a.npz}\nmodel: mlp\n",
+        "1:14: data.type",
+        "unknown dataset 'npz'; known: digits, wine, csv, parquet, lake",
+    ),
+    "optimizer by import": (
+        GOOD + "training: {optimizer: 'mine.opt:Lion'}\n",
+        "3:23: training.optimizer.type",
+        "unknown optimizer 'mine.opt:Lion' of torch; known: adamw, sgd",
+    ),
     "loss typo": (GOOD + "training: {loss: crossentropy}\n", "3:18: training.loss", "did you mean 'cross_entropy'?"),
     "tracker typo": (GOOD + "tracking: [mlfow]\n", "3:12: tracking.0.type", "did you mean 'mlflow'?"),
     "metric typo": (GOOD + "evaluation: {metrics: [acuracy]}\n", "3:24: evaluation.metrics.0", "did you mean 'accuracy'?"),

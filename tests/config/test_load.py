@@ -119,6 +119,13 @@ def test_import_paths_are_not_looked_up(adapters):
     assert config.data.params == {"n": 3}
 
 
+def test_a_framework_without_optimizers_needs_none(adapters, monkeypatch):
+    names = adapters.names
+    monkeypatch.setattr(adapters, "names", lambda kind, framework=None: [] if kind == "optimizer" else names(kind))
+    assert load(GOOD, (), adapters).config.training.optimizer.params == {}
+    assert "unknown optimizer 'sgd' of torch" in messages(GOOD, ["training.optimizer=sgd"], adapters)[0]
+
+
 def test_all_problems_at_once(tmp_path, monkeypatch, adapters):
     monkeypatch.chdir(tmp_path)
     lines = ["model: {type: mlpp}", "training:", "  epoch: 3", "  batch_size: many", "  batch_size: 3", "  epochs: 1"]
@@ -226,7 +233,7 @@ class TestOverrides:
 
     def test_from_python_of_no_plain_type(self):
         (message,) = messages(GOOD, {"model.hidden": object()})
-        assert message.startswith("overrides: model.hidden: a config cannot hold a object; allowed: text, numbers")
+        assert message.startswith("overrides: model.hidden: a config cannot hold a value of type object; allowed: text, numbers")
 
     def test_older_spelling(self):
         resolved = load(GOOD, ["training.mixed_precision=true"])

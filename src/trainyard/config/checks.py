@@ -31,7 +31,7 @@ def fill_defaults(root: Node, stem: str) -> None:
     if data is not None and not _text(data, "type"):
         key, kind = _type_by_path(data)
         if kind is not None:
-            mapping(data)["type"] = Node(kind, Source(f"default (ending of data.{key})"))
+            mapping(data)["type"] = Node(kind, Source(f"default (ending of data.{key})"), mapping(data)[key].source)
 
 
 def check(root: Node, problems: Problems) -> None:

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 
-from trainyard.config.tree import Node, Problems, walk
+from trainyard.config.tree import Node, Problems, is_unicode, walk
 from trainyard.config.yaml import scalar
 
 VARIABLE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -37,6 +37,8 @@ def _wrong(template: str, node: Node, path: str, problems: Problems, environ: Ma
     for name in VARIABLE.findall(template):
         if name not in environ:
             problems.report(f"the environment variable {name} is not set; export {name}=... first", path, node.source)
+        elif not is_unicode(environ[name]):
+            problems.report(f"the environment variable {name} does not hold valid Unicode", path, node.source)
     for text in SUBSTITUTION.findall(template):
         if not VARIABLE.fullmatch(text):
             name = text.removeprefix("${").removesuffix("}").rpartition(":")[2]

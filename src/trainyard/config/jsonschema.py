@@ -90,7 +90,8 @@ def _typed(definitions: Schema, section: type[TypedSection], kind: Kind, adapter
     own = definitions[section.__name__]
     own["additionalProperties"] = True  # by type: see below
     names = list(adapters.names(kind)) if adapters is not None else []
-    choice: Schema = {"anyOf": [{"enum": names}, IMPORT_PATH]} if names else {"type": "string"}
+    importable = [IMPORT_PATH] if kind in {"dataset", "model"} else []
+    choice: Schema = {"anyOf": [{"enum": names}, *importable]} if names else {"type": "string"}
     own["properties"]["type"] = {**choice, "description": own["properties"]["type"].get("description", f"the {kind}")}
     own["allOf"] = []
     for name in names:
@@ -126,4 +127,4 @@ def _names(definitions: Schema, adapters: Adapters) -> None:
     listed = definitions["EvaluationConfig"]["properties"]["metrics"]
     listed["anyOf"] = [{"type": "array", "items": {"enum": metrics}}, {"type": "null"}]
     loss = definitions["TrainingConfig"]["properties"]["loss"]
-    loss["anyOf"] = [{"enum": ["auto", *adapters.names("loss")]}, IMPORT_PATH]
+    loss["enum"] = list(dict.fromkeys(["auto", *adapters.names("loss")]))

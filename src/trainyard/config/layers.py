@@ -85,13 +85,13 @@ class Layers:
             self.problems.report("expected the path of one YAML file", "extends", extends.source)
             return None
         target = path.parent / extends.value
-        if target.resolve() in chain:
-            files = [*chain[chain.index(target.resolve()) :], target.resolve()]
-            self.problems.report(f"goes in a circle: {' -> '.join(file.name for file in files)}", "extends", extends.source)
-            return None
         if not target.is_file():
             message = f"no such file: {extends.template or extends.value} (it is looked for beside {name})"
             self.problems.report(message, "extends", extends.source)
+            return None
+        if target.resolve() in chain:
+            files = [*chain[chain.index(target.resolve()) :], target.resolve()]
+            self.problems.report(f"goes in a circle: {' -> '.join(file.name for file in files)}", "extends", extends.source)
             return None
         return self.file(target, str(Path(name).parent / (extends.template or extends.value)), chain)
 

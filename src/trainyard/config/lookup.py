@@ -9,6 +9,7 @@ from trainyard.config.adapters import Adapters, Kind
 from trainyard.config.checks import METRIC_KEYS
 from trainyard.config.forms import tracking_items
 from trainyard.config.messages import validate
+from trainyard.config.resolved import values
 from trainyard.config.schema import DataConfig, ModelConfig, OptimizerConfig, TrackerConfig, TypedSection
 from trainyard.config.tree import DEFAULT, Node, Problems, from_plain, given, join, mapping
 from trainyard.config.words import nearest
@@ -64,6 +65,8 @@ class Lookup:
 
     def optimizer(self, framework: str | None) -> None:
         default = OptimizerConfig.model_fields["type"].default
+        if given(self.root, "training.optimizer.type") is None and default not in self.adapters.names("optimizer", framework):
+            return  # a framework without optimizers, as those of trees
         if given(self.root, "training.optimizer") is None:
             training = mapping(self.root).setdefault("training", Node({}, DEFAULT))
             mapping(training)["optimizer"] = Node({"type": Node(default, DEFAULT)}, DEFAULT)
@@ -78,21 +81,25 @@ class Lookup:
     def section(self, kind: Kind, path: str, section: type[TypedSection], framework: str | None = None) -> None:
         """Checks `type`, then the options, of one section."""
         node = given(self.root, f"{path}.type")
-        if node is None or not isinstance(node.value, str) or not node.value or ":" in node.value:
+        if node is None or not isinstance(node.value, str) or not node.value:
             return
+        if kind == "dataset" and ":" in node.value:
+            return  # package.module:function, whose options are its own affair
         if self.known(kind, node, f"{path}.type", framework):
             self.options(kind, node.value, path, section, framework)
 
     def known(self, kind: Kind, node: Node, path: str, framework: str | None = None, extra: Sequence[str] = ()) -> bool:
         """Whether an adapter of this name is installed; reports it if not."""
-        names = [*extra, *self.adapters.names(kind, framework)]
+        names = list(dict.fromkeys([*extra, *self.adapters.names(kind, framework)]))
         if node.value in names or not isinstance(node.value, str):
             return True  # what is no text is reported by validation
         of = f" of {framework}" if framework else ""
         shown = node.template or node.value
-        self.problems.report(
-            f"unknown {kind} {shown!r}{of}; known: {', '.join(names)}{nearest(node.value, names)}", path, node.source
-        )
+        known = ", ".join(names) or "none, as none is installed"
+        place = (
+            node.key if node.key is not None and not node.source.line else node.source
+        )  # the former: where it was derived from
+        self.problems.report(f"unknown {kind} {shown!r}{of}; known: {known}{nearest(node.value, names)}", path, place)
         return False
 
     def options(self, kind: Kind, name: str, path: str, section: type[TypedSection], framework: str | None) -> None:
@@ -109,7 +116,7 @@ class Lookup:
         siblings = [field for field in section.model_fields if field != "params"]
         options = validate(model, params, f"{path}.params", self.problems, siblings)
         if options is not None:
-            _fill(params, options.model_dump(mode="json"))
+            _fill(params, values(options))
             mapping(holder)["params"] = params
 
     def metrics(self) -> None:
@@ -130,7 +137,7 @@ class Lookup:
         near = f"; write it without the split: {bare!r}" if bare in names else nearest(name, names)
         if path.startswith("evaluation") and bare == "loss":
             near = "; the loss is always there, and need not be listed"
-        self.problems.report(f"unknown metric {name!r}; known: {', '.join(names)}{near}", path, node.source)
+        self.problems.report(f"unknown metric {node.template or name!r}; known: {', '.join(names)}{near}", path, node.source)
 
 
 def _fill(node: Node, value: Any) -> None:

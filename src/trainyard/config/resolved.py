@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 
 from trainyard.config.emit import emit
 from trainyard.config.schema import RunConfig
@@ -31,15 +32,15 @@ class Resolved:
 
     def dump(self) -> str:
         """YAML 1.2 of all values, `${env:NAME}` unexpanded; it loads back to an equal config."""
-        return emit(self.config.model_dump(mode="json"), self.templates)
+        return emit(values(self.config), self.templates)
 
     def flat(self) -> dict[str, Any]:
         """All values by dotted key, `${env:NAME}` unexpanded: safe to show and to store."""
-        return _flatten(_replace(self.config.model_dump(mode="json"), self.templates.get))
+        return _flatten(_replace(values(self.config), self.templates.get))
 
     def config_hash(self) -> str:
         """SHA-256 (hex) over all values, `${env:NAME}` unexpanded."""
-        return _hash(_replace(self.config.model_dump(mode="json"), self.templates.get))
+        return _hash(_replace(values(self.config), self.templates.get))
 
     def computation_hash(self) -> str:
         """SHA-256 (hex) over the values that change the bits of the result, `${env:NAME}` filled in."""
@@ -59,12 +60,17 @@ class Resolved:
         return _flatten(_replace(_bits(self.config), leaf))
 
 
+def values(model: BaseModel) -> dict[str, Any]:
+    """The fields as plain values; unlike `model_dump(mode="json")`, infinities stay what they are."""
+    return dict(to_jsonable_python(model.model_dump(), inf_nan_mode="constants"))
+
+
 def flatten(config: RunConfig) -> dict[str, Any]:
     """All values by dotted key; the items of a list of mappings by their index (`tracking.0.type`).
 
     `${env:NAME}` is filled in here: for what is shown or stored, use `Resolved.flat`.
     """
-    return _flatten(config.model_dump(mode="json"))
+    return _flatten(values(config))
 
 
 def _flatten(value: Any, path: str = "") -> dict[str, Any]:
@@ -86,18 +92,18 @@ def _replace(value: Any, leaf: Callable[[str, Any], Any], path: str = "") -> Any
 
 def _bits(section: BaseModel) -> dict[str, Any]:
     """The fields that are not marked as changing only the record."""
-    values = section.model_dump(mode="json")
+    plain = values(section)
     for name, info in type(section).model_fields.items():
         extra = info.json_schema_extra
         if isinstance(extra, dict) and extra.get("affects") == "record":
-            del values[name]
+            del plain[name]
         elif isinstance(inner := getattr(section, name), BaseModel):
-            values[name] = _bits(inner)
-            if not values[name]:
-                del values[name]  # a section that is all record
-    return values
+            plain[name] = _bits(inner)
+            if not plain[name]:
+                del plain[name]  # a section that is all record
+    return plain
 
 
-def _hash(values: Any) -> str:
-    text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+def _hash(plain: Any) -> str:
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -139,6 +139,15 @@ def plain(node: Node) -> Any:
     return node.value
 
 
+def is_unicode(text: str) -> bool:
+    """Whether text can be written as UTF-8; half a surrogate pair cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def from_plain(value: Any, source: Source, problems: Problems | None = None, path: str = "") -> Node:
     """Nodes for values that were given in Python; what a config cannot hold is a problem."""
     if isinstance(value, Mapping):
@@ -152,7 +161,13 @@ def from_plain(value: Any, source: Source, problems: Problems | None = None, pat
         if problems is not None:
             kind = type(value).__name__
             problems.report(
-                f"a config cannot hold a {kind}; allowed: text, numbers, true, false, null, lists, mappings", path, source
+                f"a config cannot hold a value of type {kind}; allowed: text, numbers, true, false, null, lists, mappings",
+                path,
+                source,
             )
+        value = None
+    if isinstance(value, str) and not is_unicode(value):
+        if problems is not None:
+            problems.report(f"{value!r} is not valid Unicode", path, source)
         value = None
     return Node(value, source, bare=isinstance(value, str))

@@ -115,9 +115,11 @@ def tag(member: Any) -> Any:
 def _list(origin: Any, arguments: tuple[Any, ...], metadata: Sequence[Any]) -> str:
     if origin is tuple and arguments and arguments[-1] is not ...:
         return f"a list of {len(arguments)}: {', '.join(words(one) for one in arguments)}"
-    least = _limit(metadata, "min_length")
-    each = f", each {words(arguments[0])}" if arguments else ""
-    return f"a list of at least {least}{each}" if least else f"a list{each}"
+    least, most = _limit(metadata, "min_length"), _limit(metadata, "max_length")
+    size = (
+        f" of {least}" if least and least == most else f" of at least {least}" if least else f" of at most {most}" if most else ""
+    )
+    return f"a list{size}" + (f", each {words(arguments[0])}" if arguments else "")
 
 
 def _bounds(metadata: Sequence[Any]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from trainyard.config.tree import Node, Problems, Source, join, mapping, walk
+from trainyard.config.tree import Node, Problems, Source, is_unicode, join, mapping, walk
 
 Event = Any  # ruamel.yaml.events.Event, imported late
 
@@ -69,8 +69,8 @@ def read_file(path: Path, problems: Problems, name: str = "") -> Node | None:
     except IsADirectoryError:
         problems.report("is a folder; give a YAML file", source=Source(name))
         return None
-    except OSError as error:
-        problems.report(f"cannot be read: {error.strerror}", source=Source(name))
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        problems.report(f"cannot be read: {getattr(error, 'strerror', None) or error}", source=Source(name))
         return None
     try:
         text = data.decode("utf-8-sig")
@@ -183,7 +183,7 @@ class _Composer:
             return self.alias(event, path)
         self.check_tag(event, path)
         if kind == "ScalarEvent":
-            node = self.scalar(event)
+            node = self.scalar(event, path)
         elif kind == "SequenceStartEvent":
             node = Node(list(self.items(path, depth)), self.source(event))
         else:
@@ -192,7 +192,10 @@ class _Composer:
             self.anchors[event.anchor] = node
         return node
 
-    def scalar(self, event: Event) -> Node:
+    def scalar(self, event: Event, path: str) -> Node:
+        if not is_unicode(event.value):
+            self.problems.report(f"{event.value!r} is not valid Unicode", path, self.source(event))
+            return Node(None, self.source(event))
         # An unknown tag is reported; behind it, a plain value is taken for what it would be without.
         bare = event.style is None and not _is_text_tag(event.tag)
         return Node(scalar(event.value) if bare else event.value, self.source(event), bare=bare)

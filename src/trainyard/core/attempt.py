@@ -8,7 +8,7 @@ import shutil
 import socket
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ class Request:
 
     resolved: Resolved
     run: RunDir
-    objects: Objects = Objects()
+    objects: Objects = field(default_factory=Objects)
     parent: Json | None = None
     threads: int | None = None
     allow_change: bool = False

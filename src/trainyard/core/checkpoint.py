@@ -123,7 +123,7 @@ class Checkpoints:
 
     def newest(self) -> tuple[Commit | None, list[str]]:
         """The newest checkpoint that is whole, and what is wrong with those that are newer."""
-        complaints = []
+        complaints: list[str] = []
         for name in self.names():
             try:
                 return self.load(name), complaints
@@ -163,6 +163,6 @@ class Checkpoints:
                 raise ValueError(f"it has format {data['format']}, this version of Trainyard reads {FORMAT}")
             return Commit(name, data["step"], data["attempt"], [FileRecord.from_json(file) for file in data["files"]])
         except CheckpointError as error:
-            raise CheckpointError(f"checkpoint {name} is not whole: {error}") from error
+            raise CheckpointError(f"checkpoint {name} was never finished, or has lost its manifest: {error}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"checkpoint {name} is damaged: {error}") from error

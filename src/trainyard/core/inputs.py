@@ -66,7 +66,7 @@ def _user_modules() -> Iterator[tuple[str, Path]]:
         if file is None or name == "__main__":
             continue
         path = Path(file).resolve()
-        if path.suffix == ".py" and not any(map(path.is_relative_to, installed)):
+        if path.suffix == ".py" and path.is_file() and not any(map(path.is_relative_to, installed)):
             yield name, path
 
 

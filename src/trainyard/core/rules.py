@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from trainyard.config.schema import PlateauSchedule, RunConfig
 from trainyard.core.decisions import (
@@ -38,7 +38,7 @@ class Rules:
         self.learning_rate = learning_rate(training.scheduler, training.learning_rate, self.total_steps)
         self._config = config
         self._evaluate_every = config.evaluation.every_n_steps or steps_per_epoch
-        self._mode = lambda metric, given: mode(metric) if given == "auto" else given
+        self._mode_of = mode
 
     def evaluates(self, step: int) -> bool:
         """Whether the validation split is evaluated after this step."""
@@ -81,6 +81,9 @@ class Rules:
         if self.until(history) == step < self.total_steps:
             found.append(("early_stop", {"metric": self._config.training.early_stopping.metric}))  # type: ignore[union-attr]
         return found
+
+    def _mode(self, metric: str, given: Literal["auto", "min", "max"]) -> Mode:
+        return self._mode_of(metric) if given == "auto" else given
 
     def _drops(self, history: History) -> int:
         schedule = self._config.training.scheduler

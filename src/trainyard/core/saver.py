@@ -82,8 +82,9 @@ class Saver:
             commit = self._shelves.resume.commit(step, snapshot, data)
             self._durable_best = needed
             self._prune_best()
-            kept = self._shelves.resume.names()[: self._config.keep_last]
-            self._shelves.resume.prune({commit.name, *kept})
+            # What bears a later step was damaged when this attempt began, else it would have gone on from there.
+            names = [name for name in self._shelves.resume.names() if step_of(name) <= step]
+            self._shelves.resume.prune({commit.name, *names[: self._config.keep_last]})
 
         self._recorder.journal.flush()
         self._writer.submit(Job(step, write, replaceable=True))

@@ -9,7 +9,15 @@ import numpy as np
 from trainyard.digest import digest, tensor_records
 from trainyard.types import Array, Batch, Ids, NamedBuffer
 
-_SAFETENSORS_NAMES = {"float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8"}
+_SAFETENSORS_NAMES = {
+    "float32": "F32",
+    "float16": "F16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint8": "U8",
+}
 
 
 class Arrays:
@@ -43,4 +51,4 @@ class Arrays:
 def buffer_of(name: str, array: Array) -> NamedBuffer:
     """An array's bytes, to be hashed."""
     dtype = _SAFETENSORS_NAMES.get(array.dtype.name, array.dtype.name)
-    return NamedBuffer(name, dtype, array.shape, memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+    return NamedBuffer(name, dtype, array.shape, np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)

@@ -8,14 +8,14 @@ All arithmetic is in float64, and sums run in row order, so that every machine g
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from trainyard.config.schema import DataConfig
-from trainyard.datasets.table import Table, as_table, kind_of, listed, missing
+from trainyard.datasets.table import Table, as_table, kind_of, missing
 from trainyard.datasets.target import Target
 from trainyard.errors import DataError
 from trainyard.types import Array
@@ -200,8 +200,8 @@ def fit(table: Table, names: Sequence[str], target: Target, config: DataConfig) 
     widest = max(columns, key=lambda column: len(column.outputs))
     if sum(len(column.outputs) for column in columns) > MAX_FEATURES:
         raise DataError(
-            f"{table.source}: the columns make more than {MAX_FEATURES} features, {len(widest.outputs)} of them from {widest.name!r}; "
-            "leave it out with data.exclude, or give data.encode: ordinal"
+            f"{table.source}: the columns make more than {MAX_FEATURES} features, {len(widest.outputs)} of them from "
+            f"{widest.name!r}; leave it out with data.exclude, or give data.encode: ordinal"
         )
     return TabularPreparation(columns, target)
 
@@ -222,8 +222,8 @@ def _fit_column(table: Table, name: str, config: DataConfig) -> Column:
             return _fit_number(name, values.astype(np.float64), gone, config, table)
         case _:
             raise DataError(
-                f"{table.source}: column {name!r} holds dates, which no model can use as they are; make numbers of them (year, weekday), "
-                f"divide the rows by them with data.split.time: {name}, or leave the column out with data.exclude"
+                f"{table.source}: column {name!r} holds dates, which no model can use as they are; make numbers of them (year, "
+                f"weekday), divide the rows by them with data.split.time: {name}, or leave the column out with data.exclude"
             )
 
 
@@ -231,7 +231,7 @@ def _fit_number(name: str, values: Array, gone: Array, config: DataConfig, table
     fill = None
     if config.impute:
         present = values[~gone]
-        fill = float({"mean": _mean, "median": np.median, "most_frequent": _most_frequent}[config.impute](present))
+        fill = _FILLS[config.impute](present)
         values = np.where(gone, fill, values)
     if not config.standardize:
         return NumberColumn(name, fill=fill)
@@ -258,3 +258,10 @@ def _mean(values: Array) -> float:
 def _most_frequent(values: Array) -> float:
     distinct, counts = np.unique(values, return_counts=True)
     return float(distinct[np.argmax(counts)])
+
+
+def _median(values: Array) -> float:
+    return float(np.median(values))
+
+
+_FILLS: dict[str, Callable[[Array], float]] = {"mean": _mean, "median": _median, "most_frequent": _most_frequent}

@@ -7,12 +7,11 @@ every machine and with every version of every library. Within a split, rows keep
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
-from datetime import UTC, datetime
 
 import numpy as np
 
 from trainyard.config.schema import SplitConfig
-from trainyard.datasets.table import Table, kind_of, missing
+from trainyard.datasets.table import Table, iso_times, kind_of, missing
 from trainyard.errors import DataError
 from trainyard.order import SPLIT, permutation, stream_seed
 from trainyard.types import Array, Ids, SplitName
@@ -82,7 +81,9 @@ def _refuse_contradictions(config: SplitConfig, labels: Array | None) -> None:
     if config.stratify and (config.time or config.group):
         raise DataError(f"data.split: stratify cannot be combined with {'time' if config.time else 'group'}; leave one out")
     if config.stratify and labels is None:
-        raise DataError("data.split.stratify: the target holds values, not classes; leave it out, or set data.task: classification")
+        raise DataError(
+            "data.split.stratify: the target holds values, not classes; leave it out, or set data.task: classification"
+        )
 
 
 def _refuse_empty(rows: Rows, table: Table, val: float, test: float) -> None:
@@ -160,21 +161,14 @@ def _times(table: Table, name: str) -> Array:
     values = table.column(name, "data.split.time")
     if (gone := missing(values)).any():
         raise DataError(f"{table.source}: column {name!r} (data.split.time) has no value in {table.where(gone)}")
-    return _parsed(values, table, name) if kind_of(values) == "text" else values
-
-
-def _parsed(values: Array, table: Table, name: str) -> Array:
-    times = np.empty(len(values), dtype="datetime64[us]")
-    for row, text in enumerate(values):
-        try:
-            time = datetime.fromisoformat(text.strip())
-        except ValueError:
-            here = table.where(np.arange(len(values)) == row)
-            raise DataError(
-                f"{table.source}: column {name!r} (data.split.time): {text!r} in {here} is no time; "
-                "give numbers, or dates as 2026-01-31 or 2026-01-31T12:00:00"
-            ) from None
-        times[row] = time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
+    if kind_of(values) != "text":
+        return values
+    times = iso_times(values)
+    if (bad := missing(times)).any():
+        raise DataError(
+            f"{table.source}: column {name!r} (data.split.time): {values[bad][0]!r} is no time, in {table.where(bad)}; "
+            "give numbers, or dates as 2026-01-31 or 2026-01-31T12:00:00"
+        )
     return times
 
 

@@ -12,6 +12,7 @@ one of four things, told apart by its dtype:
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
@@ -112,6 +113,18 @@ def missing(values: Array) -> Array:
             return np.zeros(len(values), dtype=bool)
 
 
+def iso_times(texts: Array) -> Array:
+    """(rows,) datetime64[us] in UTC of texts like 2026-01-31 or 2026-01-31T12:00:00+01:00; NaT for what is no time."""
+    times = np.full(len(texts), "NaT", dtype="datetime64[us]")
+    for row, text in enumerate(texts):
+        if text is not None:
+            try:
+                times[row] = _naive(datetime.fromisoformat(text.strip()))
+            except ValueError:
+                continue
+    return times
+
+
 def tidy(values: Any, name: str, source: str = "the rows given") -> Array:
     """Brings the values of one column to one of the four kinds.
 
@@ -145,7 +158,7 @@ def _tidy_objects(values: Array, name: str, source: str) -> Array:
 
 
 def _is_missing(value: Any) -> bool:
-    return type(value).__name__ in _MISSING_TYPES or (isinstance(value, float) and value != value)
+    return type(value).__name__ in _MISSING_TYPES or (isinstance(value, float) and math.isnan(value))
 
 
 def _filled(values: Array, gone: Array, fill: Any) -> Array:

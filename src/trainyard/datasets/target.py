@@ -59,7 +59,9 @@ class Target:
 
 def _as_values(values: Array, where: str) -> Array:
     if kind_of(values) not in ("number", "boolean"):
-        raise DataError(f"{where} holds {kind_of(values)}, but the task is regression; give numbers, or data.task: classification")
+        raise DataError(
+            f"{where} holds {kind_of(values)}, but the task is regression; give numbers, or data.task: classification"
+        )
     with np.errstate(over="ignore"):
         return values.astype(np.float32)
 
@@ -149,5 +151,7 @@ def _doubts(values: Array, distinct: int, where: str) -> list[str]:
     if _few(values, distinct):
         return [f"{where} has {distinct} different whole numbers, taken for classes; data.task: regression if they are amounts"]
     if len(values) >= 10 * distinct:
-        return [f"{where} has {distinct} different whole numbers, taken for amounts; data.task: classification if they are classes"]
+        return [
+            f"{where} has {distinct} different whole numbers, taken for amounts; data.task: classification if they are classes"
+        ]
     return []

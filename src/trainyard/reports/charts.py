@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from trainyard.reports.scales import Envelope, Floats, Scale, envelope, fitted, number, spread, tick_label
+from trainyard.reports.scales import Envelope, Floats, Scale, envelope, fitted, fitted_to, number, spread, tick_label
 from trainyard.types import Array
 
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
@@ -49,7 +49,10 @@ class Marker:
 
 @dataclass(frozen=True)
 class LineChart:
-    """What a line chart shows. `log=None` takes a logarithmic axis where the range asks for one; `points` bounds each line."""
+    """What a line chart shows. `log=None` takes a logarithmic axis where the range asks for one; `points` bounds each line.
+
+    `span` is what the x axis shows at least, so that charts beside each other agree.
+    """
 
     title: str
     lines: Sequence[Line]
@@ -57,6 +60,7 @@ class LineChart:
     x_label: str = "step"
     log: bool | None = False
     points: int = 220
+    span: tuple[float, float] | tuple[()] = ()
 
 
 def text(value: object) -> str:
@@ -84,9 +88,9 @@ def line_chart(chart: LineChart, width: float = 420, height: float = 230) -> str
     cut = [envelope(line.x, line.y, chart.points) for line in chart.lines]
     strip = 20 if chart.markers else 6
     left, right, top, bottom = 46.0, width - 70, float(strip), height - 34
-    y_axis = fitted(np.concatenate([np.r_[c.low, c.high] for c in cut] or [np.empty(0)]), bottom, top, chart.log)
-    steps = np.concatenate([line.x for line in chart.lines if len(line.x)] or [np.array([0.0, 1.0])]).astype(np.float64)
-    x_axis = fitted(np.append(steps, [marker.x for marker in chart.markers]), left, right, pad=0.0)
+    y_axis = fitted_to(cut, bottom, top, chart.log)
+    places = [line.x[[0, -1]] for line in chart.lines if len(line.x)] + [[marker.x] for marker in chart.markers]
+    x_axis = fitted(np.concatenate([chart.span, *places]).astype(np.float64), left, right, pad=0.0)
     parts = [*_axes(x_axis, y_axis, chart.x_label)]
     parts += [piece for marker in _apart(chart.markers, x_axis) for piece in _marker(marker, x_axis, top, bottom)]
     parts += [piece for line, points in zip(chart.lines, cut, strict=True) for piece in _curve(line, points, x_axis, y_axis)]
@@ -122,6 +126,8 @@ def _axes(x_axis: Scale, y_axis: Scale, x_label: str, y_label: str = "") -> Iter
         yield f'<text class="tick" x="{x:.1f}" y="{bottom + 17:.1f}" text-anchor="middle">{label}</text>'
     yield f'<path class="axis" d="M{left:.1f} {bottom:.1f}H{right:.1f}"/>'
     yield f'<text class="label" x="{(left + right) / 2:.1f}" y="{bottom + 31:.1f}" text-anchor="middle">{text(x_label)}</text>'
+    if y_axis.log:
+        yield f'<text class="label" x="{left - 7:.1f}" y="{bottom + 31:.1f}" text-anchor="end">log</text>'
     if y_label:
         y = (top + bottom) / 2
         yield _upright(y_label, y)
@@ -206,7 +212,7 @@ def heat_map(labels: Sequence[Any], matrix: Sequence[Sequence[int]], title: str)
     parts.append(f'<rect class="frame" x="{left:.1f}" y="{top:.1f}" width="{side:.1f}" height="{side:.1f}"/>')
     right = int(np.trace(counts))
     desc = f"{right} of {int(counts.sum())} rows lie on the diagonal. {_confusions(counts, labels)}"
-    width = left + side + (26 if slanted else 4)
+    width = left + side + (6 + 4.8 * len(names[-1]) if slanted else 4)
     return _svg("heat", (round(width, 1), round(top + side + 4, 1)), (title, desc), parts)
 
 

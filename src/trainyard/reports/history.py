@@ -47,18 +47,24 @@ def best_marker(run: RunFiles) -> list[Marker]:
     best = part(run.result, "best")
     if not isinstance(best.get("step"), int):
         return []
-    return [Marker(best["step"], "best", f"best model at step {best['step']}: {best.get('metric')} {number(best.get('value'))}")]
+    return [
+        Marker(
+            best["step"], "best", f"best model at step {number(best['step'])}: {best.get('metric')} {number(best.get('value'))}"
+        )
+    ]
 
 
 def markers(run: RunFiles) -> list[Marker]:
     """The best step, the resumes, and the events of the run."""
     found = best_marker(run)
     for attempt in run.attempts[1:]:
-        found.append(Marker(attempt.from_step, "resume", f"attempt {attempt.number} resumed from step {attempt.from_step}"))
+        found.append(
+            Marker(attempt.from_step, "resume", f"attempt {attempt.number} resumed from step {number(attempt.from_step)}")
+        )
     for record in run.records:
         if record["kind"] == "event" and record.get("name") not in _UNMARKED:
             step = journal.last_step(record)
-            found.append(Marker(step, _KINDS.get(str(record.get("name")), "event"), f"step {step}: {told(record)}"))
+            found.append(Marker(step, _KINDS.get(str(record.get("name")), "event"), f"step {number(step)}: {told(record)}"))
     return sorted(found, key=lambda marker: marker.x)
 
 
@@ -70,7 +76,7 @@ def told(record: Record) -> str:
 
 
 def _brief(value: Any) -> str:
-    shown = number(value)
+    shown = f"{value:.6g}" if isinstance(value, float) else str(value)
     return shown if len(shown) <= 80 else f"{shown[:79]}…"
 
 
@@ -80,7 +86,7 @@ def loss_chart(data: Mapping[str, Series], marks: Sequence[Marker]) -> LineChart
     lines = [Line("train", *trained, "train")] if trained else []
     if "val_loss" in data:
         lines.append(Line("validation", *data["val_loss"], "val"))
-    return LineChart("Loss", lines, marks, log=None) if lines else None
+    return LineChart("Loss", lines, marks, log=None, span=span(data)) if lines else None
 
 
 def other_charts(data: Mapping[str, Series], marks: Sequence[Marker]) -> list[LineChart]:
@@ -93,8 +99,13 @@ def other_charts(data: Mapping[str, Series], marks: Sequence[Marker]) -> list[Li
         kind = "val" if name in validated else "train" if name.startswith("train_") else "other"
         shown = marks if kind == "val" or name == "learning_rate" else ()
         log = None if name in _MAYBE_LOG or name.endswith("loss") else False
-        charts.append(LineChart(title(name), [Line(title(name), *data[name], kind)], shown, log=log, points=160))
+        charts.append(LineChart(title(name), [Line(title(name), *data[name], kind)], shown, log=log, points=160, span=span(data)))
     return charts
+
+
+def span(data: Mapping[str, Series]) -> tuple[float, float]:
+    """From the start of the run to its last step."""
+    return 0.0, float(max((steps[-1] for steps, _ in data.values() if len(steps)), default=1))
 
 
 def constant(points: Series) -> bool:

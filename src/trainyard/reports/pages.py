@@ -57,7 +57,7 @@ def headline(run: RunFiles) -> Section:
 
 def _evaluated(result: Json, best: Json) -> str:
     if result.get("evaluated") == "best" and "step" in best:
-        return f"of the best model, step {best['step']} ({best.get('metric')} {number(best.get('value'))})"
+        return f"of the best model, step {number(best['step'])} ({best.get('metric')} {number(best.get('value'))})"
     return "of the final model" if result.get("evaluated") else ""
 
 
@@ -93,7 +93,7 @@ def curves(run: RunFiles) -> Section | None:
         "loss": loss and Markup(charts.line_chart(loss, 920, 320)),
         "loss_narrow": loss and Markup(charts.line_chart(loss, 380, 270)),
         "others": [(chart.title, Markup(charts.line_chart(chart))) for chart in history.other_charts(data, stars)],
-        "constant": [f"{history.title(name)} {number(float(data[name][1][0]))}" for name in constant],
+        "constant": [f"{history.title(name)} {data[name][1][0]:.6g}" for name in constant],
         "markers": [(Markup(charts.symbol(mark.kind)), mark.text) for mark in marks[:40]],
         "more_markers": max(0, len(marks) - 40),
         "single": "loss" in data,
@@ -113,6 +113,7 @@ def _evaluation(split: str, tables: Json, *, first: bool) -> Section:
         "rows": number(tables.get("rows", 0)),
         "metrics": [(history.title(metric), number(value)) for metric, value in numbers(part(tables, "metrics")).items()],
         "confusion": None,
+        "broad": False,
         "scatter": None,
         "classes": None,
         "more_classes": 0,
@@ -121,7 +122,7 @@ def _evaluation(split: str, tables: Json, *, first: bool) -> Section:
     confusion, points = part(tables, "confusion"), part(tables, "scatter")
     if confusion:
         chart = charts.heat_map(confusion["labels"], confusion["matrix"], f"Confusion matrix, {name.lower()} split")
-        made["confusion"] = Markup(chart)
+        made |= {"confusion": Markup(chart), "broad": len(confusion["labels"]) > 16}
     if points:
         target = str(tables.get("target", "value"))
         title = f"Predicted against true {target}, {name.lower()} split"

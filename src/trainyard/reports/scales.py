@@ -43,7 +43,7 @@ def envelope(x: Array, y: Array, buckets: int) -> Envelope:
 
 @dataclass(frozen=True)
 class Scale:
-    """Maps values onto pixels; `first` and `last` are the pixels of `low` and `high`."""
+    """Maps values onto pixels; `first` and `last` are those of `low` and `high`, beyond which a value is drawn at the edge."""
 
     low: float
     high: float
@@ -52,9 +52,9 @@ class Scale:
     log: bool = False
 
     def __call__(self, value: float) -> float:
-        low, high = self.low, self.high
+        low, high, value = self.low, self.high, min(max(value, self.low), self.high)
         if self.log:
-            low, high, value = math.log10(low), math.log10(high), math.log10(max(value, self.low))
+            low, high, value = math.log10(low), math.log10(high), math.log10(value)
         return self.first + (value - low) / (high - low) * (self.last - self.first)
 
     def ticks(self, count: int = 5) -> list[tuple[float, str]]:
@@ -64,18 +64,30 @@ class Scale:
         return [(value, tick_label(value, float(step))) for value in values]
 
 
-def fitted(values: Array, first: float, last: float, log: bool | None = False, pad: float = 0.05) -> Scale:
-    """The scale that shows all finite values; `log=None` decides by their range. Without values: 0 to 1."""
+def fitted(values: Array, first: float, last: float, log: bool = False, pad: float = 0.05) -> Scale:
+    """The scale that shows all finite values, which are above 0 for `log`. Without values: 0 to 1."""
     real = values[np.isfinite(values)]
     if len(real) == 0:
         return Scale(0.0, 1.0, first, last)
     low, high = float(real.min()), float(real.max())
-    if log or (log is None and low > 0 and high / low > LOG_FROM):
+    if log:
         margin = (high / low) ** pad if high > low else 1.5
         return Scale(low / margin, high * margin, first, last, log=True)
     flat = high - low <= 1e-9 * max(abs(low), abs(high))
     margin = (abs(low) * 0.1 or 1.0) if flat else (high - low) * pad
     return Scale(low - margin, high + margin, first, last)
+
+
+def fitted_to(cut: Sequence[Envelope], first: float, last: float, log: bool | None) -> Scale:
+    """The scale for some series: all their means, but of their bands only what rare spikes do not blow up."""
+    means = np.concatenate([series.mean for series in cut] or [np.empty(0)])
+    lows = [np.nanquantile(series.low, 0.05) for series in cut if np.isfinite(series.low).any()]
+    highs = [np.nanquantile(series.high, 0.95) for series in cut if np.isfinite(series.high).any()]
+    real = means[np.isfinite(means)]
+    if log is None:
+        log = len(real) > 0 and bool(real.min() > 0 and real.max() / real.min() > LOG_FROM)
+    values = np.concatenate([real, lows, highs])
+    return fitted(values[values > 0] if log else values, first, last, log)
 
 
 def linear_ticks(low: float, high: float, count: int) -> list[float]:

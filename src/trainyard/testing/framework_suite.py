@@ -101,7 +101,9 @@ class FrameworkSuite:
         assert max(made, default=0) - start["from_step"] < 1024, "more steps were lost than the loop may keep unread"
         self._assert_same(run, uninterrupted)
 
-    def test_killed_three_times_it_ends_with_the_same_bits(self, config_file: Path, uninterrupted: RunDir, tmp_path: Path) -> None:
+    def test_killed_three_times_it_ends_with_the_same_bits(
+        self, config_file: Path, uninterrupted: RunDir, tmp_path: Path
+    ) -> None:
         spawn("step", 9, str(config_file), str(tmp_path), folder=config_file.parent)
         (run,) = all_runs(tmp_path)
         for phase, count in (("evaluation", 1), ("commit", 2)):

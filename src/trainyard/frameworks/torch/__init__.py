@@ -127,7 +127,7 @@ class TorchFramework:
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise ModelError(f"model {job.config.model.type}: it has no parameters to train")
         self._try(model)
-        return model  # type: ignore[no-any-return]
+        return model
 
     def _try(self, model: torch.nn.Module) -> None:
         """Feeds the model one sample of the data, so that a misfit is found here and not as a traceback of step 1."""
@@ -168,6 +168,6 @@ def _pin(job: Job) -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS is not deterministic
     torch.set_num_threads(job.threads)
     torch.use_deterministic_algorithms(True, warn_only=job.config.training.determinism != "bitwise")
-    torch.utils.deterministic.fill_uninitialized_memory = False  # it costs time, and we read no such memory
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # it costs time, and we read no such memory
     torch.backends.cudnn.benchmark = False
     torch.manual_seed(stream_seed(job.config.experiment.seed, INIT))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
 from trainyard.config.schema import TrainingConfig
 
-_CLASSES: dict[str, type[torch.optim.Optimizer]] = {
+_CLASSES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
     "adam": torch.optim.Adam,
     "sgd": torch.optim.SGD,
@@ -26,7 +27,10 @@ def build_optimizer(
     config: TrainingConfig, parameters: Iterable[torch.nn.Parameter], device: torch.device
 ) -> torch.optim.Optimizer:
     """The optimizer that `training.optimizer` names."""
-    options = {key: tuple(value) if isinstance(value, list) else value for key, value in config.optimizer.params.items()}
+    options: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in config.optimizer.params.items()
+    }
     name = config.optimizer.type
-    fused = {"fused": True} if name in _FUSED and device.type in ("cpu", "cuda") and not options.get("amsgrad") else {}
-    return _CLASSES[name](parameters, lr=config.learning_rate, weight_decay=config.weight_decay, **fused, **options)
+    if name in _FUSED and device.type in ("cpu", "cuda"):
+        options["fused"] = True
+    return _CLASSES[name](parameters, lr=config.learning_rate, weight_decay=config.weight_decay, **options)

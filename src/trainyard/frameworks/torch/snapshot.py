@@ -34,7 +34,7 @@ _DTYPES = {
 def named_buffer(name: str, tensor: torch.Tensor) -> NamedBuffer:
     """A tensor's bytes, on the host; a tensor that lies there already is not copied."""
     flat = tensor.detach().to("cpu").contiguous().reshape(-1)
-    return NamedBuffer(name, _DTYPES[tensor.dtype], tuple(tensor.shape), memoryview(flat.view(torch.uint8).numpy()))
+    return NamedBuffer(name, _DTYPES[tensor.dtype], tuple(tensor.shape), memoryview(flat.view(torch.uint8).numpy().data))
 
 
 class TrainingState:

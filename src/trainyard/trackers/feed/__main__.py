@@ -6,7 +6,6 @@ Exit status: 0 everything is sent; 1 not everything; 2 what the user gave (optio
 from __future__ import annotations
 
 import fcntl
-import importlib
 import logging
 import os
 import select
@@ -18,6 +17,7 @@ from typing import Any, BinaryIO
 
 from pydantic import ValidationError
 
+from trainyard.core import registry
 from trainyard.errors import InputError
 from trainyard.trackers.base import Tracker
 from trainyard.trackers.feed.card import expanded, read_run, without_secrets
@@ -100,21 +100,12 @@ def connect(name: str, options: dict[str, Any]) -> Tracker:
     Raises:
         InputError: there is no such tracker, it is not installed, or its options are wrong.
     """
-    adapter = _adapter(name)
+    adapter: type[Tracker] = registry.adapter("tracker", name)
     try:
         params = adapter.Params.model_validate(expanded(options), strict=False)
     except ValidationError as error:
         raise InputError(f"tracking.{name}: {error}") from error
     return adapter(params)
-
-
-def _adapter(name: str) -> type[Tracker]:
-    try:
-        registry = importlib.import_module("trainyard.core.registry")
-    except ModuleNotFoundError:  # TO BE REMOVED by the lead when core/registry.py is there
-        module = importlib.import_module(f"trainyard.trackers.{name}")
-        return getattr(module, f"{name.title().replace('_', '')}Tracker")  # type: ignore[no-any-return]
-    return registry.adapter("tracker", name)  # type: ignore[no-any-return]
 
 
 def feed(feeder: Feeder, training: Training, options: dict[str, Any]) -> int:

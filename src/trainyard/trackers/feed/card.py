@@ -13,14 +13,14 @@ from trainyard.errors import InputError
 from trainyard.reports.redact import redacted
 from trainyard.trackers.base import RunCard
 
-# Tag -> where the manifest has it, the first that is there.
+# Tag -> dotted key in the manifest; what a manifest lacks is left out.
 TAGS = {
-    "trainyard.config_hash": ("config_hash",),
-    "trainyard.computation_hash": ("computation_hash",),
-    "trainyard.seed": ("seed",),
-    "trainyard.data_hash": ("data_hash", "data.hash"),
-    "trainyard.git_commit": ("git_commit", "code.git.commit", "code.commit"),
-    "trainyard.parent_run": ("parent_run",),
+    "trainyard.config_hash": "config_hash",
+    "trainyard.computation_hash": "computation_hash",
+    "trainyard.seed": "seed",
+    "trainyard.data_hash": "data.hash",
+    "trainyard.code_hash": "code.hash",
+    "trainyard.git_commit": "code.git.commit",
 }
 
 
@@ -64,10 +64,9 @@ def _tracker(entry: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 def _tags(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     flat = dict(_flat("", manifest))
-    for tag, places in TAGS.items():
-        found = next((flat[place] for place in places if flat.get(place, "null") != "null"), None)
-        if found is not None:
-            yield tag, found
+    for tag, key in TAGS.items():
+        if key in flat:
+            yield tag, flat[key]
 
 
 def _flat(path: str, value: Any) -> Iterator[tuple[str, str]]:

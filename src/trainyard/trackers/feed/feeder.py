@@ -58,8 +58,8 @@ class Feeder:
         if self.state.ended:
             self._send_artifacts(tracker)
         tracker.close(status)
-        self.state.closed = status
-        self.failed("")
+        self.state.closed, self.state.error = status, ""
+        self.state.save(self._file)
 
     def failed(self, error: str) -> None:
         """Remembers why it did not work. The tracker is opened anew next time, as only it knows what has arrived."""

@@ -1,0 +1,186 @@
+"""Progress for people, as a bar, and for clouds, as plain lines.
+
+A plain line is `trainyard` and pairs that `(?P<name>[a-z0-9_]+)=(?P<value>\\S+)` finds; values hold no white space.
+The format is fixed: what is added later comes as further pairs, or as lines with another `event`.
+
+    trainyard event=start step=0/900 run=20260102-101112-0a1b2c experiment=digits attempt=1 steps_per_epoch=45
+    trainyard step=100/900 epoch=2.22 train_loss=0.1234 learning_rate=0.001 samples_per_second=51234 eta_seconds=12
+    trainyard step=100/900 val_loss=0.2345 val_accuracy=0.9611
+    trainyard event=best step=100/900 metric=val_loss value=0.2345
+    trainyard event=end step=900/900 status=completed test_accuracy=0.9778
+
+So `train_loss=(\\S+)` is the training loss, and `step=(\\d+)` the step. Numbers are written in Python's way, with
+`nan`, `inf` and `-inf` where there is no number.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, TextIO
+
+from trainyard.callbacks.base import Callback, RunView
+
+LINE_SECONDS = 1.0  # at most one line of training metrics in this time
+DRAW_SECONDS = 0.2  # at most one redrawing of the bar in this time: it costs about a millisecond
+_FORMATS = {"epoch": ".2f", "samples_per_second": ".0f"}
+
+
+class Progress(Callback):
+    """A callback that shows how far the training is."""
+
+    def close(self) -> None:
+        """Gives the terminal back, however the training ended; may be called twice."""
+
+
+def progress(stream: TextIO) -> Progress:
+    """A bar where `stream` is a terminal, else plain lines."""
+    return RichProgress(stream) if stream.isatty() else PlainProgress(stream)
+
+
+def line(place: Mapping[str, Any], values: Mapping[str, Any]) -> str:
+    """One plain line: the pairs of `place`, then those of `values` that are not named there."""
+    pairs = {**place, **values, **place}
+    return " ".join(["trainyard", *(f"{_name(name)}={_value(name, value)}" for name, value in pairs.items())])
+
+
+def _name(name: str) -> str:
+    return re.sub(r"[^a-z0-9_]+", "_", name.lower()) or "_"
+
+
+def _value(name: str, value: Any) -> str:
+    text = format(value, _FORMATS.get(name, ".6g")) if isinstance(value, float) else str(value)
+    return re.sub(r"\s+", "_", text.strip()) or "-"
+
+
+class _Clock:
+    """How long it will take yet, by the steps that this attempt made so far."""
+
+    def __init__(self, run: RunView) -> None:
+        self._run = run
+        self._began = time.monotonic()
+
+    def seconds_left(self, step: int) -> float:
+        """Seconds; 0 before the first step."""
+        done = step - self._run.start_step
+        return (time.monotonic() - self._began) / done * (self._run.total_steps - step) if done > 0 else 0.0
+
+
+class PlainProgress(Progress):
+    """One line for each thing that happens, and at most one a second for the training metrics."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._next = 0.0
+        self._step = self._total = 0
+        self._held: Mapping[str, float] | None = None  # what was not printed, as it came too soon
+
+    def on_start(self, run: RunView) -> None:
+        self._clock, self._total, self._step = _Clock(run), run.total_steps, run.start_step
+        place = {"run": run.run_id, "experiment": run.experiment, "attempt": run.attempt}
+        self._print("start", {**place, "steps_per_epoch": run.steps_per_epoch})
+
+    def on_log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._step, self._held = step, metrics
+        if (now := time.monotonic()) >= self._next:
+            self._next = now + LINE_SECONDS
+            self._release()
+
+    def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._step = step
+        self._print("", metrics)
+
+    def on_event(self, step: int, name: str, detail: Mapping[str, Any]) -> None:
+        self._step = step
+        self._print(name, detail)
+
+    def on_end(self, status: str, metrics: Mapping[str, float]) -> None:
+        self._release()
+        self._print("end", {"status": status, **metrics})
+
+    def _release(self) -> None:
+        """Prints the training metrics that are held back."""
+        if self._held is not None:
+            self._print("", {**self._held, "eta_seconds": round(self._clock.seconds_left(self._step))})
+            self._held = None
+
+    def _print(self, event: str, values: Mapping[str, Any]) -> None:
+        named = {"event": event} if event else {}
+        self._stream.write(line({**named, "step": f"{self._step}/{self._total}"}, values) + "\n")
+        self._stream.flush()
+
+
+class RichProgress(Progress):
+    """A bar with loss, rate and time left; under it the last evaluation, above it what happened."""
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console, Group
+        from rich.live import Live
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+        from rich.progress import Progress as Bar
+        from rich.text import Text
+
+        self._console = Console(file=stream, highlight=False)
+        columns = (BarColumn(bar_width=None), MofNCompleteColumn(), TextColumn("{task.fields[facts]}"))
+        self._bar = Bar(*columns, console=self._console, expand=True)
+        self._last = Text("no evaluation yet", style="dim", no_wrap=True, overflow="ellipsis")
+        self._live = Live(
+            Group(self._bar, self._last),
+            console=self._console,
+            auto_refresh=False,  # a thread that redraws would take the interpreter from the loop whenever it likes
+            redirect_stdout=sys.stdout.isatty(),
+            redirect_stderr=sys.stderr.isatty(),
+        )
+        self._next = 0.0
+        self._step = 0
+        self._metrics: Mapping[str, float] = {}
+
+    def on_start(self, run: RunView) -> None:
+        self._clock, self._step = _Clock(run), run.start_step
+        how = f", attempt {run.attempt}, from step {run.start_step}" if run.attempt > 1 else ""
+        self._console.print(f"{run.experiment}: run {run.run_id}{how}", style="bold", markup=False)
+        self._task = self._bar.add_task("", total=run.total_steps, completed=run.start_step, facts="")
+        self._live.start()
+        self._console.show_cursor(True)  # a second Ctrl-C ends the process at once: nobody would bring it back
+        self._draw()
+
+    def on_log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._step, self._metrics = step, metrics
+        if time.monotonic() >= self._next:
+            self._draw()
+
+    def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._step = step
+        self._last.plain = f"step {step}: " + "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        self._draw()
+
+    def on_event(self, step: int, name: str, detail: Mapping[str, Any]) -> None:
+        facts = (f"{value:.4g}" if isinstance(value, float) else str(value) for value in detail.values())
+        self._console.print(" ".join([f"step {step}: {name.replace('_', ' ')}", *facts]), markup=False)
+
+    def on_end(self, status: str, metrics: Mapping[str, float]) -> None:  # noqa: ARG002 - the table of results shows them
+        self._draw()
+        self.close()
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def _draw(self) -> None:
+        self._bar.update(self._task, completed=self._step, facts="  ".join(self._facts()))
+        self._live.refresh()
+        self._next = time.monotonic() + DRAW_SECONDS
+
+    def _facts(self) -> Iterator[str]:
+        if "train_loss" in self._metrics:
+            yield f"loss {self._metrics['train_loss']:.4g}"
+        if "samples_per_second" in self._metrics:
+            yield f"{self._metrics['samples_per_second']:,.0f} samples/s"
+        yield f"{_hours(self._clock.seconds_left(self._step))} left"
+
+
+def _hours(seconds: float) -> str:
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"

@@ -1,0 +1,38 @@
+"""The data sets that ship inside scikit-learn: nothing is downloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from pydantic import BaseModel
+
+from trainyard.config.schema import DataConfig, Section
+from trainyard.datasets.base import DataBundle
+from trainyard.datasets.table import Table
+from trainyard.datasets.tabular import build, refuse_paths
+from trainyard.require import require
+
+
+class SklearnParams(Section):
+    """There are no options."""
+
+
+class SklearnDataset:
+    """One of scikit-learn's own data sets, its target in a column `target`: class numbers, or values for diabetes."""
+
+    names: ClassVar[Sequence[str]] = ("digits", "iris", "wine", "breast_cancer", "diabetes")
+    Params: ClassVar[type[BaseModel]] = SklearnParams
+
+    def __init__(self, config: DataConfig, params: BaseModel) -> None:
+        assert isinstance(params, SklearnParams)
+        refuse_paths(config)
+        self._config = config
+        self._library = require("sklearn.datasets", "tabular")
+
+    def load(self) -> DataBundle:
+        """Rows are divided as `data.split` says; see `Dataset.load`."""
+        name = self._config.type
+        bunch = getattr(self._library, f"load_{name}")()
+        columns = {str(feature): bunch.data[:, i] for i, feature in enumerate(bunch.feature_names)}
+        return build({"train": Table({**columns, "target": bunch.target}, source=name)}, self._config, known=True)

@@ -1,0 +1,137 @@
+"""From tables to what a run trains on: check, split, prepare, check again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+from trainyard.config.schema import DataConfig
+from trainyard.datasets import checks
+from trainyard.datasets.arrays import Arrays
+from trainyard.datasets.base import DataBundle
+from trainyard.datasets.preparation import fit
+from trainyard.datasets.splitting import Rows, fractions, split_rows
+from trainyard.datasets.table import Table, kind_of
+from trainyard.datasets.target import Target, class_indices, inspect, labels_in
+from trainyard.errors import DataError
+from trainyard.types import SPLITS, DataInfo, SplitName
+
+Tables = Mapping[SplitName, Table]
+
+
+class Reader(Protocol):
+    """Reads one file; the columns in `text` are text, whatever they look like."""
+
+    def __call__(self, path: str, text: Collection[str] = ()) -> Table: ...
+
+
+def given_paths(config: DataConfig) -> dict[SplitName, str]:
+    """The files of the config by split; one file that is to be divided stands under `train`.
+
+    Raises:
+        DataError: there is no file, or `path` and `train_path` are both given.
+    """
+    paths: dict[SplitName, str | None] = {"train": config.train_path, "val": config.val_path, "test": config.test_path}
+    if config.path is not None:
+        if any(path is not None for path in paths.values()):
+            raise DataError("data: path is one file that is to be divided; give it, or train_path with val_path and test_path")
+        return {"train": config.path}
+    if config.train_path is None:
+        raise DataError(f"data: type {config.type!r} reads files; give data.path, or data.train_path")
+    return {name: path for name, path in paths.items() if path is not None}
+
+
+def refuse_paths(config: DataConfig) -> None:
+    """For data that comes from no file.
+
+    Raises:
+        DataError: the config gives a path.
+    """
+    for name in ("path", "train_path", "val_path", "test_path"):
+        if getattr(config, name) is not None:
+            raise DataError(f"data.{name}: {config.type!r} reads no file; leave it out, or give data.type: csv, parquet or npz")
+
+
+def load_files(config: DataConfig, read: Reader) -> DataBundle:
+    """Reads the files of the config, each in the types of the training file, and builds what a run trains on."""
+    paths = given_paths(config)
+    train = read(paths["train"])
+    text = [name for name, values in train.columns.items() if kind_of(values) == "text"]
+    tables: dict[SplitName, Table] = {"train": train}
+    for name in SPLITS[1:]:
+        if name in paths:
+            tables[name] = read(paths[name], text)
+    return build(tables, config)
+
+
+def given_splits(tables: Collection[SplitName], config: DataConfig) -> set[SplitName]:
+    """The splits for which no rows are cut off the training rows.
+
+    One source is divided in three. With sources of their own, only what is missing for validation is cut, and a test
+    split only where `data.split.test` is set in so many words.
+    """
+    given: set[SplitName] = set(tables)
+    separate = config.train_path is not None or len(given) > 1
+    if separate and "test" not in config.split.model_fields_set:
+        given.add("test")
+    return given
+
+
+def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBundle:
+    """Checks, splits and prepares.
+
+    Args:
+        tables: the rows of each split that has a source of its own; `train` is there always.
+        known: the data set is a well-known one, whose columns need no check for oddities.
+
+    Raises:
+        DataError: what is wrong, where, and what to do.
+    """
+    train = tables["train"]
+    for table in tables.values():
+        if not len(table):
+            raise DataError(f"{table.source}: there are columns, but no rows")
+    names = checks.feature_columns(train, config)
+    task, warnings = inspect(train, config)
+    for table in tables.values():
+        checks.refuse_bad_cells(table, names, config)
+    given = given_splits(tables, config)
+    target, rows, more = _divide(train, config, Target(config.target, task), fractions(config.split, given))
+    parts: dict[SplitName, Table] = {name: train.take(ids) for name, ids in rows.items()}
+    parts |= {name: table for name, table in tables.items() if name != "train"}
+    preparation = fit(parts["train"], names, target, config)
+    splits = {name: Arrays(preparation.features(parts[name]), target.encode(parts[name])) for name in SPLITS if name in parts}
+    warnings += more + _unused_shares(tables, config) + checks.repeated_rows(splits, separate_files=len(tables) > 1)
+    if not known:
+        warnings += checks.odd_columns(parts["train"], names, splits["train"].targets)
+    return DataBundle(
+        info=_info(preparation.feature_names, target),
+        splits=dict(splits),
+        preparation=preparation,
+        rows=rows if len(tables) == 1 else {},
+        warnings=warnings,
+    )
+
+
+def _divide(table: Table, config: DataConfig, target: Target, shares: tuple[float, float]) -> tuple[Target, Rows, list[str]]:
+    val, test = shares
+    if target.task == "regression":
+        return target, split_rows(table, config.split, val, test, None), []
+    values = table.column(config.target)
+    labels = labels_in(values)
+    codes = class_indices(values, labels)
+    rows = split_rows(table, config.split, val, test, codes)
+    checks.refuse_untrained_classes(table, rows, codes, labels, config)
+    divided = len(rows) > 1
+    return Target(config.target, target.task, labels), rows, checks.single_rows(codes, labels, config) if divided else []
+
+
+def _unused_shares(tables: Collection[SplitName], config: DataConfig) -> list[str]:
+    """A share that is set but has no effect is said."""
+    unused = [name for name in ("val", "test") if name in tables and name in config.split.model_fields_set]
+    return [f"data.split.{name} is not used: the {name} rows are given" for name in unused]
+
+
+def _info(feature_names: list[str], target: Target) -> DataInfo:
+    outputs = 1 if target.classes is None else len(target.classes)
+    return DataInfo(target.task, (len(feature_names),), outputs, target.classes, feature_names, target.name)

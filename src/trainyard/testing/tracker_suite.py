@@ -1,0 +1,218 @@
+"""The contract suite of trackers: whatever dies in between, each value arrives once.
+
+    class TestMine(TrackerSuite):
+        def make(self, place: Path) -> Tracker:
+            return MineTracker(MineTracker.Params(url=...))
+
+        def points(self, place: Path, run: RunCard) -> Stored:
+            return {...}            # as the outside place itself tells it, not through the adapter
+
+What is asked of an adapter stands in `trackers/base.py`. A process that died is played by a new object onto the same
+place: the adapter must keep nothing in memory that a new one would lack.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from trainyard.trackers.base import Histogram, Point, RunCard, Tracker
+
+Stored: TypeAlias = Mapping[str, Sequence[tuple[int, float]]]
+
+NOW = 1_700_000_000.0
+
+
+def card(run_dir: Path, run_id: str = "20260101-120000-abc123") -> RunCard:
+    """A run to tell a tracker of; its params go beyond what a single call of many trackers takes."""
+    params = {f"model.params.p{index}": str(index) for index in range(150)} | {"training.loss": "x" * 9000, "data.path": "null"}
+    tags = {"trainyard.config_hash": "c0ffee", "trainyard.git_commit": "0123abc"}
+    return RunCard(run_id, "suite", run_dir, params, tags)
+
+
+def line(metric: str, first: int, last: int) -> list[Point]:
+    """Points of one metric at the steps `first` to `last`; the value is half the step."""
+    return [Point(metric, step, step / 2, NOW + step) for step in range(first, last + 1)]
+
+
+class TrackerSuite:
+    """Subclass it in a test module of the adapter."""
+
+    def make(self, place: Path) -> Tracker:
+        """A new tracker object; those made with one `place` (an empty folder at first) lead to the same outside place."""
+        raise NotImplementedError
+
+    def points(self, place: Path, run: RunCard) -> Stored:
+        """What the outside place holds of the run: for each metric its (step, value), sorted by step, doubles included.
+
+        Infinite values may have become very large ones, NaN must be NaN.
+        """
+        raise NotImplementedError
+
+    def histograms(self, place: Path, run: RunCard) -> Mapping[str, Sequence[tuple[int, Sequence[float]]]]:
+        """For each histogram its (step, counts); to be given where the adapter wants histograms."""
+        raise NotImplementedError
+
+    def texts(self, place: Path, run: RunCard) -> Mapping[str, str]:
+        """The params and tags that the outside place holds of the run."""
+        raise NotImplementedError
+
+    def artifact(self, place: Path, run: RunCard, name: str) -> bytes | None:
+        """The content of a file that was sent, None if there is none; to be given where `keeps_artifacts`."""
+        raise NotImplementedError
+
+    keeps_artifacts = True
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Path:
+        folder = tmp_path / "place"
+        folder.mkdir()
+        return folder
+
+    @pytest.fixture
+    def run(self, tmp_path: Path) -> RunCard:
+        folder = tmp_path / "run"
+        folder.mkdir()
+        return card(folder)
+
+    def test_a_new_run_holds_nothing(self, place: Path, run: RunCard) -> None:
+        assert dict(self.make(place).open(run)) == {}
+
+    def test_points_arrive_as_they_were_sent(self, place: Path, run: RunCard) -> None:
+        tracker = self.make(place)
+        tracker.open(run)
+        tracker.log([*line("train_loss", 1, 3), *line("val_f1", 2, 2)])
+        assert self.points(place, run) == {"train_loss": [(1, 0.5), (2, 1.0), (3, 1.5)], "val_f1": [(2, 1.0)]}
+
+    def test_points_are_there_when_log_returns(self, place: Path, run: RunCard) -> None:
+        tracker = self.make(place)
+        tracker.open(run)
+        for last in (1, 2):
+            tracker.log(line("train_loss", last, last))
+            assert len(self.points(place, run)["train_loss"]) == last
+
+    def test_a_batch_may_be_large(self, place: Path, run: RunCard) -> None:
+        tracker = self.make(place)
+        tracker.open(run)
+        tracker.log(line("train_loss", 1, 2500))
+        assert [step for step, _ in self.points(place, run)["train_loss"]] == list(range(1, 2501))
+
+    def test_nan_and_infinity_are_taken(self, place: Path, run: RunCard) -> None:
+        tracker = self.make(place)
+        tracker.open(run)
+        tracker.log([Point("loss", step, value, NOW) for step, value in enumerate([math.nan, math.inf, -math.inf, 1.0])])
+        values = [value for _, value in self.points(place, run)["loss"]]
+        assert math.isnan(values[0])
+        assert values[1] > 1e300
+        assert values[2] < -1e300
+        assert values[3] == 1.0
+        assert self.make(place).open(run) == {"loss": 3}
+
+    @pytest.mark.parametrize("name", ["top 5 (val)", "f1@10", "group/loss", "précision", "_x41_"])
+    def test_any_metric_name_is_taken_and_told_again(self, place: Path, run: RunCard, name: str) -> None:
+        tracker = self.make(place)
+        tracker.open(run)
+        tracker.log(line(name, 1, 2))
+        assert self.make(place).open(run) == {name: 2}
+
+    def test_open_finds_the_run_again(self, place: Path, run: RunCard) -> None:
+        first = self.make(place)
+        first.open(run)
+        first.log([*line("train_loss", 1, 30), *line("val_loss", 0, 20)])
+        second = self.make(place)
+        assert second.open(run) == {"train_loss": 30, "val_loss": 20}
+        second.log(line("train_loss", 31, 40))
+        assert len(self.points(place, run)["train_loss"]) == 40
+
+    def test_open_may_be_repeated(self, place: Path, run: RunCard) -> None:
+        tracker = self.make(place)
+        tracker.open(run)
+        tracker.log(line("train_loss", 1, 3))
+        assert tracker.open(run) == {"train_loss": 3}
+        tracker.log(line("train_loss", 4, 4))
+        assert len(self.points(place, run)["train_loss"]) == 4
+
+    def test_nothing_is_sent_twice_after_a_crash_between_sending_and_remembering(self, place: Path, run: RunCard) -> None:
+        sent = line("train_loss", 1, 100)
+        first = self.make(place)
+        first.open(run)
+        first.log(sent[:60])
+        second = self.make(place)
+        held = second.open(run)
+        second.log([point for point in sent if point.step > held.get(point.metric, -1)])
+        assert [step for step, _ in self.points(place, run)["train_loss"]] == list(range(1, 101))
+
+    def test_runs_are_told_apart(self, place: Path, run: RunCard, tmp_path: Path) -> None:
+        (tmp_path / "other").mkdir()
+        other = card(tmp_path / "other", run_id="20260101-120000-def456")
+        for each, last in ((run, 5), (other, 7)):
+            tracker = self.make(place)
+            assert dict(tracker.open(each)) == {}
+            tracker.log(line("train_loss", 1, last))
+        assert (len(self.points(place, run)["train_loss"]), len(self.points(place, other)["train_loss"])) == (5, 7)
+
+    def test_params_and_tags_are_there(self, place: Path, run: RunCard) -> None:
+        self.make(place).open(run)
+        texts = self.texts(place, run)
+        assert texts["model.params.p149"] == "149"
+        assert texts["training.loss"].startswith("xxxx")
+        assert texts["trainyard.config_hash"] == "c0ffee"
+        assert texts["trainyard.run_id"] == run.run_id
+
+    def test_changed_params_do_not_keep_a_run_from_being_opened(self, place: Path, run: RunCard) -> None:
+        self.make(place).open(run)
+        changed = run._replace(params={**run.params, "model.params.p0": "changed", "model.params.new": "1"})
+        assert dict(self.make(place).open(changed)) == {}
+
+    @pytest.mark.parametrize("status", ["completed", "failed", "preempted", "interrupted"])
+    def test_a_closed_run_may_be_opened_again(self, place: Path, run: RunCard, status: str) -> None:
+        first = self.make(place)
+        first.open(run)
+        first.log(line("train_loss", 1, 3))
+        first.close(status)
+        second = self.make(place)
+        assert second.open(run) == {"train_loss": 3}
+        second.log(line("train_loss", 4, 4))
+        second.close("completed")
+        assert len(self.points(place, run)["train_loss"]) == 4
+
+    def test_an_artifact_sent_again_replaces(self, place: Path, run: RunCard) -> None:
+        tracker = self.make(place)
+        tracker.open(run)
+        file = run.run_dir / "made.html"
+        for content in (b"first", b"second"):
+            file.write_bytes(content)
+            tracker.log_artifact(file, "report.html")
+        if self.keeps_artifacts:
+            assert self.artifact(place, run, "report.html") == b"second"
+
+    def test_a_folder_sent_again_replaces(self, place: Path, run: RunCard) -> None:
+        tracker = self.make(place)
+        tracker.open(run)
+        folder = run.run_dir / "models"
+        (folder / "deep").mkdir(parents=True)
+        for old, new in ((None, "step-1"), ("step-1", "step-2")):
+            if old:
+                (folder / "deep" / old).unlink()
+            (folder / "deep" / new).write_bytes(new.encode())
+            tracker.log_artifact(folder, "best")
+        if self.keeps_artifacts:
+            assert self.artifact(place, run, "best/deep/step-2") == b"step-2"
+            assert self.artifact(place, run, "best/deep/step-1") is None
+
+    def test_histograms_arrive_where_they_are_wanted(self, place: Path, run: RunCard) -> None:
+        tracker = self.make(place)
+        tracker.open(run)
+        if not tracker.wants_histograms:
+            pytest.skip("this tracker has no histograms")
+        histogram = Histogram("0.weight", 5, NOW, [-1.0, 0.0, 1.0, 2.0], [3, 0, 4], 5.5, 9.0)
+        tracker.log_histograms([histogram, histogram._replace(step=10)])
+        assert self.make(place).open(run) == {"0.weight": 10}
+        assert [(step, list(counts)) for step, counts in self.histograms(place, run)["0.weight"]] == [
+            (5, [3, 0, 4]),
+            (10, [3, 0, 4]),
+        ]

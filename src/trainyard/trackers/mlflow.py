@@ -1,0 +1,165 @@
+"""MLflow: a sqlite store in the working directory, as its users expect, or a server."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from trainyard.config.schema import Section
+from trainyard.errors import TrackerError
+from trainyard.require import require
+from trainyard.trackers.base import Histogram, Point, RunCard
+
+RUN_ID = "trainyard.run_id"
+STATUS = {"completed": "FINISHED", "failed": "FAILED", "preempted": "KILLED", "interrupted": "KILLED"}
+POINTS_PER_CALL, PAIRS_PER_CALL = 1000, 100  # what MLflow allows
+
+# Set unless the user has set them. Retries are the feeder's; MLflow's own take four minutes to say that a server is dead.
+ENVIRONMENT = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+
+
+class MlflowParams(Section):
+    """Where MLflow is, and what the run is called there."""
+
+    uri: str | None = Field(None, description="default: MLFLOW_TRACKING_URI, else sqlite:///mlflow.db in the working directory")
+    experiment: str | None = Field(None, description="default: the experiment's name")
+    run_name: str | None = Field(None, description="default: the run's id")
+    tags: dict[str, str] = Field(default_factory=dict, description="further tags for the MLflow run")
+
+
+class MlflowTracker:
+    """Forwards to MLflow through `MlflowClient`; the fluent API, with its global active run, is left to the user."""
+
+    Params: ClassVar[type[MlflowParams]] = MlflowParams
+    wants_histograms: ClassVar[bool] = False
+
+    def __init__(self, params: MlflowParams) -> None:
+        """Imports MLflow.
+
+        Raises:
+            MissingExtraError: it is not installed.
+        """
+        for name, value in ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        self._entities = require("mlflow.entities", "mlflow")
+        self._tracking = require("mlflow.tracking", "mlflow")
+        for name in ("mlflow", "alembic"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+        self._params = params
+        self._uri = params.uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path.cwd() / 'mlflow.db'}"
+        self._client: Any = None
+        self._run_id = ""
+
+    def open(self, run: RunCard) -> Mapping[str, int]:
+        """Finds the MLflow run by its tag, in the experiment, or creates it; params that it lacks are added.
+
+        Raises:
+            TrackerError: MLflow cannot be reached, or refuses.
+        """
+        with self._translated():
+            self._client = self._tracking.MlflowClient(tracking_uri=self._uri)
+            experiment = self._experiment(self._params.experiment or run.experiment)
+            found = self._client.search_runs([experiment], f"tags.`{RUN_ID}` = '{run.run_id}'", max_results=1)
+            opened = found[0] if found else self._create(run, experiment)
+            self._run_id = opened.info.run_id
+            if opened.info.status != "RUNNING":
+                self._client.update_run(self._run_id, status="RUNNING")
+            self._add_params(run.params, opened.data.params)
+            # `data.metrics` has values only; the steps are in the message that MLflow itself sends.
+            return {_plain(metric.key): metric.step for metric in opened.data.to_proto().metrics}
+
+    def log(self, points: Sequence[Point]) -> None:
+        """Sends points, a thousand at a time; a call that fails half-way is made good by `open`, which sees what arrived."""
+        metric = self._entities.Metric
+        values = [metric(_allowed(point.metric), point.value, int(point.time * 1000), point.step) for point in points]
+        with self._translated():
+            for start in range(0, len(values), POINTS_PER_CALL):
+                self._client.log_batch(self._run_id, metrics=values[start : start + POINTS_PER_CALL], synchronous=True)
+
+    def log_histograms(self, histograms: Sequence[Histogram]) -> None:
+        """Not called: MLflow has no histograms."""
+
+    def log_artifact(self, path: Path, name: str) -> None:
+        """Uploads a file or folder; what the folder held before and holds no more is taken away, where the store can."""
+        with self._translated():
+            if path.is_dir():
+                self._delete_folder(name)
+                self._client.log_artifacts(self._run_id, str(path), name)
+                return
+            target = PurePosixPath(name)
+            with tempfile.TemporaryDirectory() as folder:  # MLflow calls a file as it is called on disk
+                link = Path(folder) / target.name
+                link.symlink_to(path.absolute())
+                parent = str(target.parent) if target.parent.name else None
+                self._client.log_artifact(self._run_id, str(link), parent)
+
+    def close(self, status: str) -> None:
+        """Sets the MLflow run's status and end time."""
+        with self._translated():
+            self._client.set_terminated(self._run_id, STATUS.get(status, "FAILED"))
+
+    def _experiment(self, name: str) -> str:
+        found = self._client.get_experiment_by_name(name)
+        if found is None:
+            return str(self._client.create_experiment(name))
+        if found.lifecycle_stage == "deleted":
+            raise TrackerError(f"experiment {name!r} is deleted there; restore it, or set another `experiment` for this tracker")
+        return str(found.experiment_id)
+
+    def _create(self, run: RunCard, experiment: str) -> Any:
+        # In one call, so that a run can never be there without the tag by which it is found.
+        tags = {**run.tags, RUN_ID: run.run_id, "mlflow.source.name": "trainyard", **self._params.tags}
+        if "trainyard.git_commit" in run.tags:
+            tags["mlflow.source.git.commit"] = run.tags["trainyard.git_commit"]
+        return self._client.create_run(experiment, tags=tags, run_name=self._params.run_name or run.run_id)
+
+    def _add_params(self, params: Mapping[str, str], held: Mapping[str, str]) -> None:
+        # MLflow's params can never change: those of the first attempt stay.
+        missing = {_allowed(key): value for key, value in params.items() if _allowed(key) not in held}
+        pairs = [self._entities.Param(key, value) for key, value in missing.items()]
+        for start in range(0, len(pairs), PAIRS_PER_CALL):
+            self._client.log_batch(self._run_id, params=pairs[start : start + PAIRS_PER_CALL], synchronous=True)
+
+    def _delete_folder(self, name: str) -> None:
+        stores = require("mlflow.store.artifact.artifact_repository_registry", "mlflow")
+        store = stores.get_artifact_repository(self._client.get_run(self._run_id).info.artifact_uri, tracking_uri=self._uri)
+        with contextlib.suppress(NotImplementedError):
+            if store.list_artifacts(name):
+                store.delete_artifacts(name)
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise TrackerError(f"MLflow at {self._uri}: {_cause(error)}") from error
+
+
+def _allowed(name: str) -> str:
+    """A metric's or param's name as MLflow takes it; `_plain` undoes it, as `open` has to give our names back."""
+    return re.sub(r"[^/\w.\- :]|_(?=x[0-9a-f]{2})", lambda match: f"_x{ord(match[0]):x}_", name)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"_x([0-9a-f]{2,6})_", lambda match: chr(int(match[1], 16)), name)
+
+
+def _cause(error: BaseException) -> str:
+    """The innermost error's first line: what wraps it repeats it, in a paragraph each time."""
+    while error.__cause__ is not None or error.__context__ is not None:
+        error = error.__cause__ or error.__context__ or error
+    return (str(error) or type(error).__name__).strip().splitlines()[0]
