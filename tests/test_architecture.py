@@ -26,7 +26,7 @@ LAYERS = [
     ["frameworks", "datasets", "trackers", "stores", "callbacks", "evaluation", "reports"],
     ["core"],
     ["frameworks.base", "datasets.base", "trackers.base", "stores.base", "callbacks.base"],
-    ["config", "order", "digest", "require", "types", "errors"],
+    ["config", "order", "digest", "require", "redact", "types", "errors"],
 ]
 # Reading the journal, and finding adapters by name, is all that adapters' neighbours take from core.
 OPEN_CORE = {"core.journal", "core.registry", "core.run"}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.config import Resolved
 from trainyard.config import load as load_resolved
+from trainyard.config.schema import DataConfig
 from trainyard.core.catalog import Catalog
 from trainyard.core.run import UNFINISHED, RunDir, all_runs, default_runs_dir, find_run
 from trainyard.errors import ConfigError, InputError, Problem
@@ -155,20 +156,17 @@ def evaluate(
     run: RunName, *, split: SplitName = "test", data: Path | str | None = None, runs_dir: Path | str | None = None
 ) -> Metrics:
     """The metrics of a run's model on one of its splits, or on the rows of a file."""
-    from trainyard.core.predictor import read_rows
-
     found = _find(run, runs_dir)
-    rows = None if data is None else read_rows(Path(data))
     predictor = load(Run(found))
+    rows = None if data is None else predictor.read(Path(data))
     with _working_in(_working_directory(found)):
         return predictor.evaluate(split, rows).metrics
 
 
 def predict(run: RunName, data: Path | str, *, runs_dir: Path | str | None = None) -> Any:
     """The predictions for the rows of a CSV or Parquet file, as a data frame."""
-    from trainyard.core.predictor import read_rows
-
-    return load(run, runs_dir=runs_dir).predict(read_rows(Path(data)))
+    predictor = load(run, runs_dir=runs_dir)
+    return predictor.predict(predictor.read(Path(data)))
 
 
 def report(run: RunName, *, runs_dir: Path | str | None = None) -> Path:
@@ -251,7 +249,8 @@ def _objects(resolved: Resolved, model: Any, data: Any, callbacks: Sequence[Call
     if data is not None:
         from trainyard.datasets.objects import from_objects
 
-        bundle = from_objects(data, resolved.config.data)
+        splits = (*data, None) if len(data) == 2 else tuple(data)
+        bundle = from_objects(*splits, resolved.config.data or DataConfig())
     objects = Objects(model, bundle, callbacks)
     if objects.names:
         log.warning("%s given as objects: only their author can reproduce this run", " and ".join(objects.names))

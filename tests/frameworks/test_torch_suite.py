@@ -8,7 +8,8 @@ from trainyard.testing.framework_suite import FrameworkSuite
 class TestTorch(FrameworkSuite):
     framework = "torch"
 
-    def config(self) -> dict[str, Any]:
+    @classmethod
+    def config(cls) -> dict[str, Any]:
         return {
             "data": {"type": "breast_cancer"},
             "model": {"type": "mlp", "params": {"hidden": [32, 16], "dropout": 0.2, "normalization": "batch"}},

@@ -8,7 +8,8 @@ from trainyard.testing.framework_suite import FrameworkSuite
 class TestToy(FrameworkSuite):
     framework = "toy"
 
-    def config(self) -> dict[str, Any]:
+    @classmethod
+    def config(cls) -> dict[str, Any]:
         return {
             "data": {"type": "iris"},
             "model": {"type": "toy", "params": {"noise": 0.1}},

@@ -1,9 +1,11 @@
 """MLflow's adapter: the contract, on a sqlite store and on a real server, and what MLflow's users expect of it."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -102,7 +104,7 @@ class TestMlflowServer(MlflowSuite):
             wait_for_port(process, port, folder / "log")
             yield f"http://127.0.0.1:{port}"
         finally:
-            os.killpg(process.pid, 15)
+            os.killpg(process.pid, signal.SIGKILL)  # nothing of it is needed; an orderly end takes it seconds
             process.wait(30)
 
     @pytest.fixture(autouse=True)
@@ -124,14 +126,8 @@ def wait_for_port(process: subprocess.Popen[bytes], port: int, log: Path) -> Non
             probe.settimeout(1)
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
-        select_nothing(0.1)
+        time.sleep(0.1)
     pytest.fail(log.read_text())
-
-
-def select_nothing(seconds: float) -> None:
-    import select
-
-    select.select([], [], [], seconds)
 
 
 @pytest.fixture

@@ -46,7 +46,9 @@ class TestTensorboard(TrackerSuite):
         return found
 
     def texts(self, place: Path, run: RunCard) -> dict[str, str]:
-        tables = [value.tensor.string_val[0].decode() for _, value in values(run.run_dir / "tensorboard") if value.HasField("tensor")]
+        tables = [
+            value.tensor.string_val[0].decode() for _, value in values(run.run_dir / "tensorboard") if value.HasField("tensor")
+        ]
         assert len(tables) == 1
         rows = [row.strip("| ").split(" | ") for row in tables[0].splitlines()[2:]]
         return {row[0].removeprefix("tag: "): row[1] for row in rows}
@@ -122,7 +124,7 @@ def full_after(tmp_path: Path) -> Any:
 
 def test_a_folder_that_cannot_be_made_is_an_error(run: RunCard, tmp_path: Path) -> None:
     (tmp_path / "tensorboard").write_text("a file is in the way")
-    with pytest.raises(TrackerError, match="TensorBoard in .*tensorboard"):
+    with pytest.raises(TrackerError, match=r"TensorBoard in .*tensorboard"):
         TensorboardTracker(TensorboardParams()).open(run)
 
 

@@ -75,40 +75,41 @@ class PlainProgress(Progress):
         self._stream = stream
         self._next = 0.0
         self._step = self._total = 0
-        self._held: Mapping[str, float] | None = None  # what was not printed, as it came too soon
+        self._held: tuple[int, Mapping[str, float]] | None = None  # what was not printed, as it came too soon
 
     def on_start(self, run: RunView) -> None:
         self._clock, self._total, self._step = _Clock(run), run.total_steps, run.start_step
         place = {"run": run.run_id, "experiment": run.experiment, "attempt": run.attempt}
-        self._print("start", {**place, "steps_per_epoch": run.steps_per_epoch})
+        self._print(run.start_step, "start", {**place, "steps_per_epoch": run.steps_per_epoch})
 
     def on_log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._step, self._held = step, metrics
+        self._step, self._held = step, (step, metrics)
         if (now := time.monotonic()) >= self._next:
             self._next = now + LINE_SECONDS
             self._release()
 
     def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         self._step = step
-        self._print("", metrics)
+        self._print(step, "", metrics)
 
     def on_event(self, step: int, name: str, detail: Mapping[str, Any]) -> None:
         self._step = step
-        self._print(name, detail)
+        self._print(step, name, detail)
 
     def on_end(self, status: str, metrics: Mapping[str, float]) -> None:
         self._release()
-        self._print("end", {"status": status, **metrics})
+        self._print(self._step, "end", {"status": status, **metrics})
 
     def _release(self) -> None:
         """Prints the training metrics that are held back."""
         if self._held is not None:
-            self._print("", {**self._held, "eta_seconds": round(self._clock.seconds_left(self._step))})
+            step, metrics = self._held
+            self._print(step, "", {**metrics, "eta_seconds": round(self._clock.seconds_left(step))})
             self._held = None
 
-    def _print(self, event: str, values: Mapping[str, Any]) -> None:
+    def _print(self, step: int, event: str, values: Mapping[str, Any]) -> None:
         named = {"event": event} if event else {}
-        self._stream.write(line({**named, "step": f"{self._step}/{self._total}"}, values) + "\n")
+        self._stream.write(line({**named, "step": f"{step}/{self._total}"}, values) + "\n")
         self._stream.flush()
 
 

@@ -154,9 +154,7 @@ class _Attempt:
             log.warning("%s", complaint)
         if commit is None:
             if complaints:
-                raise CheckpointError(
-                    f"none of the {len(complaints)} checkpoints of run {self._run.id} is whole; start a new run"
-                )
+                log.warning("no checkpoint is whole: run %s begins again at step 0, and will come to the same bits", self._run.id)
             return RunState()
         parts.framework.restore(self._place.resume.folder(commit))
         found = digest(tensor_records(parts.framework.state()))

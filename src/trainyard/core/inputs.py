@@ -7,11 +7,12 @@ import platform
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import trainyard
@@ -40,12 +41,12 @@ def data_inputs(bundle: DataBundle) -> Json:
     }
 
 
-def code_inputs(working_directory: Path) -> Json:
-    """What identifies the code: Trainyard's own, and the user's modules that are loaded by now.
+def code_inputs(roots: Iterable[str], working_directory: Path) -> Json:
+    """What identifies the code: Trainyard's own, and the user's modules that `roots` (module names) lead to.
 
-    The git commit is a record: a change that touches no loaded module changes no result.
+    The git commit is a record: a change that touches none of these modules changes no result.
     """
-    modules = {name: sha256_file(path) for name, path in sorted(_user_modules())}
+    modules = {name: sha256_file(path) for name, path in sorted(_user_modules(roots).items())}
     own = {str(path.relative_to(_own_folder())): sha256_file(path) for path in sorted(_own_folder().rglob("*.py"))}
     code = {"trainyard": trainyard.__version__, "trainyard_sha256": sha256_json(own), "modules": modules}
     return {"hash": sha256_json(code)} | code | {"git": _git(working_directory)}
@@ -56,18 +57,33 @@ def _own_folder() -> Path:
     return Path(trainyard.__file__).parent
 
 
-def _user_modules() -> Iterator[tuple[str, Path]]:
-    """The loaded modules that are neither Python's, nor installed, nor ours."""
+def _user_modules(roots: Iterable[str]) -> dict[str, Path]:
+    """The sources of `roots` and of all that they use, as far as these are neither Python's, nor installed, nor ours."""
+    found: dict[str, Path] = {}
+    waiting = list(roots)
+    while waiting:
+        name = waiting.pop()
+        module = sys.modules.get(name)
+        path = _user_source(module)
+        if module is None or path is None or name in found:
+            continue
+        found[name] = path
+        waiting += [name[:i] for i, letter in enumerate(name) if letter == "."]  # the packages that it lies in
+        for value in list(vars(module).values()):
+            waiting.append(value.__name__ if isinstance(value, ModuleType) else str(getattr(value, "__module__", "")))
+    return found
+
+
+def _user_source(module: ModuleType | None) -> Path | None:
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return None
     paths = sysconfig.get_paths()
     installed = [Path(paths[key]).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib")]
     installed += [Path(sys.prefix).resolve(), _own_folder()]
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if file is None or name == "__main__":
-            continue
-        path = Path(file).resolve()
-        if path.suffix == ".py" and path.is_file() and not any(map(path.is_relative_to, installed)):
-            yield name, path
+    path = Path(file).resolve()
+    is_ours = path.suffix == ".py" and path.is_file() and not any(map(path.is_relative_to, installed))
+    return path if is_ours else None
 
 
 def _git(folder: Path) -> Json | None:

@@ -39,12 +39,20 @@ def make_manifest(run: RunDir, resolved: Resolved, objects: Objects, parts: Part
         "computation_hash": resolved.computation_hash(),
         "computation": resolved.computation(),
         "data": data_inputs(parts.bundle),
-        "code": code_inputs(here),
+        "code": code_inputs(_code_roots(parts, objects), here),
         "environment": environment_inputs(parts.threads, parts.framework.describe()),
         "weights": {"initial": digest(tensor_records(parts.framework.state(weights_only=True)))},
         "determinism": determinism._asdict(),
         "changes": [],
     }
+
+
+def _code_roots(parts: Parts, objects: Objects) -> list[str]:
+    """The modules that the run's own code begins in: the model's, the data's, and those of adapters from elsewhere."""
+    config = parts.config
+    paths = [config.model.type, config.data.type if config.data else "", type(parts.framework).__module__ + ":"]
+    roots = [path.partition(":")[0] for path in paths if ":" in path]
+    return roots + ([type(objects.model).__module__] if objects.model is not None else [])
 
 
 def check_unchanged(run: RunDir, before: Json, now: Json, *, allow_change: bool) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from trainyard.config import load
-from trainyard.config.schema import RunConfig
+from trainyard.config.schema import DataConfig, RunConfig
+from trainyard.core import registry
 from trainyard.core.build import build_framework, default_threads, load_data, wanted_metrics, weights_file
 from trainyard.core.catalog import Catalog
 from trainyard.core.run import RunDir
@@ -41,6 +42,21 @@ class Predictor:
         bundle = DataBundle(self.info, {})
         self._framework = build_framework(self.config, bundle, threads, None, model)
         self._framework.restore(weights_file(run).parent, weights_only=True)
+
+    def read(self, path: Path) -> Any:
+        """The rows of a CSV or Parquet file, read as the training data were.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        kind = path.suffix.removeprefix(".").lower()
+        if kind not in ("csv", "parquet"):
+            raise InputError(f"{path}: a file of rows must end with .csv or .parquet")
+        cls = registry.adapter("dataset", kind)
+        data = self.config.data
+        options = data.params if data is not None and data.type == kind else {}
+        reader = cls(DataConfig(type=kind, path=str(path)), cls.Params(**options))
+        return reader.read(str(path), self._preparation.text_columns if self._preparation else ())
 
     def outputs(self, rows: Any) -> Array:
         """Class probabilities (rows, classes) float32, or values (rows,) / (rows, outputs) float32.
@@ -104,14 +120,3 @@ class Predictor:
         if targets is None:
             raise InputError(f"the rows have no column {self.info.target!r}: evaluation needs the target")
         return Arrays(self._preparation.features(rows), targets)
-
-
-def read_rows(path: Path) -> Any:
-    """The rows of a CSV or Parquet file, as a data frame.
-
-    Raises:
-        DataError: it cannot be read.
-    """
-    from trainyard.datasets.frames import read_frame
-
-    return read_frame(path)

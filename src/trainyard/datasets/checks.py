@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from trainyard.config.emit import inline
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.arrays import Arrays
 from trainyard.datasets.splitting import Rows
@@ -53,21 +54,54 @@ def refuse_bad_cells(table: Table, names: Sequence[str], config: DataConfig) -> 
         DataError: there are some.
     """
     problems: list[str] = []
+    fillable = False
     for name in names:
         values = table.column(name)
         gone = missing(values)
         if config.impute is None and gone.any():
             problems.append(f"column {name!r} has no value in {table.where(gone)}")
+            fillable = True
         if values.dtype.kind == "f" and (infinite := np.isinf(values)).any():
             problems.append(f"column {name!r} is infinite in {table.where(infinite)}")
     if problems:
-        advice = "mend these cells, leave the columns out with data.exclude"
-        fill = "" if config.impute else ", or fill what is missing with data.impute: median (or mean, most_frequent)"
-        raise DataError(f"{table.source}: " + "\n  ".join([*problems[:5], *_more(len(problems) - 5), advice + fill]))
+        advice = "mend these cells, or leave the columns out with data.exclude"
+        fill = ", or fill what is missing with data.impute: median (or mean, most_frequent)" if fillable else ""
+        more = [f"and {len(problems) - 5} more columns"] if len(problems) > 5 else []
+        raise DataError(f"{table.source}: " + "\n  ".join([*problems[:5], *more, advice + fill]))
 
 
-def _more(count: int) -> list[str]:
-    return [f"and {count} more columns"] if count > 0 else []
+def refuse_mixtures(table: Table, names: Sequence[str]) -> None:
+    """Text that is mostly numbers, in a file that does not know types, is numbers with some mistakes.
+
+    Raises:
+        DataError: a column is such; names the rows that are no numbers.
+    """
+    for name in names:
+        if (stray := strays(table, name)).any():
+            text = table.column(name)[stray][0]
+            raise DataError(
+                f"{table.source}: column {name!r} holds numbers, but {text!r} in {table.where(stray)}; mend it, "
+                f"give data.params.missing: {inline([text])} if it means a missing value, "
+                f"or data.params.text: {inline([name])} if the numbers stand for categories"
+            )
+
+
+def strays(table: Table, name: str) -> Array:
+    """(rows,) bool: the texts in a column that is mostly numbers; all false for any other column."""
+    values = table.column(name)
+    texts = np.zeros(len(values), dtype=bool)
+    if name in table.guessed:
+        texts[:] = [value is not None and not _is_number(value) for value in values]
+    present = len(values) - int(missing(values).sum())
+    return texts if 2 * int(texts.sum()) < present else np.zeros_like(texts)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def refuse_untrained_classes(table: Table, rows: Rows, codes: Array, labels: Sequence[Any], config: DataConfig) -> None:
@@ -100,15 +134,15 @@ def odd_columns(table: Table, names: Sequence[str], targets: Array) -> list[str]
     """Columns of the training rows that are constant, number the rows, identify them, or give the target away."""
     found: dict[str, list[str]] = {}
     for name in names:
-        if says := _oddity(table.column(name), targets):
+        if says := oddity(table.column(name), targets):
             found.setdefault(says, []).append(name)
     return [
-        f"{table.source}: column {listed(map(repr, columns))} {says}; to leave it out: data.exclude: [{listed(columns)}]"
+        f"{table.source}: column {listed(map(repr, columns))} {says}; to leave it out: data.exclude: {inline(columns)}"
         for says, columns in found.items()
     ]
 
 
-def _oddity(values: Array, targets: Array) -> str | None:
+def oddity(values: Array, targets: Array) -> str | None:
     if _constant(values):
         return "holds one value in all training rows, and teaches nothing"
     if _numbers_rows(values):

@@ -23,7 +23,7 @@ from trainyard.require import require
 from trainyard.types import Array
 
 MISSING = ("", "NA", "N/A", "#N/A", "NaN", "nan", "null", "NULL")
-_SAMPLE = 1000  # cells that decide what a column of text was meant to be
+_SAMPLE = 1000  # cells that must look like dates before all are read as dates
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _FOREIGN = {
     b"\x1f\x8b": "is a gzip file; unpack it first",
@@ -69,7 +69,7 @@ class CsvDataset:
             text: columns to read as text, besides those in the options.
 
         Raises:
-            DataError: the file cannot be read as CSV, or a column mixes numbers and text; names the line.
+            DataError: the file cannot be read as CSV; names the line.
         """
         content = self._decoded(path)
         header = self._header(path, content)
@@ -83,8 +83,9 @@ class CsvDataset:
         table = Table(as_table(frame, path).columns, path, first_line=2 if lines == len(frame) + 1 else None)
         if missing(table.column(header[-1])).any():  # as it would be where a row is too short
             self._refuse_ragged_rows(path, content, len(header))
-        columns = {name: values if name in as_text else _typed(table, name, values) for name, values in table.columns.items()}
-        return Table(columns, path, first_line=table.first_line)
+        columns = {name: values if name in as_text else _dates(values) for name, values in table.columns.items()}
+        guessed = frozenset(name for name, values in columns.items() if kind_of(values) == "text" and name not in as_text)
+        return Table(columns, path, first_line=table.first_line, guessed=guessed)
 
     def _decoded(self, path: str) -> str:
         raw = read_bytes(path)
@@ -142,9 +143,9 @@ class CsvDataset:
                     low_memory=False,
                 )
         except (pandas.errors.ParserError, pandas.errors.ParserWarning) as error:
-            self._refuse_ragged_rows(path, content, len(header))
             if opened := re.search(r"EOF inside string starting at row (\d+)", str(error)):
-                raise DataError(f"{path}: a quote is opened in row {opened[1]} and never closed") from error
+                raise DataError(f"{path}: row {opened[1]} opens a quote that is never closed") from error
+            self._refuse_ragged_rows(path, content, len(header))
             raise DataError(f"{path} cannot be read as CSV: {error}") from error
 
     def _refuse_ragged_rows(self, path: str, content: str, cells: int) -> None:
@@ -160,29 +161,12 @@ class CsvDataset:
             raise DataError(f"{path}: line {reader.line_num}: {error}") from error
 
 
-def _typed(table: Table, name: str, values: Array) -> Array:
-    """Text that is all dates becomes times; numbers with a few texts among them are refused."""
+def _dates(values: Array) -> Array:
+    """Text that is all dates, as times."""
     if kind_of(values) != "text":
         return values
     present = ~missing(values)
-    sample = values[present][:_SAMPLE]
-    if len(sample) and all(map(_DATE.match, sample)):
-        times = iso_times(values)
-        return values if (missing(times) & present).any() else times
-    if 2 * sum(map(_is_number, sample)) > len(sample):
-        strays = present & [value is not None and not _is_number(value) for value in values]
-        stray = values[strays][0]
-        raise DataError(
-            f"{table.source}: column {name!r} holds numbers, but {stray!r} in {table.where(strays)}; mend it, "
-            f"or give data.params.missing: [{stray!r}] if it means a missing value, "
-            f"or data.params.text: [{name}] if the numbers stand for categories"
-        )
-    return values
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    if not all(map(_DATE.match, values[present][:_SAMPLE])):
+        return values
+    times = iso_times(values)
+    return values if (missing(times) & present).any() else times

@@ -37,13 +37,14 @@ class Table:
 
     `columns`: each (rows,), all of one length. `source` is how messages call the place that the rows came from. `numbers` are
     the rows' positions there, None for all rows in order. `first_line` is the line of the file in which the first row stands,
-    None where rows and lines do not run in step.
+    None where rows and lines do not run in step. `guessed` are the columns of text whose file does not say that they are.
     """
 
     columns: Mapping[str, Array]
     source: str = "the rows given"
     numbers: Ids | None = None
     first_line: int | None = None
+    guessed: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()))) if self.columns else 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from trainyard.config.schema import DataConfig
+from trainyard.config.schema import DataConfig, SplitConfig
 from trainyard.datasets import checks
 from trainyard.datasets.arrays import Arrays
 from trainyard.datasets.base import DataBundle
@@ -67,12 +67,13 @@ def load_files(config: DataConfig, read: Reader) -> DataBundle:
 def given_splits(tables: Collection[SplitName], config: DataConfig) -> set[SplitName]:
     """The splits for which no rows are cut off the training rows.
 
-    One source is divided in three. With sources of their own, only what is missing for validation is cut, and a test
-    split only where `data.split.test` is set in so many words.
+    One source is divided in three. Where training rows have a source of their own, only what is missing for validation
+    is cut off them, and test rows if `data.split.test` is other than its default. (Whether a key was written cannot
+    count: the resolved config of a run has them all.)
     """
     given: set[SplitName] = set(tables)
     separate = config.train_path is not None or len(given) > 1
-    if separate and "test" not in config.split.model_fields_set:
+    if separate and config.split.test == SplitConfig().test:
         given.add("test")
     return given
 
@@ -92,8 +93,10 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
         if not len(table):
             raise DataError(f"{table.source}: there are columns, but no rows")
     names = checks.feature_columns(train, config)
+    checks.refuse_mixtures(train, [config.target])
     task, warnings = inspect(train, config)
     for table in tables.values():
+        checks.refuse_mixtures(table, names)
         checks.refuse_bad_cells(table, names, config)
     given = given_splits(tables, config)
     target, rows, more = _divide(train, config, Target(config.target, task), fractions(config.split, given))
@@ -128,7 +131,9 @@ def _divide(table: Table, config: DataConfig, target: Target, shares: tuple[floa
 
 def _unused_shares(tables: Collection[SplitName], config: DataConfig) -> list[str]:
     """A share that is set but has no effect is said."""
-    unused = [name for name in ("val", "test") if name in tables and name in config.split.model_fields_set]
+    shares = {"val": config.split.val, "test": config.split.test}
+    defaults = {"val": SplitConfig().val, "test": SplitConfig().test}
+    unused = [name for name in shares if name in tables and shares[name] not in (0, defaults[name])]
     return [f"data.split.{name} is not used: the {name} rows are given" for name in unused]
 
 

@@ -158,7 +158,7 @@ def _curve(line: Line, cut: Envelope, x_axis: Scale, y_axis: Scale) -> Iterator[
         yield f'<path class="band {line.kind}" d="{"".join(bands)}"/>'
     points = ";".join(f"{x:.1f},{step:.10g},{number(float(y))}" for x, step, y in zip(pixels, cut.x, cut.mean, strict=True))
     yield f'<path class="line {line.kind}" d="{"".join(strokes)}" data-name="{text(line.name)}" data-points="{points}"/>'
-    if len(cut.x) <= 40 and line.kind != "train":  # few values: show where each stands
+    if len(cut.x) <= 40 and line.kind == "val":  # few values: show where each stands
         dots = "".join(f"M{x:.1f} {y_axis(y):.1f}h0" for x, y in zip(pixels, cut.mean, strict=True) if np.isfinite(y))
         yield f'<path class="dots {line.kind}" d="{dots}"/>'
 
@@ -185,8 +185,9 @@ def _apart(markers: Sequence[Marker], x_axis: Scale) -> list[Marker]:
 
 
 def _marker(marker: Marker, x_axis: Scale, top: float, bottom: float) -> Iterator[str]:
-    x, shape = x_axis(marker.x), _SHAPES.get(marker.kind, _SHAPES["event"])
-    yield f'<g class="marker {marker.kind}"><title>{text(marker.text)}</title>'
+    kind = marker.kind if marker.kind in _SHAPES else "event"
+    x, shape = x_axis(marker.x), _SHAPES[kind]
+    yield f'<g class="marker {kind}"><title>{text(marker.text)}</title>'
     yield f'<path class="rule" d="M{x:.1f} {top:.1f}V{bottom:.1f}"/>'
     yield f'<path class="shape" d="{shape}" transform="translate({x:.1f} {top - 9:.1f})"/></g>'
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,12 +24,12 @@ _MAYBE_LOG = ("grad_norm",)
 
 
 def series(records: Sequence[Record]) -> dict[str, Series]:
-    """Each metric over the steps, with the loss of every single step as `loss`."""
+    """Each metric over the steps, with the loss of every single step as `loss`; the test is no curve."""
     found: dict[str, dict[int, float]] = {}
     for record in records:
         if record["kind"] in ("metrics", "evaluation"):
             for name, value in record["values"].items():
-                if isinstance(value, int | float | str):
+                if isinstance(value, int | float | str) and not name.startswith("test_"):
                     found.setdefault(name, {})[int(record["step"])] = journal.number(value)
     single = journal.losses(records)
     if single:
@@ -66,6 +67,17 @@ def markers(run: RunFiles) -> list[Marker]:
             step = journal.last_step(record)
             found.append(Marker(step, _KINDS.get(str(record.get("name")), "event"), f"step {number(step)}: {told(record)}"))
     return sorted(found, key=lambda marker: marker.x)
+
+
+def first_of_each(marks: Sequence[Marker], count: int) -> list[Marker]:
+    """The first `count` of each kind, so that a frequent one does not hide the others."""
+    seen: Counter[str] = Counter()
+    kept = []
+    for mark in marks:
+        seen[mark.kind] += 1
+        if seen[mark.kind] <= count:
+            kept.append(mark)
+    return kept
 
 
 def told(record: Record) -> str:

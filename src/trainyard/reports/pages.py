@@ -6,12 +6,13 @@ import re
 import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
 from trainyard.reports import charts, history
-from trainyard.reports.redact import redacted
+from trainyard.redact import redacted
 from trainyard.reports.rundir import Json, RunFiles, numbers, part
 from trainyard.reports.scales import duration, number
 
@@ -20,6 +21,7 @@ Section = dict[str, Any]
 
 MAX_CLASSES = 60  # rows of the table of classes; with more, the worst are shown
 MAX_FEATURES = 80
+MAX_EVENTS = 12  # of one kind, that are told in words
 _STATUS_SIGNS = {"completed": "✓", "failed": "✕", "preempted": "‖", "interrupted": "‖"}
 _TIERS = {
     "bitwise": "the same inputs give the same bits",
@@ -87,6 +89,7 @@ def curves(run: RunFiles) -> Section | None:
     loss = history.loss_chart(data, marks)
     if loss is None and not data:
         return None
+    told = history.first_of_each(marks, MAX_EVENTS)
     stars = [mark for mark in marks if mark.kind in ("best", "drop", "stop")]
     constant = [name for name in data if not name.startswith("val_") and name != "epoch" and history.constant(data[name])]
     return {
@@ -94,8 +97,8 @@ def curves(run: RunFiles) -> Section | None:
         "loss_narrow": loss and Markup(charts.line_chart(loss, 380, 270)),
         "others": [(chart.title, Markup(charts.line_chart(chart))) for chart in history.other_charts(data, stars)],
         "constant": [f"{history.title(name)} {data[name][1][0]:.6g}" for name in constant],
-        "markers": [(Markup(charts.symbol(mark.kind)), mark.text) for mark in marks[:40]],
-        "more_markers": max(0, len(marks) - 40),
+        "markers": [(Markup(charts.symbol(mark.kind)), mark.text) for mark in told],
+        "more_markers": len(marks) - len(told),
         "single": "loss" in data,
     }
 
@@ -192,8 +195,6 @@ def _facts(*pairs: tuple[str, Any]) -> Facts:
 
 def repeat(run: RunFiles) -> Section:
     """The commands that repeat or continue this run, and where they have to be given."""
-    words = run.manifest.get("command")
-    command = shlex.join(map(str, words)) if isinstance(words, list) else str(words or "")
     commit = part(run.manifest, "code", "git").get("commit")
     commands = [("train it again, and compare every bit", f"trainyard reproduce {shlex.quote(run.run_id)}")]
     if run.status != "completed":
@@ -204,10 +205,17 @@ def repeat(run: RunFiles) -> Section:
     return {
         "commands": commands,
         "directory": run.manifest.get("working_directory"),
-        "command": redacted(command),
+        "command": _command(run.manifest.get("command")),
         "parent": run.manifest.get("parent"),
         "dirty": bool(part(run.manifest, "code", "git").get("dirty")),
     }
+
+
+def _command(words: Any) -> str:
+    """The command line as it was typed; nothing for a run that a Python session started."""
+    if not isinstance(words, list) or not words or str(words[0]).startswith("-"):
+        return ""
+    return redacted(shlex.join([Path(str(words[0])).name, *map(str, words[1:])]))
 
 
 def inputs(run: RunFiles) -> Section | None:
@@ -219,7 +227,7 @@ def inputs(run: RunFiles) -> Section | None:
     dirty = ", with uncommitted changes" if git.get("dirty") else ""
     return {
         "environment": _facts(
-            ("Trainyard", manifest.get("trainyard")),
+            ("Trainyard", manifest.get("trainyard") or part(manifest, "code").get("trainyard")),
             ("Python", environment.get("python")),
             ("platform", environment.get("platform")),
             ("processor", environment.get("cpu")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,8 @@ def read_run(folder: Path) -> RunFiles:
     result = files["result.json"]
     if attempts and isinstance(result.get("attempts"), int) and result["attempts"] < attempts[-1].number:
         result = {}  # it is how an earlier attempt ended
+    elif attempts and not attempts[-1].status:  # a report is made just before the journal's last line is written
+        attempts[-1] = replace(attempts[-1], status=str(result.get("status", "")))
     return RunFiles(
         folder,
         _read_text(folder / "config.yaml", problems),

@@ -85,9 +85,9 @@ def fitted_to(cut: Sequence[Envelope], first: float, last: float, log: bool | No
     highs = [np.nanquantile(series.high, 0.95) for series in cut if np.isfinite(series.high).any()]
     real = means[np.isfinite(means)]
     if log is None:
-        log = len(real) > 0 and bool(real.min() > 0 and real.max() / real.min() > LOG_FROM)
+        log = len(real) > 0 and bool(real.min() > 1 / LARGEST and real.max() / real.min() > LOG_FROM)
     values = np.concatenate([real, lows, highs])
-    return fitted(values[values > 0] if log else values, first, last, log)
+    return fitted(values[values > 1 / LARGEST] if log else values, first, last, log)
 
 
 def linear_ticks(low: float, high: float, count: int) -> list[float]:

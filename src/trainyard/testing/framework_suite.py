@@ -3,7 +3,8 @@
     class TestMine(FrameworkSuite):
         framework = "mine"
 
-        def config(self) -> dict[str, Any]:
+        @classmethod
+        def config(cls) -> dict[str, Any]:
             return {...}            # some 40 steps, with whatever is random switched on
 
 What is asked of an adapter stands in `frameworks/base.py`.
@@ -57,21 +58,24 @@ class FrameworkSuite:
 
     framework: ClassVar[str]
 
-    def config(self) -> dict[str, Any]:
+    @classmethod
+    def config(cls) -> dict[str, Any]:
         """A config as a mapping, without `checkpoint`."""
         raise NotImplementedError
 
     @pytest.fixture(scope="class")
-    def config_file(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    @classmethod
+    def config_file(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:
         """The config, with saves at a cadence that does not divide an evaluation's."""
-        folder = tmp_path_factory.mktemp(self.framework)
-        whole = {"experiment": {"seed": 7}, "checkpoint": {"every_n_steps": 4, "keep_last": 2}, **self.config()}
+        folder = tmp_path_factory.mktemp(cls.framework)
+        whole = {"experiment": {"seed": 7}, "checkpoint": {"every_n_steps": 4, "keep_last": 2}, **cls.config()}
         path = folder / "config.yaml"
         path.write_text(load(whole, adapters=Catalog()).dump(), encoding="utf-8")
         return path
 
     @pytest.fixture(scope="class")
-    def uninterrupted(self, config_file: Path) -> RunDir:
+    @classmethod
+    def uninterrupted(cls, config_file: Path) -> RunDir:
         """The run that nobody killed."""
         done = spawn("never", 0, str(config_file), "whole", folder=config_file.parent)
         assert done.returncode == 0, done.stderr

@@ -91,7 +91,7 @@ class TensorboardTracker:
     def log_artifact(self, path: Path, name: str) -> None:
         """Does nothing: TensorBoard shows no files, and those of the run are in the run directory."""
 
-    def close(self, status: str) -> None:
+    def close(self, status: str) -> None:  # noqa: ARG002 - the contract's
         """Closes the event file; TensorBoard knows no status."""
         if self._file is not None:
             self._file.close()

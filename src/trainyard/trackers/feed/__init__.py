@@ -1,7 +1,7 @@
 """Forwards the journal to the trackers, each from a process of its own; this is the training process's side.
 
-    training process ──writes──> journal ──tailed by──> python -m trainyard.trackers.feed RUN_DIR INDEX ──> tracker
-          └──────────────── one byte through a pipe: "I am done" ──────────────────┘
+    training process ──writes──> journal ──tailed by──> python -m trainyard.trackers.feed ──> tracker
+          └──────── one byte through a pipe: "I am done" ─────────┘
 
 The training process never waits for a tracker, but for the `finish` at its end. A feeder keeps its place in
 `RUN_DIR/trackers/<index>-<type>.json` and its errors in the `.log` beside it (see `State`), so that either side may
@@ -11,6 +11,7 @@ die at any moment: what was not sent is sent by the next attempt's feeder, or by
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import time
@@ -89,13 +90,11 @@ class _Feeder:
     def start(self) -> None:
         # -P: a file `mlflow.py` in the working directory must not take the library's place. A session of its own:
         # Ctrl-C is meant for the training, which then commits and says when it is done.
-        command = [sys.executable, "-P", "-m", "trainyard.trackers.feed", str(self._run_dir), str(self._index)]
+        command = [sys.executable, "-P", "-m", __name__, str(self._run_dir), str(self._index), str(os.getpid())]
         try:
             self._file.parent.mkdir(exist_ok=True)
             with open(self._file.with_suffix(".log"), "ab") as log:
-                self._process = subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
-                )
+                self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True)
         except OSError as error:
             self._error = f"its process did not start: {error}"
 

@@ -1,4 +1,4 @@
-"""A feeder process: `python -m trainyard.trackers.feed RUN_DIR INDEX`, with standard input from the training process.
+"""A feeder process: `python -m trainyard.trackers.feed RUN_DIR INDEX PID`, PID being the training process that starts it.
 
 Exit status: 0 everything is sent; 1 not everything; 2 what the user gave (options, an extra) is wrong: retrying is vain.
 """
@@ -36,11 +36,11 @@ class Training:
     """The training process, seen from its feeder.
 
     Our standard input is a pipe from it. One byte says that it is done, an end without it that it died. A process that
-    it forked may keep the pipe open, so its process id is watched as well.
+    it forked may keep the pipe open, so our parent's process id is watched as well: it changes when the parent dies.
     """
 
-    def __init__(self) -> None:
-        self._pid = os.getppid()
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
         self.is_over = False
         self.crashed = False
 
@@ -57,12 +57,12 @@ class Training:
             self.is_over = self.crashed = True
 
 
-def main(run_dir: Path, index: int) -> int:
+def main(run_dir: Path, index: int, pid: int) -> int:
     """Feeds one tracker until its training is over and everything is sent."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # they are meant for the training; it tells us
         signal.signal(number, signal.SIG_IGN)
     os.nice(NICENESS)
-    training = Training()
+    training = Training(pid)
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", level=logging.WARNING)
     log.setLevel(logging.INFO)
     try:
@@ -120,7 +120,7 @@ def feed(feeder: Feeder, training: Training, options: dict[str, Any]) -> int:
                 feeder.finish(training.crashed)
                 return 0
             pause, failing_since = INTERVAL, 0.0
-        except Exception as error:  # noqa: BLE001 - a foreign library may raise anything, and must end nothing
+        except Exception as error:  # a foreign library may raise anything, and must end nothing
             message = without_secrets(str(error) or type(error).__name__, options)
             if message != feeder.state.error:
                 log.error("%s", message)
@@ -134,4 +134,4 @@ def feed(feeder: Feeder, training: Training, options: dict[str, Any]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]).absolute(), int(sys.argv[2])))
+    sys.exit(main(Path(sys.argv[1]).absolute(), int(sys.argv[2]), int(sys.argv[3])))

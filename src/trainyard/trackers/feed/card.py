@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from trainyard.config.env import VARIABLE
 from trainyard.errors import InputError
-from trainyard.reports.redact import redacted
+from trainyard.redact import redacted
 from trainyard.trackers.base import RunCard
 
 # Tag -> dotted key in the manifest; what a manifest lacks is left out.
@@ -53,7 +53,9 @@ def read_run(run_dir: Path) -> RunFiles:
         params={key: redacted(value) for key, value in _flat("", config)},
         tags=dict(_tags(manifest)),
     )
-    return RunFiles(card, [_tracker(entry) for entry in config.get("tracking") or ()], Path(manifest.get("working_directory", ".")))
+    return RunFiles(
+        card, [_tracker(entry) for entry in config.get("tracking") or ()], Path(manifest.get("working_directory", "."))
+    )
 
 
 def _tracker(entry: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainyard.core.journal import Record
-from trainyard.reports.redact import redacted
+from trainyard.redact import redacted
 from trainyard.trackers.base import Histogram, Point, RunCard, Tracker
 from trainyard.trackers.feed.state import Position, State
 from trainyard.trackers.feed.tail import fresh, histograms, points, tail

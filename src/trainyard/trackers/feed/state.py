@@ -16,6 +16,9 @@ class Position(NamedTuple):
     offset: int = 0
 
 
+START = Position()
+
+
 @dataclass
 class State:
     """What a feeder remembers from one process to the next.
@@ -25,7 +28,7 @@ class State:
     last try failed, "" when it did not.
     """
 
-    position: Position = Position()
+    position: Position = START
     marks: dict[str, int] = field(default_factory=dict)
     sent: int = 0
     ended: str = ""
@@ -51,7 +54,7 @@ class State:
         """The tracker itself knows best what it holds; if it holds less than we sent (it is another one now, or its run
         was deleted), the journal is gone through again from its start."""
         if any(held.get(metric, -1) < step for metric, step in self.marks.items()):
-            self.position = Position()
+            self.position = START
         self.marks = dict(held)
 
 

@@ -1,0 +1,44 @@
+"""The table of commands; a command's module is imported when it is asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+import trainyard
+
+_MODULES = {
+    "init": "init",
+    "train": "train",
+    "resume": "train",
+    "reproduce": "train",
+    "evaluate": "models",
+    "predict": "models",
+    "report": "models",
+    "runs": "runs",
+    "config": "config",
+    "doctor": "doctor",
+}
+
+
+class _LateGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(_MODULES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in _MODULES:
+            return None
+        command: click.Command = getattr(import_module(f"trainyard.cli.{_MODULES[cmd_name]}"), cmd_name)
+        return command
+
+
+@click.group(
+    cls=_LateGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="RUN is a path, a run id, a unique beginning of one, or `last`.",
+)
+@click.option("--debug", is_flag=True, help="Show tracebacks; may stand anywhere.")
+@click.version_option(trainyard.__version__, message="trainyard %(version)s")
+def cli(debug: bool) -> None:  # taken off the command line before click sees it
+    """Train models from one config file; resume them bit by bit after any crash; prove them by training again."""

@@ -1,0 +1,31 @@
+"""`init`: from a data file to a first config."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import click
+
+from trainyard.cli import options
+from trainyard.cli.output import show
+from trainyard.errors import InputError
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--target", required=True, metavar="COLUMN", help="The column to predict.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), default=Path("config.yaml"), show_default=True)
+@click.option("--force", is_flag=True, help="Replace the output, if it is there.")
+@options.as_json
+def init(file: Path, target: str, output: Path, force: bool, as_json: bool) -> None:
+    """Write a commented config that trains on a data FILE."""
+    from trainyard.datasets.sniff import draft_config
+
+    text = draft_config(file, target)
+    try:
+        with open(output, "w" if force else "x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise InputError(f"{output} is there already: choose another name with -o, or replace it with --force") from None
+    show({"config": str(output)}, [f"wrote {output}", f"next: trainyard train {shlex.quote(str(output))}"], as_json)

@@ -1,0 +1,50 @@
+"""The entry point: signals first, then the commands, then one place where every end becomes an exit code.
+
+0 done; 1 failed; 2 wrong input; 3 `different`; 75 preempted (SIGTERM); 130 interrupted (Ctrl-C).
+
+Nothing heavy is imported here, and click only when the handlers are in place: a preemption in the first milliseconds
+must end as cleanly as any other.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+from trainyard.core.signals import EXIT_CODES
+
+_STATUS = {signal.SIGTERM: "preempted", signal.SIGINT: "interrupted"}
+_TRAINING = ("train", "resume", "reproduce")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command that `arguments` (default: those of the process) name, and returns its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    with _early_signals(words):
+        from trainyard.cli.boundary import run
+
+        return run(words)
+
+
+@contextmanager
+def _early_signals(words: Sequence[str]) -> Iterator[None]:
+    """While a training command loads, and after its run has ended, a signal ends the process; in between core has its own."""
+    chosen = list(_STATUS) if next((word for word in words if not word.startswith("-")), "") in _TRAINING else []
+    previous = {signum: signal.signal(signum, _end_at_once) for signum in chosen}
+    try:
+        yield
+    finally:
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
+
+
+def _end_at_once(number: int, _: FrameType | None) -> None:
+    # Not by an exception: raised in the middle of an import, it could get lost there.
+    signum = signal.Signals(number)
+    status = _STATUS[signum]
+    os.write(2, f"trainyard: {status} by {signum.name}: nothing was under way, so nothing is lost\n".encode())
+    os._exit(EXIT_CODES[status])

@@ -1,0 +1,68 @@
+"""`evaluate`, `predict`, `report`: what one does with a trained run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+import trainyard
+from trainyard.cli import options
+from trainyard.cli.output import show, table
+
+
+@click.command()
+@options.run_argument
+@click.option("--split", type=click.Choice(["test", "val", "train"]), help="A split of the run's own data.  [default: test]")
+@click.option("--data", metavar="FILE", help="The rows of a CSV or Parquet file instead; it must have the target column.")
+@options.runs_dir
+@options.as_json
+def evaluate(run: str, split: Any, data: str | None, runs_dir: str | None, as_json: bool) -> None:
+    """Compute the metrics of a run's model."""
+    if split and data:
+        raise click.UsageError("--split means the run's own data, --data other rows: give one of them")
+    metrics = trainyard.evaluate(run, split=split or "test", data=data, runs_dir=runs_dir)
+    found = trainyard.get(run, runs_dir=runs_dir)
+    show(
+        {"run_id": found.id, "data": data, "split": None if data else split or "test", "metrics": metrics},
+        table(metrics.items()),
+        as_json,
+    )
+
+
+@click.command()
+@options.run_argument
+@click.argument("file")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="A .csv or .parquet file.  [default: CSV to stdout]"
+)
+@options.runs_dir
+@options.as_json
+def predict(run: str, file: str, output: Path | None, runs_dir: str | None, as_json: bool) -> None:
+    """Predict for the rows of a CSV or Parquet FILE."""
+    if output is not None and output.suffix not in (".csv", ".parquet"):
+        raise click.BadParameter(f"{output}: the name must end in .csv or .parquet", param_hint="-o")
+    frame = trainyard.predict(run, file, runs_dir=runs_dir)
+    if output is None:
+        show(frame.to_dict(orient="records") if as_json else None, [frame.to_csv(index=False).rstrip("\n")], as_json)
+        return
+    if output.suffix == ".csv":
+        frame.to_csv(output, index=False)
+    else:
+        frame.to_parquet(output, index=False)
+    show(
+        {"rows": len(frame), "columns": list(frame.columns), "output": str(output)},
+        [f"{len(frame)} predictions: {output}"],
+        as_json,
+    )
+
+
+@click.command()
+@options.run_argument
+@options.runs_dir
+@options.as_json
+def report(run: str, runs_dir: str | None, as_json: bool) -> None:
+    """Write a run's report.html anew."""
+    path = trainyard.report(run, runs_dir=runs_dir)
+    show({"report": str(path)}, [str(path)], as_json)

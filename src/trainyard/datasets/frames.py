@@ -1,0 +1,38 @@
+"""Files as data frames, for prediction and evaluation on other rows than a run's own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from trainyard.config.schema import DataConfig
+from trainyard.datasets.table import Table
+from trainyard.errors import DataError
+from trainyard.require import require
+
+
+def read_table(path: Path | str, params: Mapping[str, Any] | None = None, text: Collection[str] = ()) -> Table:
+    """The rows of a CSV or Parquet file, told apart by its ending (anything but `.parquet` is read as CSV).
+
+    Args:
+        params: the options of the CSV reader (`delimiter`, `encoding` ...); those of the run's own data, if these were CSV.
+        text: columns to read as text, whatever they look like: `TabularPreparation.text_columns`.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    from trainyard.datasets.csv import CsvDataset, CsvParams
+    from trainyard.datasets.parquet import ParquetDataset, ParquetParams
+
+    if Path(path).suffix.lower() in (".parquet", ".pq"):
+        return ParquetDataset(DataConfig(), ParquetParams()).read(str(path))
+    if Path(path).suffix.lower() == ".npz":
+        raise DataError(f"{path}: give rows as CSV or Parquet; npz is for training")
+    return CsvDataset(DataConfig(), CsvParams(**params or {})).read(str(path), text)
+
+
+def read_frame(path: Path | str, params: Mapping[str, Any] | None = None, text: Collection[str] = ()) -> Any:
+    """The same as a pandas data frame."""
+    pandas: Any = require("pandas", "tabular")
+    return pandas.DataFrame(dict(read_table(path, params, text).columns))

@@ -1,0 +1,180 @@
+"""Data that comes as Python objects: from `type: package.module:function`, or passed to `trainyard.train`.
+
+A split may be a pair of arrays (X, y), a data frame with the target among its columns, or a map-style dataset.
+Data frames are prepared as files are. Arrays and datasets hold finished samples and are served as they are (floats as
+float32): `standardize`, `impute`, `encode`, `features` and `exclude` have no effect on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from trainyard.config.schema import DataConfig
+from trainyard.datasets import checks, items, tabular
+from trainyard.datasets.arrays import Arrays
+from trainyard.datasets.base import DataBundle
+from trainyard.datasets.splitting import fractions, split_rows
+from trainyard.datasets.table import Table, as_table, listed, tidy
+from trainyard.datasets.target import Target, inspect, labels_in
+from trainyard.errors import DataError
+from trainyard.types import SPLITS, Array, DataInfo, SplitName, Task
+
+Form = Literal["arrays", "frame", "items"]
+Pair = tuple[Array, Array]
+
+
+def from_objects(data: Any, config: DataConfig | None = None, source: str = "data") -> DataBundle:
+    """What a run trains on.
+
+    Args:
+        data: (train, val), (train, val, test), or a mapping of `train`, `val` and `test`, each a pair of arrays (X, y), a
+            data frame, or a map-style dataset; or all rows as one pair or one data frame, to be divided by `data.split`.
+        config: the data section; None for the defaults.
+        source: how messages call `data`.
+
+    Raises:
+        DataError: what is wrong, and what to do.
+    """
+    config = config or DataConfig()
+    parts = {name: _untie(part) for name, part in _by_split(data, source).items() if part is not None}
+    if "train" not in parts:
+        raise DataError(f"{source} has no training rows")
+    forms = {name: _form(part, name) for name, part in parts.items()}
+    if len(set(forms.values())) > 1:
+        raise DataError(f"the splits must be of one form, but are {listed(f'{name}: {form}' for name, form in forms.items())}")
+    _refuse_settings(config, forms["train"])
+    if forms["train"] == "items":
+        return items.bundle(parts, config)
+    if forms["train"] == "frame":
+        return tabular.build({name: as_table(part, f"the {name} rows") for name, part in parts.items()}, config)
+    return from_arrays({name: _pair(part, name) for name, part in parts.items()}, config)
+
+
+def _by_split(data: Any, source: str) -> Mapping[SplitName, Any]:
+    if isinstance(data, Mapping):
+        if unknown := [str(key) for key in data if key not in SPLITS]:
+            raise DataError(f"{source} has a split {listed(map(repr, unknown))}; the splits are called {listed(SPLITS)}")
+        return data
+    if _is_pair(data) or hasattr(data, "iloc"):
+        return {"train": data}
+    if isinstance(data, tuple) and len(data) in (2, 3):
+        return dict(zip(SPLITS, data, strict=False))
+    what = f"a tuple of {len(data)}" if isinstance(data, tuple) else type(data).__name__
+    raise DataError(f"{source} is {what}; it must be (train, val), (train, val, test) or a mapping of {listed(SPLITS)}")
+
+
+def _untie(part: Any) -> Any:
+    """A torch TensorDataset of two tensors is a pair of arrays."""
+    tensors = getattr(part, "tensors", None)
+    return tensors if isinstance(tensors, tuple) and len(tensors) == 2 else part
+
+
+def _is_pair(part: Any) -> bool:
+    """Whether this is (X, y) rather than a dataset."""
+    return isinstance(part, tuple) and len(part) == 2 and all(hasattr(array, "shape") and len(array.shape) for array in part)
+
+
+def _form(part: Any, name: SplitName) -> Form:
+    if _is_pair(part):
+        return "arrays"
+    if hasattr(part, "iloc"):
+        return "frame"
+    if hasattr(part, "shape"):
+        raise DataError(f"the {name} split is an array alone; give a pair (X, y)")
+    if hasattr(part, "__len__") and hasattr(part, "__getitem__") and not isinstance(part, str | Mapping):
+        return "items"
+    raise DataError(
+        f"the {name} split is {type(part).__name__}; give a pair of arrays (X, y), a data frame, "
+        "or a dataset with __len__ and __getitem__ that gives (features, target)"
+    )
+
+
+def _refuse_settings(config: DataConfig, form: Form) -> None:
+    if form == "frame":
+        return
+    for name in ("features", "exclude", "impute"):
+        if getattr(config, name):
+            raise DataError(
+                f"data.{name} needs named columns; these {form} are finished samples. Leave it out, or give data frames"
+            )
+
+
+def _pair(part: tuple[Any, Any], name: SplitName) -> Pair:
+    features = items.as_array(part[0], f"the {name} features")
+    targets = np.asarray(part[1].detach().cpu().numpy() if hasattr(part[1], "detach") else part[1])
+    if len(features) != len(targets):
+        raise DataError(f"the {name} split has {len(features)} rows of features, but {len(targets)} targets")
+    if not len(features):
+        raise DataError(f"the {name} split is empty")
+    if features.dtype.kind == "f" and not np.isfinite(features).all():
+        bad = np.logical_not(np.isfinite(features.reshape(len(features), -1)).all(axis=1))
+        raise DataError(f"the {name} features hold NaN or infinite values in {Table({}).where(bad)}")
+    return features.astype(np.float32) if features.dtype.kind == "b" else features, targets
+
+
+class _Targets(NamedTuple):
+    """The encoded targets of each split; `labels` are the classes, None for regression."""
+
+    task: Task
+    labels: list[Any] | None
+    by_split: Mapping[SplitName, Array]
+    warnings: list[str]
+
+
+def from_arrays(pairs: Mapping[SplitName, Pair], config: DataConfig) -> DataBundle:
+    """What a run trains on, of finished samples: features (rows, ...), targets (rows,) or, for regression, (rows, outputs).
+
+    Raises:
+        DataError: targets are missing or unfit, or a split would be empty.
+    """
+    several = pairs["train"][1].ndim > 1 and pairs["train"][1].shape[1:] != (1,)
+    task, labels, targets, warnings = _several(pairs, config) if several else _single(pairs, config)
+    table = Table({config.target: targets["train"]}, "the train rows")
+    codes = None if labels is None else targets["train"]
+    rows = split_rows(table, config.split, *fractions(config.split, tabular.given_splits(pairs.keys(), config)), codes)
+    if codes is not None and labels is not None:
+        checks.refuse_untrained_classes(table, rows, codes, labels, config)
+    splits: dict[SplitName, Arrays] = {name: Arrays(pairs["train"][0][ids], targets["train"][ids]) for name, ids in rows.items()}
+    splits |= {name: Arrays(pairs[name][0], targets[name]) for name in pairs if name != "train"}
+    _refuse_shapes(splits)
+    outputs = len(labels) if labels else (targets["train"].shape[1] if several else 1)
+    return DataBundle(
+        info=DataInfo(task, splits["train"].features.shape[1:], outputs, labels, target=config.target),
+        splits={name: splits[name] for name in SPLITS if name in splits},
+        rows=rows if len(pairs) == 1 else {},
+        warnings=warnings + checks.repeated_rows(splits, separate_files=len(pairs) > 1),
+    )
+
+
+def _single(pairs: Mapping[SplitName, Pair], config: DataConfig) -> _Targets:
+    tables = {
+        name: Table({config.target: tidy(targets.reshape(-1), config.target)}, f"the {name} rows")
+        for name, (_, targets) in pairs.items()
+    }
+    task, warnings = inspect(tables["train"], config)
+    labels = labels_in(tables["train"].columns[config.target]) if task == "classification" else None
+    target = Target(config.target, task, labels)
+    return _Targets(task, labels, {name: target.encode(table) for name, table in tables.items()}, warnings)
+
+
+def _several(pairs: Mapping[SplitName, Pair], config: DataConfig) -> _Targets:
+    if config.task == "classification":
+        raise DataError(
+            "targets of several columns are values for regression, but the task is classification; give one class a row"
+        )
+    for name, (_, targets) in pairs.items():
+        if targets.dtype.kind not in "iuf" or not np.isfinite(targets).all():
+            raise DataError(f"the {name} targets have several columns, which must hold finite numbers")
+    return _Targets("regression", None, {name: targets.astype(np.float32) for name, (_, targets) in pairs.items()}, [])
+
+
+def _refuse_shapes(splits: Mapping[SplitName, Arrays]) -> None:
+    shape = splits["train"].features.shape[1:]
+    for name, split in splits.items():
+        if split.features.shape[1:] != shape:
+            raise DataError(
+                f"the {name} features have shape (rows, ...) = {split.features.shape}, but the train features {shape} a row"
+            )

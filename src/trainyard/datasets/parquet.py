@@ -1,0 +1,66 @@
+"""Parquet files."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import BaseModel
+
+from trainyard.config.schema import DataConfig, Section
+from trainyard.datasets.base import DataBundle
+from trainyard.datasets.files import existing_file
+from trainyard.datasets.table import Table, tidy
+from trainyard.datasets.tabular import load_files
+from trainyard.errors import DataError
+from trainyard.require import require
+from trainyard.types import Array
+
+
+class ParquetParams(Section):
+    """There are no options: a Parquet file knows its types."""
+
+
+class ParquetDataset:
+    """One file that is divided, or one for each split."""
+
+    names: ClassVar[Sequence[str]] = ("parquet",)
+    Params: ClassVar[type[BaseModel]] = ParquetParams
+
+    def __init__(self, config: DataConfig, params: BaseModel) -> None:
+        assert isinstance(params, ParquetParams)
+        self._config = config
+        self._arrow: Any = require("pyarrow", "tabular")
+        self._parquet: Any = require("pyarrow.parquet", "tabular")
+
+    def load(self) -> DataBundle:
+        """See `Dataset.load`."""
+        return load_files(self._config, self.read)
+
+    def read(self, path: str, text: Collection[str] = ()) -> Table:  # noqa: ARG002
+        """All rows of one file.
+
+        Raises:
+            DataError: the file is no Parquet file, or a column holds lists or structures.
+        """
+        file = existing_file(path)
+        try:
+            with file.open("rb") as stream:
+                found = self._parquet.read_table(stream)
+        except (self._arrow.ArrowException, OSError) as error:
+            raise DataError(f"{path} cannot be read as Parquet (is it whole?): {str(error).splitlines()[0]}") from error
+        return Table({name: self._column(found.column(name), name, path) for name in found.column_names}, path)
+
+    def _column(self, column: Any, name: str, path: str) -> Array:
+        types = self._arrow.types
+        if types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        if types.is_decimal(column.type):
+            column = column.cast(self._arrow.float64())
+        if types.is_nested(column.type):
+            raise DataError(
+                f"{path}: column {name!r} holds {column.type}; give each of its values a column of its own, or data.exclude it"
+            )
+        values = column.to_numpy(zero_copy_only=False) if column.num_chunks else np.empty(0, column.type.to_pandas_dtype())
+        return tidy(values, name, path)

@@ -1,0 +1,183 @@
+"""A first config, from a look at a data file."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainyard.config.emit import inline
+from trainyard.config.schema import DataConfig
+from trainyard.datasets import checks
+from trainyard.datasets.files import existing_file
+from trainyard.datasets.frames import read_table
+from trainyard.datasets.table import Table, kind_of, listed, missing
+from trainyard.datasets.target import class_indices, inspect, labels_in
+from trainyard.errors import DataError
+from trainyard.types import Array, Task
+
+_MANY = 100  # so many categories make a column that is not worth one feature each
+_GROUPS = ("group", "patient", "subject", "customer", "user", "session", "household", "site", "device", "store")
+
+
+@dataclass
+class Draft:
+    """What was found: lines of the data section, and remarks by column."""
+
+    table: Table
+    task: Task
+    features: list[str]
+    exclude: dict[str, str] = field(default_factory=dict)  # column -> why
+    impute: str | None = None
+    remarks: list[str] = field(default_factory=list)
+    params: dict[str, Any] = field(default_factory=dict)
+
+
+def draft_config(path: Path | str, target: str) -> str:
+    """A commented config that trains the built-in `mlp` on a CSV or Parquet file, as it stands.
+
+    Raises:
+        DataError: the file cannot be read or trained on, or has no such target; names the nearest column.
+    """
+    params = {} if Path(path).suffix.lower() in (".parquet", ".pq") else _csv_params(str(path))
+    table = read_table(path, params)
+    if not len(table):
+        raise DataError(f"{table.source}: there are columns, but no rows")
+    table.column(target, "--target")
+    if texts := _missing_texts(table):
+        params["missing"] = texts
+        table = read_table(path, params)
+    values = table.column(target, "--target")
+    if (gone := missing(values)).any():
+        raise DataError(f"{table.source}: the target {target!r} has no value in {table.where(gone)}; remove these rows")
+    config = DataConfig(path=str(path), target=target)
+    checks.refuse_mixtures(table, [target])
+    task, doubts = inspect(table, config)
+    draft = Draft(table, task, [name for name in table.columns if name != target], remarks=doubts, params=params)
+    _look(draft, values)
+    return "\n".join(_lines(draft, str(path), target)) + "\n"
+
+
+def _csv_params(path: str) -> dict[str, Any]:
+    """The delimiter and the encoding, where they are not the usual ones."""
+    with existing_file(path).open("rb") as file:
+        start = file.read(1 << 16)
+    params: dict[str, Any] = {}
+    if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        params["encoding"] = "utf-16"
+    text = start.decode(params.get("encoding", "latin-1"), errors="ignore")
+    first = text.partition("\n")[0]
+    counts = {delimiter: len(next(csv.reader([first], delimiter=delimiter), [])) for delimiter in ",;\t|"}
+    best = max(counts, key=lambda delimiter: counts[delimiter])
+    return params if best == "," or counts[best] == 1 else params | {"delimiter": best}
+
+
+def _missing_texts(table: Table) -> list[str]:
+    """What stands for a missing value in columns of numbers, `?` for example: one text, again and again."""
+    found = [set(table.columns[name][checks.strays(table, name)]) for name in table.columns]
+    return sorted({text for texts in found if len(texts) == 1 for text in texts})
+
+
+def _look(draft: Draft, target: Array) -> None:
+    """Sorts the columns into those to learn from and those to leave out, with the reason."""
+    labels = labels_in(target) if draft.task == "classification" else None
+    codes = class_indices(target, labels) if labels is not None else target.astype(np.float32)
+    for name in draft.features:
+        mixed = checks.strays(draft.table, name).any()
+        if reason := "mixes numbers and text" if mixed else _why_not(draft.table.columns[name], codes):
+            draft.exclude[name] = reason
+    draft.features = [name for name in draft.features if name not in draft.exclude]
+    if not draft.features:
+        reasons = listed(f"{name}: {why}" for name, why in draft.exclude.items())
+        raise DataError(f"{draft.table.source}: there is no column to learn from ({reasons})")
+    gaps = {name: int(missing(draft.table.columns[name]).sum()) for name in draft.features}
+    if any(gaps.values()):
+        draft.impute = "median"
+        counts = listed(f"{name} {count}" for name, count in gaps.items() if count)
+        draft.remarks.append(f"missing values, filled with the median or the commonest category: {counts}")
+    draft.remarks += _split_hints(draft)
+
+
+def _why_not(values: Array, targets: Array) -> str | None:
+    gone = missing(values)
+    if gone.all():
+        return "has no values"
+    if values.dtype.kind == "f" and np.isinf(values).any():
+        return "has infinite values"
+    if kind_of(values) == "time":
+        return "holds dates; make numbers of them, or use it as split.time"
+    if kind_of(values) == "text" and len(set(values[~gone])) > max(_MANY, len(values) // 2):
+        return "has another text in most rows, like an identifier"
+    found = checks.oddity(values, targets)
+    return found if found and "tells" not in found else None
+
+
+def _split_hints(draft: Draft) -> Iterator[str]:
+    times = [name for name, values in draft.table.columns.items() if kind_of(values) == "time"]
+    if times:
+        yield f"rows have dates: if the model is to predict the future, split by them, `time: {inline(times[0])}` under split"
+    for name in [*draft.features, *draft.exclude]:
+        repeated = len(set(draft.table.columns[name].tolist())) <= len(draft.table) // 2
+        if repeated and any(word in name.lower().replace("-", "_").split("_") for word in _GROUPS):
+            yield f"if rows of one {name} belong together, keep them in one split: `group: {inline(name)}` under split"
+
+
+def _lines(draft: Draft, path: str, target: str) -> Iterator[str]:
+    rows = len(draft.table)
+    yield f"# Written by `trainyard init` for {rows} rows and {len(draft.table.columns)} columns; trains as it stands."
+    yield "data:"
+    yield f"  type: {'parquet' if Path(path).suffix.lower() in ('.parquet', '.pq') else 'csv'}"
+    yield f"  path: {inline(path)}"
+    if draft.params:
+        yield "  params:"
+        yield from (f"    {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in draft.params.items())
+    yield f"  target: {inline(target)}"
+    yield f"  task: {draft.task}  # {_why_task(draft, target)}"
+    yield f"  # to learn from: {_columns(draft)}"
+    if draft.exclude:
+        yield "  exclude:"
+        yield from (f"    - {inline(name)}  # {reason}" for name, reason in draft.exclude.items())
+    if draft.impute:
+        yield f"  impute: {draft.impute}"
+    yield from (f"  # {_one_line(remark)}" for remark in draft.remarks)
+    share = 0.1 if rows >= 50 else 0.2
+    yield f"  split: {{val: {share}, test: {share}}}  # the rest trains"
+    yield "model:"
+    yield "  type: mlp"
+    yield "  params: {hidden: [128, 64], dropout: 0.1}"
+    yield "training:"
+    yield "  epochs: 20"
+    yield f"  batch_size: {_batch_size(rows)}"
+    yield "  learning_rate: 1e-3"
+    yield "  # early_stopping: {metric: val_loss, patience: 5}"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _columns(draft: Draft) -> str:
+    kinds: dict[str, list[str]] = {}
+    for name in draft.features:
+        kinds.setdefault(kind_of(draft.table.columns[name]), []).append(_one_line(name))
+    words = {"number": "numbers", "boolean": "booleans", "text": "categories"}
+    return "; ".join(f"{words[kind]}: {listed(names, 12)}" for kind, names in kinds.items())
+
+
+def _why_task(draft: Draft, target: str) -> str:
+    values = draft.table.columns[target]
+    if draft.task == "regression":
+        return f"values from {values.min():g} to {values.max():g}"
+    labels = labels_in(values)
+    counts = np.bincount(class_indices(values, labels)).tolist()
+    return f"{len(labels)} classes: " + _one_line(listed(f"{label} ({n} rows)" for label, n in zip(labels, counts, strict=True)))
+
+
+def _batch_size(rows: int) -> int:
+    """A power of two that makes some 20 steps an epoch, from 8 to 256, but never more than half the training rows."""
+    return int(max(1, min(2 ** int(np.clip(np.log2(max(rows / 20, 1)), 3, 8)), rows // 3)))

@@ -1,0 +1,40 @@
+"""Secrets are taken out, references and innocent words stay."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainyard.redact import redacted
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgresql://ada:hunter2@db.example.com:5432/x", "postgresql://***@db.example.com:5432/x"),
+        ("https://ghp_abc@github.com/a/b", "https://***@github.com/a/b"),
+        ("https://u:p/w@host/x", "https://***@host/x"),
+        ("https://host/x?token=abc&page=2", "https://host/x?token=***&page=2"),
+        ("https://acc.blob.example/x?sv=1&sig=abc%3D", "https://acc.blob.example/x?sv=1&sig=***"),
+        ("trainyard train c.yaml tracker.api_key=abc", "trainyard train c.yaml tracker.api_key=***"),
+        ("params:\n  api_key: abc\n  - password: x y", "params:\n  api_key: ***\n  - password: ***"),
+    ],
+)
+def test_secrets(text, shown):
+    assert redacted(text) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "token: ${env:TOKEN}",
+        "https://${env:USER}:${env:PASSWORD}@host/x",
+        "https://host/x?token=${env:TOKEN}",
+        "tokenizer: bpe\nmax_tokens: 5\ntoken: null",
+        "https://mlflow.example.com:5000/api",
+        "sqlite:///mlflow.db",
+        "s3://bucket/key",
+        "mail ada@example.com",
+    ],
+)
+def test_what_is_no_secret_stays(text):
+    assert redacted(text) == text

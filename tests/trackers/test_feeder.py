@@ -1,0 +1,239 @@
+"""The feeder's promise, in this process: each (metric, step) once, whatever fails in between."""
+
+from pathlib import Path
+
+import pytest
+from file_tracker import FileParams, FileTracker, statuses, stored
+
+from trainyard.core.journal import Journal
+from trainyard.trackers.base import Point
+from trainyard.trackers.feed.card import expanded, read_run, without_secrets
+from trainyard.trackers.feed.feeder import Feeder
+
+
+class Bench:
+    """A run, its journal, and a tracker outside."""
+
+    def __init__(self, run_dir: Path, outside: Path) -> None:
+        self.run_dir, self.outside = run_dir, outside
+        self.connected: list[FileTracker] = []
+
+    def journal(self, attempt: int, from_step: int) -> Journal:
+        return Journal(self.run_dir / "journal", attempt, from_step)
+
+    def feeder(self) -> Feeder:
+        """A new one, as a new process would make it."""
+        (self.run_dir / "trackers").mkdir(exist_ok=True)
+        return Feeder(read_run(self.run_dir).card, self.run_dir / "trackers" / "0-file.json", self.connect)
+
+    def connect(self) -> FileTracker:
+        self.connected.append(FileTracker(FileParams(folder=str(self.outside))))
+        return self.connected[-1]
+
+    def steps(self, metric: str = "train_loss") -> list[int]:
+        return [step for step, _ in stored(self.outside).get(metric, [])]
+
+
+@pytest.fixture
+def bench(make_run, tmp_path: Path) -> Bench:
+    return Bench(make_run(), tmp_path / "outside")
+
+
+def write(journal: Journal, first: int, last: int) -> None:
+    for step in range(first, last + 1):
+        journal.values("metrics", step, {"train_loss": step / 2, "learning_rate": 0.1})
+    journal.flush()
+
+
+def test_what_is_written_while_it_tails_arrives_once(bench: Bench) -> None:
+    journal, feeder = bench.journal(1, 0), bench.feeder()
+    for first in range(1, 100, 10):
+        write(journal, first, first + 9)
+        feeder.forward()
+        assert bench.steps() == list(range(1, first + 10))
+    assert len(bench.connected) == 1
+
+
+def test_metrics_evaluations_and_histograms_go_out_and_losses_do_not(bench: Bench) -> None:
+    journal = bench.journal(1, 0)
+    journal.losses(1, [0.1, 0.2])
+    journal.values("evaluation", 2, {"val_loss": float("nan")})
+    bars = {"edges": [0.0, 1.0], "counts": [6], "sum": 3.0, "sum_squares": 2.0}
+    journal.values("histograms", 2, {"0.weight": bars})
+    journal.event(2, "early_stop", reason="patience")
+    journal.flush()
+    bench.feeder().forward()
+    found = stored(bench.outside)
+    assert set(found) == {"val_loss", "0.weight"}
+    assert found["0.weight"] == [(2, 6.0)]
+    assert str(found["val_loss"]) == "[(2, nan)]"
+
+
+def test_many_values_go_out_in_few_batches(bench: Bench) -> None:
+    write(bench.journal(1, 0), 1, 1200)
+    bench.feeder().forward()
+    assert sum(bench.connected[0].batches) == 2400
+    assert max(bench.connected[0].batches) <= 1001
+    assert len(bench.connected[0].batches) == 3
+
+
+def test_steps_that_a_resumed_attempt_repeats_are_not_sent_again(bench: Bench) -> None:
+    write(bench.journal(1, 0), 1, 34)
+    bench.feeder().forward()
+    write(bench.journal(2, 30), 31, 50)
+    bench.feeder().forward()
+    assert bench.steps() == list(range(1, 51))
+
+
+def test_superseded_steps_that_were_not_sent_never_are(bench: Bench) -> None:
+    journal = bench.journal(1, 0)
+    write(journal, 1, 30)
+    journal.values("metrics", 31, {"train_loss": -1.0})
+    journal.flush()
+    write(bench.journal(2, 30), 31, 40)
+    bench.feeder().forward()
+    assert stored(bench.outside)["train_loss"] == [(step, step / 2) for step in range(1, 41)]
+
+
+def test_a_crash_between_sending_and_remembering_sends_nothing_twice(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(bench.journal(1, 0), 1, 20)
+    sent = FileTracker.log
+
+    def send_and_die(self: FileTracker, points: list[Point]) -> None:
+        sent(self, points[:15])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(FileTracker, "log", send_and_die)
+    with pytest.raises(KeyboardInterrupt):
+        bench.feeder().forward()
+    monkeypatch.undo()
+    bench.feeder().forward()
+    assert bench.steps() == bench.steps("learning_rate") == list(range(1, 21))
+
+
+def test_a_lost_state_sends_nothing_twice(bench: Bench) -> None:
+    write(bench.journal(1, 0), 1, 20)
+    bench.feeder().forward()
+    (bench.run_dir / "trackers" / "0-file.json").unlink()
+    bench.feeder().forward()
+    assert bench.steps() == list(range(1, 21))
+
+
+def test_a_tracker_that_has_lost_the_run_gets_everything_again(bench: Bench) -> None:
+    journal = bench.journal(1, 0)
+    write(journal, 1, 20)
+    bench.feeder().forward()
+    (bench.outside / "points.jsonl").unlink()
+    write(journal, 21, 25)
+    bench.feeder().forward()
+    assert bench.steps() == list(range(1, 26))
+
+
+def test_a_dead_tracker_is_tried_again_and_loses_nothing(bench: Bench, tmp_path: Path) -> None:
+    journal, feeder = bench.journal(1, 0), bench.feeder()
+    write(journal, 1, 5)
+    feeder.forward()
+    (tmp_path / "dead").touch()
+    write(journal, 6, 10)
+    with pytest.raises(ConnectionRefusedError) as caught:
+        feeder.forward()
+    feeder.failed(str(caught.value))
+    assert bench.feeder().state.error.startswith("Connection refused")
+    (tmp_path / "dead").unlink()
+    feeder.forward()
+    assert bench.steps() == list(range(1, 11))
+    assert bench.feeder().state.error == ""
+
+
+def test_the_end_brings_files_and_status(bench: Bench) -> None:
+    journal, feeder = bench.journal(1, 0), bench.feeder()
+    write(journal, 1, 3)
+    journal.end(3, "completed")
+    (bench.run_dir / "result.json").write_text("{}")
+    (bench.run_dir / "best").mkdir()
+    feeder.forward()
+    assert statuses(bench.outside) == []
+    feeder.finish(crashed=False)
+    assert statuses(bench.outside) == ["completed"]
+    assert {path.name for path in bench.outside.glob("artifact-*")} == {
+        f"artifact-{name}" for name in ("config.yaml", "result.json", "best")
+    }
+    assert "hunter2" not in (bench.outside / "artifact-config.yaml").read_text()
+
+
+def test_an_attempt_without_an_end_leaves_the_status_alone(bench: Bench) -> None:
+    write(bench.journal(1, 0), 1, 3)
+    feeder = bench.feeder()
+    feeder.forward()
+    feeder.finish(crashed=False)
+    assert statuses(bench.outside) == []
+
+
+def test_a_crashed_run_has_failed_until_it_goes_on(bench: Bench) -> None:
+    write(bench.journal(1, 0), 1, 3)
+    for journal, crashed in ((None, True), (bench.journal(2, 2), False)):
+        if journal:
+            write(journal, 3, 5)
+            journal.end(5, "completed")
+        feeder = bench.feeder()
+        feeder.forward()
+        feeder.finish(crashed=crashed)
+    assert statuses(bench.outside) == ["failed", "completed"]
+    assert bench.steps() == [1, 2, 3, 4, 5]
+
+
+def test_an_end_that_a_resumed_attempt_supersedes_is_not_told(bench: Bench) -> None:
+    journal = bench.journal(1, 0)
+    write(journal, 1, 3)
+    journal.end(3, "preempted")
+    write(bench.journal(2, 3), 4, 5)
+    feeder = bench.feeder()
+    feeder.forward()
+    feeder.finish(crashed=False)
+    assert statuses(bench.outside) == []
+
+
+def test_files_that_could_not_be_sent_are_sent_next_time(bench: Bench, tmp_path: Path) -> None:
+    journal, feeder = bench.journal(1, 0), bench.feeder()
+    write(journal, 1, 3)
+    journal.end(3, "completed")
+    feeder.forward()
+    (tmp_path / "dead").touch()
+    with pytest.raises(ConnectionRefusedError):
+        feeder.finish(crashed=False)
+    (tmp_path / "dead").unlink()
+    again = bench.feeder()
+    again.forward()
+    again.finish(crashed=False)
+    assert statuses(bench.outside) == ["completed"]
+    assert bench.steps() == [1, 2, 3]
+
+
+def test_where_all_is_sent_the_tracker_is_not_even_made(bench: Bench) -> None:
+    journal = bench.journal(1, 0)
+    write(journal, 1, 3)
+    journal.end(3, "completed")
+    for _ in range(2):
+        feeder = bench.feeder()
+        feeder.forward()
+        feeder.finish(crashed=False)
+    assert len(bench.connected) == 1
+    assert statuses(bench.outside) == ["completed"]
+
+
+def test_the_card_tells_of_the_run(make_run) -> None:
+    run = read_run(make_run({"type": "file", "params": {"folder": "${env:PLACE}"}}))
+    assert run.card.params["model.params.hidden"] == "[8, 4]"
+    assert run.card.params["tracking.0.params.folder"] == "${env:PLACE}"
+    assert "hunter2" not in str(run.card)
+    assert run.card.tags == {"trainyard.config_hash": "c0ffee", "trainyard.seed": "7", "trainyard.data_hash": "da7a"}
+    assert run.trackers == [("file", {"folder": "${env:PLACE}"})]
+
+
+def test_variables_are_filled_in_and_hidden_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "s3cr3t")
+    options = {"uri": "http://u:${env:TOKEN}@host", "more": ["${env:TOKEN}", 3]}
+    assert expanded(options) == {"uri": "http://u:s3cr3t@host", "more": ["s3cr3t", 3]}
+    shown = without_secrets("401 for s3cr3t at http://me:hunter2@host", options)
+    assert shown.startswith("401 for ${env:TOKEN} at http://")
+    assert "hunter2" not in shown
