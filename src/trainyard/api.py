@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.config import Resolved
 from trainyard.config import load as load_resolved
-from trainyard.config.schema import DataConfig
 from trainyard.core.catalog import Catalog
 from trainyard.core.run import UNFINISHED, RunDir, all_runs, default_runs_dir, find_run
 from trainyard.errors import ConfigError, InputError, Problem
@@ -249,8 +248,7 @@ def _objects(resolved: Resolved, model: Any, data: Any, callbacks: Sequence[Call
     if data is not None:
         from trainyard.datasets.objects import from_objects
 
-        splits = (*data, None) if len(data) == 2 else tuple(data)
-        bundle = from_objects(*splits, resolved.config.data or DataConfig())
+        bundle = from_objects(data, resolved.config.data)
     objects = Objects(model, bundle, callbacks)
     if objects.names:
         log.warning("%s given as objects: only their author can reproduce this run", " and ".join(objects.names))

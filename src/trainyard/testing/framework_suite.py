@@ -121,7 +121,7 @@ class FrameworkSuite:
         found = api.reproduce(uninterrupted.path)
         assert (found.verdict, found.step, found.tensor, list(found.inputs)) == ("identical", None, None, [])
 
-    def test_steps_do_not_depend_on_predictions_or_snapshots(self, parts: Parts, config_file: Path) -> None:
+    def test_steps_do_not_depend_on_predictions_or_snapshots(self, parts: Parts) -> None:
         other = build(parts.config, 1, Objects())
         for step in range(3):
             parts.framework.step(step, 0.01)
