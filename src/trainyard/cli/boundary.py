@@ -60,8 +60,7 @@ def _told(error: BaseException) -> tuple[str, int]:
     if isinstance(error, click.ClickException):
         return error.format_message(), error.exit_code
     if isinstance(error, Stopped):
-        again = "nothing is lost; the same command goes on from here" if error.status == "preempted" else "nothing is lost"
-        return f"{error.status} before the next step was made: {again}", EXIT_CODES[error.status]
+        return f"{error.status} before a step was made: nothing is lost, give the same command again", EXIT_CODES[error.status]
     if isinstance(error, KeyboardInterrupt | click.Abort):
         return "interrupted", EXIT_CODES["interrupted"]
     if isinstance(error, OSError) and error.strerror:

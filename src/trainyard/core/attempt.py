@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -32,7 +33,7 @@ from trainyard.core.run import RunDir
 from trainyard.core.signals import Signals, Stopped
 from trainyard.core.state import RunState, seed_global_random
 from trainyard.digest import digest, tensor_records
-from trainyard.errors import CheckpointError, InputError, TrainyardError
+from trainyard.errors import CheckpointError, InputError, TrainingError
 from trainyard.frameworks.base import WEIGHTS_FILE
 from trainyard.trackers.feed import Feeders
 from trainyard.types import Determinism
@@ -94,12 +95,18 @@ class _Attempt:
             raise
         except Exception as raised:
             error = str(raised) or type(raised).__name__
-            if isinstance(raised, InputError) and self._number == 1:
-                shutil.rmtree(run.path, ignore_errors=True)  # nothing was computed: leave no run behind
+            if isinstance(raised, InputError) and not run.journal.exists():
+                self._discard()  # nothing was computed
             raise
         finally:
             if run.path.exists():
                 self._record(status, error)
+
+    def _discard(self) -> None:
+        """Leaves nothing behind, not even the experiment's folder if this would have been its first run."""
+        shutil.rmtree(self._run.path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self._run.path.parent.rmdir()
 
     # -- start-up
 
@@ -174,13 +181,16 @@ class _Attempt:
         loop.crew.recorder.started(run_view(parts, run, state, self._number))
         try:
             result = self._loop(loop, parts)
-        except TrainyardError as error:
-            loop.crew.recorder.event(state.step, "failed", message=str(error))
-            self._end(standing(run, parts, state, "failed", self._number) | {"error": str(error)}, loop, feeders)
+            self._end(result, loop, feeders)
+        except Exception as error:
+            with contextlib.suppress(OSError):  # it may be the disk that failed
+                loop.crew.recorder.event(state.step, "failed", message=str(error))
+                self._end(standing(run, parts, state, "failed", self._number) | {"error": str(error)}, loop, feeders)
+            if isinstance(error, OSError):
+                raise TrainingError(f"{error}; what was committed is untouched: mend this, then resume run {run.id}") from error
             raise
         finally:
             loop.crew.saver.close()
-        self._end(result, loop, feeders)
         return result
 
     def _loop(self, loop: Loop, parts: Parts) -> Json:

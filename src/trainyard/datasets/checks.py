@@ -87,13 +87,18 @@ def refuse_mixtures(table: Table, names: Sequence[str]) -> None:
 
 
 def strays(table: Table, name: str) -> Array:
-    """(rows,) bool: the texts in a column that is mostly numbers; all false for any other column."""
+    """(rows,) bool: the texts in a column of numbers; all false for any other column.
+
+    A column is one of numbers if more than half of its cells are, and the others are either few (a tenth), or the numbers
+    of too many kinds (over ten) to be names of categories.
+    """
     values = table.column(name)
     texts = np.zeros(len(values), dtype=bool)
     if name in table.guessed:
         texts[:] = [value is not None and not _is_number(value) for value in values]
-    present = len(values) - int(missing(values).sum())
-    return texts if 2 * int(texts.sum()) < present else np.zeros_like(texts)
+    present, count = len(values) - int(missing(values).sum()), int(texts.sum())
+    numbers = 2 * count < present and (10 * count <= present or len(set(values[~texts]) - {None}) > 10)
+    return texts if numbers else np.zeros_like(texts)
 
 
 def _is_number(text: str) -> bool:

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from trainyard.config.schema import RunConfig
 from trainyard.datasets.base import Split
-from trainyard.errors import ModelError
+from trainyard.errors import ModelError, TrainingError, TrainyardError
 from trainyard.frameworks.base import Job, Snapshot
 from trainyard.frameworks.torch.params import LOSSES, MODELS, OPTIMIZERS
 from trainyard.order import INIT, stream_seed
@@ -69,7 +69,12 @@ class TorchFramework:
         return {"torch": torch.__version__, "device": device}
 
     def step(self, step: int, lr: float) -> StepResult:
-        return self._step(step, lr, self._order, self._train)  # type: ignore[arg-type]
+        try:
+            return self._step(step, lr, self._order, self._train)  # type: ignore[arg-type]
+        except TrainyardError:
+            raise
+        except Exception as error:
+            raise _translated(error, f"step {step + 1}") from error
 
     def read(self, losses: Sequence[Any]) -> list[float]:
         import torch
@@ -90,6 +95,10 @@ class TorchFramework:
                     loss = float(self._loss(outputs, targets)) * len(ids)
                     values = self._to_predictions(outputs, self._job.info)
                 yield Predictions(ids, values.cpu().numpy(), targets.cpu().numpy(), loss)
+        except TrainyardError:
+            raise
+        except Exception as error:
+            raise _translated(error, "a prediction") from error
         finally:
             self._model.train()
 
@@ -151,6 +160,13 @@ class TorchFramework:
             )
 
 
+def _translated(error: Exception, where: str) -> TrainingError:
+    hint = "see where with --debug"
+    if type(error).__name__ == "OutOfMemoryError":
+        hint = "set training.microbatch_size: smaller microbatches need less memory, and give the same step up to rounding"
+    return TrainingError(f"{where} failed: {type(error).__name__}: {error}; {hint}")
+
+
 def _device(name: str) -> torch.device:
     import torch
 
@@ -167,7 +183,8 @@ def _pin(job: Job) -> None:
 
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS is not deterministic
     torch.set_num_threads(job.threads)
-    torch.use_deterministic_algorithms(True, warn_only=job.config.training.determinism != "bitwise")
+    # The same as use_deterministic_algorithms(True), which besides imports the compiler, and so takes two seconds.
+    torch.set_deterministic_debug_mode("error" if job.config.training.determinism == "bitwise" else "warn")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # it costs time, and we read no such memory
     torch.backends.cudnn.benchmark = False
     torch.manual_seed(stream_seed(job.config.experiment.seed, INIT))

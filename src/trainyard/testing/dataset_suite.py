@@ -1,0 +1,169 @@
+"""The contract suite of datasets: equal inputs give equal splits, and nothing leaks from one split into another.
+
+    class TestMine(DatasetSuite):
+        def make(self, folder: Path) -> Dataset:
+            write_rows(folder / "rows.mine")
+            return MineDataset(DataConfig(type="mine", path=str(folder / "rows.mine"), target="y"), MineDataset.Params())
+
+        def raw_rows(self, folder: Path) -> Any:
+            return [{"x": 1.0, "y": 0}, ...]        # those of the file, in its order
+
+What is asked of an adapter stands in `datasets/base.py`. The data should have at least 50 rows.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainyard.datasets.base import ArraySplit, DataBundle, Dataset, Split
+from trainyard.datasets.preparation import from_json
+
+HEAVY = ("pandas", "pyarrow", "sklearn", "scipy", "torch", "tensorflow", "datasets")
+
+
+class DatasetSuite:
+    """Subclass it in a test module of the adapter."""
+
+    def make(self, folder: Path) -> Dataset:
+        """A new dataset object over the same rows, whatever the (existing) folder."""
+        raise NotImplementedError
+
+    def raw_rows(self, folder: Path) -> Any:  # noqa: ARG002
+        """The rows as `Preparation.features` takes them, in the order of the source; None where there is no preparation."""
+        return None
+
+    @pytest.fixture
+    def bundle(self, tmp_path: Path) -> DataBundle:
+        return self.make(tmp_path).load()
+
+    def test_says_what_it_answers_to(self, tmp_path: Path) -> None:
+        cls = type(self.make(tmp_path))
+        assert all(name and ":" not in name for name in cls.names)
+        assert cls.Params.model_json_schema()["type"] == "object"
+
+    def test_is_light_to_import(self, tmp_path: Path) -> None:
+        module = type(self.make(tmp_path)).__module__
+        code = f"import sys, {module}; print([name for name in {HEAVY} if name in sys.modules])"
+        path = json.dumps(sys.path)
+        done = subprocess.run(
+            [sys.executable, "-c", f"import sys; sys.path[:] = {path}; {code}"], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.strip() == "[]"
+
+    def test_gives_the_same_again_from_another_place(self, bundle: DataBundle, tmp_path: Path) -> None:
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        again = self.make(elsewhere).load()
+        assert {name: split.fingerprint() for name, split in again.splits.items()} == _fingerprints(bundle)
+        assert again.info == bundle.info
+        for name, rows in bundle.rows.items():
+            np.testing.assert_array_equal(rows, again.rows[name])
+
+    def test_draws_on_no_global_generator(self, tmp_path: Path) -> None:
+        random.seed(1)
+        np.random.seed(1)
+        before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index, union-attr]
+        self.make(tmp_path).load()
+        assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # type: ignore[index, union-attr]
+
+    def test_has_rows_to_train_on_and_splits_that_differ(self, bundle: DataBundle) -> None:
+        assert "train" in bundle.splits
+        assert all(len(split) > 0 for split in bundle.splits.values())
+        assert len(set(_fingerprints(bundle).values())) == len(bundle.splits)
+
+    def test_no_row_is_in_two_splits(self, bundle: DataBundle) -> None:
+        if bundle.rows:
+            assert {name: len(rows) for name, rows in bundle.rows.items()} == {n: len(s) for n, s in bundle.splits.items()}
+            every = np.concatenate(list(bundle.rows.values()))
+            assert len(np.unique(every)) == len(every)
+
+    def test_samples_are_as_its_info_says(self, bundle: DataBundle) -> None:
+        info = bundle.info
+        assert not info.feature_names or info.input_shape == (len(info.feature_names),)
+        for split in bundle.splits.values():
+            batch = split.take(np.arange(min(len(split), 100)))
+            assert batch.features.shape[1:] == tuple(info.input_shape)
+            assert np.isfinite(batch.features).all()
+            if info.task == "classification":
+                assert batch.targets.dtype == np.int64
+                assert info.classes is not None
+                assert info.outputs == len(info.classes)
+                assert batch.targets.ndim == 1
+                assert ((batch.targets >= 0) & (batch.targets < info.outputs)).all()
+            else:
+                assert batch.targets.dtype == np.float32
+                assert info.classes is None
+                assert batch.targets.shape[1:] in ((), (info.outputs,))
+
+    def test_take_gives_the_rows_asked_for_in_that_order(self, bundle: DataBundle) -> None:
+        for split in bundle.splits.values():
+            ids = np.array([len(split) - 1, 0, 0], dtype=np.int64)
+            batch = split.take(ids)
+            for i, one in enumerate(ids):
+                single = split.take(np.array([one]))
+                np.testing.assert_array_equal(batch.features[i], single.features[0])
+                np.testing.assert_array_equal(batch.targets[i], single.targets[0])
+
+    def test_what_take_gives_is_a_copy(self, bundle: DataBundle) -> None:
+        split, ids = bundle.splits["train"], np.arange(2)
+        before = split.take(ids).features.copy()
+        split.take(ids).features[:] = 7
+        np.testing.assert_array_equal(split.take(ids).features, before)
+
+    def test_many_threads_may_take(self, bundle: DataBundle) -> None:
+        split = bundle.splits["train"]
+        chunks = [np.arange(i % len(split), i % len(split) + 1) for i in range(200)]
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda ids: split.take(ids).features, chunks))
+        for ids, features in zip(chunks, found, strict=True):
+            np.testing.assert_array_equal(features, split.take(ids).features)
+
+    def test_arrays_are_what_take_gives(self, bundle: DataBundle) -> None:
+        for split in bundle.splits.values():
+            if isinstance(split, ArraySplit):
+                batch = split.take(np.arange(len(split)))
+                np.testing.assert_array_equal(split.features, batch.features)
+                np.testing.assert_array_equal(split.targets, batch.targets)
+                assert split.features.flags.c_contiguous
+
+    def test_preparation_survives_json(self, bundle: DataBundle, tmp_path: Path) -> None:
+        rows = self.raw_rows(tmp_path)
+        if bundle.preparation is None or rows is None:
+            return
+        again = from_json(json.loads(json.dumps(bundle.preparation.to_json())))
+        np.testing.assert_array_equal(again.features(rows), bundle.preparation.features(rows))
+        np.testing.assert_array_equal(again.targets(rows), bundle.preparation.targets(rows))
+
+    def test_preparation_makes_of_raw_rows_what_was_trained_on(self, bundle: DataBundle, tmp_path: Path) -> None:
+        rows = self.raw_rows(tmp_path)
+        if bundle.preparation is None or rows is None or not bundle.rows:
+            return
+        features = bundle.preparation.features(rows)
+        for name, split in bundle.splits.items():
+            np.testing.assert_array_equal(features[bundle.rows[name]], _features(split))
+
+    def test_preparation_is_fitted_on_training_rows_alone(self, bundle: DataBundle) -> None:
+        if bundle.preparation is None:
+            return
+        features = _features(bundle.splits["train"])
+        for column in features.T:
+            if len(np.unique(column)) > 2 and (column < 0).any():  # a standardised number, and no category
+                assert abs(float(column.mean(dtype=np.float64))) < 1e-4
+                assert abs(float(column.std(dtype=np.float64)) - 1) < 1e-4
+
+
+def _fingerprints(bundle: DataBundle) -> dict[str, str]:
+    return {name: split.fingerprint() for name, split in bundle.splits.items()}
+
+
+def _features(split: Split) -> Any:
+    return split.take(np.arange(len(split))).features

@@ -1,0 +1,123 @@
+"""CSV files."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rows import config, csv_text, load, people
+
+from trainyard.datasets.base import Dataset
+from trainyard.datasets.csv import CsvDataset
+from trainyard.testing.dataset_suite import DatasetSuite
+
+
+class TestCsv(DatasetSuite):
+    def make(self, folder: Path) -> Dataset:
+        path = folder / "people.csv"
+        path.write_text(csv_text(people()))
+        return CsvDataset(config(type="csv", path=str(path)), CsvDataset.Params())
+
+    def raw_rows(self, folder: Path) -> Any:
+        return people()
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(place: Path, text: str, name: str = "a.csv") -> str:
+    (place / name).write_bytes(text.encode("utf-8"))
+    return name
+
+
+def test_reads_what_was_written(place: Path) -> None:
+    rows = people()
+    table = CsvDataset(config(), CsvDataset.Params()).read(write(place, csv_text(rows)))
+    assert table.columns["height"].tolist() == [row["height"] for row in rows]
+    assert table.columns["city"].tolist() == [row["city"] for row in rows]
+    assert table.columns["member"].tolist() == [row["member"] for row in rows]
+
+
+def test_numbers_are_read_to_the_nearest_float64(place: Path) -> None:
+    texts = ["0.1", "2.675", "1.7976931348623157e308", "0.3000000000000000166", "123456789.123456789"]
+    table = CsvDataset(config(), CsvDataset.Params()).read(write(place, "x\n" + "\n".join(texts) + "\n"))
+    assert table.columns["x"].tolist() == [float(text) for text in texts]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1"])
+def test_encodings(place: Path, encoding: str) -> None:
+    rows = [row | {"città": row["city"].replace("o", "ö")} for row in people()]
+    (place / "a.csv").write_bytes(csv_text(rows, ";").encode(encoding))
+    given = {} if encoding.startswith("utf-8") else {"encoding": encoding}
+    bundle = load(CsvDataset, config(path="a.csv"), delimiter=";", **given)
+    assert "città=Röme" in bundle.info.feature_names
+
+
+def test_options_say_what_is_missing_and_what_is_text(place: Path) -> None:
+    rows = [row | {"zip": f"0{i % 3}", "height": "?" if i == 5 else row["height"]} for i, row in enumerate(people())]
+    path = write(place, csv_text(rows))
+    bundle = load(CsvDataset, config(path=path, impute="mean"), missing=["?"], text=["zip"])
+    assert [name for name in bundle.info.feature_names if name.startswith("zip")] == ["zip=00", "zip=01", "zip=02"]
+
+
+def test_files_of_their_own_for_each_split(place: Path) -> None:
+    for name, seed in (("train", 1), ("val", 2), ("test", 3)):
+        write(place, csv_text(people(60, seed)), f"{name}.csv")
+    paths = {f"{name}_path": f"{name}.csv" for name in ("train", "val", "test")}
+    assert {name: len(split) for name, split in load(CsvDataset, config(**paths)).splits.items()} == {
+        "train": 60,
+        "val": 60,
+        "test": 60,
+    }
+
+
+def test_what_is_missing_for_validation_is_cut_off_the_training_rows(place: Path) -> None:
+    write(place, csv_text(people(60, 1)), "train.csv")
+    write(place, csv_text(people(30, 2)), "test.csv")
+    alone = load(CsvDataset, config(train_path="train.csv"))
+    assert {name: len(split) for name, split in alone.splits.items()} == {"train": 54, "val": 6}
+    cut = load(CsvDataset, config(train_path="train.csv", split={"test": 0.2}))
+    assert {name: len(split) for name, split in cut.splits.items()} == {"train": 42, "val": 6, "test": 12}
+    tested = load(CsvDataset, config(train_path="train.csv", test_path="test.csv"))
+    assert {name: len(split) for name, split in tested.splits.items()} == {"train": 54, "val": 6, "test": 30}
+
+
+def test_a_share_without_effect_is_said(place: Path) -> None:
+    for name, seed in (("train", 1), ("val", 2)):
+        write(place, csv_text(people(60, seed)), f"{name}.csv")
+    bundle = load(CsvDataset, config(train_path="train.csv", val_path="val.csv", split={"val": 0.3}))
+    assert "data.split.val is not used: the val rows are given" in bundle.warnings
+
+
+def test_categories_of_the_training_file_stay_text_in_the_others(place: Path) -> None:
+    rows = [row | {"size": ["01", "02", "L"][i % 3]} for i, row in enumerate(people())]
+    numeric = [row | {"size": ["01", "02"][i % 2]} for i, row in enumerate(people(40, 2))]
+    write(place, csv_text(rows), "train.csv")
+    write(place, csv_text(numeric), "val.csv")
+    bundle = load(CsvDataset, config(train_path="train.csv", val_path="val.csv"))
+    column = bundle.info.feature_names.index("size=02")
+    assert bundle.splits["val"].features[:, column].tolist() == [0.0, 1.0] * 20
+
+
+def test_dates_are_recognised_and_split_by(place: Path) -> None:
+    rows = [row | {"day": f"2024-{1 + i // 28:02}-{1 + i % 28:02}"} for i, row in enumerate(people(100))]
+    bundle = load(CsvDataset, config(path=write(place, csv_text(rows[::-1])), split={"time": "day"}))
+    assert "day" not in bundle.info.feature_names
+    assert sorted(bundle.rows["test"].tolist()) == list(range(10))
+    assert sorted(bundle.rows["val"].tolist()) == list(range(10, 20))
+
+
+def test_a_parquet_of_the_same_rows_trains_the_same(place: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    from trainyard.datasets.parquet import ParquetDataset
+
+    parquet.write_table(pyarrow.Table.from_pylist(people()), "a.parquet")
+    one = load(CsvDataset, config(path=write(place, csv_text(people()))))
+    other = load(ParquetDataset, config(path="a.parquet"))
+    assert one.splits["train"].fingerprint() == other.splits["train"].fingerprint()
+    np.testing.assert_array_equal(one.splits["test"].features, other.splits["test"].features)
