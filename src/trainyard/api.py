@@ -80,8 +80,7 @@ def train(
             log.info("resuming run %s", found.id)
             run_attempt(Request(load_resolved(found.config_file, adapters=Catalog()), found, objects))
             return Run(found)
-        run = RunDir.create(place, resolved.config.experiment.name)
-        run.config_file.write_text(resolved.dump(), encoding="utf-8")
+        run = RunDir.create(place, resolved.config.experiment.name, resolved.dump())
         run_attempt(Request(resolved, run, objects))
     return Run(run)
 
@@ -134,8 +133,7 @@ def reproduce(
     with _working_in(_working_directory(original)):
         resolved = load_resolved(original.config_file, adapters=Catalog())
         _need_objects(original, model, data)
-        again = RunDir.create(original.path.parent.parent, original.experiment)
-        again.config_file.write_text(resolved.dump(), encoding="utf-8")
+        again = RunDir.create(original.path.parent.parent, original.experiment, resolved.dump())
         threads = original.read("manifest.json")["environment"]["threads"]
         parent = {"run_id": original.id, "relation": "reproduce"}
         run_attempt(Request(resolved, again, _objects(resolved, model, data, callbacks), parent, threads))

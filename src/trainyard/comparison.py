@@ -9,6 +9,7 @@ from typing import Any
 from trainyard.config import load
 from trainyard.core.inputs import Difference, differences
 from trainyard.core.journal import number
+from trainyard.redact import redacted
 from trainyard.run import Run
 
 _RESULTS = ("steps", "epochs", "train_seconds", "samples_per_second")
@@ -65,8 +66,14 @@ def compare(first: Run, second: Run) -> Comparison:
 def _config(first: Run, second: Run) -> Iterator[Difference]:
     before, now = (load(run.path / "config.yaml").flat() for run in (first, second))
     for key in [*before, *(key for key in now if key not in before)]:
-        if before.get(key) != now.get(key):
-            yield Difference("config", key, before.get(key), now.get(key))
+        old, new = before.get(key), now.get(key)
+        if old != new:
+            yield Difference("config", key, _safe(key, old), _safe(key, new))
+
+
+def _safe(key: str, value: Any) -> Any:
+    """The value without the secrets that a user wrote out in a config."""
+    return redacted(f"{key}: {value}").removeprefix(f"{key}: ") if isinstance(value, str) else value
 
 
 def _numbers(first: Run, second: Run) -> Iterator[NumberPair]:

@@ -67,9 +67,7 @@ def test_training_metrics(plain: PlainProgress, stream: io.StringIO, clock: list
     }
 
 
-def test_at_most_one_line_of_training_metrics_a_second(
-    plain: PlainProgress, stream: io.StringIO, clock: list[float]
-) -> None:
+def test_at_most_one_line_of_training_metrics_a_second(plain: PlainProgress, stream: io.StringIO, clock: list[float]) -> None:
     for step in range(1, 301):
         clock[0] += 0.01
         plain.on_log(step, LOGGED)

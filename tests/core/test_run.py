@@ -58,4 +58,4 @@ def test_in_one_process_too(runs: list[RunDir]) -> None:
 def test_a_place_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="--runs-dir"):
-        RunDir.create(tmp_path / "file", "exp")
+        RunDir.create(tmp_path / "file", "exp", "")

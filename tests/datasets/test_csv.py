@@ -56,6 +56,20 @@ def test_encodings(place: Path, encoding: str) -> None:
     assert "città=Röme" in bundle.info.feature_names
 
 
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
+def test_line_endings(place: Path, ending: str) -> None:
+    (place / "a.csv").write_bytes(csv_text(people()).replace("\n", ending).encode())
+    (place / "b.csv").write_bytes(csv_text(people()).encode())
+    one, other = (load(CsvDataset, config(path=name)) for name in ("a.csv", "b.csv"))
+    assert one.splits["train"].fingerprint() == other.splits["train"].fingerprint()
+
+
+def test_quotes_may_hold_delimiters_and_lines(place: Path) -> None:
+    table = CsvDataset(config(), CsvDataset.Params()).read(write(place, 'a,b\n"x, y",1\n"two\nlines",2\n\nz,\n'))
+    assert table.columns["a"].tolist() == ["x, y", "two\nlines", "z"]
+    assert table.where(np.array([False, False, True])) == "row 3"  # its line is not known, so none is named
+
+
 def test_options_say_what_is_missing_and_what_is_text(place: Path) -> None:
     rows = [row | {"zip": f"0{i % 3}", "height": "?" if i == 5 else row["height"]} for i, row in enumerate(people())]
     path = write(place, csv_text(rows))

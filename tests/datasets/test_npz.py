@@ -40,7 +40,8 @@ def test_splits_of_its_own(tmp_path: Path) -> None:
 
 def test_named_columns(tmp_path: Path) -> None:
     rows = people()
-    np.savez(tmp_path / "a.npz", **{name: np.array([row[name] for row in rows]) for name in rows[0]})
+    columns: dict[str, Any] = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    np.savez(tmp_path / "a.npz", **columns)
     bundle = load(NpzDataset, config(path=str(tmp_path / "a.npz")))
     assert bundle.info.classes == ["no", "yes"]
     assert "city=Oslo" in bundle.info.feature_names

@@ -30,7 +30,8 @@ class TestDiabetes(DatasetSuite):
 
 
 @pytest.mark.parametrize(
-    ("name", "features", "outputs"), [("digits", 64, 10), ("iris", 4, 3), ("wine", 13, 3), ("breast_cancer", 30, 2), ("diabetes", 10, 1)]
+    ("name", "features", "outputs"),
+    [("digits", 64, 10), ("iris", 4, 3), ("wine", 13, 3), ("breast_cancer", 30, 2), ("diabetes", 10, 1)],
 )
 def test_each_set(name: str, features: int, outputs: int) -> None:
     bundle = load(SklearnDataset, config(type=name, target="target"))

@@ -29,18 +29,16 @@ def run(words: Sequence[str]) -> int:
         try:
             code = cli.main([word for word in words if word != "--debug"], "trainyard", standalone_mode=False)
             return code if isinstance(code, int) else 0
+        except SystemExit:
+            raise
         except BaseException as error:
-            if debug and not isinstance(error, click.ClickException | SystemExit):
+            if debug and not isinstance(error, click.ClickException):
                 traceback.print_exc()
             return _end(error, as_json)
 
 
 def _end(error: BaseException, as_json: bool) -> int:
     """Tells the user what happened; the exit code says it to programs."""
-    if isinstance(error, BrokenPipeError):  # click's own writing, of a help text
-        return 0
-    if isinstance(error, SystemExit):
-        raise error
     message, code = _told(error)
     if isinstance(error, click.ClickException):
         error.show()

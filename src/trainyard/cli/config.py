@@ -8,8 +8,7 @@ import click
 
 import trainyard
 from trainyard.cli import options
-from trainyard.cli.output import json_document, say, show, table
-from trainyard.redact import redacted_value
+from trainyard.cli.output import json_document, say, show, table, without_secret
 
 
 @click.group()
@@ -37,7 +36,7 @@ def show_config(file: str, overrides: Sequence[str], as_json: bool) -> None:
     from trainyard.config.emit import inline
 
     found = trainyard.check(file, overrides)
-    values = {key: redacted_value(key, value) for key, value in found.flat().items()}
+    values = {key: without_secret(key, value) for key, value in found.flat().items()}
     origins = {key: str(found.sources.get(key, "default")) for key in values}
     document = {key: {"value": value, "source": origins[key]} for key, value in values.items()}
     show(document, table((key, inline(value), f"# {origins[key]}") for key, value in values.items()), as_json)

@@ -46,6 +46,8 @@ def should_stop(config: EarlyStoppingConfig | None, mode: Mode, history: Sequenc
 
 def best_evaluations(history: Sequence[Evaluation], metric: str, mode: Mode, count: int) -> list[Evaluation]:
     """The best evaluations, best first; of equal ones the earlier is better. A NaN is never among them."""
+    if count == 0:
+        return []  # then nobody may have computed the metric
     real = [evaluation for evaluation in history if not math.isnan(evaluation.metrics[metric])]
     return sorted(real, key=lambda evaluation: (badness(evaluation, metric, mode), evaluation.step))[:count]
 

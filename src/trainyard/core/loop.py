@@ -64,15 +64,17 @@ class Loop:
         self._clock = self._logged_at = time.perf_counter()
         try:
             self._plan()
-            if state.settled < state.step or crew.signals.status:
+            if state.settled < state.step:
                 self._settle()
-            while state.step < self._until and not crew.signals.status:
+            stop = crew.signals.status  # looked at only where all losses are read: a signal may come between any two lines
+            while state.step < self._until and not stop:
                 result = step(state.step, self._rate(state.step) * self._drop)
                 state.step += 1
                 self._unread.append(result.loss)
                 self._samples.append(result.samples)
                 if state.step >= self._next_due:
                     self._settle()
+                    stop = crew.signals.status
         except Stopped:
             pass  # an evaluation was cut short; the save below remembers that it is owed
         finally:

@@ -46,8 +46,8 @@ class RunDir:
         self._lock: BinaryIO | None = None
 
     @staticmethod
-    def create(runs_dir: Path, experiment: str) -> RunDir:
-        """A new run directory.
+    def create(runs_dir: Path, experiment: str, config: str) -> RunDir:
+        """A new run directory, for the run of a resolved config (YAML).
 
         Raises:
             InputError: the directory cannot be written.
@@ -56,6 +56,7 @@ class RunDir:
         run = RunDir(runs_dir / experiment / run_id)
         try:
             run.path.mkdir(parents=True)
+            write_atomically(run.config_file, config.encode())
         except OSError as error:
             raise InputError(
                 f"cannot make the run directory {run.path}: {error.strerror}; choose another place with --runs-dir"
@@ -104,15 +105,11 @@ class RunDir:
             RunLockedError: another process owns the run.
         """
         lock = open(self.path / "lock", "a+b")  # noqa: SIM115 - held on purpose
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        if not _locked(lock):
             lock.seek(0)
             owner = lock.read().decode(errors="replace").strip() or "unknown"
             lock.close()
-            raise RunLockedError(
-                f"run {self.id} is owned by another process ({owner}); wait for it, or end it and resume"
-            ) from error
+            raise RunLockedError(f"run {self.id} is owned by another process ({owner}); wait for it, or end it and resume")
         lock.truncate(0)
         lock.write(f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
         lock.flush()
@@ -154,6 +151,19 @@ class RunDir:
         if not attempts:
             return "created"
         return str(attempts[-1].get("status") or "crashed")
+
+
+def _locked(lock: BinaryIO) -> bool:
+    """Takes the lock; tries for a while, since whoever asks for a run's status holds it for a moment."""
+    for pause in (0.01, 0.05, 0.2, None):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if pause is not None:
+                time.sleep(pause)
+        else:
+            return True
+    return False
 
 
 def all_runs(runs_dir: Path) -> Iterator[RunDir]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -16,6 +16,7 @@ from trainyard.datasets.table import Table, kind_of, listed, missing, nearest
 from trainyard.errors import DataError
 from trainyard.types import Array, SplitName
 
+NUMBERS_ROWS = "only numbers the rows"
 _SAMPLE = 10_000  # rows on which a suspicion is formed, before all are looked at
 _ENOUGH = 20  # rows below which one column tells the target by chance too easily
 _IDENTIFIERS = 50  # so many different texts, in most rows another, are no categories
@@ -27,7 +28,7 @@ def feature_columns(table: Table, config: DataConfig) -> list[str]:
     Raises:
         DataError: a column that the config names does not exist, or none remain.
     """
-    named = {"data.features": config.features or [], "data.exclude": config.exclude}
+    named = {"data.target": [config.target], "data.features": config.features or [], "data.exclude": config.exclude}
     unknown = [
         f"{setting}: there is no column {name!r}; {nearest(name, table.columns)}"
         for setting, names in named.items()
@@ -151,7 +152,7 @@ def oddity(values: Array, targets: Array) -> str | None:
     if _constant(values):
         return "holds one value in all training rows, and teaches nothing"
     if _numbers_rows(values):
-        return "only numbers the rows"
+        return NUMBERS_ROWS
     if _identifies(values):
         return "has another text in most rows, like an identifier"
     if _gives_away(values, targets):
@@ -204,21 +205,25 @@ def _tells_value(values: Array, targets: Array) -> bool:
     return bool(abs(x @ y) >= (1 - 1e-10) * np.sqrt((x @ x) * (y @ y)) > 0)
 
 
-def repeated_rows(splits: Mapping[SplitName, Arrays], separate_files: bool) -> list[str]:
+def repeated_rows(splits: Mapping[SplitName, Arrays], sources: Collection[SplitName]) -> list[str]:
     """Rows (features and target) that stand in two splits.
 
+    Args:
+        sources: the splits with rows of their own; the others are cut off the training rows.
+
     Raises:
-        DataError: two files that should differ hold the same rows.
+        DataError: two sources that should differ hold the same rows.
     """
     hashes = {name: _row_hashes(split) for name, split in splits.items()}
+    from_train = np.concatenate([hashes[name] for name in splits if name == "train" or name not in sources])
+    for name in splits:
+        if name in sources and name != "train" and np.isin(hashes[name], from_train).all():
+            raise DataError(
+                f"all {len(hashes[name])} {name} rows are also train rows: what is measured on them says nothing; give other rows"
+            )
     warnings = []
     for one, other in combinations(splits, 2):
-        count = int(np.isin(hashes[other], hashes[one]).sum())
-        if count and separate_files and count == len(hashes[other]):
-            raise DataError(
-                f"all {count} {other} rows are also {one} rows: what is measured on them says nothing; give other rows"
-            )
-        if count:
+        if count := int(np.isin(hashes[other], hashes[one]).sum()):
             warnings.append(f"{count} of {len(hashes[other])} {other} rows are also {one} rows, which flatters the metrics")
     return warnings
 

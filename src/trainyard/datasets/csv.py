@@ -8,7 +8,7 @@ import io
 import re
 import warnings
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, Field
@@ -106,12 +106,15 @@ class CsvDataset:
             ) from None
         if "\0" in content:
             raise DataError(f"{path} holds zero bytes: it is no text file, or not in {self._params.encoding}")
-        return content
+        return content if "\n" in content else content.replace("\r", "\n")
 
     def _header(self, path: str, content: str) -> list[str]:
         if not content.strip():
             raise DataError(f"{path} is empty; its first line must name the columns")
-        names = next(row for row in self._cells(content) if row)
+        try:
+            names = next(row for row in self._cells(content) if row)
+        except csv.Error as error:
+            raise DataError(f"{path}: the first line cannot be read as CSV: {error}") from error
         if twice := [name for name, count in Counter(names).items() if count > 1 and name]:
             raise DataError(f"{path}: the first line names column {listed(map(repr, twice))} twice; each name must be unique")
         others = [other for other in ";\t|," if other != self._params.delimiter and other in names[0]]
@@ -123,7 +126,7 @@ class CsvDataset:
         return [name or f"column {i + 1}" for i, name in enumerate(names)]
 
     def _cells(self, content: str) -> Any:
-        return csv.reader(io.StringIO(content, newline=""), delimiter=self._params.delimiter)
+        return csv.reader(_lines(content), delimiter=self._params.delimiter)
 
     def _parsed(self, path: str, content: str, header: list[str], as_text: Collection[str]) -> Any:
         pandas = self._pandas
@@ -131,7 +134,7 @@ class CsvDataset:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", pandas.errors.ParserWarning)  # rows that are longer than the header
                 return pandas.read_csv(
-                    io.StringIO(content, newline=""),
+                    io.StringIO(content),
                     sep=self._params.delimiter,
                     header=0,
                     names=header,
@@ -159,6 +162,15 @@ class CsvDataset:
                     )
         except csv.Error as error:
             raise DataError(f"{path}: line {reader.line_num}: {error}") from error
+
+
+def _lines(content: str) -> Iterator[str]:
+    """The lines, one at a time: most often the first alone is asked for."""
+    start = 0
+    while start < len(content):
+        stop = content.find("\n", start) + 1 or len(content)
+        yield content[start:stop]
+        start = stop
 
 
 def _dates(values: Array) -> Array:

@@ -145,7 +145,7 @@ def from_arrays(pairs: Mapping[SplitName, Pair], config: DataConfig) -> DataBund
         info=DataInfo(task, splits["train"].features.shape[1:], outputs, labels, target=config.target),
         splits={name: splits[name] for name in SPLITS if name in splits},
         rows=rows if len(pairs) == 1 else {},
-        warnings=warnings + checks.repeated_rows(splits, separate_files=len(pairs) > 1),
+        warnings=warnings + checks.repeated_rows(splits, sources=pairs),
     )
 
 

@@ -91,7 +91,11 @@ def _look(draft: Draft, target: Array) -> None:
         mixed = checks.strays(draft.table, name).any()
         if reason := "mixes numbers and text" if mixed else _why_not(draft.table.columns[name], codes):
             draft.exclude[name] = reason
-    draft.features = [name for name in draft.features if name not in draft.exclude]
+    usable = [name for name in draft.features if name not in draft.exclude]
+    if not usable:  # a column that counts up may be all there is: x in a file of x and y
+        usable = [name for name, reason in draft.exclude.items() if reason == checks.NUMBERS_ROWS]
+        draft.exclude = {name: reason for name, reason in draft.exclude.items() if name not in usable}
+    draft.features = usable
     if not draft.features:
         reasons = listed(f"{name}: {why}" for name, why in draft.exclude.items())
         raise DataError(f"{draft.table.source}: there is no column to learn from ({reasons})")

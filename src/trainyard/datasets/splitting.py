@@ -59,7 +59,7 @@ def split_rows(table: Table, config: SplitConfig, val: float, test: float, label
     else:
         order = _order(config.seed, n)
         rows = _cut(order, want_test, want_val)
-    _refuse_empty(rows, table, val, test)
+    _refuse_empty(rows, table, config, val, test)
     return {name: np.sort(ids) for name, ids in rows.items() if name == "train" or len(ids)}
 
 
@@ -86,13 +86,16 @@ def _refuse_contradictions(config: SplitConfig, labels: Array | None) -> None:
         )
 
 
-def _refuse_empty(rows: Rows, table: Table, val: float, test: float) -> None:
+def _refuse_empty(rows: Rows, table: Table, config: SplitConfig, val: float, test: float) -> None:
     wanted: dict[SplitName, float] = {"train": 1 - val - test, "val": val, "test": test}
     for name, share in wanted.items():
         if share and not len(rows[name]):
+            together = config.group or config.time
+            why = f", and rows of one {together!r} stay together" if together else ""
+            cure = "" if name == "train" else f", a larger data.split.{name}, or 0 for no such split"
             raise DataError(
-                f"{table.source}: the {name} split would be empty: {len(table)} rows, of which it gets {share:.3g}, are too few; "
-                f"give more rows" + ("" if name == "train" else f", a larger data.split.{name}, or 0 for no such split")
+                f"{table.source}: the {name} split would be empty: it gets {share:.3g} of {len(table)} rows{why}; "
+                f"give more rows{cure}"
             )
 
 
@@ -137,22 +140,24 @@ def _by_group(groups: Array, val: int, test: int, seed: int) -> Rows:
     rows: Rows = {}
     wanted: tuple[tuple[SplitName, int], ...] = (("test", test), ("val", val))
     for name, rows_wanted in wanted:
-        drawn = _draw(free, sizes, rows_wanted)
+        later = 1 + (name == "test" and val > 0)  # splits that need a group, too
+        drawn = _draw(free, sizes, rows_wanted, len(free) - later)
         free = [group for group in free if group not in drawn]
         rows[name] = np.flatnonzero(np.isin(groups, list(drawn)))
     rows["train"] = np.flatnonzero(np.isin(groups, free))
     return rows
 
 
-def _draw(free: list[int], sizes: Array, wanted: int) -> set[int]:
+def _draw(free: list[int], sizes: Array, wanted: int, most: int) -> set[int]:
+    """At most `most` of the groups, that have `wanted` rows at most; the smallest group, if all are larger."""
     drawn: set[int] = set()
     total = 0
     for group in free:
-        if total + sizes[group] <= wanted:
+        if total + sizes[group] <= wanted and len(drawn) < most:
             drawn.add(group)
             total += int(sizes[group])
-    if not drawn and wanted and free:
-        drawn.add(min(free, key=lambda group: int(sizes[group])))  # all too large: the smallest overshoots least
+    if not drawn and wanted and most > 0:
+        drawn.add(min(free, key=lambda group: int(sizes[group])))
     return drawn
 
 

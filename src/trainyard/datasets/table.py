@@ -37,7 +37,8 @@ class Table:
 
     `columns`: each (rows,), all of one length. `source` is how messages call the place that the rows came from. `numbers` are
     the rows' positions there, None for all rows in order. `first_line` is the line of the file in which the first row stands,
-    None where rows and lines do not run in step. `guessed` are the columns of text whose file does not say that they are.
+    None where rows and lines do not run in step. `guessed` are the columns of text whose file does not say that they are;
+    `unread` the names of columns that were not looked at.
     """
 
     columns: Mapping[str, Array]
@@ -45,6 +46,7 @@ class Table:
     numbers: Ids | None = None
     first_line: int | None = None
     guessed: frozenset[str] = frozenset()
+    unread: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()))) if self.columns else 0
@@ -62,7 +64,7 @@ class Table:
         """
         if name not in self.columns:
             asked = f"{setting}: " if setting else ""
-            raise DataError(f"{self.source}: {asked}there is no column {name!r}; {nearest(name, self.columns)}")
+            raise DataError(f"{self.source}: {asked}there is no column {name!r}; {nearest(name, [*self.columns, *self.unread])}")
         return self.columns[name]
 
     def where(self, mask: Array) -> str:
@@ -216,7 +218,7 @@ def as_table(rows: Any, source: str = "the rows given", only: Collection[str] | 
     else:
         raise DataError(f"rows must be a data frame or a sequence of mappings, not {type(rows).__name__}")
     columns = {name: tidy(values, name, source) for name, values in raw.items() if only is None or name in only}
-    return Table(columns, source)
+    return Table(columns, source, unread=[name for name in raw if name not in columns])
 
 
 def _objects(values: Sequence[Any]) -> Array:

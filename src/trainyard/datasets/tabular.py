@@ -104,7 +104,7 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
     parts |= {name: table for name, table in tables.items() if name != "train"}
     preparation = fit(parts["train"], names, target, config)
     splits = {name: Arrays(preparation.features(parts[name]), target.encode(parts[name])) for name in SPLITS if name in parts}
-    warnings += more + _unused_shares(tables, config) + checks.repeated_rows(splits, separate_files=len(tables) > 1)
+    warnings += more + _unused_shares(tables, config) + checks.repeated_rows(splits, sources=tables)
     if not known:
         warnings += checks.odd_columns(parts["train"], names, splits["train"].targets)
     return DataBundle(

@@ -71,9 +71,9 @@ class DatasetSuite:
     def test_draws_on_no_global_generator(self, tmp_path: Path) -> None:
         random.seed(1)
         np.random.seed(1)
-        before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index, union-attr]
+        before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
         self.make(tmp_path).load()
-        assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # type: ignore[index, union-attr]
+        assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # type: ignore[index]
 
     def test_has_rows_to_train_on_and_splits_that_differ(self, bundle: DataBundle) -> None:
         assert "train" in bundle.splits

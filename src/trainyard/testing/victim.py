@@ -23,26 +23,28 @@ from trainyard.core.build import framework_name
 from trainyard.core.catalog import Catalog
 from trainyard.stores.local import LocalStore
 
-PHASES = ("start-up", "step", "evaluation", "write", "commit", "end", "never")
+PHASES = ("start-up", "step", "evaluation", "write", "commit", "final-evaluation", "end", "never")
 """Where a process can be killed: while it builds; in a step; in an evaluation; while a checkpoint's files are being
-put in place; when they are, but nothing is published yet; after training, before the result is written."""
+put in place; when they are, but nothing is published yet; after training, in the evaluation of what came out, or
+before the result is written."""
 
 
 class Countdown:
-    """Kills the process at the COUNTth call."""
+    """Sends the process a signal at the COUNTth call."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, signum: signal.Signals) -> None:
         self._left = count
+        self._signum = signum
 
     def __call__(self) -> None:
         self._left -= 1
         if self._left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self._signum)
 
 
-def arm(phase: str, count: int, framework: Any) -> None:
-    """Patches what belongs to `phase`, so that the process dies there."""
-    tick = Countdown(count)
+def arm(phase: str, count: int, framework: Any, signum: signal.Signals = signal.SIGKILL) -> None:
+    """Patches what belongs to `phase`, so that the process dies there, or gets another signal."""
+    tick = Countdown(count, signum)
     if phase == "start-up":
         attempt.build = _before(tick, attempt.build)  # type: ignore[attr-defined]
     elif phase == "step":
@@ -53,6 +55,8 @@ def arm(phase: str, count: int, framework: Any) -> None:
         LocalStore.put = _before(tick, LocalStore.put)  # type: ignore[method-assign]
     elif phase == "commit":
         LocalStore.put_if_absent = _before(tick, LocalStore.put_if_absent)  # type: ignore[method-assign]
+    elif phase == "final-evaluation":
+        attempt.evaluate_outcome = _rearmed(tick, attempt.evaluate_outcome, framework)  # type: ignore[attr-defined]
     elif phase == "end":
         attempt.evaluate_outcome = _after(tick, attempt.evaluate_outcome)  # type: ignore[attr-defined]
     elif phase != "never":
@@ -82,6 +86,16 @@ def _within(tick: Countdown, function: Callable[..., Iterator[Any]]) -> Callable
         yield next(parts)
         tick()
         yield from parts
+
+    return wrapped
+
+
+def _rearmed(tick: Countdown, function: Callable[..., Any], framework: Any) -> Callable[..., Any]:
+    """Counts the predictions that are made in `function` alone."""
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        framework.predict = _within(tick, framework.predict)
+        return function(*args, **kwargs)
 
     return wrapped
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from pydantic import BaseModel
 
@@ -58,7 +58,8 @@ class Tracker(Protocol):
         """Finds the run again by the tag `trainyard.run_id`, or makes it, with params and tags.
 
         Returns:
-            For each metric that the tracker already holds, the last step it holds: nothing up to there is sent again.
+            For each metric, and each histogram's name, that the tracker already holds, the last step it holds: nothing up
+            to there is sent again.
         """
 
     def log(self, points: Sequence[Point]) -> None:

@@ -72,7 +72,7 @@ class TrainingState:
                 if name not in buffers:
                     buffers[name] = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
                 buffers[name].copy_(tensor, non_blocking=True)
-        if torch.cuda.is_available():
+        if any(tensor.is_cuda for tensors in live.values() for tensor in tensors.values()):
             torch.cuda.synchronize()
         return TorchSnapshot(copied, spare)
 

@@ -1,0 +1,136 @@
+"""The contract suite of stores: what is there is whole, of several writers one wins, what is deleted is gone.
+
+    class TestMine(StoreSuite):
+        def make(self, place: Path) -> Store:
+            return MineStore(...)
+
+What is asked of an adapter stands in `stores/base.py`. A process that died is played by a new object onto the same
+place: the adapter must keep nothing in memory that a new one would lack.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from trainyard.errors import CheckpointError
+from trainyard.stores.base import Store
+
+_WRITERS = 8
+
+
+class StoreSuite:
+    """Subclass it in a test module of the adapter."""
+
+    def make(self, place: Path) -> Store:
+        """A new store object; those made with one `place` (an empty folder at first) hold the same objects."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Path:
+        folder = tmp_path / "place"
+        folder.mkdir()
+        return folder
+
+    @pytest.fixture
+    def store(self, place: Path) -> Store:
+        return self.make(place)
+
+    def put(self, store: Store, key: str, data: bytes) -> None:
+        """Puts `data` in the way that a checkpoint does it: through a staging folder."""
+        source = store.staging() / "file"
+        source.write_bytes(data)
+        store.put(key, source)
+
+    def test_what_was_put_is_there_for_a_new_process(self, store: Store, place: Path) -> None:
+        self.put(store, "checkpoints/a/weights", b"\x00\xff" * 1000)
+        again = self.make(place)
+        assert again.get("checkpoints/a/weights") == b"\x00\xff" * 1000
+        assert list(again.list()) == ["checkpoints/a/weights"]
+
+    def test_put_takes_the_file_and_replaces_the_object(self, store: Store) -> None:
+        source = store.staging() / "file"
+        source.write_bytes(b"first")
+        store.put("a/key", source)
+        assert not source.exists()
+        self.put(store, "a/key", b"second")
+        assert store.get("a/key") == b"second"
+
+    def test_an_empty_object_is_an_object(self, store: Store) -> None:
+        self.put(store, "a/empty", b"")
+        assert store.put_if_absent("a/nothing", b"")
+        assert (store.get("a/empty"), store.get("a/nothing")) == (b"", b"")
+        assert list(store.list("a/")) == ["a/empty", "a/nothing"]
+
+    def test_put_if_absent_leaves_what_is_there(self, store: Store) -> None:
+        assert store.put_if_absent("a/key", b"first")
+        assert not store.put_if_absent("a/key", b"second")
+        self.put(store, "b/key", b"put")
+        assert not store.put_if_absent("b/key", b"second")
+        assert (store.get("a/key"), store.get("b/key")) == (b"first", b"put")
+
+    def test_of_several_writers_exactly_one_wins(self, store: Store, place: Path) -> None:
+        together = threading.Barrier(_WRITERS)
+
+        def write(i: int) -> bool:
+            mine = self.make(place)
+            together.wait()
+            return mine.put_if_absent("race/manifest", str(i).encode())
+
+        with ThreadPoolExecutor(_WRITERS) as pool:
+            won = list(pool.map(write, range(_WRITERS)))
+        assert sum(won) == 1
+        assert store.get("race/manifest") == str(won.index(True)).encode()
+
+    def test_what_is_not_there_is_said_so(self, store: Store) -> None:
+        with pytest.raises(CheckpointError, match="a/missing"):
+            store.get("a/missing")
+        store.delete("a/missing")
+        assert list(store.list("a/")) == []
+
+    def test_keys_are_listed_by_prefix_and_sorted(self, store: Store) -> None:
+        for key in ("best/b/x", "checkpoints/step-2/w", "checkpoints/step-10/w", "checkpoints/step-1/w", "other"):
+            self.put(store, key, b"1")
+        assert list(store.list()) == sorted(store.list())
+        assert list(store.list("checkpoints/")) == ["checkpoints/step-1/w", "checkpoints/step-10/w", "checkpoints/step-2/w"]
+        assert list(store.list("checkpoints/step-1")) == ["checkpoints/step-1/w", "checkpoints/step-10/w"]
+        assert list(store.list("nothing/")) == []
+
+    def test_what_is_deleted_is_gone_and_the_rest_is_not(self, store: Store) -> None:
+        for key in ("a/one", "a/two", "b/three"):
+            self.put(store, key, key.encode())
+        store.delete("a/one")
+        assert list(store.list()) == ["a/two", "b/three"]
+        store.delete("a/two")
+        assert list(store.list()) == ["b/three"]
+        self.put(store, "a/one", b"again")
+        assert store.get("a/one") == b"again"
+
+    def test_a_folder_holds_the_objects_under_a_prefix(self, store: Store) -> None:
+        for name in ("manifest.json", "weights"):
+            self.put(store, f"best/x/{name}", name.encode())
+        self.put(store, "best/y/weights", b"other")
+        folder = store.folder("best/x")
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
+            "manifest.json": b"manifest.json",
+            "weights": b"weights",
+        }
+
+    def test_what_is_staged_is_no_object_and_is_swept(self, store: Store, place: Path) -> None:
+        left = store.staging()
+        (left / "half").write_bytes(b"half")
+        assert list(store.list()) == []
+        assert not any(store.staging().iterdir())
+        self.put(store, "a/key", b"kept")
+        self.make(place).sweep()
+        assert not left.exists()
+        assert store.get("a/key") == b"kept"
+
+    def test_threads_may_write_side_by_side(self, store: Store) -> None:
+        keys = [f"checkpoints/step-{i % 3}/{i}" for i in range(30)]
+        with ThreadPoolExecutor(_WRITERS) as pool:
+            list(pool.map(lambda key: self.put(store, key, key.encode()), keys))
+        assert {key: store.get(key) for key in store.list()} == {key: key.encode() for key in keys}

@@ -1,0 +1,49 @@
+from pathlib import Path
+
+from commandline import Command
+
+
+def test_check(command: Command, config: Path) -> None:
+    done = command("config", "check", config, "training.epochs=3")
+    assert (done.code, done.out) == (0, f"{config}: ok\n")
+    found = command("config", "check", config, "--json").json
+    assert (found["ok"], found["notes"], len(found["computation_hash"])) == (True, [], 64)
+
+
+def test_check_names_every_problem(command: Command, config: Path) -> None:
+    done = command("config", "check", config, "training.epochs=-3", "model.type=mpl")
+    assert done.code == 2
+    assert done.out == ""
+    assert "2 problems" in done.err
+    assert "mlp" in done.err
+
+
+def test_check_of_no_file(command: Command, tmp_path: Path) -> None:
+    done = command("config", "check", tmp_path / "none.yaml")
+    assert done.code == 2
+    assert "none.yaml" in done.err
+
+
+def test_show_says_where_each_value_came_from(command: Command, config: Path) -> None:
+    found = command("config", "show", config, "training.batch_size=16", "--json").json
+    assert found["training.batch_size"] == {"value": 16, "source": "command line"}
+    assert found["training.epochs"]["value"] == 1
+    assert found["training.epochs"]["source"].startswith(f"{config}:3:")
+    assert found["training.weight_decay"] == {"value": 0.0, "source": "default"}
+    lines = command("config", "show", config).out.splitlines()
+    assert len(lines) == len(found)
+    assert any(line.split() == ["training.batch_size", "32", "#", "default"] for line in lines)
+
+
+def test_show_hides_secrets(command: Command, config: Path) -> None:
+    words = ("config", "show", config, "tracking=[{type: mlflow, uri: 'http://me:word@host'}]")
+    for done in (command(*words), command(*words, "--json")):
+        assert done.code == 0, done.err
+        assert "***@host" in done.out
+        assert "me:word" not in done.out
+
+
+def test_schema(command: Command) -> None:
+    found = command("config", "schema").json
+    assert found["$schema"].endswith("2020-12/schema")
+    assert {"experiment", "data", "model", "training"} <= set(found["properties"])

@@ -1,0 +1,39 @@
+from pathlib import Path
+
+import pytest
+from commandline import Command
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.csv"
+    lines = [f"{i % 7},{i * 0.5},{'yes' if i % 7 > 3 else 'no'}" for i in range(80)]
+    path.write_text("\n".join(["a,b,y", *lines]) + "\n", encoding="utf-8")
+    return path
+
+
+def test_the_config_that_init_writes_is_good(command: Command, rows: Path) -> None:
+    output = rows.with_name("new.yaml")
+    done = command("init", rows, "--target", "y", "-o", output)
+    assert done.code == 0, done.err
+    assert f"next: trainyard train {output}" in done.out
+    assert command("config", "check", output).code == 0
+
+
+def test_nothing_is_overwritten_without_force(command: Command, rows: Path) -> None:
+    output = rows.with_name("mine.yaml")
+    output.write_text("mine", encoding="utf-8")
+    done = command("init", rows, "--target", "y", "-o", output)
+    assert done.code == 2
+    assert "--force" in done.err
+    assert output.read_text(encoding="utf-8") == "mine"
+    assert command("init", rows, "--target", "y", "-o", output, "--force", "--json").json == {"config": str(output)}
+    assert output.read_text(encoding="utf-8") != "mine"
+
+
+def test_a_wrong_target_leaves_no_file(command: Command, rows: Path) -> None:
+    output = rows.with_name("new.yaml")
+    done = command("init", rows, "--target", "z", "-o", output)
+    assert done.code == 2
+    assert "'z'" in done.err
+    assert not output.exists()

@@ -1,0 +1,199 @@
+"""What holds for every command: help, errors, exit codes, signals, imports."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import Command, write_run
+
+import trainyard
+from trainyard import api
+from trainyard.core.signals import Stopped
+from trainyard.errors import CheckpointError, InputError, RunNotFoundError
+from trainyard.run import Run
+
+COMMANDS = ["init", "train", "resume", "reproduce", "evaluate", "predict", "report", "runs", "config", "doctor"]
+
+
+def python(code: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, check=False, **options
+    )
+
+
+def test_help_names_every_command(command: Command) -> None:
+    done = command("--help")
+    assert done.code == 0
+    assert [name for name in COMMANDS if not re.search(rf"^  {name}  +\S", done.out, re.MULTILINE)] == []
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "runs list", "runs compare", "config schema"])
+def test_every_command_explains_itself(command: Command, name: str) -> None:
+    done = command(*name.split(), "--help")
+    assert done.code == 0
+    assert done.out.startswith(f"Usage: trainyard {name}")
+
+
+def test_version(command: Command) -> None:
+    assert command("--version").out == f"trainyard {trainyard.__version__}\n"
+
+
+def test_help_imports_nothing_heavy() -> None:
+    done = python("""
+        import sys
+        from trainyard.cli.main import main
+        assert main(["--help"]) == 0
+        heavy = {"numpy", "pydantic", "torch", "rich", "ruamel", "jinja2", "trainyard.api"} & set(sys.modules)
+        assert not heavy, heavy
+    """)
+    assert done.returncode == 0, done.stderr
+
+
+def test_config_check_imports_no_framework(config: Path) -> None:
+    done = python(f"""
+        import sys
+        from trainyard.cli.main import main
+        assert main(["config", "check", {str(config)!r}]) == 0
+        heavy = {{"torch", "sklearn", "pandas", "pyarrow", "mlflow", "jinja2"}} & set(sys.modules)
+        assert not heavy, heavy
+    """)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["trian"], ["train"], ["train", "a.yaml", "--epochs", "3"], ["evaluate", "last", "--split", "dev"]]
+)
+def test_wrong_usage(command: Command, words: list[str]) -> None:
+    done = command(*words)
+    assert done.code == 2
+    assert done.out == ""
+    assert "Usage: trainyard" in done.err
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(api, "train", fail)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (InputError("no data section"), 2, "trainyard: error: no data section\n"),
+        (RunNotFoundError("no run 'x'"), 2, "trainyard: error: no run 'x'\n"),
+        (CheckpointError("none is whole"), 1, "trainyard: error: none is whole\n"),
+        (PermissionError(13, "Permission denied", "runs"), 1, "trainyard: error: runs: Permission denied\n"),
+        (KeyboardInterrupt(), 130, "trainyard: interrupted\n"),
+        (Stopped("preempted"), 75, "trainyard: preempted before a step was made"),
+        (Stopped("interrupted"), 130, "trainyard: interrupted before a step was made"),
+        (KeyError("weight"), 1, "trainyard: internal error: KeyError: 'weight' ("),
+    ],
+)
+def test_errors_are_one_message_and_an_exit_code(
+    command: Command, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
+) -> None:
+    failing(monkeypatch, error)
+    done = command("train", "a.yaml", "--quiet")
+    assert (done.code, done.out) == (code, "")
+    assert done.err.lstrip().startswith(message)  # after the terminal's ^C, click begins a new line
+    assert done.err.strip().count("\n") == 0
+
+
+def test_an_unknown_error_names_its_place_and_the_way_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, ValueError("two\nlines"))
+    done = command("train", "a.yaml")
+    assert re.search(r"internal error: ValueError: two lines \(.*test_main\.py:\d+\); run again with --debug\n", done.err)
+
+
+@pytest.mark.parametrize("words", [["--debug", "train", "a.yaml"], ["train", "a.yaml", "--debug"]])
+def test_debug_shows_the_traceback(command: Command, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+    failing(monkeypatch, InputError("no data section"))
+    done = command(*words)
+    assert done.code == 2
+    assert "Traceback (most recent call last)" in done.err
+
+
+def test_with_json_an_error_is_a_document_too(command: Command, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("model: mlp\ntraining: {epoch: 3}\n", encoding="utf-8")
+    done = command("config", "check", bad, "--json")
+    assert done.code == 2
+    assert done.json["error"]["exit_code"] == 2
+    assert [(problem["line"], problem["path"]) for problem in done.json["error"]["problems"]] == [(2, "training.epoch")]
+
+
+@pytest.mark.parametrize(("status", "code"), [("completed", 0), ("preempted", 75), ("interrupted", 130)])
+def test_the_status_of_the_run_is_the_exit_code(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: str, code: int
+) -> None:
+    path = write_run(tmp_path, "20260101-000000-aaaaaa", status=status)
+    monkeypatch.setattr(api, "train", lambda *_, **__: Run(path))
+    done = command("train", "a.yaml", "--runs-dir", tmp_path)
+    assert done.code == code
+    resume = f"resume with: trainyard resume 20260101-000000-aaaaaa --runs-dir {tmp_path}\n"
+    assert done.out.endswith(resume) == (status != "completed")
+    assert str(path) in done.out
+
+
+def test_a_reader_that_went_away_changes_nothing(runs_dir: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    words = [sys.executable, "-m", "trainyard", "runs", "list", "--runs-dir", str(runs_dir)]
+    done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, timeout=60, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+def test_a_signal_while_loading_ends_cleanly(config: Path, tmp_path: Path, signum: signal.Signals, code: int) -> None:
+    done = python(
+        f"""
+        import os, sys
+        from trainyard.cli.main import main
+
+        class Preemption:
+            def find_spec(self, name, *_):
+                if name == "trainyard.api":
+                    os.kill(os.getpid(), {int(signum)})
+
+        sys.meta_path.insert(0, Preemption())
+        sys.exit(main(["train", {str(config)!r}]))
+        """,
+        cwd=tmp_path,
+    )
+    assert done.returncode == code
+    assert done.stdout == ""
+    assert re.fullmatch(rf"trainyard: \w+ by {signum.name}: nothing was under way.*\n", done.stderr)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_handlers_are_put_back(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    failing(monkeypatch, InputError("x"))
+    command("train", "a.yaml")
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_log_lines_go_to_stderr_and_quiet_keeps_warnings(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = write_run(tmp_path, "20260101-000000-aaaaaa")
+
+    def train(*_: object, **__: object) -> Run:
+        api.log.info("config: translated")
+        api.log.warning("data: constant column")
+        return Run(path)
+
+    monkeypatch.setattr(api, "train", train)
+    done = command("train", "a.yaml", "--json")
+    assert done.err == "trainyard: config: translated\ntrainyard: warning: data: constant column\n"
+    assert json.loads(done.out)["run_id"] == path.name
+    assert command("train", "a.yaml", "--json", "--quiet").err == "trainyard: warning: data: constant column\n"

@@ -1,0 +1,157 @@
+"""From a config to a proof, through the command line alone."""
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commandline import CONFIG, Command
+
+from trainyard import api
+from trainyard.cli.main import main
+from trainyard.core.inputs import Difference
+from trainyard.core.reproduce import FirstTensor, Reproduction
+
+DIFFERENT = Reproduction(
+    "different",
+    "r1",
+    "r2",
+    ("d1", "d2"),
+    (45, 45),
+    [Difference("environment", "packages numpy", "2.0", "2.1")],
+    12,
+    (0.5, 0.25),
+    FirstTensor("model.0.weight", "aa", "bb"),
+)
+
+
+def test_reproduce_says_what_differs(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "reproduce", lambda *_, **__: DIFFERENT)
+    done = command("reproduce", "r1")
+    assert done.code == 3
+    first, verdict, *rest = done.out.splitlines()
+    assert first == "input differs: environment: packages numpy was 2.0, is 2.1"
+    assert verdict.startswith("different: ")
+    assert "  first step that differs: 12 (loss 0.5, then 0.25)" in rest
+    assert "  first tensor that differs: model.0.weight (aa, then bb)" in rest
+
+
+def test_reproduce_as_json(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "reproduce", lambda *_, **__: DIFFERENT)
+    done = command("reproduce", "r1", "--json")
+    assert (done.code, done.json["verdict"], done.json["first_step"]) == (3, "different", 12)
+
+
+def test_predict_wants_a_file_that_it_can_write(command: Command) -> None:
+    done = command("predict", "last", "rows.csv", "-o", "out.xlsx")
+    assert done.code == 2
+    assert ".csv or .parquet" in done.err
+
+
+def test_evaluate_takes_a_split_or_a_file(command: Command) -> None:
+    done = command("evaluate", "last", "--split", "val", "--data", "rows.csv")
+    assert done.code == 2
+    assert "give one of them" in done.err
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a completed run in `runs`, and its data as a file."""
+    folder = tmp_path_factory.mktemp("trained")
+    rows = [f"{i % 7},{i % 11},{'yes' if i % 7 > 3 else 'no'}" for i in range(200)]
+    (folder / "rows.csv").write_text("\n".join(["a,b,y", *rows]) + "\n", encoding="utf-8")
+    config = CONFIG.replace("{type: digits}", f"{{type: csv, path: '{folder}/rows.csv', target: y}}")
+    (folder / "rows.yaml").write_text(config, encoding="utf-8")
+    assert main(["train", str(folder / "rows.yaml"), "training.batch_size=16", "--runs-dir", str(folder / "runs"), "-q"]) == 0
+    return folder
+
+
+@pytest.mark.slow
+def test_train_shows_progress_and_results(command: Command, config: Path, tmp_path: Path) -> None:
+    done = command("train", config, "--runs-dir", tmp_path / "runs")
+    assert done.code == 0, done.err
+    assert re.search(r"^trainyard step=10/45 train_loss=\S+ ", done.out, re.MULTILINE)
+    assert re.search(r"^trainyard step=45/45 val_loss=\S+ val_accuracy=\S+", done.out, re.MULTILINE)
+    assert re.search(r"^digest +[0-9a-f]{64}$", done.out, re.MULTILINE)
+    (run,) = (tmp_path / "runs" / "digits").iterdir()
+    next_commands = re.findall(r"^  trainyard (.+)$", done.out, re.MULTILINE)
+    assert f"reproduce {run.name} --runs-dir {tmp_path / 'runs'}" in next_commands
+
+
+@pytest.mark.slow
+def test_train_as_json(command: Command, config: Path, tmp_path: Path) -> None:
+    done = command("train", config, "--runs-dir", tmp_path / "runs", "--json")
+    assert (done.code, done.json["status"], done.json["steps"]) == (0, "completed", 45)
+    assert Path(done.json["path"], "result.json").exists()
+    assert "trainyard event=end step=45/45 status=completed" in done.err
+
+
+@pytest.mark.slow
+def test_what_one_does_with_a_run(command: Command, trained: Path) -> None:
+    runs = ("--runs-dir", trained / "runs")
+    run = command("runs", "show", "last", *runs, "--json").json
+    assert run["status"] == "completed"
+    metrics = command("evaluate", "last", *runs, "--json").json["metrics"]
+    assert metrics == {name: value for name, value in run["metrics"].items() if name.startswith("test_")}
+    assert "val_accuracy" in command("evaluate", "last", "--split", "val", *runs).out
+    assert "test_loss" in command("evaluate", "last", "--data", trained / "rows.csv", *runs).out
+    report = Path(run["path"]) / "report.html"
+    report.unlink()
+    assert command("report", "last", *runs).out == f"{report}\n"
+    assert report.exists()
+
+
+@pytest.mark.slow
+def test_predict(command: Command, trained: Path) -> None:
+    runs = ("--runs-dir", trained / "runs")
+    head, *rows = command("predict", "last", trained / "rows.csv", *runs).out.splitlines()
+    assert head == "prediction,probability_no,probability_yes"
+    assert len(rows) == 200
+    documents = command("predict", "last", trained / "rows.csv", *runs, "--json").json
+    assert [row.split(",")[0] for row in rows] == [document["prediction"] for document in documents]
+    for name in ("out.csv", "out.parquet"):
+        done = command("predict", "last", trained / "rows.csv", "-o", trained / name, *runs)
+        assert done.out == f"200 predictions: {trained / name}\n"
+    assert (trained / "out.csv").read_text(encoding="utf-8").splitlines()[1:] == rows
+    assert (trained / "out.parquet").read_bytes()[:4] == b"PAR1"
+
+
+@pytest.mark.slow
+def test_reproduce_is_identical(command: Command, trained: Path) -> None:
+    runs = ("--runs-dir", trained / "runs")
+    first = command("runs", "show", "last", *runs, "--json").json["run_id"]
+    done = command("reproduce", first, *runs, "--quiet")
+    assert done.code == 0, done.err
+    assert done.out.startswith("identical: ")
+    found = command("runs", "compare", first, "last", *runs, "--json").json
+    assert found["runs"][0] != found["runs"][1]
+    assert (found["same_digest"], found["config"]) == (True, [])
+
+
+def stopped(words: list[str], folder: Path, signum: signal.Signals) -> tuple[int, str]:
+    """Sends the signal when the first evaluation is shown; the exit code and all that was printed."""
+    process = subprocess.Popen([sys.executable, "-m", "trainyard", *words], cwd=folder, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    shown = []
+    for line in process.stdout:
+        shown.append(line)
+        if " val_loss=" in line:
+            process.send_signal(signum)
+            break
+    shown.append(process.communicate(timeout=60)[0])
+    return process.returncode, "".join(shown)
+
+
+@pytest.mark.slow
+def test_stopped_by_a_signal_and_resumed_and_stopped_again(config: Path, tmp_path: Path) -> None:
+    code, shown = stopped(["train", str(config), "training.epochs=100000"], tmp_path, signal.SIGTERM)
+    assert code == 75
+    (run,) = (tmp_path / "runs" / "digits").iterdir()
+    assert shown.endswith(f"resume with: trainyard resume {run.name}\n")
+    step = re.findall(r"^trainyard event=end step=(\d+)/4500000 status=preempted$", shown, re.MULTILINE)
+    code, shown = stopped(["resume", run.name], tmp_path, signal.SIGINT)
+    assert code == 130
+    assert f"event=start step={step[0]}/4500000 run={run.name} experiment=digits attempt=2" in shown
+    assert "status=interrupted" in shown

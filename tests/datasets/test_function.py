@@ -1,0 +1,118 @@
+"""Bring your own data."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rows import config, load
+
+from trainyard.datasets.base import Dataset
+from trainyard.datasets.function import FunctionDataset
+from trainyard.errors import DataError
+from trainyard.testing.dataset_suite import DatasetSuite
+
+MODULE = '''
+import os
+from os import system
+from subprocess import run
+import numpy as np
+
+class Squares:
+    """Features (i, i*i), target i % 3."""
+    def __init__(self, start, count):
+        self.start, self.count = start, count
+    def __len__(self):
+        return self.count
+    def __getitem__(self, i):
+        i = self.start + i
+        return np.array([i, i * i], dtype=np.float64), i % 3
+
+def squares(count=60):
+    return Squares(0, count), Squares(1000, 20)
+
+def arrays(scale=1.0):
+    x = np.arange(120, dtype=np.float64).reshape(60, 2) * scale
+    return {"train": (x, np.arange(60) % 2), "test": (x + 1000, np.arange(60) % 2)}
+
+def divided():
+    return np.arange(120, dtype=np.float64).reshape(60, 2), np.arange(60) % 2
+
+def fails():
+    raise KeyError("sea")
+
+def nothing():
+    return None
+
+def misnamed():
+    return {"train": divided(), "valid": divided()}
+
+not_a_function = 3
+'''
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_data.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "my_data", raising=False)
+
+
+def of(name: str, **params: Any) -> Any:
+    return load(FunctionDataset, config(type=name), **params)
+
+
+class TestMapStyle(DatasetSuite):
+    def make(self, folder: Path) -> Dataset:
+        return FunctionDataset(config(type="my_data:squares"), FunctionDataset.Params())
+
+
+class TestArrays(DatasetSuite):
+    def make(self, folder: Path) -> Dataset:
+        return FunctionDataset(config(type="my_data:arrays"), FunctionDataset.Params())
+
+
+def test_params_are_the_functions_arguments() -> None:
+    assert of("my_data:arrays", scale=2.0).splits["test"].features.max() == 119 * 2 + 1000
+    with pytest.raises(DataError, match=r"my_data:arrays\(scale=1.0\) was given size: got an unexpected keyword argument 'size'"):
+        of("my_data:arrays", size=2)
+
+
+def test_one_pair_is_divided() -> None:
+    assert {name: len(split) for name, split in of("my_data:divided").splits.items()} == {"train": 48, "val": 6, "test": 6}
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("os:system", r"part of Python's standard library"),
+        ("subprocess:run", r"part of Python's standard library"),
+        ("my_data:system", "is no Python function but builtin_function_or_method"),
+        ("my_data:run", r"comes from Python's standard library \(subprocess\)"),
+        ("my_data:Squares", "is no Python function but type"),
+        ("my_data:not_a_function", "is no Python function but int"),
+        ("my_data:squars", r"has no function 'squars'; did you mean 'squares'\?"),
+        ("my_dada:squares", "there is no module 'my_dada'; it must be installed, or lie in the folder"),
+        ("my_data:", "no package.module:function"),
+        ("my_data:fails", "my_data:fails failed: KeyError: 'sea'"),
+        ("my_data:nothing", r"what my_data:nothing returned is NoneType; it must be \(train, val\)"),
+        ("my_data:misnamed", "has a split 'valid'; the splits are called train, val, test"),
+    ],
+)
+def test_refused(name: str, says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        of(name)
+
+
+def test_a_module_that_fails(tmp_path: Path) -> None:
+    (tmp_path / "broken_data.py").write_text("1 / 0")
+    with pytest.raises(DataError, match="importing broken_data failed: ZeroDivisionError: division by zero"):
+        of("broken_data:f")
+    (tmp_path / "needy_data.py").write_text("import no_such_library")
+    with pytest.raises(DataError, match="needy_data needs no_such_library, which is not installed"):
+        of("needy_data:f")
+
+
+def test_a_path_is_refused() -> None:
+    with pytest.raises(DataError, match=r"data\.path: 'my_data:arrays' reads no file"):
+        load(FunctionDataset, config(type="my_data:arrays", path="a.csv"))

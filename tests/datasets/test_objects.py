@@ -1,0 +1,162 @@
+"""Data as Python objects: arrays, data frames, map-style datasets."""
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from rows import config, people
+
+from trainyard.datasets.objects import from_objects
+from trainyard.errors import DataError
+
+
+class Rows:
+    """A map-style dataset; counts what is read of it."""
+
+    def __init__(self, count: int, make: Any = lambda i: (np.array([i, 1.0]), i % 3), **attributes: Any) -> None:
+        self.count, self.make, self.read = count, make, 0
+        vars(self).update(attributes)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, i: int) -> Any:
+        self.read += 1
+        return self.make(i)
+
+
+def test_a_hundred_million_items_are_not_touched() -> None:
+    rows = Rows(10**8, num_classes=3)
+    began = time.perf_counter()
+    bundle = from_objects((rows, Rows(10, num_classes=3)), config())
+    assert len(bundle.splits["train"].fingerprint()) == 64
+    assert rows.read < 1000
+    assert time.perf_counter() - began < 1
+    assert bundle.splits["train"].take(np.array([10**8 - 1])).targets.tolist() == [(10**8 - 1) % 3]
+    assert not bundle.content_hashed
+
+
+def test_classes_are_read_off_small_datasets() -> None:
+    bundle = from_objects((Rows(30, lambda i: (np.ones(2), "abc"[i % 3])), Rows(3, lambda i: (np.ones(2), "a"))), config())
+    assert bundle.info.classes == ["a", "b", "c"]
+    assert bundle.splits["train"].take(np.array([2, 0])).targets.tolist() == [2, 0]
+
+
+def test_classes_that_the_dataset_says() -> None:
+    bundle = from_objects((Rows(30, classes=["low", "mid", "high"]), Rows(3)), config())
+    assert bundle.info.classes == ["low", "mid", "high"]
+    assert bundle.splits["train"].take(np.array([2])).targets.tolist() == [2]
+    with pytest.raises(DataError, match=r"the train dataset: the target of item 5 is 5|the target of item 5"):
+        from_objects((Rows(30, lambda i: (np.ones(2), i), num_classes=5), Rows(3)), config()).splits["train"].take(
+            np.arange(5, 7)
+        )
+
+
+def test_values() -> None:
+    bundle = from_objects((Rows(30, lambda i: (np.ones((1, 4, 4)), [i / 2, 1.0])), None, None), config())
+    assert (bundle.info.task, bundle.info.outputs, bundle.info.input_shape) == ("regression", 2, (1, 4, 4))
+    assert bundle.splits["train"].take(np.array([3])).targets.dtype == np.float32
+    assert "no validation dataset" in bundle.warnings[0]
+
+
+def test_its_own_fingerprint_counts() -> None:
+    one, other = Rows(30, fingerprint="v1"), Rows(30, fingerprint=lambda: "v2")
+    prints = [from_objects((rows, Rows(3)), config()).splits["train"].fingerprint() for rows in (one, other)]
+    assert prints[0] != prints[1]
+    assert from_objects((one, other), config()).content_hashed
+
+
+def test_items_that_change_are_warned_of() -> None:
+    draw = np.random.Generator(np.random.PCG64(0))
+    rows = Rows(30, lambda i: (draw.normal(size=2), i % 3))
+    bundle = from_objects((rows, Rows(3)), config())
+    assert "the train dataset gives other items when it is read again" in bundle.warnings[0]
+    assert bundle.splits["train"].fingerprint() == from_objects((rows, Rows(3)), config()).splits["train"].fingerprint()
+
+
+def test_getitems_is_used() -> None:
+    rows = Rows(30)
+    rows.__getitems__ = lambda ids: [(np.array([i, 2.0]), i % 3) for i in ids]  # type: ignore[attr-defined]
+    assert from_objects((rows, Rows(3)), config()).splits["train"].take(np.array([4])).features.tolist() == [[4, 2]]
+
+
+def fails(i: int) -> Any:
+    if i == 0:
+        return np.ones(2), 0
+    raise OSError("disk gone")
+
+
+@pytest.mark.parametrize(
+    ("train", "says"),
+    [
+        (Rows(0), "the train dataset is empty"),
+        (Rows(30, lambda i: np.ones(2)), r"item 0 is ndarray; it must be a pair \(features, target\)"),
+        (Rows(30, lambda i: ({"a": 1}, 0)), "item 0: features is dict; give an array"),
+        (Rows(30, lambda i: (np.array([np.nan]), 0)), "item 0: features hold NaN"),
+        (Rows(30, fails), r"the train dataset: item \d+ cannot be read: OSError: disk gone"),
+        (Rows(10**6), "too many to read through for their classes"),
+        (np.ones((3, 2)), r"the train split is an array alone; give a pair \(X, y\)"),
+        (7, "the train split is int; give a pair of arrays"),
+        ((np.ones((3, 2)), np.ones(4)), "3 rows of features, but 4 targets"),
+        ((np.array([[1.0], [np.inf]]), np.ones(2)), "hold NaN or infinite values in row 2"),
+        ((np.ones((30, 2)), np.array([[np.nan, 1]] * 30)), "have several columns, which must hold finite numbers"),
+        ((np.ones((30, 2)), np.ones(30)), r"the target 'bought' has one value only"),
+    ],
+)
+def test_refused(train: Any, says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        from_objects({"train": train}, config())
+
+
+def test_shapes_that_differ_are_named() -> None:
+    rows = Rows(30, lambda i: (np.ones(2 + (i == 7)), i % 3), num_classes=3, fingerprint="x")
+    split = from_objects((rows, Rows(3)), config(task="classification")).splits["train"]
+    with pytest.raises(DataError, match=r"item 6 has features of shape \(2,\), item 7 others"):
+        split.take(np.arange(6, 9))
+
+
+def test_a_class_that_only_validation_has() -> None:
+    with pytest.raises(DataError, match="the val dataset has class 7, which no training item has"):
+        from_objects((Rows(30), Rows(3, lambda i: (np.ones(2), 7))), config())
+
+
+def test_forms_are_not_mixed() -> None:
+    with pytest.raises(DataError, match="must be of one form, but are train: items, val: arrays"):
+        from_objects((Rows(30), (np.ones((4, 2)), np.arange(4))), config())
+
+
+def test_settings_that_need_columns_are_refused() -> None:
+    with pytest.raises(DataError, match=r"data\.impute needs named columns; these arrays are finished samples"):
+        from_objects((np.ones((30, 2)), np.arange(30) % 2), config(impute="mean"))
+
+
+def test_arrays_are_served_as_they_are() -> None:
+    x = np.arange(60, dtype=np.float64).reshape(30, 2)
+    bundle = from_objects(((x, np.arange(30) % 2), (x + 100, np.arange(30) % 2)))
+    np.testing.assert_array_equal(bundle.splits["train"].take(np.arange(30)).features, x.astype(np.float32))
+    tokens = from_objects(((x.astype(np.int64), np.arange(30) % 2), (x.astype(np.int64) + 1, np.arange(30) % 2)))
+    assert tokens.splits["train"].take(np.arange(1)).features.dtype == np.int64
+
+
+def test_several_values() -> None:
+    x = np.arange(60.0).reshape(30, 2)
+    bundle = from_objects((x, x * 2))
+    assert (bundle.info.task, bundle.info.outputs) == ("regression", 2)
+    assert {name: len(split) for name, split in bundle.splits.items()} == {"train": 24, "val": 3, "test": 3}
+
+
+def test_data_frames_are_prepared() -> None:
+    pandas = pytest.importorskip("pandas")
+    bundle = from_objects(pandas.DataFrame(people()), config())
+    assert bundle.preparation is not None
+    assert bundle.info.classes == ["no", "yes"]
+
+
+def test_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    data = torch.utils.data.TensorDataset(torch.arange(60.0).reshape(30, 2), torch.arange(30) % 2)
+    bundle = from_objects((data, torch.utils.data.TensorDataset(torch.ones(4, 2), torch.arange(4) % 2)))
+    assert bundle.splits["train"].take(np.array([1])).features.tolist() == [[2, 3]]
+    subset = torch.utils.data.Subset(data, list(range(20)))
+    assert from_objects((subset, subset)).splits["train"].take(np.array([1])).targets.tolist() == [1]

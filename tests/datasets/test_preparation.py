@@ -1,0 +1,153 @@
+"""From raw columns to features."""
+
+import datetime
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from rows import config
+
+from trainyard.datasets.preparation import TabularPreparation, fit, from_json
+from trainyard.datasets.table import Table, as_table
+from trainyard.datasets.target import Target
+from trainyard.errors import DataError
+
+
+def fitted(rows: list[dict[str, Any]], **settings: Any) -> TabularPreparation:
+    table = as_table(rows)
+    return fit(table, list(table.columns), Target("y", "regression"), config(**settings))
+
+
+def column(*values: Any) -> list[dict[str, Any]]:
+    return [{"x": value} for value in values]
+
+
+def test_numbers_are_standardised() -> None:
+    features = fitted(column(1, 2, 3, 6)).features(column(3, 6))
+    assert features.dtype == np.float32
+    np.testing.assert_allclose(features[:, 0], [0, 3 / np.sqrt(3.5)], rtol=1e-6)
+
+
+def test_or_left_alone() -> None:
+    assert fitted(column(1, 2, 3), standardize=False).features(column(5)).tolist() == [[5]]
+
+
+def test_a_constant_becomes_zero() -> None:
+    assert fitted(column(0.1, 0.1, 0.1)).features(column(0.1, 1.1)).tolist() == [[0], [1]]
+
+
+def test_the_sums_do_not_depend_on_the_processor() -> None:
+    values = (np.arange(10_000) * 0.1).tolist()
+    prepared = fitted(column(*values)).columns[0]
+    total = 0.0
+    for value in values:
+        total += value
+    rest = 0.0
+    for value in values:
+        rest += value - total / 10_000
+    assert prepared.mean == total / 10_000 + rest / 10_000  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("impute", "fill"), [("mean", 4.0), ("median", 2.0), ("most_frequent", 1.0)])
+def test_numbers_are_filled(impute: str, fill: float) -> None:
+    preparation = fitted(column(1.0, 1.0, 3.0, 11.0, None), impute=impute, standardize=False)
+    assert preparation.features(column(None, 7)).tolist() == [[fill], [7]]
+
+
+def test_categories() -> None:
+    rows = column("b", "a", "b")
+    assert fitted(rows).feature_names == ["x=a", "x=b"]
+    assert fitted(rows).features(column("a", "b", "unseen")).tolist() == [[1, 0], [0, 1], [0, 0]]
+    assert fitted(rows, encode="ordinal").features(column("a", "b", "unseen")).tolist() == [[0], [1], [-1]]
+    assert fitted(rows, impute="mean").features(column(None)).tolist() == [[0, 1]]
+
+
+def test_categories_given_as_numbers() -> None:
+    rows = column("1", "2", "L")
+    assert fitted(rows).features(column(1, 2.0)).tolist() == [[1, 0, 0], [0, 1, 0]]
+
+
+def test_booleans() -> None:
+    assert fitted(column(True, False)).features(column(True, False)).tolist() == [[1], [0]]
+    assert fitted(column(True, True, False), impute="mean").features(column(None)).tolist() == [[1]]
+
+
+def test_unfit_values_are_named_by_row_and_column() -> None:
+    preparation = fitted(column(1.0, 2.0))
+    with pytest.raises(DataError, match=r"column 'x' must hold numbers, but is 'two' in row 2"):
+        preparation.features(column("1", "two"))
+    with pytest.raises(DataError, match=r"column 'x' has no value in row 2; the model was trained without missing values"):
+        preparation.features(column(1, None))
+    with pytest.raises(DataError, match=r"there is no column 'x'; there are: z"):
+        preparation.features([{"z": 1}])
+    with pytest.raises(DataError, match=r"'x' is infinite, or too large for float32, in row 1"):
+        preparation.features(column(float("inf")))
+    with pytest.raises(DataError, match=r"'x' holds dates, where the training rows hold numbers"):
+        preparation.features(column(datetime.date(2024, 1, 1)))
+
+
+def test_mixed_values_are_named() -> None:
+    with pytest.raises(DataError, match=r"column 'x' holds a number \(1 in row 1\) and text \('a' in row 3\)"):
+        fitted(column(1, None, "a"))
+    with pytest.raises(DataError, match=r"column 'x' holds list"):
+        fitted(column([1], [2, 3]))
+
+
+def test_extra_columns_may_hold_anything() -> None:
+    assert fitted(column(1, 2)).features([{"x": 1.5, "z": [1]}, {"x": 1.5, "z": {}}]).tolist() == [[0], [0]]
+
+
+def test_json_round_trip_is_exact() -> None:
+    rows = [{"a": i / 7, "b": "uvw"[i % 3], "c": i % 2 == 0} for i in range(20)]
+    preparation = fitted(rows, impute="median")
+    again = from_json(json.loads(json.dumps(preparation.to_json())))
+    assert again.to_json() == preparation.to_json()
+    np.testing.assert_array_equal(again.features(rows), preparation.features(rows))
+
+
+def test_another_version_is_refused() -> None:
+    with pytest.raises(DataError, match="version 2"):
+        from_json({"version": 2})
+
+
+def test_targets() -> None:
+    preparation = TabularPreparation([], Target("y", "classification", ["no", "yes"]))
+    found = preparation.targets([{"y": "yes"}, {"y": "no"}])
+    assert found is not None
+    assert found.tolist() == [1, 0]
+    assert preparation.targets([{"x": 1}]) is None
+    with pytest.raises(
+        DataError, match=r"the target 'y' is 'maybe' in row 2, a class without training rows; training knows no, yes"
+    ):
+        preparation.targets([{"y": "yes"}, {"y": "maybe"}])
+
+
+@pytest.mark.parametrize(
+    ("values", "classes", "codes"),
+    [
+        (np.array([3.0, 1.0]), [1, 3], [1, 0]),
+        (np.array([True, False]), [False, True], [1, 0]),
+        (np.array(["b", "a"], dtype=object), ["a", "b"], [1, 0]),
+        (np.array([2, 1]), ["1", "2"], [1, 0]),
+    ],
+)
+def test_labels_of_each_kind(values: Any, classes: list[Any], codes: list[int]) -> None:
+    assert Target("y", "classification", classes).encode(Table({"y": values})).tolist() == codes
+
+
+def test_data_frames() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {
+            "number": pandas.array([1, None, 3], dtype="Int64"),
+            "category": pandas.Categorical(["a", None, "b"]),
+            "flag": pandas.array([True, None, False], dtype="boolean"),
+            "when": pandas.to_datetime(["2024-01-01", None, "2024-01-03"]).tz_localize("Europe/Rome"),
+            5: [1, 2, 3],
+        },
+        index=[7, 8, 9],
+    )
+    kinds = {name: values.dtype.kind for name, values in as_table(frame).columns.items()}
+    assert kinds == {"number": "f", "category": "O", "flag": "f", "when": "M", "5": "i"}
+    assert str(as_table(frame).columns["when"][0]).startswith("2023-12-31T23:00")

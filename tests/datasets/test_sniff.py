@@ -1,0 +1,92 @@
+"""`trainyard init`: drafts that train as they stand."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rows import csv_text, people
+
+from trainyard.config import load as load_config
+from trainyard.core.build import load_data
+from trainyard.core.catalog import Catalog
+from trainyard.datasets.sniff import draft_config
+from trainyard.errors import DataError
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def drafted(text: str, target: str = "bought", name: str = "my data.csv") -> tuple[str, Any]:
+    Path(name).write_text(text)
+    draft = draft_config(Path(name), target)
+    Path("config.yaml").write_text(draft)
+    config = load_config(Path("config.yaml"), adapters=Catalog()).config
+    return draft, (config, load_data(config))
+
+
+def test_plain_rows() -> None:
+    draft, (config, bundle) = drafted(csv_text(people()))
+    assert "task: classification  # 2 classes: no (" in draft
+    assert "numbers: height, children; categories: city; booleans: member" in draft
+    assert config.model.type == "mlp"
+    assert config.training.batch_size <= len(bundle.splits["train"])
+    assert bundle.warnings == []
+
+
+def test_an_untidy_file() -> None:
+    rows = [
+        {"": i, "customer id": f"c-{i}", "when": f"2024-01-{i % 28 + 1:02}", "x: y": "?" if i % 9 == 0 else i % 11, "const": 1}
+        | {"patient": i % 20}
+        | row
+        | {"city": None if i % 10 == 0 else row["city"]}
+        for i, row in enumerate(people(200))
+    ]
+    draft, (config, bundle) = drafted(csv_text(rows, ";"))
+    assert (config.data.params["delimiter"], config.data.params["missing"]) == (";", ["?"])
+    assert config.data.exclude == ["column 1", "customer id", "when", "const"]
+    assert config.data.impute == "median"
+    assert "`time: when`" in draft
+    assert "`group: patient`" in draft
+    assert "x: y" in bundle.info.feature_names
+
+
+def test_values() -> None:
+    draft, (_, bundle) = drafted(csv_text(people()), target="height")
+    assert "task: regression  # values from" in draft
+    assert bundle.info.task == "regression"
+
+
+def test_very_few_rows() -> None:
+    _, (config, bundle) = drafted(csv_text(people(9)))
+    assert config.training.batch_size <= len(bundle.splits["train"])
+
+
+def test_a_column_that_counts_up_is_used_where_it_is_all_there_is() -> None:
+    _, (config, bundle) = drafted("x,y\n" + "".join(f"{i},{3 * i + i % 5}\n" for i in range(100)), target="y")
+    assert config.data.exclude == []
+    assert list(bundle.info.feature_names) == ["x"]
+
+
+def test_parquet() -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.Table.from_pylist(people()), "a.parquet")
+    assert "type: parquet" in draft_config("a.parquet", "bought")
+
+
+def test_a_target_that_is_not_there() -> None:
+    with pytest.raises(DataError, match=r"--target: there is no column 'boght'; did you mean 'bought'\?"):
+        drafted(csv_text(people()), target="boght")
+
+
+def test_a_file_that_is_not_there() -> None:
+    with pytest.raises(DataError, match="there is no such file"):
+        draft_config(Path("b.csv"), "y")
+
+
+def test_nothing_to_learn_from() -> None:
+    with pytest.raises(DataError, match="no column to learn from"):
+        drafted("a,y\n" + "".join(f"1,{i % 2}\n" for i in range(20)), target="y")

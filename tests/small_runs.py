@@ -1,0 +1,93 @@
+"""Small real runs, for the tests of whatever trains: on iris, half a second each, with all that is random switched on."""
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import trainyard
+from trainyard.callbacks.base import Callback
+from trainyard.core.journal import losses, read
+from trainyard.run import Run
+
+# 120 training rows: 8 steps in an epoch. No cadence divides another.
+SMALL: dict[str, Any] = {
+    "experiment": {"name": "small", "seed": 3},
+    "data": {"type": "iris"},
+    "model": {"type": "mlp", "params": {"hidden": [16], "dropout": 0.2}},
+    "training": {"max_steps": 30, "batch_size": 16, "learning_rate": 0.01, "threads": 1},
+    "evaluation": {"every_n_steps": 7, "batch_size": 4},
+    "checkpoint": {"every_n_steps": 5, "every_n_minutes": None},
+    "logging": {"every_n_steps": 1},
+}
+
+
+class SignalAt(Callback):
+    """Sends this process a signal after a step; with the config above every step is logged."""
+
+    def __init__(self, step: int, signum: signal.Signals = signal.SIGTERM) -> None:
+        self._step = step
+        self._signum = signum
+
+    def on_log(self, step: int, metrics: Mapping[str, float]) -> None:
+        if step == self._step:
+            os.kill(os.getpid(), self._signum)
+
+
+class Crash(BaseException):
+    """Ends a run as a crash would: nothing that catches errors catches it."""
+
+
+class CrashAt(Callback):
+    """Crashes after a step."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_log(self, step: int, metrics: Mapping[str, float]) -> None:
+        if step == self._step:
+            raise Crash
+
+
+def preempted(runs: Path, overrides: Mapping[str, Any] | None = None, *, at: int = 13, **objects: Any) -> Run:
+    """A run that SIGTERM ended after step `at`."""
+    run = trainyard.train(SMALL, overrides or {}, runs_dir=runs, callbacks=[SignalAt(at)], **objects)
+    assert (run.status, run.result["steps"]) == ("preempted", at)
+    return run
+
+
+def crashed(runs: Path, overrides: Mapping[str, Any] | None = None, *, at: int = 13, **objects: Any) -> Run:
+    """A run that died after step `at`: its newest checkpoint is an older one."""
+    try:
+        trainyard.train(SMALL, overrides or {}, runs_dir=runs, callbacks=[CrashAt(at)], **objects)
+    except Crash:
+        return trainyard.get("last", runs_dir=runs)
+    raise AssertionError("it did not crash")
+
+
+def journal_values(run: Run) -> tuple[dict[int, float], list[Any]]:
+    """What the journal says that the inputs alone decide: the loss of each step, and the values of each evaluation."""
+    records = read(run.path / "journal")
+    kept = [(record["kind"], record["step"], record["values"]) for record in records if record["kind"] == "evaluation"]
+    train_losses = [("metrics", r["step"], r["values"]["train_loss"]) for r in records if r["kind"] == "metrics"]
+    return losses(records), kept + train_losses
+
+
+def assert_same(run: Run, whole: Run) -> None:
+    """That a run came to the bits of the uninterrupted one, and that its journal tells the same."""
+    same = ("status", "steps", "digest", "metrics", "best", "evaluated")
+    assert {key: run.result[key] for key in same} == {key: whole.result[key] for key in same}
+    assert journal_values(run) == journal_values(whole)
+
+
+def checkpoints(run: Run) -> list[Path]:
+    """The folders of the resume checkpoints, oldest first."""
+    return sorted((run.path / "checkpoints").iterdir())
+
+
+def flip(path: Path) -> None:
+    """Flips one bit in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)

@@ -1,0 +1,71 @@
+"""The local store keeps the contract, and what is special to a file system: atomicity, durability, full disks."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from trainyard.errors import CheckpointError
+from trainyard.stores.base import Store
+from trainyard.stores.local import LocalStore
+from trainyard.testing.store_suite import StoreSuite
+
+
+class TestLocal(StoreSuite):
+    def make(self, place: Path) -> Store:
+        return LocalStore(place)
+
+    def test_a_put_that_fails_leaves_the_old_object(
+        self, store: Store, place: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.put(store, "a/key", b"old")
+        source = store.staging() / "file"
+        source.write_bytes(b"new")
+        monkeypatch.setattr(Path, "replace", _raise(errno.EROFS))
+        with pytest.raises(OSError, match="Read-only"):
+            store.put("a/key", source)
+        assert store.get("a/key") == b"old"
+
+    @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+    def test_a_full_disk_publishes_nothing(
+        self, code: int, store: Store, place: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with monkeypatch.context() as full:
+            full.setattr(os, "fsync", _raise(code))
+            with pytest.raises(OSError, match=os.strerror(code)):
+                store.put_if_absent("a/manifest", b"{}")
+        assert list(store.list()) == []
+        assert not list(place.glob(".staging-*")), "its staging folder is left behind"
+        assert store.put_if_absent("a/manifest", b"{}")
+
+    def test_objects_are_fsynced_before_they_can_be_seen(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        seen: list[list[str]] = []
+        fsync = os.fsync
+        monkeypatch.setattr(os, "fsync", lambda fd: (seen.append(list(store.list("a/m"))), fsync(fd))[1])
+        store.put_if_absent("a/manifest", b"{}")
+        assert seen[0] == [], "the bytes are published before they are durable"
+        assert seen[-1] == ["a/manifest"], "the name is not made durable"
+
+    def test_a_folder_in_place_of_an_object_is_an_error_not_a_traceback(self, store: Store, place: Path) -> None:
+        (place / "a" / "manifest").mkdir(parents=True)
+        with pytest.raises(CheckpointError, match="Is a directory"):
+            store.get("a/manifest")
+
+    def test_the_last_object_takes_its_folder_along(self, store: Store, place: Path) -> None:
+        self.put(store, "checkpoints/step-1/w", b"1")
+        store.delete("checkpoints/step-1/w")
+        assert not (place / "checkpoints" / "step-1").exists()
+
+    def test_other_files_of_the_run_are_untouched_by_a_sweep(self, store: Store, place: Path) -> None:
+        (place / "journal").mkdir()
+        (place / "journal" / "0001.jsonl").write_text("{}\n")
+        store.sweep()
+        assert (place / "journal" / "0001.jsonl").exists()
+
+
+def _raise(code: int):  # type: ignore[no-untyped-def]
+    def fail(*args: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return fail
