@@ -29,13 +29,14 @@ class NumberPair:
 class Comparison:
     """In what the second run differs from the first.
 
-    `config`: all config values, also those that change no bits; `inputs`: data, code, environment and weights;
-    `numbers`: the metrics, steps and speed of both; `digests`: of the final weights, None before the end.
+    `config`: all config values, also those that change no bits; `inputs`: data, code, environment and weights (None
+    where a run ended before they were recorded); `numbers`: the metrics, steps and speed of both; `digests`: of the
+    final weights, None before the end.
     """
 
     runs: tuple[str, str]
     config: Sequence[Difference]
-    inputs: Sequence[Difference]
+    inputs: Sequence[Difference] | None
     numbers: Sequence[NumberPair]
     digests: tuple[str | None, str | None]
 
@@ -54,10 +55,12 @@ def compare(first: Run, second: Run) -> Comparison:
         ConfigError: a run's config cannot be read any more.
         CheckpointError: a file of a run is damaged.
     """
+    before, now = first.manifest, second.manifest
+    inputs = [found for found in differences(before, now) if found.input != "config"] if before and now else None
     return Comparison(
         (first.id, second.id),
         list(_config(first, second)),
-        [found for found in differences(first.manifest, second.manifest) if found.input != "config"],
+        inputs,
         list(_numbers(first, second)),
         (first.digest, second.digest),
     )

@@ -68,7 +68,7 @@ def test_compare(command: Command, runs_dir: Path) -> None:
     assert numbers["val_loss"]["delta"] == 0
     assert found["same_digest"] is False
     text = command("runs", "compare", A, B, "--runs-dir", runs_dir).out
-    for part in ("model.params.hidden", "packages numpy", "0.95", "delta", "digests: not the same"):
+    for part in ("model.params.hidden", "packages numpy", "0.95", "delta", "digests: different"):
         assert part in text
 
 
@@ -76,6 +76,15 @@ def test_compare_of_a_run_with_itself(command: Command, runs_dir: Path) -> None:
     text = command("runs", "compare", A, A, "--runs-dir", runs_dir).out
     assert "config: no differences" in text
     assert "digests: the same" in text
+
+
+def test_compare_with_a_run_that_recorded_nothing(command: Command, runs_dir: Path) -> None:
+    for name in ("manifest.json", "result.json"):
+        (runs_dir / "digits" / B / name).unlink()
+    text = command("runs", "compare", A, B, "--runs-dir", runs_dir).out
+    assert "other inputs: not known" in text
+    assert "digests: not there yet" in text
+    assert command("runs", "compare", A, B, "--runs-dir", runs_dir, "--json").json["inputs"] is None
 
 
 def test_compare_hides_secrets(command: Command, tmp_path: Path) -> None:

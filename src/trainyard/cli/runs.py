@@ -90,28 +90,27 @@ def compare(first: str, second: str, runs_dir: str | None, as_json: bool) -> Non
 
 
 def _compared(found: Comparison) -> Iterator[str]:
-    first, second = found.runs
-    sections: list[tuple[str, Sequence[Sequence[Any]], Sequence[str]]] = [
-        ("config", [(item.what, item.before, item.now) for item in found.config], ("key", first, second)),
-        (
-            "other inputs",
-            [(f"{item.input}: {item.what}", item.before, item.now) for item in found.inputs],
-            ("input", first, second),
-        ),
-        ("results", [(item.name, item.first, item.second, item.delta) for item in found.numbers], ("", first, second, "delta")),
-    ]
-    for name, rows, head in sections:
-        yield f"{name}:{'' if rows else ' no differences' if name != 'results' else ' none yet'}"
-        if rows:
-            yield from (f"  {line}" for line in table([[_short(cell) for cell in row] for row in rows], head))
-        yield ""
-    yield f"digests: {'the same' if found.same_digest else 'not the same'}"
+    config = [(item.what, _short(item.before), _short(item.now)) for item in found.config]
+    yield from _section("config", config, ("key", *found.runs), "no differences")
+    inputs = [(f"{item.input}: {item.what}", _short(item.before), _short(item.now)) for item in found.inputs or ()]
+    unknown = "not known: a run ended before they were recorded"
+    yield from _section("other inputs", inputs, ("input", *found.runs), unknown if found.inputs is None else "no differences")
+    numbers = [(item.name, item.first, item.second, item.delta) for item in found.numbers]
+    yield from _section("results", numbers, ("", *found.runs, "delta"), "none yet")
+    missing = None in found.digests
+    yield f"digests: {'not there yet' if missing else 'the same' if found.same_digest else 'different'}"
     yield from (f"  {line}" for line in table(zip(found.runs, found.digests, strict=True)))
 
 
-def _short(value: Any) -> Any:
+def _section(name: str, rows: Sequence[Sequence[Any]], head: Sequence[str], empty: str) -> Iterator[str]:
+    yield f"{name}:" if rows else f"{name}: {empty}"
+    yield from (f"  {line}" for line in (table(rows, head) if rows else ()))
+    yield ""
+
+
+def _short(value: Any, width: int = 40) -> Any:
     text = str(value)
-    return value if isinstance(value, float) or len(text) <= 40 else f"{text[:37]}..."
+    return value if len(text) <= width else f"{text[: width - 1]}…"
 
 
 @runs.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -33,4 +34,16 @@ def build_optimizer(
     name = config.optimizer.type
     if name in _FUSED and device.type in ("cpu", "cuda"):
         options["fused"] = True
+    _spare_the_compiler()
     return _CLASSES[name](parameters, lr=config.learning_rate, weight_decay=config.weight_decay, **options)
+
+
+def _spare_the_compiler() -> None:
+    """Keeps the making of an optimizer from importing `torch._dynamo`, which takes longer than importing torch.
+
+    `Optimizer.add_param_group` asks the compiler to leave it alone, and imports it for that. Where torch keeps that note,
+    we write it ourselves; where it does not (another version), nothing changes but the start-up time.
+    """
+    function = getattr(torch.optim.Optimizer.add_param_group, "__wrapped__", None)
+    if function is not None and "torch._dynamo" not in sys.modules:
+        function.__dynamo_disable = function

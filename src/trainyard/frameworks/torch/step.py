@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -35,6 +37,9 @@ class TorchStep:
         self._precision = precision
         self._settings = settings
         self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        # The update itself, without what torch wraps around it: hooks and profiler ranges, which we do not use, and notes
+        # to the compiler, for which the first call would import all of torch._dynamo (a second or two).
+        self._apply = partial(inspect.unwrap(type(optimizer).step), optimizer)
         self._stream = stream_seed(settings.seed, STEP)
         device = self._parameters[0].device
         self._generators = [torch.default_generator]
@@ -81,7 +86,8 @@ class TorchStep:
                 scaler.unscale_(optimizer)
             torch.nn.utils.clip_grad_norm_(self._parameters, limit)
         if scaler is None:
-            optimizer.step()
+            with torch.no_grad():
+                self._apply()  # optimizer.step()
         else:
             scaler.step(optimizer)
             scaler.update()
