@@ -2,13 +2,17 @@
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 import trainyard
 from trainyard.callbacks.base import Callback
 from trainyard.core.journal import losses, read
+from trainyard.core.saver import Saver
 from trainyard.run import Run
 
 # 120 training rows: 8 steps in an epoch. No cadence divides another.
@@ -35,6 +39,20 @@ class SignalAt(Callback):
             os.kill(os.getpid(), self._signum)
 
 
+@contextmanager
+def every_save_on_disk() -> Iterator[None]:
+    """Has the loop wait for each save: such short runs are faster than the disk, and most saves would be coalesced."""
+    save = Saver.save
+
+    def save_and_wait(saver: Saver, *args: Any) -> None:
+        save(saver, *args)
+        saver.drain()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Saver, "save", save_and_wait)
+        yield
+
+
 class Crash(BaseException):
     """Ends a run as a crash would: nothing that catches errors catches it."""
 
@@ -58,9 +76,10 @@ def preempted(runs: Path, overrides: Mapping[str, Any] | None = None, *, at: int
 
 
 def crashed(runs: Path, overrides: Mapping[str, Any] | None = None, *, at: int = 13, **objects: Any) -> Run:
-    """A run that died after step `at`: its newest checkpoint is an older one."""
+    """A run that died after step `at`, all its saves done: with the config above, after 13, those of 5 and 10."""
     try:
-        trainyard.train(SMALL, overrides or {}, runs_dir=runs, callbacks=[CrashAt(at)], **objects)
+        with every_save_on_disk():
+            trainyard.train(SMALL, overrides or {}, runs_dir=runs, callbacks=[CrashAt(at)], **objects)
     except Crash:
         return trainyard.get("last", runs_dir=runs)
     raise AssertionError("it did not crash")

@@ -17,20 +17,39 @@ __all__ = [
     "__version__",
     "check",
     "clean",
+    "compare",
     "evaluate",
     "get",
+    "init",
     "load",
     "predict",
     "report",
     "reproduce",
     "resume",
     "runs",
+    "schema",
     "sync",
     "train",
 ]
 
 if TYPE_CHECKING:
-    from trainyard.api import check, clean, evaluate, get, load, predict, report, reproduce, resume, runs, sync, train
+    from trainyard.api import (
+        check,
+        clean,
+        compare,
+        evaluate,
+        get,
+        init,
+        load,
+        predict,
+        report,
+        reproduce,
+        resume,
+        runs,
+        schema,
+        sync,
+        train,
+    )
     from trainyard.run import Run
 
 

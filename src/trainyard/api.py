@@ -19,6 +19,7 @@ from trainyard.run import Run
 
 if TYPE_CHECKING:
     from trainyard.callbacks.base import Callback
+    from trainyard.comparison import Comparison
     from trainyard.core.predictor import Predictor
     from trainyard.core.reproduce import Reproduction
     from trainyard.types import Metrics, SplitName
@@ -104,6 +105,9 @@ def resume(
     from trainyard.core.attempt import Request, run_attempt
 
     found = _find(run, runs_dir)
+    if found.status() == "completed":
+        log.info("run %s is completed: there is nothing left to do", found.id)
+        return Run(found)
     with _working_in(_working_directory(found)):
         resolved = load_resolved(found.config_file, adapters=Catalog())
         _need_objects(found, model, data)
@@ -123,9 +127,11 @@ def reproduce(
 
     Raises:
         InputError: the run is not completed, or cannot be repeated here.
+        Stopped: a signal ended the repetition.
     """
     from trainyard.core.attempt import Request, run_attempt
-    from trainyard.core.reproduce import compare
+    from trainyard.core.reproduce import compare as compare_bits
+    from trainyard.core.signals import Stopped
 
     original = _find(run, runs_dir)
     if original.read("result.json").get("status") != "completed":
@@ -136,8 +142,10 @@ def reproduce(
         again = RunDir.create(original.path.parent.parent, original.experiment, resolved.dump())
         threads = original.read("manifest.json")["environment"]["threads"]
         parent = {"run_id": original.id, "relation": "reproduce"}
-        run_attempt(Request(resolved, again, _objects(resolved, model, data, callbacks), parent, threads))
-    return compare(original, again)
+        result = run_attempt(Request(resolved, again, _objects(resolved, model, data, callbacks), parent, threads))
+    if result["status"] != "completed":
+        raise Stopped(result["status"])
+    return compare_bits(original, again)
 
 
 def load(run: RunName = "last", *, runs_dir: Path | str | None = None, model: Any = None) -> Predictor:
@@ -182,6 +190,31 @@ def runs(runs_dir: Path | str | None = None, experiment: str | None = None) -> l
 def get(run: RunName, *, runs_dir: Path | str | None = None) -> Run:
     """The run that a path, an id, a unique prefix or `last` means."""
     return Run(_find(run, runs_dir))
+
+
+def compare(first: RunName, second: RunName, *, runs_dir: Path | str | None = None) -> Comparison:
+    """Two runs side by side: in what config and inputs they differ, and what came of it."""
+    from trainyard.comparison import compare as compare_runs
+
+    return compare_runs(get(first, runs_dir=runs_dir), get(second, runs_dir=runs_dir))
+
+
+def init(file: Path | str, target: str) -> str:
+    """A commented config (YAML) that trains on a data file as it stands.
+
+    Raises:
+        DataError: the file cannot be read, or has no such column.
+    """
+    from trainyard.datasets.sniff import draft_config
+
+    return draft_config(file, target)
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of config files."""
+    from trainyard.config.jsonschema import json_schema
+
+    return json_schema(Catalog())
 
 
 def clean(

@@ -9,7 +9,7 @@ from typing import Any
 from trainyard.config import load
 from trainyard.core.inputs import Difference, differences
 from trainyard.core.journal import number
-from trainyard.redact import redacted
+from trainyard.redact import redacted_value
 from trainyard.run import Run
 
 _RESULTS = ("steps", "epochs", "train_seconds", "samples_per_second")
@@ -71,12 +71,7 @@ def _config(first: Run, second: Run) -> Iterator[Difference]:
     for key in [*before, *(key for key in now if key not in before)]:
         old, new = before.get(key), now.get(key)
         if old != new:
-            yield Difference("config", key, _safe(key, old), _safe(key, new))
-
-
-def _safe(key: str, value: Any) -> Any:
-    """The value without the secrets that a user wrote out in a config."""
-    return redacted(f"{key}: {value}").removeprefix(f"{key}: ") if isinstance(value, str) else value
+            yield Difference("config", key, redacted_value(key, old), redacted_value(key, new))
 
 
 def _numbers(first: Run, second: Run) -> Iterator[NumberPair]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 HIDDEN = "***"
 _WORDS = r"(?:token|secret|passwd|password|pwd|api_?key|access_?key|private_?key|signature|credentials?)"
@@ -25,3 +26,8 @@ def _user_info(match: re.Match[str]) -> str:
     plain, references = _REFERENCE.subn("", match.group(0)[:-1])
     harmless = references and not plain.partition(":")[2]
     return match.group(0) if harmless else f"{HIDDEN}@"
+
+
+def redacted_value(key: str, value: Any) -> Any:
+    """A config value as it may be shown under its key."""
+    return redacted(f"{key}: {value}").removeprefix(f"{key}: ") if isinstance(value, str) else value

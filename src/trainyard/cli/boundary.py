@@ -58,7 +58,8 @@ def _told(error: BaseException) -> tuple[str, int]:
     if isinstance(error, click.ClickException):
         return error.format_message(), error.exit_code
     if isinstance(error, Stopped):
-        return f"{error.status} before a step was made: nothing is lost, give the same command again", EXIT_CODES[error.status]
+        again = f"resume with: trainyard resume {error.run_id}" if error.run_id else "give the same command again"
+        return f"{error.status} before a step was made: nothing is lost; {again}", EXIT_CODES[error.status]
     if isinstance(error, KeyboardInterrupt | click.Abort):
         return "interrupted", EXIT_CODES["interrupted"]
     if isinstance(error, OSError) and error.strerror:

@@ -8,7 +8,7 @@ import click
 
 import trainyard
 from trainyard.cli import options
-from trainyard.cli.output import json_document, say, show, table, without_secret
+from trainyard.cli.output import json_document, say, show, table
 
 
 @click.group()
@@ -34,9 +34,10 @@ def check(file: str, overrides: Sequence[str], as_json: bool) -> None:
 def show_config(file: str, overrides: Sequence[str], as_json: bool) -> None:
     """Show the resolved config, each value with where it came from."""
     from trainyard.config.emit import inline
+    from trainyard.redact import redacted_value
 
     found = trainyard.check(file, overrides)
-    values = {key: without_secret(key, value) for key, value in found.flat().items()}
+    values = {key: redacted_value(key, value) for key, value in found.flat().items()}
     origins = {key: str(found.sources.get(key, "default")) for key in values}
     document = {key: {"value": value, "source": origins[key]} for key, value in values.items()}
     show(document, table((key, inline(value), f"# {origins[key]}") for key, value in values.items()), as_json)
@@ -46,7 +47,4 @@ def show_config(file: str, overrides: Sequence[str], as_json: bool) -> None:
 @options.as_json
 def schema(as_json: bool) -> None:  # noqa: ARG001 - it is JSON in any case
     """Print the JSON Schema of config files, by which editors complete and check."""
-    from trainyard.config.jsonschema import json_schema
-    from trainyard.core.catalog import Catalog
-
-    say(json_document(json_schema(Catalog())))
+    say(json_document(trainyard.schema()))

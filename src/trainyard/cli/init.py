@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+import trainyard
 from trainyard.cli import options
 from trainyard.cli.output import show
 from trainyard.errors import InputError
@@ -20,9 +21,7 @@ from trainyard.errors import InputError
 @options.as_json
 def init(file: Path, target: str, output: Path, force: bool, as_json: bool) -> None:
     """Write a commented config that trains on a data FILE."""
-    from trainyard.datasets.sniff import draft_config
-
-    text = draft_config(file, target)
+    text = trainyard.init(file, target)
     try:
         with open(output, "w" if force else "x", encoding="utf-8") as stream:
             stream.write(text)

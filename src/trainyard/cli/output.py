@@ -14,8 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.redact import redacted
-
 if TYPE_CHECKING:
     from trainyard.run import Run
 
@@ -63,13 +61,6 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
     return "" if value is None else str(value)
-
-
-def without_secret(key: str, value: Any) -> Any:
-    """A config value as it may be shown: secrets that a user wrote out, instead of `${env:NAME}`, are hidden."""
-    if not isinstance(value, str):
-        return value
-    return redacted(f"{key}: {value}").removeprefix(f"{key}: ")
 
 
 def size(count: int) -> str:

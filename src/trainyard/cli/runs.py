@@ -83,9 +83,7 @@ def _inputs(manifest: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 @options.as_json
 def compare(first: str, second: str, runs_dir: str | None, as_json: bool) -> None:
     """Show in what two runs differ: config, other inputs, metrics, digests."""
-    from trainyard.comparison import compare as compare_runs
-
-    found = compare_runs(trainyard.get(first, runs_dir=runs_dir), trainyard.get(second, runs_dir=runs_dir))
+    found = trainyard.compare(first, second, runs_dir=runs_dir)
     show(found.to_json(), _compared(found), as_json)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import PurePath
 
-from trainyard.config.schema import SplitConfig, TrainingConfig
+from trainyard.config.schema import DEFAULT_TEST_SHARE, SplitConfig, TrainingConfig
 from trainyard.config.tree import Node, Problems, Source, find, given, mapping, put
 
 FILE_TYPES = {".csv": "csv", ".parquet": "parquet", ".npz": "npz"}
@@ -124,8 +124,12 @@ def _check_paths(data: Node, problems: Problems) -> None:
 
 
 def _check_split(data: Node, problems: Problems) -> None:
-    shares = {name: _number(data, f"split.{name}") for name in ("val", "test")}
-    filled = [SplitConfig.model_fields[name].default if share is None else share for name, share in shares.items()]
+    val, test = _number(data, "split.val"), _number(data, "split.test")
+    one_source = given(data, "train_path") is None
+    filled = [
+        SplitConfig().val if val is None else val,
+        (DEFAULT_TEST_SHARE if one_source else 0.0) if test is None else test,
+    ]
     split = find(data, "split")
     if split is not None and all(0 <= share < 1 for share in filled) and sum(filled) >= 1:
         message = f"val {filled[0]:g} and test {filled[1]:g} leave nothing to train on; together they must stay below 1"

@@ -46,11 +46,16 @@ class ExperimentConfig(Section):
     seed: int = Field(default=0, ge=0, lt=2**63, description="the root of all randomness of the run")
 
 
+DEFAULT_TEST_SHARE = 0.1  # of the rows, where all come from one source
+
+
 class SplitConfig(Section):
     """How rows that are not split yet are divided."""
 
     val: Fraction = Field(default=0.1, description="fraction of the rows for validation")
-    test: Fraction = Field(default=0.1, description="fraction of the rows for the test")
+    test: Fraction | None = Field(
+        default=None, description="fraction of the rows for the test; default: 0.1, or none where train_path is given"
+    )
     stratify: bool | None = Field(
         default=None, description="keep the class shares in each split; default: yes for classification"
     )

@@ -91,7 +91,7 @@ class _Attempt:
             status = result["status"]
             return result
         except Stopped as stopped:
-            status = stopped.status
+            status, stopped.run_id = stopped.status, run.id
             raise
         except Exception as raised:
             error = str(raised) or type(raised).__name__
@@ -191,6 +191,8 @@ class _Attempt:
             raise
         finally:
             loop.crew.saver.close()
+            with contextlib.suppress(OSError):
+                journal.close()
         return result
 
     def _loop(self, loop: Loop, parts: Parts) -> Json:
@@ -201,6 +203,7 @@ class _Attempt:
         status = loop.run()
         saver.drain()
         for step, message in saver.failures():
+            loop.crew.recorder.event(state.step, "checkpoint_failed", saved_step=step, message=message)
             if step == state.step:
                 raise CheckpointError(f"{message}; earlier checkpoints are untouched: make room, then resume the run")
         result = standing(self._run, parts, state, status, self._number)

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from trainyard.callbacks.base import Callback, RunView
 from trainyard.callbacks.histograms import WeightHistograms
+from trainyard.callbacks.resources import Resources
 from trainyard.config.schema import PlateauSchedule, RunConfig
 from trainyard.core import registry
 from trainyard.core.checkpoint import Checkpoints
@@ -172,6 +173,7 @@ def build_loop(
     """The loop, ready to run."""
     config = parts.config
     recorder = Recorder(journal, callbacks)
+    recorder.add(Resources(recorder.resources))
     if wants_histograms(config):
         recorder.add(WeightHistograms(parts.framework, recorder.histograms))
     saver = Saver(config.checkpoint, parts.framework, place, recorder)

@@ -22,6 +22,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +41,22 @@ class Journal:
 
     def __init__(self, folder: Path, attempt: int, from_step: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = open(folder / f"{attempt:04d}.jsonl", "x", encoding="utf-8")  # noqa: SIM115
+        self._path = folder / f"{attempt:04d}.jsonl"
+        self._file = open(self._path, "x", encoding="utf-8")  # noqa: SIM115
         self._write({"kind": "start", "time": time.time(), "attempt": attempt, "from_step": from_step})
         self.flush()
 
     def _write(self, record: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n")
+        with self._named():
+            self._file.write(json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n")
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Puts the file's name to an error of the disk, which says only that there is no space."""
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
 
     def losses(self, first: int, values: Sequence[float]) -> None:
         """The losses of the steps `first`, `first` + 1, ..."""
@@ -69,11 +80,13 @@ class Journal:
 
     def flush(self) -> None:
         """Hands the lines to the operating system: they survive this process."""
-        self._file.flush()
+        with self._named():
+            self._file.flush()
 
     def sync(self) -> None:
         """Brings what was flushed to the disk: it survives the machine. May be called from any thread."""
-        os.fsync(self._file.fileno())
+        with self._named():
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()

@@ -15,6 +15,7 @@ from trainyard.core.run import RunDir
 from trainyard.digest import digest, tensor_records
 from trainyard.errors import ChangedInputsError
 from trainyard.order import SEMANTICS
+from trainyard.redact import redacted
 from trainyard.types import Determinism
 
 log = logging.getLogger("trainyard")
@@ -31,7 +32,7 @@ def make_manifest(run: RunDir, resolved: Resolved, objects: Objects, parts: Part
         "experiment": run.experiment,
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "working_directory": str(here),
-        "command": sys.argv,
+        "command": [redacted(word) for word in sys.argv],
         "objects": objects.names,
         "semantics": SEMANTICS,
         "seed": parts.config.experiment.seed,

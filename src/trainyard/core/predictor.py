@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from trainyard.config import load
-from trainyard.config.schema import DataConfig, RunConfig
-from trainyard.core import registry
+from trainyard.config.schema import RunConfig
 from trainyard.core.build import build_framework, default_threads, load_data, wanted_metrics, weights_file
 from trainyard.core.catalog import Catalog
 from trainyard.core.run import RunDir
 from trainyard.datasets.arrays import Arrays
 from trainyard.datasets.base import DataBundle, Split
+from trainyard.datasets.frames import read_frame
 from trainyard.datasets.preparation import from_json
 from trainyard.errors import InputError
 from trainyard.evaluation.metrics import EvaluationResult, evaluate
@@ -49,14 +49,9 @@ class Predictor:
         Raises:
             DataError: it cannot be read.
         """
-        kind = path.suffix.removeprefix(".").lower()
-        if kind not in ("csv", "parquet"):
-            raise InputError(f"{path}: a file of rows must end with .csv or .parquet")
-        cls = registry.adapter("dataset", kind)
         data = self.config.data
-        options = data.params if data is not None and data.type == kind else {}
-        reader = cls(DataConfig(type=kind, path=str(path)), cls.Params(**options))
-        return reader.read(str(path), self._preparation.text_columns if self._preparation else ())
+        options = data.params if data is not None and data.type == "csv" else None
+        return read_frame(path, options, self._preparation.text_columns if self._preparation else ())
 
     def outputs(self, rows: Any) -> Array:
         """Class probabilities (rows, classes) float32, or values (rows,) / (rows, outputs) float32.
@@ -68,7 +63,9 @@ class Predictor:
         if self._preparation is not None and not isinstance(rows, np.ndarray):
             features = self._preparation.features(rows)
         else:
-            features = np.asarray(rows, dtype=np.float32)
+            features = np.asarray(rows)
+            if features.dtype.kind == "f":
+                features = features.astype(np.float32)
         if features.shape[1:] != tuple(self.info.input_shape):
             raise InputError(f"rows of shape {features.shape[1:]} were given; the model takes {tuple(self.info.input_shape)}")
         dtype = np.int64 if self.info.task == "classification" else np.float32

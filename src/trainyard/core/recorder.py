@@ -44,6 +44,9 @@ class Recorder:
     def histograms(self, step: int, values: dict[str, Any]) -> None:
         self.journal.values("histograms", step, values)
 
+    def resources(self, step: int, values: dict[str, Any]) -> None:
+        self.journal.values("metrics", step, {f"system_{name}": value for name, value in values.items()})
+
     def event(self, step: int, name: str, **detail: Any) -> None:
         self.journal.event(step, name, **detail)
         self._tell(lambda callback: callback.on_event(step, name, detail))

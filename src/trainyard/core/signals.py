@@ -19,6 +19,7 @@ class Stopped(BaseException):
     def __init__(self, status: str) -> None:
         super().__init__(status)
         self.status = status
+        self.run_id: str | None = None  # the run that can be resumed, once there is one
 
 
 class Signals:

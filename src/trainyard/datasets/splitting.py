@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 
 import numpy as np
 
-from trainyard.config.schema import SplitConfig
+from trainyard.config.schema import DEFAULT_TEST_SHARE, SplitConfig
 from trainyard.datasets.table import Table, iso_times, kind_of, missing
 from trainyard.errors import DataError
 from trainyard.order import SPLIT, permutation, stream_seed
@@ -27,7 +27,7 @@ def fractions(config: SplitConfig, given: AbstractSet[SplitName]) -> tuple[float
             shares count; where there are rows for validation or test of its own, nothing is cut for these.
     """
     val = 0.0 if "val" in given else config.val
-    test = 0.0 if "test" in given else config.test
+    test = 0.0 if "test" in given else DEFAULT_TEST_SHARE if config.test is None else config.test
     if val + test >= 1:
         raise DataError(f"data.split: val {val} and test {test} leave nothing to train on; together they must stay below 1")
     return val, test

@@ -68,12 +68,11 @@ def given_splits(tables: Collection[SplitName], config: DataConfig) -> set[Split
     """The splits for which no rows are cut off the training rows.
 
     One source is divided in three. Where training rows have a source of their own, only what is missing for validation
-    is cut off them, and test rows if `data.split.test` is other than its default. (Whether a key was written cannot
-    count: the resolved config of a run has them all.)
+    is cut off them, and test rows if `data.split.test` asks for them.
     """
     given: set[SplitName] = set(tables)
     separate = config.train_path is not None or len(given) > 1
-    if separate and config.split.test == SplitConfig().test:
+    if separate and config.split.test is None:
         given.add("test")
     return given
 
@@ -132,8 +131,7 @@ def _divide(table: Table, config: DataConfig, target: Target, shares: tuple[floa
 def _unused_shares(tables: Collection[SplitName], config: DataConfig) -> list[str]:
     """A share that is set but has no effect is said."""
     shares = {"val": config.split.val, "test": config.split.test}
-    defaults = {"val": SplitConfig().val, "test": SplitConfig().test}
-    unused = [name for name in shares if name in tables and shares[name] not in (0, defaults[name])]
+    unused = [name for name in shares if name in tables and shares[name] not in (0, getattr(SplitConfig(), name))]
     return [f"data.split.{name} is not used: the {name} rows are given" for name in unused]
 
 

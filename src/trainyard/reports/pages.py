@@ -11,8 +11,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from trainyard.reports import charts, history
 from trainyard.redact import redacted
+from trainyard.reports import charts, history
 from trainyard.reports.rundir import Json, RunFiles, numbers, part
 from trainyard.reports.scales import duration, number
 

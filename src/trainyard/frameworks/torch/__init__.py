@@ -15,7 +15,7 @@ from trainyard.datasets.base import Split
 from trainyard.errors import ModelError, TrainingError, TrainyardError
 from trainyard.frameworks.base import Job, Snapshot
 from trainyard.frameworks.torch.params import LOSSES, MODELS, OPTIMIZERS
-from trainyard.order import INIT, stream_seed
+from trainyard.order import INIT, PREDICT, stream_seed
 from trainyard.require import require
 from trainyard.types import Determinism, NamedBuffer, Predictions, StepResult
 
@@ -84,13 +84,17 @@ class TorchFramework:
     def predict(self, split: Split) -> Iterator[Predictions]:
         import torch
 
+        from trainyard.frameworks.torch import step
+
         source, size, rows = self._source(split), self._prediction_rows(), len(split)
+        seed, generators = self._job.config.experiment.seed, step.generators(self._device)
         self._model.eval()
         try:
             for start in range(0, rows, size):
                 ids = np.arange(start, min(start + size, rows), dtype=np.int64)
+                step.seed_generators(generators, stream_seed(seed, PREDICT, start))  # as dropout may be on here, too
                 features, targets = source.take(ids)
-                with torch.inference_mode(), self._precision.autocast():
+                with torch.no_grad(), self._precision.autocast():
                     outputs = self._model(features).float()
                     loss = float(self._loss(outputs, targets)) * len(ids)
                     values = self._to_predictions(outputs, self._job.info)
@@ -145,7 +149,7 @@ class TorchFramework:
         info = self._job.info
         sample = torch.zeros(1, *info.input_shape, device=self._device)
         try:
-            with torch.inference_mode():
+            with torch.no_grad():  # not inference_mode: what the model may cache here is used in training
                 outputs = model.eval()(sample)
         except Exception as error:
             shape = tuple(sample.shape)

@@ -15,6 +15,7 @@ from trainyard.frameworks.torch.precision import Precision
 from trainyard.types import NamedBuffer
 
 OPTIMIZER_FILE = "optimizer.safetensors"
+_SCALER = "scaler/"  # a name that no parameter has
 Tensors = dict[str, torch.Tensor]
 
 _DTYPES = {
@@ -54,11 +55,12 @@ class TrainingState:
             return {WEIGHTS_FILE: weights}
         state = {
             f"{self._names[id(parameter)]}.{key}": value
-            for parameter, entries in self._optimizer.state.items()
-            for key, value in entries.items()
+            for group in self._optimizer.param_groups
+            for parameter in group["params"]
+            for key, value in sorted(self._optimizer.state.get(parameter, {}).items())
             if isinstance(value, torch.Tensor)
         }
-        scaler = {f"scaler.{key}": value for key, value in self._precision.state().items()}
+        scaler = {f"{_SCALER}{key}": value for key, value in self._precision.state().items()}
         return {WEIGHTS_FILE: weights, OPTIMIZER_FILE: state | scaler}
 
     def copy(self, *, weights_only: bool) -> TorchSnapshot:
@@ -86,7 +88,7 @@ class TrainingState:
             self._load_optimizer(self._optimizer, load_file(folder / OPTIMIZER_FILE))
 
     def _load_optimizer(self, optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor]) -> None:
-        scaler = {key.removeprefix("scaler."): value for key, value in tensors.items() if key.startswith("scaler.")}
+        scaler = {key.removeprefix(_SCALER): value for key, value in tensors.items() if key.startswith(_SCALER)}
         self._precision.load(scaler)
         for group in optimizer.param_groups:
             on_host = not (group.get("fused") or group.get("capturable"))  # where the optimizer keeps its step counters

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,6 +26,21 @@ class StepSettings:
     max_grad_norm: float | None
 
 
+def generators(device: torch.device) -> list[torch.Generator]:
+    """The generators that a model on this device draws from unless it brings its own."""
+    found = [torch.default_generator]
+    if device.type == "cuda":
+        found.append(torch.cuda.default_generators[device.index or 0])
+    return found
+
+
+def seed_generators(found: Sequence[torch.Generator], seed: int) -> None:
+    """Seeds generators: all randomness that follows is a function of the seed."""
+    for generator in found:
+        # The CPU's generator takes 32 bits of a seed, CUDA's all 64.
+        generator.manual_seed(seed & 0xFFFFFFFF if generator is torch.default_generator else seed)
+
+
 class TorchStep:
     """Forward, backward and update on one batch: `optimizer.step()` is here."""
 
@@ -41,10 +57,7 @@ class TorchStep:
         # to the compiler, for which the first call would import all of torch._dynamo (a second or two).
         self._apply = partial(inspect.unwrap(type(optimizer).step), optimizer)
         self._stream = stream_seed(settings.seed, STEP)
-        device = self._parameters[0].device
-        self._generators = [torch.default_generator]
-        if device.type == "cuda":
-            self._generators.append(torch.cuda.default_generators[device.index or 0])
+        self._generators = generators(self._parameters[0].device)
 
     def __call__(self, step: int, lr: float, order: SampleOrder, source: TensorSource) -> StepResult:
         ids = order.batch(step)
@@ -64,9 +77,7 @@ class TorchStep:
 
     def _microbatch(self, source: TensorSource, ids: Ids, seed: int, share: float) -> Tensor:
         """Adds the gradients of some samples; returns their share of the batch's loss."""
-        for generator in self._generators:
-            # The CPU's generator takes 32 bits of a seed, CUDA's all 64.
-            generator.manual_seed(seed & 0xFFFFFFFF if generator is torch.default_generator else seed)
+        seed_generators(self._generators, seed)
         features, targets = source.take(ids)
         with self._precision.autocast():
             outputs = self._model(features)
