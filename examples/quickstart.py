@@ -37,6 +37,7 @@ def main() -> int:
     os.chdir(ROOT)  # the runs go to `runs`, and MLflow's store to `mlflow.db`, where the commands below look for them
     os.environ.pop("MLFLOW_TRACKING_URI", None)
 
+    console.print("About 30 seconds on two slow cores; nothing is downloaded from here on.")
     _title("1  Train it in one go")
     whole = _result("train", CONFIG)
     _title("2  Train it again, and kill it")
@@ -137,15 +138,16 @@ def _write_sample() -> None:
 def _show_next(whole: dict[str, Any], resumed: dict[str, Any], came_from: Path) -> None:
     _title("See it")
     console.print(f"report  {Path(resumed['report']).as_uri()}")
-    console.print(f"MLflow  {_program('mlflow')} ui --backend-store-uri sqlite:///mlflow.db")
-    _title(f"Next{'' if came_from == ROOT else f', in {ROOT}'}")
-    trainyard_program = _program("trainyard")
+    console.print(f"MLflow  {_program('mlflow')} ui --workers 1 --backend-store-uri sqlite:///mlflow.db")
+    _title("Next")
+    if came_from != ROOT:
+        console.print(f"cd {shlex.quote(str(ROOT))}")
     for words, meaning in (
         (["reproduce", resumed["run_id"]], "train it a third time, and prove it"),
         (["predict", resumed["run_id"], str(SAMPLE)], "ten digits, with probabilities"),
         (["runs", "compare", whole["run_id"], resumed["run_id"]], "in what the two runs differ"),
     ):
-        console.print(f"[dim]# {meaning}[/]\n{shlex.join([trainyard_program, *words])}")
+        console.print(f"[dim]# {meaning}[/]\n{shlex.join([_program('trainyard'), *words])}")
 
 
 def _title(text: str) -> None:

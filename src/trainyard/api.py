@@ -14,7 +14,7 @@ from trainyard.config import Resolved
 from trainyard.config import load as load_resolved
 from trainyard.core.catalog import Catalog
 from trainyard.core.run import UNFINISHED, RunDir, all_runs, default_runs_dir, find_run
-from trainyard.errors import ConfigError, InputError, Problem
+from trainyard.errors import ConfigError, InputError, Problem, TrainyardError
 from trainyard.run import Run
 
 if TYPE_CHECKING:
@@ -243,14 +243,20 @@ def _find(run: RunName, runs_dir: Path | str | None) -> RunDir:
 
 def _unfinished(resolved: Resolved, runs_dir: Path) -> RunDir | None:
     """The newest unfinished run of the same computation."""
-    wanted = resolved.computation_hash()
+    wanted, experiment = resolved.computation_hash(), resolved.config.experiment.name
     for run in all_runs(runs_dir):
-        if run.experiment == resolved.config.experiment.name and run.status() in UNFINISHED and not run.is_owned():
-            recorded = run.read("manifest.json").get("computation_hash")
-            # Killed before its manifest was written, a run is known by its config alone.
-            if wanted == (recorded or load_resolved(run.config_file, adapters=Catalog()).computation_hash()):
+        try:
+            if run.experiment == experiment and run.status() in UNFINISHED and not run.is_owned() and _computation(run) == wanted:
                 return run
+        except TrainyardError as error:  # what is left of another run is none of this one's business
+            log.warning("run %s is passed over: %s", run.id, error)
     return None
+
+
+def _computation(run: RunDir) -> str:
+    """A run's computation hash; killed before its manifest was written, it is known by its config alone."""
+    recorded: str | None = run.read("manifest.json").get("computation_hash")
+    return recorded or load_resolved(run.config_file, adapters=Catalog()).computation_hash()
 
 
 def _working_directory(run: RunDir) -> Path:

@@ -11,9 +11,9 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from small_runs import SMALL, SignalAt, assert_same
 
 import trainyard
+from small_runs import SMALL, SignalAt, assert_same
 from trainyard.callbacks.base import Callback
 from trainyard.config import load
 from trainyard.core import attempt, registry
@@ -190,15 +190,18 @@ def test_a_signal_at_each_step_still_ends_with_the_same_bits(whole: Run, tmp_pat
 
 def spawn(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     driver = str(Path(__file__).parent / "signaller.py")
-    return subprocess.run(
-        [sys.executable, driver, *words], cwd=folder, capture_output=True, text=True, timeout=240, check=False
-    )
+    return subprocess.run([sys.executable, driver, *words], cwd=folder, capture_output=True, text=True, timeout=240, check=False)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "phase", "count", "code"),
-    [("SIGTERM", "start-up", 1, 75), ("SIGINT", "evaluation", 2, 130), ("SIGTERM", "commit", 2, 75), ("SIGINT", "start-up", 1, 130)],
+    [
+        ("SIGTERM", "start-up", 1, 75),
+        ("SIGINT", "evaluation", 2, 130),
+        ("SIGTERM", "commit", 2, 75),
+        ("SIGINT", "start-up", 1, 130),
+    ],
 )
 def test_the_exit_code_of_a_process(
     name: str, phase: str, count: int, code: int, config: Path, whole: Run, tmp_path: Path

@@ -16,9 +16,7 @@ class TestLocal(StoreSuite):
     def make(self, place: Path) -> Store:
         return LocalStore(place)
 
-    def test_a_put_that_fails_leaves_the_old_object(
-        self, store: Store, place: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_put_that_fails_leaves_the_old_object(self, store: Store, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.put(store, "a/key", b"old")
         source = store.staging() / "file"
         source.write_bytes(b"new")
@@ -28,9 +26,7 @@ class TestLocal(StoreSuite):
         assert store.get("a/key") == b"old"
 
     @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-    def test_a_full_disk_publishes_nothing(
-        self, code: int, store: Store, place: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_full_disk_publishes_nothing(self, code: int, store: Store, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as full:
             full.setattr(os, "fsync", _raise(code))
             with pytest.raises(OSError, match=os.strerror(code)):

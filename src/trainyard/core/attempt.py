@@ -33,7 +33,7 @@ from trainyard.core.run import RunDir
 from trainyard.core.signals import Signals, Stopped
 from trainyard.core.state import RunState, seed_global_random
 from trainyard.digest import digest, tensor_records
-from trainyard.errors import CheckpointError, InputError, TrainingError
+from trainyard.errors import CheckpointError, InputError, ModelError, TrainingError
 from trainyard.frameworks.base import WEIGHTS_FILE
 from trainyard.trackers.feed import Feeders
 from trainyard.types import Determinism
@@ -142,11 +142,15 @@ class _Attempt:
         return found
 
     def _initialize_weights(self, parts: Parts) -> None:
-        source = initial_weights(parts.config, self._run.path.parent.parent)
-        if source is not None:
-            with tempfile.TemporaryDirectory() as folder:
-                (Path(folder) / WEIGHTS_FILE).symlink_to(source)
+        source = initial_weights(parts.config, self._run)
+        if source is None:
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / WEIGHTS_FILE).symlink_to(source)
+            try:
                 parts.framework.restore(Path(folder), weights_only=True)
+            except ModelError as error:
+                raise ModelError(f"model.init_from: {parts.config.model.init_from}: {error}") from error
 
     def _write_data_description(self, parts: Parts) -> None:
         """What turns raw rows into features, and outputs into classes: `predict` needs no training data."""

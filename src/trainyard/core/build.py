@@ -203,8 +203,8 @@ def run_view(parts: Parts, run: RunDir, state: RunState, attempt: int) -> RunVie
     )
 
 
-def initial_weights(config: RunConfig, runs_dir: Path) -> Path | None:
-    """The safetensors file that `model.init_from` means.
+def initial_weights(config: RunConfig, run: RunDir) -> Path | None:
+    """The safetensors file that the `model.init_from` of `run` means; `last` is the newest of the runs before it.
 
     Raises:
         InputError: it is neither a file nor a run with weights.
@@ -216,7 +216,7 @@ def initial_weights(config: RunConfig, runs_dir: Path) -> Path | None:
         if not Path(source).is_file():
             raise InputError(f"model.init_from: no file {source}")
         return Path(source).absolute()
-    return weights_file(find_run(source, runs_dir))
+    return weights_file(find_run(source, run.path.parent.parent, before=run))
 
 
 def weights_file(run: RunDir) -> Path:

@@ -78,7 +78,11 @@ def _user_modules(roots: Iterable[str]) -> dict[str, Path]:
 
 def _imported(path: Path, package: str) -> Iterator[str]:
     """What a source says that it imports: a constant, once imported, does not tell any more where it came from."""
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    try:
+        tree = ast.parse(path.read_bytes())
+    except SyntaxError:  # edited since it was imported; its hash tells
+        return
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

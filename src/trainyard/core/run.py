@@ -172,18 +172,22 @@ def all_runs(runs_dir: Path) -> Iterator[RunDir]:
     return (RunDir(path) for path in sorted(folders, key=lambda path: path.name, reverse=True))
 
 
-def find_run(name: str, runs_dir: Path) -> RunDir:
+def find_run(name: str, runs_dir: Path, before: RunDir | None = None) -> RunDir:
     """The run that `name` means: a path, an id, a unique prefix of an id, or `last`.
+
+    Args:
+        name: what the user called it.
+        runs_dir: where the run directories are.
+        before: only runs older than this one are meant, unless by their path.
 
     Raises:
         RunNotFoundError: none, or more than one.
     """
     if (Path(name) / "config.yaml").is_file():
         return RunDir(Path(name))
-    runs = list(all_runs(runs_dir))
+    runs = [run for run in all_runs(runs_dir) if before is None or _age(run) < _age(before)]
     if name == "last" and runs:
-        # Two runs of one second differ in their random ending, so the id alone does not say which is newer.
-        return max(runs, key=lambda run: (run.id[:15], run.config_file.stat().st_mtime_ns))
+        return max(runs, key=_age)
     found = [run for run in runs if run.id == name] or [run for run in runs if name and run.id.startswith(name)]
     if len(found) == 1:
         return found[0]
@@ -193,3 +197,8 @@ def find_run(name: str, runs_dir: Path) -> RunDir:
     raise RunNotFoundError(
         f"no run {name!r} in {runs_dir.absolute()} ({known}); give a path, an id, the beginning of an id, or `last`"
     )
+
+
+def _age(run: RunDir) -> tuple[str, int]:
+    """Orders runs by time. Those of one second differ in their random ending, so the id alone does not say which is newer."""
+    return run.id[:15], run.config_file.stat().st_mtime_ns

@@ -156,11 +156,12 @@ class TorchFramework:
             raise ModelError(f"model {self._job.config.model.type}: fed with features {shape}, it fails: {error}") from error
         finally:
             model.train()
-        if tuple(outputs.shape) not in {(1, info.outputs), (1,) if info.outputs == 1 else (1, info.outputs)}:
+        given = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+        if given not in {(1, info.outputs), (1,) if info.outputs == 1 else (1, info.outputs)}:
             kind = "classes" if info.task == "classification" else "values"
             raise ModelError(
-                f"model {self._job.config.model.type}: for one sample it gives {tuple(outputs.shape)}, "
-                f"but the data has {info.outputs} {kind}: (1, {info.outputs}) is expected"
+                f"model {self._job.config.model.type}: for one sample it gives {given}, "
+                f"but the data has {info.outputs} {kind}: a tensor of shape (1, {info.outputs}) is expected"
             )
 
 

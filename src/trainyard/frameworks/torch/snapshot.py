@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from trainyard.digest import FileRecord, write_tensors
@@ -82,8 +83,10 @@ class TrainingState:
         """Takes up what a snapshot wrote."""
         try:
             self._model.load_state_dict(load_file(folder / WEIGHTS_FILE))
+        except SafetensorError as error:
+            raise ModelError(f"this is no safetensors file: {error}") from error
         except RuntimeError as error:
-            raise ModelError(f"the weights in {folder} do not fit the model: {error}") from error
+            raise ModelError(f"the weights do not fit the model: {error}") from error
         if not weights_only and self._optimizer is not None:
             self._load_optimizer(self._optimizer, load_file(folder / OPTIMIZER_FILE))
 

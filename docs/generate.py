@@ -1,0 +1,43 @@
+"""Writes `docs/config.md` from the schema: `make docs`, or `python docs/generate.py`.
+
+Only what Trainyard itself brings is described, whatever adapters of other packages are installed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from trainyard.config.reference import reference
+from trainyard.core import registry
+from trainyard.core.catalog import Catalog
+
+TARGET = Path(__file__).with_name("config.md")
+
+
+class BuiltIn(Catalog):
+    """The catalog without the adapters that come in through entry points."""
+
+    def names(self, kind: str, framework: str | None = None) -> Sequence[str]:
+        found = super().names(kind, framework)
+        return [name for name in found if _is_ours(kind, name)] if kind in ("framework", "tracker") else found
+
+    def _offered(self, kind: str, framework: str | None) -> Mapping[str, type[BaseModel]] | Iterable[str]:
+        frameworks = [framework] if framework else self.names("framework")
+        offered = [super(BuiltIn, self)._offered(kind, name) for name in frameworks]
+        return {name: one[name] if isinstance(one, Mapping) else BaseModel for one in offered for name in one}
+
+
+def _is_ours(kind: str, name: str) -> bool:
+    return bool(registry.adapter(kind, name).__module__.startswith("trainyard."))
+
+
+def render() -> str:
+    """The content of `docs/config.md`."""
+    return reference(BuiltIn()).rstrip("\n") + "\n"
+
+
+if __name__ == "__main__":
+    TARGET.write_text(render(), encoding="utf-8")

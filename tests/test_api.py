@@ -1,0 +1,357 @@
+"""The verbs: train, resume, load, and what they are given."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+from torch import nn
+
+import trainyard
+from small_runs import SMALL, SignalAt, assert_same, checkpoints, crashed, preempted
+from trainyard.core.run import RunDir, all_runs
+from trainyard.errors import ChangedInputsError, ConfigError, InputError, ModelError, RunNotFoundError
+from trainyard.run import Run
+
+WITHOUT_DATA = {key: value for key, value in SMALL.items() if key != "data"}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return trainyard.train(SMALL, runs_dir=tmp_path_factory.mktemp("whole"))
+
+
+# -- train --resume
+
+
+def test_resume_takes_the_newest_unfinished_run_of_the_same_computation(whole: Run, tmp_path: Path) -> None:
+    older = preempted(tmp_path, at=6)
+    newest = preempted(tmp_path, at=11)
+    other = preempted(tmp_path, {"experiment.seed": 4}, at=12)
+    elsewhere = preempted(tmp_path, {"experiment.name": "elsewhere"}, at=12)
+    done = trainyard.train(SMALL, runs_dir=tmp_path)
+    # Runs of one second are in no order: this one is made the newest of the two.
+    first, second = sorted((older.path, newest.path))
+    expected = second if first.name[:15] == second.name[:15] else newest.path
+
+    resumed = trainyard.train(SMALL, {"logging.every_n_steps": 1}, runs_dir=tmp_path, resume=True)
+    assert resumed.path == expected
+    assert_same(resumed, whole)
+    then = trainyard.train(SMALL, runs_dir=tmp_path, resume=True)
+    assert {then.path, resumed.path} == {older.path, newest.path}
+    fresh = trainyard.train(SMALL, runs_dir=tmp_path, resume=True)
+    assert fresh.path not in {older.path, newest.path, other.path, elsewhere.path, done.path}
+    assert [run.status for run in (other, elsewhere)] == ["preempted", "preempted"]
+
+
+def test_resume_knows_a_run_by_its_computation_not_by_what_is_recorded(whole: Run, tmp_path: Path) -> None:
+    cut = preempted(tmp_path)
+    changes = {"logging.every_n_steps": 3, "checkpoint.every_n_steps": 9}
+    assert trainyard.train(SMALL, changes, runs_dir=tmp_path, resume=True).path == cut.path
+    for change in ({"training.learning_rate": 0.02}, {"training.max_steps": 31}, {"model.params.hidden": [15]}):
+        before = len(list(all_runs(tmp_path)))
+        trainyard.train(SMALL, change, runs_dir=tmp_path, resume=True)
+        assert len(list(all_runs(tmp_path))) == before + 1
+
+
+def test_resume_takes_up_a_run_that_died_before_its_manifest(whole: Run, tmp_path: Path) -> None:
+    from trainyard.config import load
+    from trainyard.core.catalog import Catalog
+
+    run = RunDir.create(tmp_path, "small", load(SMALL, adapters=Catalog()).dump())
+    assert run.status() == "created"
+    resumed = trainyard.train(SMALL, runs_dir=tmp_path, resume=True)
+    assert resumed.path == run.path
+    assert_same(resumed, whole)
+
+
+def test_resume_is_not_stopped_by_a_damaged_neighbour(whole: Run, tmp_path: Path) -> None:
+    """What a crash or a full disk left of another run is none of this run's business."""
+    broken = tmp_path / "small" / "29990101-000000-aaaaaa"
+    broken.mkdir(parents=True)
+    (broken / "config.yaml").write_text("")
+    torn = tmp_path / "small" / "29990101-000000-bbbbbb"
+    (torn / "attempts").mkdir(parents=True)
+    (torn / "config.yaml").write_text("model: {type: mlp}\n")
+    (torn / "manifest.json").write_text('{"computation_ha')
+    (torn / "attempts" / "0001.json").write_text('{"status')
+    assert_same(trainyard.train(SMALL, runs_dir=tmp_path, resume=True), whole)
+
+
+def test_a_run_that_is_under_way_is_not_taken_from_its_owner(tmp_path: Path) -> None:
+    cut = preempted(tmp_path)
+    owner = RunDir(cut.path)
+    owner.acquire()
+    try:
+        assert trainyard.train(SMALL, runs_dir=tmp_path, resume=True).path != cut.path
+    finally:
+        owner.release()
+    assert cut.status == "preempted"
+
+
+def test_a_run_is_found_from_any_directory(whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative paths in a config are relative to where the run was started, wherever it is resumed."""
+    start, other = tmp_path / "start", tmp_path / "other"
+    start.mkdir()
+    other.mkdir()
+    monkeypatch.chdir(start)
+    table().to_csv("rows.csv", index=False)
+    cut = preempted(Path("runs"), {"data": {"type": "csv", "path": "rows.csv", "target": "y"}})
+    monkeypatch.chdir(other)
+    resumed = trainyard.resume(cut.path)
+    assert resumed.status == "completed"
+    assert Path.cwd() == other
+    assert str(start) not in sys.path
+
+
+def test_errors_of_names(tmp_path: Path) -> None:
+    with pytest.raises(RunNotFoundError, match="no run 'nothing'"):
+        trainyard.resume("nothing", runs_dir=tmp_path)
+    with pytest.raises(InputError, match="preempted: only a completed run can be reproduced"):
+        trainyard.reproduce(preempted(tmp_path))
+    with pytest.raises(ConfigError, match="no data section: train needs one"):
+        trainyard.train(WITHOUT_DATA, runs_dir=tmp_path)
+
+
+# -- initial weights
+
+
+def test_init_from_a_run_begins_with_its_best_weights(whole: Run, tmp_path: Path) -> None:
+    frozen = {"training.learning_rate": 1e-30, "training.max_steps": 1, "training.optimizer": {"type": "sgd"}}
+    run = trainyard.train(SMALL, frozen | {"model.init_from": str(whole.path)}, runs_dir=tmp_path)
+    assert run.digest == whole.result["best"]["digest"] == run.manifest["weights"]["initial"]
+
+
+def test_init_from_last_is_the_run_before_and_stays_it(whole: Run, tmp_path: Path) -> None:
+    before = trainyard.train(SMALL, {"experiment.seed": 8}, runs_dir=tmp_path)
+    last = {"model.init_from": "last"}
+    uninterrupted = trainyard.train(SMALL, {"model.init_from": str(before.path)}, runs_dir=tmp_path / "elsewhere")
+    cut = crashed(tmp_path, last)
+    assert cut.manifest["weights"]["initial"] == before.result["best"]["digest"]
+    trainyard.train(SMALL, {"experiment.seed": 9}, runs_dir=tmp_path)  # now this is the last one
+    resumed = trainyard.resume(cut)
+    assert_same(resumed, uninterrupted)
+
+
+def test_init_from_a_safetensors_file(whole: Run, tmp_path: Path) -> None:
+    weights = load_file(checkpoints(whole)[-1] / "weights.safetensors")
+    save_file({name: array * 2 for name, array in weights.items()}, tmp_path / "mine.safetensors")
+    overrides = {"model.init_from": str(tmp_path / "mine.safetensors")}
+    run = trainyard.train(SMALL, overrides, runs_dir=tmp_path / "a")
+    assert run.manifest["weights"]["initial"] != whole.manifest["weights"]["initial"]
+    assert_same(trainyard.resume(crashed(tmp_path / "b", overrides)), run)
+
+    cut = crashed(tmp_path / "c", overrides)
+    save_file(weights, tmp_path / "mine.safetensors")
+    with pytest.raises(ChangedInputsError, match="weights: initial was"):
+        trainyard.resume(cut)
+
+
+def test_initial_weights_that_do_not_fit(whole: Run, tmp_path: Path) -> None:
+    (tmp_path / "no.safetensors").write_bytes(b"this is no such file at all")
+    wrong = [
+        (str(whole.path), {"model.params.hidden": [9]}, r"init_from: .*do not fit the model: .*size mismatch"),
+        ("nowhere.safetensors", {}, "model.init_from: no file nowhere.safetensors"),
+        (str(tmp_path / "no.safetensors"), {}, "init_from: .*no.safetensors: this is no safetensors file"),
+        ("nosuchrun", {}, "no run 'nosuchrun'"),
+        ("last", {}, "no run 'last'"),
+    ]
+    for source, overrides, message in wrong:
+        with pytest.raises(InputError, match=f"(?s){message}"):
+            trainyard.train(SMALL, overrides | {"model.init_from": source}, runs_dir=tmp_path / "runs")
+        assert not list(all_runs(tmp_path / "runs"))
+
+
+# -- objects
+
+
+class Net(nn.Module):
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.layers = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 3))
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layers(features)
+        return out
+
+
+def arrays(seed: int = 0) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+    draw = np.random.default_rng(seed)
+
+    def split(rows: int) -> tuple[np.ndarray, np.ndarray]:
+        features = draw.normal(size=(rows, 4)).astype(np.float32)
+        return features, features[:, :3].argmax(axis=1)
+
+    return split(120), split(24), split(24)
+
+
+def test_objects_train_resume_and_reproduce(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    whole = trainyard.train(WITHOUT_DATA, runs_dir=tmp_path / "whole", model=Net(), data=arrays())
+    assert "model and data given as objects: only their author can reproduce this run" in caplog.text
+    assert whole.manifest["objects"] == ["model", "data"]
+    assert "test_api" in " ".join(whole.manifest["code"]["modules"])
+    assert whole.metrics["test_accuracy"] > 0.5
+
+    cut = trainyard.train(WITHOUT_DATA, runs_dir=tmp_path / "cut", model=Net(), data=arrays(), callbacks=[SignalAt(13)])
+    for missing in ({}, {"model": Net()}, {"data": arrays()}):
+        with pytest.raises(InputError, match=r"was given (model|data|model and data) as objects"):
+            trainyard.resume(cut, **missing)
+    with pytest.raises(ChangedInputsError, match="data: train split, sha256"):
+        trainyard.resume(cut, model=Net(), data=arrays(seed=1))
+    with pytest.raises(ChangedInputsError, match="weights: initial was"):
+        trainyard.resume(cut, model=Net(seed=1), data=arrays())
+    assert_same(trainyard.resume(cut, model=Net(), data=arrays()), whole)
+
+    with pytest.raises(InputError, match="model and data as objects"):
+        trainyard.reproduce(whole)
+    assert trainyard.reproduce(whole, model=Net(), data=arrays()).verdict == "identical"
+    different = trainyard.reproduce(whole, model=Net(seed=1), data=arrays())
+    assert (different.verdict, different.step, [found.input for found in different.inputs]) == ("different", 1, ["weights"])
+
+    predictor = trainyard.load(whole, model=Net())
+    features, targets = arrays()[2]
+    predicted = predictor.predict(features)["prediction"].to_numpy()
+    assert (predicted == targets).mean() == pytest.approx(whole.metrics["test_accuracy"])
+    with pytest.raises(InputError, match="given its model as an object"):
+        trainyard.load(whole)
+
+
+def test_a_model_object_alone_with_data_from_the_config(tmp_path: Path) -> None:
+    run = trainyard.train(SMALL, runs_dir=tmp_path, model=Net())
+    assert run.manifest["objects"] == ["model"]
+    assert trainyard.reproduce(run, model=Net()).verdict == "identical"
+
+
+def test_a_model_object_that_does_not_fit_or_is_none(tmp_path: Path) -> None:
+    features = np.arange(480, dtype=np.float32).reshape(120, 4)
+    with pytest.raises(ModelError, match=r"gives \(1, 3\), but the data has 2 classes"):
+        trainyard.train(WITHOUT_DATA, runs_dir=tmp_path, model=Net(), data=(features, np.arange(120) % 2))
+    with pytest.raises(InputError, match="no model of a known framework"):
+        trainyard.train(SMALL, runs_dir=tmp_path, model=object())
+    assert not list(all_runs(tmp_path))
+
+
+def test_the_users_arrays_are_left_as_they_were(tmp_path: Path) -> None:
+    data, untouched = arrays(), arrays()
+    trainyard.train(WITHOUT_DATA, runs_dir=tmp_path, data=data)
+    for (features, targets), (x, y) in zip(data, untouched, strict=True):
+        np.testing.assert_array_equal(features, x)
+        np.testing.assert_array_equal(targets, y)
+
+
+# -- prediction
+
+
+def table(rows: int = 200) -> pd.DataFrame:
+    draw = np.random.default_rng(5)
+    color = draw.choice(["red", "green", "blue"], rows)
+    size = draw.normal(10, 3, rows)
+    label = np.where((color == "red") ^ (size > 10), "yes", "no")
+    return pd.DataFrame({"color": color, "size": size, "weight": draw.normal(size=rows), "y": label})
+
+
+@pytest.fixture(scope="module")
+def csv_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, pd.DataFrame]:
+    folder = tmp_path_factory.mktemp("csv")
+    frame = table()
+    train, val, test = frame[:140], frame[140:170], frame[170:]
+    for name, part in (("train", train), ("val", val), ("test", test)):
+        part.to_csv(folder / f"{name}.csv", index=False)
+    data = {"type": "csv", "target": "y"} | {f"{name}_path": str(folder / f"{name}.csv") for name in ("train", "val", "test")}
+    config = {**SMALL, "data": data}
+    return trainyard.train(config, {"training.max_steps": 60}, runs_dir=folder / "runs"), test
+
+
+def test_predictions_of_a_frame_are_what_was_tested(csv_run: tuple[Run, pd.DataFrame]) -> None:
+    run, test = csv_run
+    frame = trainyard.load(run).predict(test.drop(columns="y"))
+    assert list(frame.columns) == ["prediction", "probability_no", "probability_yes"]
+    assert list(frame.index) == list(test.index)
+    assert (frame["prediction"] == test["y"]).mean() == pytest.approx(run.metrics["test_accuracy"])
+    np.testing.assert_allclose(frame[["probability_no", "probability_yes"]].sum(axis=1), 1, atol=1e-6)
+    chance = np.where(test["y"] == "yes", frame["probability_yes"], frame["probability_no"])
+    assert -np.log(chance).mean() == pytest.approx(run.metrics["test_loss"], rel=1e-5)
+
+
+def test_columns_may_come_in_any_order_with_others_among_them(csv_run: tuple[Run, pd.DataFrame]) -> None:
+    run, test = csv_run
+    plain = trainyard.load(run).predict(test)
+    shuffled = trainyard.load(run).predict(test[["weight", "y", "color", "size"]].assign(more=1))
+    pd.testing.assert_frame_equal(plain, shuffled)
+    as_mappings = trainyard.load(run).predict(test.to_dict(orient="records"))
+    np.testing.assert_array_equal(as_mappings["prediction"], plain["prediction"])
+
+
+def test_predictions_from_a_file_and_their_evaluation(csv_run: tuple[Run, pd.DataFrame], tmp_path: Path) -> None:
+    run, test = csv_run
+    test.to_csv(tmp_path / "rows.csv", index=False)
+    frame = trainyard.predict(run, tmp_path / "rows.csv")
+    np.testing.assert_array_equal(frame["prediction"], trainyard.load(run).predict(test)["prediction"])
+    tested = {name: value for name, value in run.metrics.items() if name.startswith("test_")}
+    assert trainyard.evaluate(run) == pytest.approx(tested)
+    assert trainyard.evaluate(run, data=tmp_path / "rows.csv") == pytest.approx(tested)
+
+
+def test_rows_that_cannot_be_used_are_named(csv_run: tuple[Run, pd.DataFrame]) -> None:
+    run, test = csv_run
+    predictor = trainyard.load(run)
+    with pytest.raises(InputError, match="color"):
+        predictor.predict(test.drop(columns="color"))
+    with pytest.raises(InputError, match="weight"):
+        predictor.predict(test.assign(weight="heavy"))
+    assert len(predictor.predict(test[:0])) == 0
+
+
+def test_a_run_without_weights_says_so(tmp_path: Path) -> None:
+    from trainyard.config import load
+    from trainyard.core.catalog import Catalog
+
+    run = RunDir.create(tmp_path, "small", load(SMALL, adapters=Catalog()).dump())
+    with pytest.raises(InputError, match="no weights yet: it is created; resume it first"):
+        trainyard.load(run.path)
+
+
+# -- a run, as one looks at it
+
+
+def test_a_run_shows_what_it_is(whole: Run) -> None:
+    assert whole.status == "completed"
+    assert f"{whole.experiment}/{whole.id} completed" in repr(whole)
+    assert whole.digest is not None
+    assert whole.id in whole._repr_html_()
+    history = pd.DataFrame(whole.history())
+    assert list(history[history.kind == "metrics"].step) == list(range(1, 31))
+    assert set(history[history.kind == "evaluation"].step) == {7, 14, 21, 28, 30}
+
+
+def test_runs_are_listed_and_cleaned(whole: Run, tmp_path: Path) -> None:
+    done, cut = trainyard.train(SMALL, runs_dir=tmp_path), preempted(tmp_path)
+    failed = crashed(tmp_path)
+    assert {run.id for run in trainyard.runs(tmp_path)} == {done.id, cut.id, failed.id}
+    assert trainyard.runs(tmp_path, "other") == []
+    assert [run.id for run in trainyard.clean(tmp_path)] == [failed.id]
+    assert failed.path.exists(), "a dry run has deleted"
+    trainyard.clean(tmp_path, dry_run=False)
+    assert {run.id for run in trainyard.runs(tmp_path)} == {done.id, cut.id}
+
+
+def test_overrides_as_text_and_as_mapping_are_the_same(tmp_path: Path) -> None:
+    first = trainyard.check(SMALL, ["training.max_steps=3", "model.params.hidden=[4, 5]"])
+    second = trainyard.check(SMALL, {"training.max_steps": 3, "model.params.hidden": [4, 5]})
+    assert first.computation_hash() == second.computation_hash()
+    assert first.config.model.params["hidden"] == [4, 5]
+
+
+def test_the_package_is_light() -> None:
+    import subprocess
+
+    code = "import sys, trainyard; trainyard.train; print(sorted({'torch', 'numpy', 'pandas', 'sklearn'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "torch" not in done.stdout
+    assert "sklearn" not in done.stdout
+    assert importlib.import_module("trainyard").__all__
