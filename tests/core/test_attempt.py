@@ -587,7 +587,8 @@ def test_changed_code_is_refused_by_name(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "trainyard", *words]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
 
-    assert spawn("train", "c.yaml").returncode == 0
+    driver = [sys.executable, str(Path(__file__).parent / "signaller.py"), "SIGTERM", "step", "12", "train", "c.yaml"]
+    assert subprocess.run(driver, cwd=tmp_path, capture_output=True, timeout=240, check=False).returncode == 75
     (run,) = all_runs(tmp_path / "runs")
     assert sorted(run.read("manifest.json")["code"]["modules"]) == ["mynet", "mysizes"]
     (tmp_path / "mysizes.py").write_text("WIDTH = 8  # still\n")

@@ -97,7 +97,7 @@ def test_the_verdict_on_the_command_line(csv_run: Run, capsys: pytest.CaptureFix
     assert "input differs: data: train split, sha256" in out
 
 
-def test_data_that_only_validate_are_named_though_the_weights_are_identical(csv_run: Run) -> None:
+def test_data_that_only_validate_change_the_metrics_alone(csv_run: Run) -> None:
     import pandas as pd
 
     frame = pd.read_csv("data.csv")
@@ -107,7 +107,9 @@ def test_data_that_only_validate_are_named_though_the_weights_are_identical(csv_
     run = trainyard.train({**SMALL, "data": data}, runs_dir="runs")
     Path("val.csv").write_text(frame[119:].to_csv(index=False))
     found = trainyard.reproduce(run)
-    assert (found.verdict, {difference.what.split(",")[0] for difference in found.inputs}) == ("identical", {"val split"})
+    assert (found.verdict, {difference.what.split(",")[0] for difference in found.inputs}) == ("different", {"val split"})
+    assert (found.step, found.tensor) == (None, None)
+    assert "val_loss" in found.metrics
 
 
 def test_a_changed_config_and_environment_are_named(csv_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

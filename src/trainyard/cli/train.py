@@ -123,4 +123,6 @@ def _verdict(found: Reproduction) -> Iterator[str]:
         yield "  the loss of every step is the same"
     if found.tensor is not None:
         yield f"  first tensor that differs: {found.tensor.name} ({found.tensor.before}, then {found.tensor.now})"
+    if found.metrics:
+        yield f"  metrics that differ: {', '.join(found.metrics)}"
     yield f"  digests: {found.digests[0]}, then {found.digests[1]}"

@@ -48,7 +48,7 @@ def code_inputs(roots: Iterable[str], working_directory: Path) -> Json:
     The git commit is a record: a change that touches none of these modules changes no result.
     """
     modules = {name: sha256_file(path) for name, path in sorted(_user_modules(roots).items())}
-    own = {str(path.relative_to(_own_folder())): sha256_file(path) for path in sorted(_own_folder().rglob("*.py"))}
+    own = {str(path.relative_to(_own_folder())): sha256_file(path) for path in _own_sources()}
     code = {"trainyard": trainyard.__version__, "trainyard_sha256": sha256_json(own), "modules": modules}
     return {"hash": sha256_json(code)} | code | {"git": _git(working_directory)}
 
@@ -56,6 +56,12 @@ def code_inputs(roots: Iterable[str], working_directory: Path) -> Json:
 @cache
 def _own_folder() -> Path:
     return Path(trainyard.__file__).parent
+
+
+def _own_sources() -> list[Path]:
+    """Our sources, but for those that no bit of a result comes from."""
+    folders = {_own_folder() / name for name in ("cli", "reports", "trackers", "callbacks", "testing")}
+    return sorted(path for path in _own_folder().rglob("*.py") if not folders & set(path.parents))
 
 
 def _user_modules(roots: Iterable[str]) -> dict[str, Path]:

@@ -21,6 +21,7 @@ from trainyard.types import Determinism
 log = logging.getLogger("trainyard")
 Json = dict[str, Any]
 NAME = "manifest.json"
+_INPUTS = ("config_hash", "computation_hash", "computation", "data", "code", "environment", "weights")
 
 
 def make_manifest(run: RunDir, resolved: Resolved, objects: Objects, parts: Parts, determinism: Determinism) -> Json:
@@ -57,7 +58,7 @@ def _code_roots(parts: Parts, objects: Objects) -> list[str]:
 
 
 def check_unchanged(run: RunDir, before: Json, now: Json, *, allow_change: bool) -> None:
-    """Compares a run's inputs with those at its start.
+    """Compares a run's inputs with those at its start, or at the last change that was let pass.
 
     Changed config, data, code or weights are refused; a changed environment is recorded, and refused only where the
     config demands `bitwise`. With `allow_change` all are recorded.
@@ -75,13 +76,14 @@ def check_unchanged(run: RunDir, before: Json, now: Json, *, allow_change: bool)
             "put them back, start a new run, or resume with --allow-change (which is recorded)"
         )
     if changed:
-        _record(run, before, changed)
+        _record(run, before, now, changed)
 
 
-def _record(run: RunDir, before: Json, changed: list[Difference]) -> None:
+def _record(run: RunDir, before: Json, now: Json, changed: list[Difference]) -> None:
     """A change that is let pass stays visible: in the log, in the manifest, and in the tier."""
     for difference in changed:
         log.warning("changed since the run began: %s", difference)
     entry = {"time": time.time(), "differences": [difference.to_json() for difference in changed]}
     lowered = {"tier": "statistical", "reason": f"the inputs changed before a resume: {changed[0]}"}
-    run.write(NAME, {**before, "changes": [*before.get("changes", []), entry], "determinism": lowered})
+    inputs = {key: now[key] for key in _INPUTS}  # from here on, these are what a resume is compared with
+    run.write(NAME, {**before, **inputs, "changes": [*before.get("changes", []), entry], "determinism": lowered})

@@ -30,7 +30,8 @@ class Reproduction:
     """The answer of `reproduce`.
 
     `step` is the first step whose losses differ in their bits (None: none of those that both runs journalled);
-    `tensor` the first tensor of the state that differs at the end; `inputs` are the inputs that differ.
+    `tensor` the first tensor of the state that differs at the end; `inputs` are the inputs that differ, `metrics` the final
+    metrics that do. Runs are identical if steps, losses, weights and metrics are.
     """
 
     verdict: Literal["identical", "different"]
@@ -42,6 +43,7 @@ class Reproduction:
     step: int | None
     step_losses: tuple[float, float] | None
     tensor: FirstTensor | None
+    metrics: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -54,6 +56,7 @@ class Reproduction:
             "first_step": self.step,
             "first_step_losses": [str(value) for value in self.step_losses] if self.step_losses else None,
             "first_tensor": vars(self.tensor) if self.tensor else None,
+            "metrics": list(self.metrics),
         }
 
 
@@ -69,7 +72,8 @@ def compare(original: RunDir, repetition: RunDir) -> Reproduction:
             raise InputError(f"run {run.id} is {run.status()}: only a completed run can be compared; resume it first")
     first, second = results
     step, values = _first_step(original, repetition)
-    same = first["digest"] == second["digest"] and first["steps"] == second["steps"] and step is None
+    metrics = [name for name in first["metrics"] | second["metrics"] if first["metrics"].get(name) != second["metrics"].get(name)]
+    same = first["digest"] == second["digest"] and first["steps"] == second["steps"] and step is None and not metrics
     return Reproduction(
         "identical" if same else "different",
         original.id,
@@ -80,6 +84,7 @@ def compare(original: RunDir, repetition: RunDir) -> Reproduction:
         step,
         values,
         _first_tensor(_final_commit(original), _final_commit(repetition)),
+        metrics,
     )
 
 

@@ -42,6 +42,7 @@ KILLS = (
     ("write", 8),
     ("commit", 1),
     ("commit", 4),
+    ("final-evaluation", 1),
     ("end", 1),
 )
 

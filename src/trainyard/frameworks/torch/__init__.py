@@ -47,6 +47,8 @@ class TorchFramework:
         self._to_predictions = losses.to_predictions
         self._precision = precision.Precision(training.precision, self._device)
         self._sources: dict[int, TensorSource] = {}
+        if job.order:
+            _refuse_lonely_sample(self._model, job)
         optimizer = optim.build_optimizer(training, self._model.parameters(), self._device) if job.order else None
         self._state = snapshot.TrainingState(self._model, optimizer, self._precision)
         self._named_buffer = snapshot.named_buffer
@@ -163,6 +165,21 @@ class TorchFramework:
                 f"model {self._job.config.model.type}: for one sample it gives {given}, "
                 f"but the data has {info.outputs} {kind}: a tensor of shape (1, {info.outputs}) is expected"
             )
+
+
+def _refuse_lonely_sample(model: torch.nn.Module, job: Job) -> None:
+    """Batch normalization of flat rows needs two of them: a last (micro)batch of one is said before the training begins."""
+    import torch
+
+    training, rows = job.config.training, len(job.splits["train"])
+    micro = training.microbatch_size or training.batch_size
+    batches = {min(training.batch_size, rows), rows % training.batch_size}
+    lonely = len(job.info.input_shape) == 1 and (micro == 1 or any(batch % micro == 1 for batch in batches))
+    if lonely and any(isinstance(module, torch.nn.BatchNorm1d) for module in model.modules()):
+        raise ModelError(
+            f"the model has batch normalization, and {rows} rows in batches of {training.batch_size} (microbatches of {micro}) "
+            "leave one of a single sample, which it cannot normalize; change training.batch_size or microbatch_size"
+        )
 
 
 def _translated(error: Exception, where: str) -> TrainingError:

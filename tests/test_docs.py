@@ -1,0 +1,155 @@
+"""What the documents show is so: configs check, commands parse, code runs, links lead somewhere."""
+
+import ast
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from trainyard import api
+from trainyard.callbacks.progress import line
+from trainyard.cli.commands import cli
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(language: str) -> Iterator[Any]:
+    """The code blocks of a language in all pages."""
+    for page in PAGES:
+        for number, (found, text) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8"))):
+            if found == language:
+                yield pytest.param(text, id=f"{page.name}-{number}")
+
+
+def commands() -> Iterator[Any]:
+    """Every `trainyard ...` line that the pages tell people to type."""
+    for page in PAGES:
+        shown = [text for language, text in BLOCK.findall(page.read_text(encoding="utf-8")) if language in ("sh", "console")]
+        for text in "\n".join(shown).splitlines():
+            words = shlex.split(text.removeprefix("$ ").partition(">")[0], comments=True)
+            if words[:1] == ["trainyard"]:
+                yield pytest.param(words[1:], id=" ".join(words))
+
+
+def test_the_config_reference_is_up_to_date() -> None:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (ROOT / "docs" / "config.md").read_text(encoding="utf-8") == module.render(), "run `make docs`"
+
+
+@pytest.mark.parametrize("text", list(blocks("yaml")))
+def test_configs_check(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEAM_MLFLOW", "http://127.0.0.1:5000")
+    (tmp_path / "config.yaml").write_text(text, encoding="utf-8")
+    api.check(tmp_path / "config.yaml")
+
+
+def test_the_first_screen_shows_the_example() -> None:
+    example = "".join(row for row in (ROOT / "examples" / "digits.yaml").open(encoding="utf-8") if not row.startswith("#"))
+    assert example in [text for _, text in BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))]
+    assert len(example.splitlines()) < 15
+
+
+@pytest.mark.parametrize("words", list(commands()))
+def test_commands_parse(words: list[str]) -> None:
+    command: click.Command = cli
+    context = click.Context(cli, info_name="trainyard")
+    while isinstance(command, click.Group) and words:
+        found = command.get_command(context, words[0])
+        assert found is not None, f"there is no command {words[0]!r}"
+        command, words = found, words[1:]
+    command.make_context("trainyard", words)
+
+
+@pytest.mark.parametrize("text", list(blocks("python")))
+def test_code_parses(text: str) -> None:
+    ast.parse(text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text(encoding="utf-8"))
+    missing = [target for target in targets if not (page.parent / target).exists()]
+    assert missing in ([], ["benchmarks/RESULTS.md"])
+
+
+def test_the_documented_expression_finds_what_progress_prints() -> None:
+    (expression,) = re.findall(r"^\(\?P<name>.*$", (ROOT / "docs" / "cli.md").read_text(encoding="utf-8"), re.MULTILINE)
+    printed = line({"step": "5/10"}, {"train_loss": float("nan"), "metric": "val loss", "eta_seconds": 3})
+    found = {match["name"]: match["value"] for match in re.finditer(expression, printed)}
+    assert found == {"step": "5/10", "train_loss": "nan", "metric": "val_loss", "eta_seconds": "3"}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with the examples, as in a fresh clone."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+def run(command: list[str], place: Path) -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if key not in ("TRAINYARD_RUNS", "MLFLOW_TRACKING_URI")}
+    return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=280, check=False)
+
+
+@pytest.mark.slow
+def test_the_code_of_the_readme_runs(place: Path) -> None:
+    (code,) = [text for language, text in BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8")) if language == "python"]
+    done = run([sys.executable, "-c", code], place)
+    assert done.returncode == 0, done.stderr
+    assert "probability_9" in done.stdout or "..." in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("module", "config"), [("my_models", "my_models:Wide"), ("my_data", "my_data:rings")])
+def test_the_readers_own_model_and_data_train(module: str, config: str, tmp_path: Path) -> None:
+    shown = BLOCK.findall((ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8"))
+    (code,) = [text for language, text in shown if language == "python" and f"# {module}.py" in text]
+    (settings,) = [text for language, text in shown if language == "yaml" and config in text]
+    (tmp_path / f"{module}.py").write_text(code, encoding="utf-8")
+    (tmp_path / "config.yaml").write_text(settings, encoding="utf-8")
+    done = run([sys.executable, "-m", "trainyard", "train", "config.yaml", "training.epochs=2", "--quiet"], tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_the_dataset_of_the_adapter_page_keeps_its_word(tmp_path: Path) -> None:
+    shown = BLOCK.findall((ROOT / "docs" / "adapters.md").read_text(encoding="utf-8"))
+    (code,) = [text for language, text in shown if language == "python" and "MoonsDataset" in text]
+    use = """
+        first, second = (MoonsDataset(DataConfig(type="moons"), MoonsParams(rows=200)).load() for _ in range(2))
+        assert {name: len(split) for name, split in first.splits.items()} == {"train": 160, "val": 20, "test": 20}
+        assert first.splits["train"].fingerprint() == second.splits["train"].fingerprint()
+    """
+    done = run([sys.executable, "-c", code + textwrap.dedent(use)], tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_the_quickstart_and_the_commands_that_it_prints(place: Path) -> None:
+    done = run([sys.executable, str(place / "examples" / "quickstart.py")], place)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "\n  equal\n" in done.stdout
+    report = re.search(r"^report  file://(.*)$", done.stdout, re.MULTILINE)
+    assert report is not None
+    assert Path(report[1]).is_file()
+    following = [row for row in done.stdout.partition("\nNext\n")[2].splitlines() if row and not row.startswith("#")]
+    assert len(following) == 3
+    for command in following:
+        tried = run(["sh", "-c", command], place)
+        assert tried.returncode == 0, f"{command}\n{tried.stdout}{tried.stderr}"
