@@ -81,7 +81,9 @@ class DataInfo:
     """What a model has to know of the data.
 
     `input_shape` is the shape of one sample's features, `classes` the class labels in index order (None for
-    regression), `outputs` the number of classes or of regression targets.
+    regression), `outputs` the number of classes or of regression targets. `target_mean` and `target_scale` (the standard
+    deviation) are those of the training split's values, for frameworks that learn better from (value - mean) / scale;
+    predictions and targets are in the data's own unit always.
     """
 
     task: Task
@@ -90,6 +92,8 @@ class DataInfo:
     classes: Sequence[Any] | None = None
     feature_names: Sequence[str] = field(default=())
     target: str = "target"
+    target_mean: float = 0.0
+    target_scale: float = 1.0
 
     def to_json(self) -> dict[str, Any]:
         """The same as JSON; class labels that JSON has no value for become strings."""
@@ -102,6 +106,8 @@ class DataInfo:
             "classes": None if self.classes is None else classes,
             "feature_names": list(self.feature_names),
             "target": self.target,
+            "target_mean": self.target_mean,
+            "target_scale": self.target_scale,
         }
 
     @staticmethod

@@ -389,7 +389,7 @@ def test_a_model_that_fails_in_training_names_the_step(tmp_path: Path) -> None:
 
 def test_a_last_batch_of_one_row_is_named_where_a_norm_cannot_take_it(tmp_path: Path) -> None:
     """120 rows in batches of 17 leave one over."""
-    with pytest.raises(ModelError, match="120 rows in batches of 17 .* leave one of a single sample"):
+    with pytest.raises(ModelError, match=r"120 rows in batches of 17 .* leave one of a single sample"):
         trainyard.train({**SMALL, **own("Net")}, {"training.batch_size": 17}, runs_dir=tmp_path)
 
 

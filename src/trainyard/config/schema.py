@@ -82,7 +82,9 @@ class DataConfig(TypedSection):
     )
     exclude: list[str] = Field(default_factory=list, description="columns to leave out")
     standardize: bool = Field(
-        default=True, description="zero mean and unit variance for numeric columns, fitted on the training rows"
+        default=True,
+        description="zero mean and unit variance for numeric columns, fitted on the training rows; torch also learns the "
+        "values of a regression so (losses are in units of their variance, metrics and predictions in their own)",
     )
     impute: Literal["mean", "median", "most_frequent"] | None = Field(
         default=None, description="how to fill missing values; default: they are an error"

@@ -7,6 +7,7 @@ begins by drawing the consequences.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from trainyard.frameworks.base import Framework
 from trainyard.order import SampleOrder
 from trainyard.types import Evaluation, Metrics
 
+log = logging.getLogger("trainyard")
 _DRAIN_STEPS = 1024  # losses are read at the latest after so many steps
 
 
@@ -95,6 +97,7 @@ class Loop:
         crew.recorder.journal.flush()
         for at, message in crew.saver.failures():
             crew.recorder.event(state.step, "checkpoint_failed", saved_step=at, message=message)
+            log.warning("%s; training goes on, and will save again", message)
         if crew.saver.is_due(state.step):
             crew.saver.save(state, crew.rules.best_steps(state.evaluations))
         self._plan()

@@ -238,15 +238,21 @@ def _fit_number(name: str, values: Array, gone: Array, config: DataConfig, table
     low, high = float(values.min()), float(values.max())
     if low == high:
         return NumberColumn(name, mean=low, fill=fill)
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean = _mean(values)
-        scale = float(np.sqrt(_mean((values - mean) ** 2)))
+    mean, scale = mean_and_scale(values)
     if not np.isfinite([mean, scale]).all() or scale == 0:
         raise DataError(
             f"{table.source}: column {name!r} has values from {low:g} to {high:g}, which cannot be standardised in float64; "
             "mend them, or leave the column out with data.exclude"
         )
     return NumberColumn(name, mean, scale, fill)
+
+
+def mean_and_scale(values: Array) -> tuple[float, float]:
+    """Mean and standard deviation (of the population), in float64; not finite, or a scale of 0, where there are none."""
+    wide = values.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = _mean(wide)
+        return mean, float(np.sqrt(_mean((wide - mean) ** 2)))
 
 
 def _mean(values: Array) -> float:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Protocol
+
+import numpy as np
 
 from trainyard.config.schema import DataConfig, SplitConfig
 from trainyard.datasets import checks
 from trainyard.datasets.arrays import Arrays
 from trainyard.datasets.base import DataBundle
-from trainyard.datasets.preparation import fit
+from trainyard.datasets.preparation import fit, mean_and_scale
 from trainyard.datasets.splitting import Rows, fractions, split_rows
 from trainyard.datasets.table import Table, kind_of
 from trainyard.datasets.target import Target, class_indices, inspect, labels_in
 from trainyard.errors import DataError
-from trainyard.types import SPLITS, DataInfo, SplitName
+from trainyard.types import SPLITS, Array, DataInfo, SplitName
 
 Tables = Mapping[SplitName, Table]
 
@@ -107,7 +110,7 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
     if not known:
         warnings += checks.odd_columns(parts["train"], names, splits["train"].targets)
     return DataBundle(
-        info=_info(preparation.feature_names, target),
+        info=_info(preparation.feature_names, target, splits["train"].targets if config.standardize else None),
         splits=dict(splits),
         preparation=preparation,
         rows=rows if len(tables) == 1 else {},
@@ -135,6 +138,11 @@ def _unused_shares(tables: Collection[SplitName], config: DataConfig) -> list[st
     return [f"data.split.{name} is not used: the {name} rows are given" for name in unused]
 
 
-def _info(feature_names: list[str], target: Target) -> DataInfo:
+def _info(feature_names: list[str], target: Target, to_standardize: Array | None) -> DataInfo:
     outputs = 1 if target.classes is None else len(target.classes)
-    return DataInfo(target.task, (len(feature_names),), outputs, target.classes, feature_names, target.name)
+    info = DataInfo(target.task, (len(feature_names),), outputs, target.classes, feature_names, target.name)
+    if target.task == "classification" or to_standardize is None:
+        return info
+    mean, scale = mean_and_scale(to_standardize)
+    usable = np.isfinite([mean, scale]).all() and scale > 0
+    return replace(info, target_mean=mean, target_scale=scale) if usable else info

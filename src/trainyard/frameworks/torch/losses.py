@@ -17,7 +17,7 @@ _REGRESSION: dict[str, Loss] = {"mse": functional.mse_loss, "mae": functional.l1
 
 
 def build_loss(name: str, info: DataInfo) -> Loss:
-    """The loss of float32 outputs (rows, outputs) and targets.
+    """The loss of float32 outputs (rows, outputs) and targets; for values, both in units of their standard deviation.
 
     Raises:
         ModelError: the loss is not one for this task.
@@ -29,12 +29,15 @@ def build_loss(name: str, info: DataInfo) -> Loss:
         raise ModelError(f"training.loss: {name} is no loss for {info.task}; allowed: auto, {fitting}")
     if name == "cross_entropy":
         return functional.cross_entropy
-    regression = _REGRESSION[name]
-    return lambda outputs, targets: regression(outputs.reshape(targets.shape), targets)
+    regression, mean, scale = _REGRESSION[name], info.target_mean, info.target_scale
+    if (mean, scale) == (0.0, 1.0):
+        return lambda outputs, targets: regression(outputs.reshape(targets.shape), targets)
+    return lambda outputs, targets: regression(outputs.reshape(targets.shape), (targets - mean) / scale)
 
 
 def to_predictions(outputs: Tensor, info: DataInfo) -> Tensor:
     """What is reported of the outputs: class probabilities (rows, classes), or values (rows,) / (rows, outputs)."""
     if info.task == "classification":
         return torch.softmax(outputs, dim=1)
-    return outputs.reshape(len(outputs)) if info.outputs == 1 else outputs
+    values = outputs.reshape(len(outputs)) if info.outputs == 1 else outputs
+    return values * info.target_scale + info.target_mean
