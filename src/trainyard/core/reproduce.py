@@ -80,12 +80,17 @@ def compare(original: RunDir, repetition: RunDir) -> Reproduction:
         repetition.id,
         (first["digest"], second["digest"]),
         (first["steps"], second["steps"]),
-        differences(original.read(NAME), repetition.read(NAME)),
+        [*_changes_within(original), *differences(original.read(NAME), repetition.read(NAME))],
         step,
         values,
         _first_tensor(_final_commit(original), _final_commit(repetition)),
         metrics,
     )
+
+
+def _changes_within(run: RunDir) -> list[Difference]:
+    """The inputs that changed while the run was under way, which it was let go on with."""
+    return [Difference(**difference) for change in run.read(NAME).get("changes", []) for difference in change["differences"]]
 
 
 def _first_step(original: RunDir, repetition: RunDir) -> tuple[int | None, tuple[float, float] | None]:
