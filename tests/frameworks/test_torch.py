@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 
 import trainyard
 from small_runs import SMALL, assert_same, checkpoints, crashed, journal_values, preempted
+from trainyard.config.schema import TrainingConfig
 from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
 from trainyard.frameworks.torch.params import OPTIMIZERS
 from trainyard.run import Run
@@ -493,3 +494,33 @@ def test_a_hundred_million_items_are_not_read_through(tmp_path: Path, monkeypatc
     assert_same(resumed, whole)
     assert len(reads) < 1000
     assert resumed.result["epochs"] == pytest.approx(30 * 16 / 10**8)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_the_gathered_update_gives_the_bits_of_torchs_own_step(name: str) -> None:
+    """Also where a parameter has no gradient at first, and after the state was replaced as a restore does it."""
+    from trainyard.frameworks.torch.optim import FusedAdam, build_optimizer, update_of
+
+    training = TrainingConfig.model_validate({"optimizer": {"type": name}, "weight_decay": 0.1})
+    torch.manual_seed(0)
+    models = [torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    optimizers = [build_optimizer(training, model.parameters(), torch.device("cpu")) for model in models]
+    update = update_of(optimizers[1])
+    assert isinstance(update, FusedAdam)
+    for step in range(12):
+        inputs = torch.randn(5, 4)
+        for model in models:
+            model[0].requires_grad_(step not in (0, 5))
+            model.zero_grad()
+            model(inputs).square().sum().backward()
+        optimizers[0].step()
+        with torch.no_grad():
+            update()
+        if step == 8:
+            for state in optimizers[1].state.values():
+                state.update({key: value.clone() for key, value in state.items()})
+    for one, other in zip(*(model.parameters() for model in models), strict=True):
+        assert torch.equal(one, other)
+    for one, other in zip(*(optimizer.state.values() for optimizer in optimizers), strict=True):
+        assert all(torch.equal(one[key], other[key]) for key in one)

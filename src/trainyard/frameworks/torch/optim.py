@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import torch
+from torch.optim.adam import adam
 
 from trainyard.config.schema import TrainingConfig
 
@@ -36,6 +39,67 @@ def build_optimizer(
         options["fused"] = True
     _spare_the_compiler()
     return _CLASSES[name](parameters, lr=config.learning_rate, weight_decay=config.weight_decay, **options)
+
+
+def update_of(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+    """`optimizer.step` without what torch wraps around it: hooks and profiler ranges, which we do not use, and notes to the
+    compiler, for which the first call would import all of `torch._dynamo`. Gives the same bits; call it under `no_grad`.
+    """
+    plain = partial(inspect.unwrap(type(optimizer).step), optimizer)
+    options = optimizer.param_groups[0]
+    if isinstance(optimizer, torch.optim.Adam) and options["fused"] and not options["amsgrad"]:
+        return FusedAdam(optimizer, plain)
+    return plain
+
+
+class FusedAdam:
+    """The update of a fused Adam or AdamW that has one parameter group, from lists that are gathered once.
+
+    `step` of torch gathers parameters, moments and counters anew each time: for a small model that takes longer than the
+    kernel that then uses them.
+    """
+
+    def __init__(self, optimizer: torch.optim.Adam, plain: Callable[[], Any]) -> None:
+        self._optimizer = optimizer
+        self._plain = plain
+        self._options = optimizer.param_groups[0]
+        self._parameters: list[torch.Tensor] = []
+        self._state: list[list[torch.Tensor]] = [[], [], []]  # moments of first and second order, counters
+
+    def __call__(self) -> None:
+        gradients = [parameter.grad for parameter in self._parameters]
+        if not self._is_current() or any(gradient is None for gradient in gradients):
+            self._plain()
+            self._gather()
+            return
+        options, (first, second, counters) = self._options, self._state
+        adam(
+            self._parameters,
+            cast(list[torch.Tensor], gradients),
+            first,
+            second,
+            [],
+            counters,
+            fused=True,
+            decoupled_weight_decay=options["decoupled_weight_decay"],
+            amsgrad=False,
+            beta1=options["betas"][0],
+            beta2=options["betas"][1],
+            lr=options["lr"],
+            weight_decay=options["weight_decay"],
+            eps=options["eps"],
+            maximize=False,
+        )
+
+    def _gather(self) -> None:
+        state, parameters = self._optimizer.state, self._options["params"]
+        # A parameter has no state before its first gradient; until all have one, `step` of torch does the work.
+        self._parameters = parameters if all(state.get(parameter) for parameter in parameters) else []
+        self._state = [[state[parameter][key] for parameter in self._parameters] for key in ("exp_avg", "exp_avg_sq", "step")]
+
+    def _is_current(self) -> bool:
+        """Whether the lists still hold the optimizer's state: a restore puts other tensors there."""
+        return bool(self._parameters) and self._optimizer.state[self._parameters[0]]["exp_avg"] is self._state[0][0]
 
 
 def _spare_the_compiler() -> None:

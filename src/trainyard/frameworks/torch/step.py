@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from trainyard.frameworks.torch.data import TensorSource
 from trainyard.frameworks.torch.losses import Loss
+from trainyard.frameworks.torch.optim import update_of
 from trainyard.frameworks.torch.precision import Precision
 from trainyard.order import STEP, SampleOrder, stream_seed
 from trainyard.types import Ids, StepResult
@@ -53,9 +52,7 @@ class TorchStep:
         self._precision = precision
         self._settings = settings
         self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        # The update itself, without what torch wraps around it: hooks and profiler ranges, which we do not use, and notes
-        # to the compiler, for which the first call would import all of torch._dynamo (a second or two).
-        self._apply = partial(inspect.unwrap(type(optimizer).step), optimizer)
+        self._apply = update_of(optimizer)
         self._stream = stream_seed(settings.seed, STEP)
         self._generators = generators(self._parameters[0].device)
 
