@@ -1,8 +1,11 @@
 """The verbs: train, resume, load, and what they are given."""
 
 import importlib
+import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -58,6 +61,21 @@ def test_resume_knows_a_run_by_its_computation_not_by_what_is_recorded(whole: Ru
         assert len(list(all_runs(tmp_path))) == before + 1
 
 
+def test_resume_names_what_the_run_does_not_take_up(whole: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cut = preempted(tmp_path)
+    changes = {"checkpoint.keep_last": 5, "tracking": [{"type": "mlflow", "uri": "http://me:PASSWORD@host"}]}
+    assert_same(trainyard.train(SMALL, changes, runs_dir=tmp_path, resume=True), whole)
+    warned = [record.getMessage() for record in caplog.records if "keeps its own value" in record.getMessage()]
+    assert f"config: checkpoint.keep_last: 5 is not used: run {cut.id} keeps its own value 2" in warned
+    assert any(line.startswith("config: tracking.0.type: mlflow is not used") for line in warned)
+    assert "PASSWORD" not in caplog.text
+
+    preempted(tmp_path)
+    caplog.clear()
+    trainyard.train(SMALL, runs_dir=tmp_path, resume=True)
+    assert "keeps its own value" not in caplog.text
+
+
 def test_resume_takes_up_a_run_that_died_before_its_manifest(whole: Run, tmp_path: Path) -> None:
     from trainyard.config import load
     from trainyard.core.catalog import Catalog
@@ -106,6 +124,57 @@ def test_a_run_is_found_from_any_directory(whole: Run, tmp_path: Path, monkeypat
     assert resumed.status == "completed"
     assert Path.cwd() == other
     assert str(start) not in sys.path
+
+
+MODULE = """
+import torch
+class Net(torch.nn.Sequential):
+    def __init__(self):
+        super().__init__(torch.nn.Linear(4, 3))
+"""
+
+
+def test_code_is_not_imported_from_where_a_run_says_that_it_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But from the caller's own directory, even where "" stands in sys.path, as it does in notebooks."""
+    start, other = tmp_path / "start", tmp_path / "other"
+    start.mkdir()
+    (start / "sub").mkdir()
+    other.mkdir()
+    (start / "planted_net.py").write_text(MODULE)
+    (start / "rows.csv").write_text(pd.DataFrame(arrays()[0][0]).assign(y=arrays()[0][1]).to_csv(index=False))
+    monkeypatch.chdir(start)
+    config = {**SMALL, "data": {"type": "csv", "path": "rows.csv", "target": "y"}, "model": {"type": "planted_net:Net"}}
+    run = trainyard.train(config, {"training.max_steps": 2}, runs_dir=tmp_path / "runs")
+    (other / "rows.csv").write_bytes((start / "rows.csv").read_bytes())
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    verbs: list[Callable[[], Any]] = [
+        lambda: trainyard.load(run),
+        lambda: trainyard.evaluate(run),
+        lambda: trainyard.predict(run, other / "rows.csv"),
+    ]
+
+    monkeypatch.chdir(other)
+    before = list(sys.path)
+    for verb in verbs:
+        sys.modules.pop("planted_net", None)
+        importlib.invalidate_caches()
+        with pytest.raises(InputError, match="there is no module 'planted_net'"):
+            verb()
+    assert sys.path == before
+    (other / "planted_net.py").write_text(MODULE)
+    (other / "rows.csv").unlink()  # the data are those where the run was started
+    importlib.invalidate_caches()
+    assert "test_loss" in trainyard.evaluate(run)
+    assert sys.modules.pop("planted_net").__file__ == str(other / "planted_net.py")
+
+    monkeypatch.chdir(start / "sub")  # the caller's own project
+    assert "test_loss" in trainyard.evaluate(run)
+    assert sys.modules.pop("planted_net").__file__ == str(start / "planted_net.py")
+    monkeypatch.chdir(other)
+    (other / "planted_net.py").unlink()
+    assert trainyard.reproduce(run).verdict == "identical"
+    assert sys.path == before
+    sys.modules.pop("planted_net")
 
 
 def test_errors_of_names(tmp_path: Path) -> None:
@@ -217,8 +286,51 @@ def test_objects_train_resume_and_reproduce(tmp_path: Path, caplog: pytest.LogCa
     features, targets = arrays()[2]
     predicted = predictor.predict(features)["prediction"].to_numpy()
     assert (predicted == targets).mean() == pytest.approx(whole.metrics["test_accuracy"])
-    with pytest.raises(InputError, match="given its model as an object"):
-        trainyard.load(whole)
+    for verb in (trainyard.load, trainyard.evaluate):
+        with pytest.raises(
+            InputError, match=rf"in Python: trainyard\.{verb.__name__}\('{whole.id}', model=.*command line cannot"
+        ):
+            verb(whole)
+
+
+def test_runs_of_objects_are_evaluated_with_them(tmp_path: Path) -> None:
+    run = trainyard.train(WITHOUT_DATA, runs_dir=tmp_path, model=Net(), data=arrays())
+    for split in ("val", "test"):
+        known = {name: value for name, value in run.metrics.items() if name.startswith(split)}
+        assert trainyard.evaluate(run, split=split, model=Net(), data=arrays()) == pytest.approx(known)
+    with pytest.raises(InputError, match="the data are not those that run"):
+        trainyard.evaluate(run, model=Net(), data=arrays(seed=1))
+    with pytest.raises(InputError, match="given model and data as objects"):
+        trainyard.evaluate(run, model=Net())
+
+    other = trainyard.train(SMALL, runs_dir=tmp_path, model=Net(seed=2))
+    tested = {name: value for name, value in other.metrics.items() if name.startswith("test_")}
+    assert trainyard.evaluate(other, model=Net()) == pytest.approx(tested)
+
+
+def test_a_run_with_a_model_object_predicts_for_a_file(csv_run: tuple[Run, pd.DataFrame], tmp_path: Path) -> None:
+    class Two(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(2, 2))
+
+    frame = csv_run[1][["size", "weight", "y"]]
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    config = {**SMALL, "data": {"type": "csv", "path": str(tmp_path / "rows.csv"), "target": "y"}}
+    run = trainyard.train(config, {"training.batch_size": 4}, runs_dir=tmp_path / "runs", model=Two())
+    assert len(trainyard.predict(run, tmp_path / "rows.csv", model=Two())) == len(frame)
+    assert "test_loss" in trainyard.evaluate(run, data=tmp_path / "rows.csv", model=Two())
+    with pytest.raises(InputError, match="given model as an object"):
+        trainyard.predict(run, tmp_path / "rows.csv")
+
+
+@pytest.mark.parametrize("name", ["Local", "Größe", "Überall", "my model"])
+def test_a_model_object_of_any_class(tmp_path: Path, name: str) -> None:
+    """In a notebook it is `__main__`'s, and made in a function it has no import path at all."""
+    model = type(name, (Net,), {"__qualname__": f"make.<locals>.{name}", "__module__": "__main__"})()
+    run = trainyard.train(SMALL, {"training.max_steps": 2}, runs_dir=tmp_path, model=model)
+    assert run.manifest["computation"]["model.type"].startswith("__main__:")
+    assert trainyard.reproduce(run, model=model.__class__()).verdict == "identical"
 
 
 def test_a_model_object_alone_with_data_from_the_config(tmp_path: Path) -> None:
@@ -334,10 +446,49 @@ def test_runs_are_listed_and_cleaned(whole: Run, tmp_path: Path) -> None:
     failed = crashed(tmp_path)
     assert {run.id for run in trainyard.runs(tmp_path)} == {done.id, cut.id, failed.id}
     assert trainyard.runs(tmp_path, "other") == []
-    assert [run.id for run in trainyard.clean(tmp_path)] == [failed.id]
+    assert trainyard.clean(tmp_path, dry_run=False) == [], "its checkpoints can be resumed from"
+    assert [run.id for run in trainyard.clean(tmp_path, statuses=[failed.status])] == [failed.id]
     assert failed.path.exists(), "a dry run has deleted"
-    trainyard.clean(tmp_path, dry_run=False)
+    shutil.rmtree(failed.path / "checkpoints")
+    assert [run.id for run in trainyard.clean(tmp_path, dry_run=False)] == [failed.id]
     assert {run.id for run in trainyard.runs(tmp_path)} == {done.id, cut.id}
+
+
+def created(runs: Path) -> RunDir:
+    return RunDir.create(runs, "small", trainyard.check(SMALL).dump())
+
+
+def test_clean_leaves_what_is_owned_taken_up_or_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    owned, taken, damaged, plain = (created(tmp_path) for _ in range(4))
+    owned.acquire()
+    damaged.write("attempts/0001.json", {})
+    (damaged.path / "attempts" / "0001.json").write_text('{"stat')
+    acquire = RunDir.acquire
+
+    def taken_up_before(run: RunDir) -> None:
+        if run.path == taken.path:
+            run.write("attempts/0001.json", {"status": "crashed"})
+        if run.path == owned.path:
+            raise AssertionError("this one is running")
+        acquire(run)
+
+    monkeypatch.setattr(RunDir, "acquire", taken_up_before)
+    assert [run.path for run in trainyard.clean(tmp_path, dry_run=False)] == [plain.path]
+    assert f"run {damaged.id} is passed over" in caplog.text
+    assert {run.path for run in all_runs(tmp_path)} == {owned.path, taken.path, damaged.path}
+    owned.release()
+
+
+def test_clean_loses_the_race_for_a_run_with_grace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = created(tmp_path)
+    owner = RunDir(run.path)
+    owner.acquire()
+    monkeypatch.setattr(RunDir, "is_owned", lambda _: False)  # as it was when it was looked at
+    assert trainyard.clean(tmp_path, dry_run=False) == []
+    assert run.path.exists()
+    owner.release()
 
 
 def test_overrides_as_text_and_as_mapping_are_the_same(tmp_path: Path) -> None:

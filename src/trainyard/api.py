@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,8 @@ from trainyard.config import Resolved
 from trainyard.config import load as load_resolved
 from trainyard.core.catalog import Catalog
 from trainyard.core.run import UNFINISHED, RunDir, all_runs, default_runs_dir, find_run
-from trainyard.errors import ConfigError, InputError, Problem, TrainyardError
+from trainyard.errors import CheckpointError, ConfigError, InputError, Problem, RunLockedError, TrainyardError
+from trainyard.redact import redacted_value
 from trainyard.run import Run
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ log = logging.getLogger("trainyard")
 Config = Path | str | Mapping[str, Any]
 Overrides = Sequence[str] | Mapping[str, Any]
 RunName = Run | Path | str
+CLEANED = ("created", "crashed", "failed")
 
 
 def check(config: Config, overrides: Overrides = ()) -> Resolved:
@@ -55,7 +58,8 @@ def train(
         config: a YAML file, or its content as a mapping.
         overrides: `key.path=value` texts, or a mapping from dotted keys.
         runs_dir: where run directories are made; default `TRAINYARD_RUNS`, or `runs`.
-        resume: go on with the newest unfinished run of the same computation, if there is one.
+        resume: go on with the newest unfinished run of the same computation, if there is one. It keeps its own config:
+            what differs and changes only the record (tracking ...) is not used, and named in a warning.
         model: a model object instead of `model.type`. Only who has it can reproduce the run.
         data: (train, val) or (train, val, test), each an (X, y) pair or a map-style dataset, instead of `data`.
         callbacks: told of what happens.
@@ -79,7 +83,10 @@ def train(
     with _working_in(Path.cwd()):
         if resume and (found := _unfinished(resolved, place)):
             log.info("resuming run %s", found.id)
-            run_attempt(Request(load_resolved(found.config_file, adapters=Catalog()), found, objects))
+            own = load_resolved(found.config_file, adapters=Catalog())
+            _warn_of_unused(resolved, own, found)
+            _need_objects(found, "resume", model=model, data=data)
+            run_attempt(Request(own, found, objects))
             return Run(found)
         run = RunDir.create(place, resolved.config.experiment.name, resolved.dump())
         run_attempt(Request(resolved, run, objects))
@@ -97,6 +104,8 @@ def resume(
 ) -> Run:
     """Goes on with a run from its newest whole checkpoint, to the bits of the run that was never interrupted.
 
+    It works in the directory that the run was started in, and imports the user's code from there.
+
     Raises:
         RunNotFoundError: there is no such run.
         RunLockedError: another process owns it.
@@ -110,7 +119,7 @@ def resume(
         return Run(found)
     with _working_in(_working_directory(found)):
         resolved = load_resolved(found.config_file, adapters=Catalog())
-        _need_objects(found, model, data)
+        _need_objects(found, "resume", model=model, data=data)
         run_attempt(Request(resolved, found, _objects(resolved, model, data, callbacks), allow_change=allow_change))
     return Run(found)
 
@@ -125,6 +134,8 @@ def reproduce(
 ) -> Reproduction:
     """Trains a completed run again, as a new run, and compares the two.
 
+    It works in the directory that the run was started in, and imports the user's code from there.
+
     Raises:
         InputError: the run is not completed, or cannot be repeated here.
         Stopped: a signal ended the repetition.
@@ -138,7 +149,7 @@ def reproduce(
         raise InputError(f"run {original.id} is {original.status()}: only a completed run can be reproduced; resume it first")
     with _working_in(_working_directory(original)):
         resolved = load_resolved(original.config_file, adapters=Catalog())
-        _need_objects(original, model, data)
+        _need_objects(original, "reproduce", model=model, data=data)
         again = RunDir.create(original.path.parent.parent, original.experiment, resolved.dump())
         threads = original.read("manifest.json")["environment"]["threads"]
         parent = {"run_id": original.id, "relation": "reproduce"}
@@ -149,28 +160,62 @@ def reproduce(
 
 
 def load(run: RunName = "last", *, runs_dir: Path | str | None = None, model: Any = None) -> Predictor:
-    """The model of a run, ready to predict: `trainyard.load("last").predict(frame)`."""
+    """The model of a run, ready to predict: `trainyard.load("last").predict(frame)`.
+
+    A run directory may come from elsewhere, so code is not imported from where it says that it was started: a model that
+    the config names by an import path must be installed, or lie in the caller's own working directory. That holds for
+    `evaluate` and `predict`, too.
+
+    Args:
+        run: a run, a path, an id, a unique prefix, or `last`.
+        runs_dir: where the runs are.
+        model: such an object as `train` was given, where it was given one; its weights become those of the run.
+    """
     from trainyard.core.predictor import Predictor
 
     found = _find(run, runs_dir)
-    with _working_in(_working_directory(found)):
+    _need_objects(found, "load", model=model)
+    with _working_in(Path.cwd(), _own_code(found)):
         return Predictor(found, model)
 
 
 def evaluate(
-    run: RunName, *, split: SplitName = "test", data: Path | str | None = None, runs_dir: Path | str | None = None
+    run: RunName,
+    *,
+    split: SplitName = "test",
+    data: Any = None,
+    runs_dir: Path | str | None = None,
+    model: Any = None,
 ) -> Metrics:
-    """The metrics of a run's model on one of its splits, or on the rows of a file."""
+    """The metrics of a run's model on one of its splits, or on other rows.
+
+    Relative paths in the run's config are relative to where it was started; code is imported as `load` does.
+
+    Args:
+        run: a run, a path, an id, a unique prefix, or `last`.
+        split: a split of the run's own data.
+        data: other rows: a CSV or Parquet file, or a data frame. For a run that was given its data as objects, these
+            again (then `split` is one of theirs), or a file.
+        runs_dir: where the runs are.
+        model: such an object as `train` was given, where it was given one.
+
+    Raises:
+        InputError: the run has no weights or no such split, an object is missing, or the data are not the run's own.
+    """
     found = _find(run, runs_dir)
-    predictor = load(Run(found))
-    rows = None if data is None else predictor.read(Path(data))
-    with _working_in(_working_directory(found)):
+    is_file = isinstance(data, Path | str)
+    _need_objects(found, "evaluate", model=model, data=data)
+    predictor = load(Run(found), model=model)
+    if "data" in _given_objects(found) and not is_file:
+        return _evaluate_given(found, predictor, split, data, model)
+    rows = predictor.read(Path(data)) if is_file else data
+    with _working_in(_working_directory(found), _own_code(found)):
         return predictor.evaluate(split, rows).metrics
 
 
-def predict(run: RunName, data: Path | str, *, runs_dir: Path | str | None = None) -> Any:
-    """The predictions for the rows of a CSV or Parquet file, as a data frame."""
-    predictor = load(run, runs_dir=runs_dir)
+def predict(run: RunName, data: Path | str, *, runs_dir: Path | str | None = None, model: Any = None) -> Any:
+    """The predictions for the rows of a CSV or Parquet file, as a data frame; `model` and imported code as in `load`."""
+    predictor = load(run, runs_dir=runs_dir, model=model)
     return predictor.predict(predictor.read(Path(data)))
 
 
@@ -217,15 +262,49 @@ def schema() -> dict[str, Any]:
     return json_schema(Catalog())
 
 
-def clean(
-    runs_dir: Path | str | None = None, *, statuses: Sequence[str] = ("created", "crashed", "failed"), dry_run: bool = True
-) -> list[Run]:
-    """Deletes the runs that stand so, and returns them; with `dry_run`, only returns them. Running ones are never touched."""
-    chosen = [run for run in runs(runs_dir) if run.status in statuses and run.status != "running"]
-    for run in chosen:
-        if not dry_run:
-            shutil.rmtree(run.path)
+def clean(runs_dir: Path | str | None = None, *, statuses: Sequence[str] | None = None, dry_run: bool = True) -> list[Run]:
+    """Deletes runs, and returns them; with `dry_run`, only returns them.
+
+    A run that is under way is never touched, and one that is damaged or cannot be deleted is passed over with a warning.
+
+    Args:
+        runs_dir: where the runs are.
+        statuses: the runs that stand so, whatever they hold; default: those of `CLEANED` that hold no checkpoint, so that
+            nothing is lost that could be resumed.
+        dry_run: delete nothing.
+    """
+    chosen = []
+    for run in all_runs(Path(runs_dir) if runs_dir else default_runs_dir()):
+        try:
+            attempt = run.next_attempt()
+            if _is_unwanted(run, statuses) and (dry_run or _delete(run, attempt)):
+                chosen.append(Run(run))
+        except (CheckpointError, OSError, ValueError) as error:
+            log.warning("run %s is passed over: %s", run.id, error)
     return chosen
+
+
+def _is_unwanted(run: RunDir, statuses: Sequence[str] | None) -> bool:
+    status = run.status()
+    if statuses is not None:
+        return status in statuses and status != "running"
+    return status in CLEANED and not any(run.path.glob("checkpoints/*/manifest.json"))
+
+
+def _delete(run: RunDir, attempt: int) -> bool:
+    """Deletes a run as its owner; not if another process owns it, or has taken it up since its next attempt was `attempt`."""
+    try:
+        run.acquire()
+    except RunLockedError as error:
+        log.info("%s", error)
+        return False
+    try:
+        if run.next_attempt() != attempt:
+            return False
+        shutil.rmtree(run.path)
+    finally:
+        run.release()
+    return True
 
 
 def sync(run: RunName, *, runs_dir: Path | str | None = None) -> Any:
@@ -266,16 +345,28 @@ def _working_directory(run: RunDir) -> Path:
     return recorded if recorded.is_dir() else Path.cwd()
 
 
+def _own_code(run: RunDir) -> list[Path]:
+    """Where code may be imported from for a run that may come from elsewhere: the caller's own working directory.
+
+    And the run's, where the caller's lies in it.
+    """
+    here, recorded = Path.cwd(), _working_directory(run)
+    return [here, *([recorded] if recorded != here and here.is_relative_to(recorded) else [])]
+
+
 @contextlib.contextmanager
-def _working_in(folder: Path) -> Iterator[None]:
-    """Works in a folder, whose modules can be imported."""
+def _working_in(folder: Path, code: Sequence[Path] | None = None) -> Iterator[None]:
+    """Works in a folder; modules can be imported from the folders in `code` (default: from this one)."""
+    before = list(sys.path)
+    # "" in it (notebooks have that) would mean the new folder.
+    during = [str(Path(place).absolute()) for place in (*map(str, code or [folder]), *before)]
     with contextlib.chdir(folder):
-        sys.path.insert(0, str(folder))
+        sys.path[:] = during
         try:
             yield
         finally:
-            with contextlib.suppress(ValueError):
-                sys.path.remove(str(folder))
+            added = [place for place in sys.path if place not in during]
+            sys.path[:] = [*added, *before]
 
 
 def _objects(resolved: Resolved, model: Any, data: Any, callbacks: Sequence[Callback]) -> Any:
@@ -294,7 +385,7 @@ def _objects(resolved: Resolved, model: Any, data: Any, callbacks: Sequence[Call
 
 def _with_model(config: Config, overrides: Overrides, model: Any) -> tuple[Config, Overrides]:
     """Puts the object's class where the config names the model."""
-    name = f"{type(model).__module__}:{type(model).__qualname__}"
+    name = _class_name(type(model))
     if isinstance(config, Mapping):
         return {**config, "model": {"type": name}}, overrides
     if isinstance(overrides, Mapping):
@@ -302,13 +393,55 @@ def _with_model(config: Config, overrides: Overrides, model: Any) -> tuple[Confi
     return config, [*overrides, f"model.type={name}"]
 
 
-def _need_objects(run: RunDir, model: Any, data: Any) -> None:
-    given = {"model": model, "data": data}
-    missing = [name for name in run.read("manifest.json").get("objects", []) if given[name] is None]
-    if missing:
+def _class_name(cls: type) -> str:
+    """`package.module:Name`, as configs name classes; nothing is imported by it, so it need not lead to a local class."""
+    words = [*cls.__module__.split("."), cls.__qualname__.rpartition(".")[2]]
+    *module, name = (re.sub(r"^(?![A-Za-z_])", "_", re.sub(r"\W", "_", word)) for word in words)
+    return f"{'.'.join(module)}:{name}"
+
+
+def _given_objects(run: RunDir) -> list[str]:
+    """Which of `model` and `data` the run was given as objects."""
+    return list(run.read("manifest.json").get("objects", []))
+
+
+def _need_objects(run: RunDir, verb: str, **given: Any) -> None:
+    names = [name for name in _given_objects(run) if name in given]
+    if any(given[name] is None for name in names):
+        again = ", ".join(f"{name}=..." for name in names)
         raise InputError(
-            f"run {run.id} was given {' and '.join(missing)} as objects; only who has them can go on: pass them again"
+            f"run {run.id} was given {' and '.join(names)} as {'an object' if len(names) == 1 else 'objects'}, which no file "
+            f"holds: pass such again, in Python: trainyard.{verb}({run.id!r}, {again}); the command line cannot"
         )
+
+
+def _warn_of_unused(given: Resolved, own: Resolved, run: RunDir) -> None:
+    """Names what was given and has no effect, as a run keeps the config that it was started with."""
+    now, kept = given.flat(), own.flat()
+    for key in dict.fromkeys([*now, *kept]):
+        if now.get(key) != kept.get(key):
+            mine, its = (redacted_value(key, values.get(key, "nothing")) for values in (now, kept))
+            log.warning("config: %s: %s is not used: run %s keeps its own value %s", key, mine, run.id, its)
+
+
+def _evaluate_given(run: RunDir, predictor: Predictor, split: SplitName, data: Any, model: Any) -> Metrics:
+    """The metrics on a split of the data objects that the run was given."""
+    from trainyard.core.build import build_framework, wanted_metrics, weights_file
+    from trainyard.core.inputs import data_inputs
+    from trainyard.datasets.base import DataBundle
+    from trainyard.datasets.objects import from_objects
+    from trainyard.evaluation.metrics import evaluate as compute
+
+    manifest, bundle = run.read("manifest.json"), from_objects(data, predictor.config.data)
+    if data_inputs(bundle)["hash"] != manifest["data"]["hash"]:
+        raise InputError(f"the data are not those that run {run.id} was made with: pass what `train` was given")
+    if split not in bundle.splits:
+        raise InputError(f"run {run.id} has no {split} split; it has {', '.join(bundle.splits)}")
+    own = DataBundle(predictor.info, bundle.splits)
+    framework = build_framework(predictor.config, own, manifest["environment"]["threads"], None, model)
+    framework.restore(weights_file(run).parent, weights_only=True)
+    wanted = wanted_metrics(predictor.config, predictor.info)
+    return compute(framework.predict(bundle.splits[split]), wanted, predictor.info, split).metrics
 
 
 def _log_notes(resolved: Resolved) -> None:

@@ -160,9 +160,13 @@ def _write_parts(path: Path, parts: Sequence[memoryview]) -> list[Chunk]:
 def damage(path: Path, record: FileRecord) -> str | None:
     """What is wrong with a file on disk, or None if it holds the recorded bytes exactly."""
     try:
-        size = path.stat().st_size
+        return _damage(path, record)
     except OSError as error:
         return f"{record.name}: {error.strerror}"
+
+
+def _damage(path: Path, record: FileRecord) -> str | None:
+    size = path.stat().st_size
     if size != record.bytes:
         return f"{record.name}: {size} bytes instead of {record.bytes}"
     with open(path, "rb") as file, ThreadPoolExecutor(_THREADS) as pool:
@@ -187,6 +191,14 @@ def fsync_folder(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def make_folders(folder: Path) -> None:
+    """Creates a folder and those above it that are missing, and makes the names of all of them durable."""
+    missing = [path for path in (folder, *folder.parents) if not path.is_dir()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        fsync_folder(path.parent)
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
@@ -27,31 +29,47 @@ def require(module: str, extra: str) -> ModuleType:
 def import_path(path: str) -> Any:
     """What the user's config names as `package.module:attribute`; nothing of it is called.
 
-    The standard library is refused: nothing in it is a model or a data set, and much in it does harm when called.
+    The standard library is refused, also where another module lets it through (`my_module:system`): nothing in it is a model
+    or a data set, and much in it does harm when called.
 
     Raises:
-        InputError: the path is malformed, or leads nowhere; the message says which part.
+        InputError: the path is malformed, refused, or leads nowhere; the message says which part.
     """
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
         raise InputError(f"{path!r} is no import path: write package.module:name")
-    if module_name.split(".")[0] in sys.stdlib_module_names:
-        raise InputError(f"{path!r} is refused: {module_name.split('.')[0]!r} belongs to Python's standard library")
+    _refuse_standard(path, module_name)
+    found: Any = _module(path, module_name)
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise InputError(f"{path!r}: {module_name} has no {attribute!r}; {_near(part, dir(found))}")
+        found = getattr(found, part)
+    if callable(found):
+        _refuse_standard(path, str(getattr(found, "__module__", None) or type(found).__module__))
+    return found
+
+
+def _refuse_standard(path: str, module: str) -> None:
+    if module.split(".")[0] in sys.stdlib_module_names:
+        raise InputError(f"{path!r} is refused: {module!r} belongs to Python's standard library; name something of yours")
+
+
+def _module(path: str, name: str) -> ModuleType:
     try:
-        module = importlib.import_module(module_name)
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name is None or not module_name.startswith(error.name):
-            raise InputError(f"{path!r} cannot be imported: {module_name} needs {error.name!r}, which is not there") from error
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise InputError(f"{path!r} cannot be imported: {name} needs {error.name!r}, which is not installed") from error
         raise InputError(
             f"{path!r} cannot be imported: there is no module {error.name!r}; "
-            "it must lie in the working directory or be installed"
+            "it must be installed, or lie in the folder where trainyard is started"
         ) from error
     except Exception as error:
         raise InputError(f"{path!r} cannot be imported: {type(error).__name__}: {error}") from error
-    found: Any = module
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            names = ", ".join(sorted(name for name in vars(module) if not name.startswith("_"))[:12])
-            raise InputError(f"{path!r}: {module_name} has no {attribute!r}; it has {names or 'nothing'}")
-        found = getattr(found, part)
-    return found
+
+
+def _near(name: str, names: Iterable[str]) -> str:
+    public = sorted(other for other in names if not other.startswith("_"))
+    if close := difflib.get_close_matches(name, public, n=3):
+        return f"did you mean {' or '.join(map(repr, close))}?"
+    return f"it has {', '.join(public[:12]) or 'nothing'}"

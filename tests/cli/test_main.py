@@ -15,7 +15,8 @@ from commandline import Command, write_run
 
 import trainyard
 from trainyard import api
-from trainyard.core.signals import Stopped
+from trainyard.cli import main
+from trainyard.core.signals import STATUS_OF, Stopped
 from trainyard.errors import CheckpointError, InputError, RunNotFoundError
 from trainyard.run import Run
 
@@ -173,6 +174,13 @@ def test_a_signal_while_loading_ends_cleanly(config: Path, tmp_path: Path, signu
     assert done.stdout == ""
     assert re.fullmatch(rf"trainyard: \w+ by {signum.name}: nothing was under way.*\n", done.stderr)
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_signals_that_stop_a_run_are_those_that_stop_its_loading() -> None:
+    with main._early_signals(["train", "a.yaml"]):
+        assert {signal.getsignal(signum) for signum in STATUS_OF} == {main._end_at_once}
+    with main._early_signals(["runs", "list"]):
+        assert main._end_at_once not in {signal.getsignal(signum) for signum in STATUS_OF}
 
 
 def test_handlers_are_put_back(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,6 +117,31 @@ def test_clean_by_status(command: Command, runs_dir: Path) -> None:
     assert [path.name for path in (runs_dir / "digits").iterdir()] == [FAILED]
 
 
+def test_clean_keeps_what_can_be_resumed(command: Command, runs_dir: Path) -> None:
+    commit = runs_dir / "digits" / FAILED / "checkpoints" / "step-000005"
+    commit.mkdir(parents=True)
+    (commit / "manifest.json").write_text("{}", encoding="utf-8")
+    assert command("runs", "clean", "--runs-dir", runs_dir, "--yes", "--json").json["runs"] == []
+    named = command("runs", "clean", "--runs-dir", runs_dir, "--status", "failed", "--yes", "--json").json
+    assert [run["run_id"] for run in named["runs"]] == [FAILED]
+
+
+def test_clean_passes_a_damaged_run_over(command: Command, runs_dir: Path) -> None:
+    (runs_dir / "digits" / A / "attempts" / "0001.json").write_text("{", encoding="utf-8")
+    done = command("runs", "clean", "--runs-dir", runs_dir, "--yes")
+    assert done.code == 0
+    assert f"run {A} is passed over" in done.err
+    assert sorted(path.name for path in (runs_dir / "digits").iterdir()) == [A, B]
+
+
+def test_clean_counts_only_what_it_deleted(command: Command, runs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run may be taken up between the look and the deletion."""
+    clean = api.clean
+    monkeypatch.setattr(api, "clean", lambda *words, dry_run=True, **more: clean(*words, **more) if dry_run else [])
+    found = command("runs", "clean", "--runs-dir", runs_dir, "--yes", "--json").json
+    assert (found["bytes"], found["runs"]) == (0, [])
+
+
 @pytest.mark.parametrize(("left", "error", "code"), [(0, "", 0), (7, "connection refused", 1)])
 def test_sync(command: Command, runs_dir: Path, monkeypatch: pytest.MonkeyPatch, left: int, error: str, code: int) -> None:
     monkeypatch.setattr(api, "sync", lambda *_, **__: [SyncReport("mlflow", 12, left, error)])

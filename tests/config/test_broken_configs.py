@@ -93,7 +93,7 @@ BROKEN = {
     "no such device": (
         GOOD + "training: {device: gpu}\n",
         "3:20: training.device",
-        "expected auto, cpu, mps, cuda or cuda:NUMBER",
+        "expected auto, cpu, cuda or cuda:NUMBER",
     ),
     "unsafe name": (GOOD + "experiment: {name: ../x}\n", "3:20: experiment.name", "a name of letters, digits,"),
     "no such scheduler": (GOOD + "training: {scheduler: cosin}\n", "3:23: training.scheduler.type", "did you mean 'cosine'?"),

@@ -102,3 +102,54 @@ def test_computation_names_the_bits_and_hides_text(adapters, monkeypatch):
     monkeypatch.setenv("WEIGHTS", "other-run")
     after = load(GOOD, overrides, adapters).computation()
     assert [key for key in before if before[key] != after[key]] == ["model.init_from"]
+
+
+@pytest.fixture
+def secretive(adapters, monkeypatch):
+    """A config with secrets: whole, inside a text, as a number, with quotes, and two that are too short or too plain."""
+    secrets = {
+        "CODE": "0451987",
+        "PIN": "7319",
+        "SECRET": "it's\\so",
+        "PASSWORD": "hunter2",
+        "NAME": "CODE",
+        "AB": "ab",
+        "ON": "true",
+    }
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    overrides = [
+        "model={type: 'my.nets:Net', framework: torch, params: {pin: '${env:CODE}', key: '${env:SECRET}', on: '${env:NAME}'}}",
+        "model.params.x=${env:AB}",
+        "model.params.y=${env:ON}",
+        "experiment.seed=${env:PIN}",
+        "tracking=[{type: mlflow, uri: 'https://ada:${env:PASSWORD}@host/x'}]",
+    ]
+    return load(GOOD, overrides, adapters)
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("Net(0451987) failed", "Net(${env:CODE}) failed"),
+        ("seed 7319, key it's\\so", "seed ${env:PIN}, key ${env:SECRET}"),
+        (repr({"key": "it's\\so"}), "{'key': \"${env:SECRET}\"}"),
+        ("https://ada:hunter2@host/x is down", "https://ada:${env:PASSWORD}@host/x is down"),
+        ("wrong password hunter2", "wrong password ${env:PASSWORD}"),
+        ("CODE 0451987", "${env:NAME} ${env:CODE}"),
+        ("ab is true, True", "ab is true, True"),
+        ("postgres://u:written-out@host", "postgres://***@host"),
+    ],
+)
+def test_what_came_from_the_environment_is_hidden(text, hidden, secretive):
+    assert secretive.hide(text) == hidden
+
+
+def test_nothing_is_hidden_where_nothing_is_secret(adapters):
+    assert load(GOOD, (), adapters).hide("digits, mlp: [3, 4]") == "digits, mlp: [3, 4]"
+
+
+def test_computation_hides_numbers_too(secretive):
+    assert secretive.config.experiment.seed == 7319
+    assert secretive.computation()["experiment.seed"].startswith("${env:PIN} (sha256 ")
+    assert not [value for value in secretive.computation().values() if "7319" in str(value) or "0451987" in str(value)]

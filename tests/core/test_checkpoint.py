@@ -25,11 +25,11 @@ class FakeSnapshot:
         if self._error:
             (folder / "weights.safetensors").write_bytes(b"half")
             raise self._error
-        return [
-            write_tensors(
-                folder / "weights.safetensors", [NamedBuffer("w", "F32", (1000,), memoryview(self._array.view(np.uint8)))]
-            )
-        ]
+        buffer = NamedBuffer("w", "F32", (1000,), memoryview(self._array.view(np.uint8)))
+        return [write_tensors(folder / "weights.safetensors", [buffer])]
+
+    def release(self) -> None:
+        pass
 
 
 @pytest.fixture

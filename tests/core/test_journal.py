@@ -1,10 +1,13 @@
 """The journal: later segments supersede, torn lines end, values keep their bits."""
 
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from trainyard import digest
 from trainyard.core.journal import Journal, losses, number, read
 
 
@@ -49,3 +52,19 @@ def test_an_attempt_never_writes_into_a_segment_that_is_there(tmp_path: Path) ->
     write(tmp_path, 1, 0, 5)
     with pytest.raises(FileExistsError):
         Journal(tmp_path, 1, 0)
+
+
+def test_a_segment_has_a_durable_name_from_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[tuple[str, list[str]]] = []
+
+    def spy(folder: Path) -> None:
+        synced.append((folder.name, sorted(path.name for path in folder.iterdir())))
+
+    monkeypatch.setattr(digest, "fsync_folder", spy)
+    Journal(tmp_path / "run" / "journal", 1, 0).close()
+    assert synced[-3:] == [("run", ["journal"]), (tmp_path.name, ["run"]), ("journal", ["0001.jsonl"])]
+
+
+def test_reading_the_journal_does_without_numpy() -> None:
+    code = "import sys; import trainyard.core.journal; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

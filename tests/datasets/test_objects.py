@@ -131,6 +131,32 @@ def test_settings_that_need_columns_are_refused() -> None:
         from_objects((np.ones((30, 2)), np.arange(30) % 2), config(impute="mean"))
 
 
+@pytest.mark.parametrize(
+    ("split", "says"),
+    [
+        ({"group": "city"}, r"data\.split\.group needs a named column; these items"),
+        ({"time": "day"}, r"data\.split\.time needs a named column; these items"),
+        ({"val": 0.2}, r"data\.split\.val: map-style datasets are not divided"),
+        ({"test": 0.1}, r"data\.split\.test: map-style datasets are not divided"),
+        ({"stratify": True}, r"data\.split\.stratify: map-style datasets are not divided"),
+    ],
+)
+def test_a_division_of_items_is_refused(split: dict[str, Any], says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        from_objects((Rows(30), Rows(3)), config(split=split))
+
+
+def test_what_asks_for_no_division_of_items_is_not_refused() -> None:
+    split = {"val": 0, "test": 0, "stratify": False}
+    assert list(from_objects({"train": Rows(30)}, config(split=split)).splits) == ["train"]
+
+
+@pytest.mark.parametrize("name", ["group", "time"])
+def test_arrays_have_no_column_to_divide_by(name: str) -> None:
+    with pytest.raises(DataError, match=rf"data\.split\.{name} needs a named column; these arrays"):
+        from_objects((np.ones((30, 2)), np.arange(30) % 2), config(split={name: "bought"}))
+
+
 def test_arrays_are_served_as_they_are() -> None:
     x = np.arange(60, dtype=np.float64).reshape(30, 2)
     bundle = from_objects(((x, np.arange(30) % 2), (x + 100, np.arange(30) % 2)))

@@ -6,10 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from trainyard import digest
 from trainyard.errors import CheckpointError
+from trainyard.stores import local
 from trainyard.stores.base import Store
 from trainyard.stores.local import LocalStore
 from trainyard.testing.store_suite import StoreSuite
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The folders whose names are made durable."""
+    seen: list[Path] = []
+    for module in (digest, local):
+        monkeypatch.setattr(module, "fsync_folder", seen.append)
+    return seen
 
 
 class TestLocal(StoreSuite):
@@ -52,6 +63,18 @@ class TestLocal(StoreSuite):
         self.put(store, "checkpoints/step-1/w", b"1")
         store.delete("checkpoints/step-1/w")
         assert not (place / "checkpoints" / "step-1").exists()
+
+    def test_every_new_folder_gets_a_durable_name(self, store: Store, place: Path, synced: list[Path]) -> None:
+        store.put_if_absent("checkpoints/step-1/manifest", b"{}")
+        assert {place, place / "checkpoints", place / "checkpoints" / "step-1"} <= set(synced)
+
+    def test_a_deletion_is_durable(self, store: Store, place: Path, synced: list[Path]) -> None:
+        for name in ("manifest", "weights"):
+            store.put_if_absent(f"checkpoints/step-1/{name}", b"{}")
+        for name, folder in (("manifest", "checkpoints/step-1"), ("weights", "checkpoints"), ("weights", None)):
+            synced.clear()
+            store.delete(f"checkpoints/step-1/{name}")
+            assert synced == ([place / folder] if folder else []), name
 
     def test_other_files_of_the_run_are_untouched_by_a_sweep(self, store: Store, place: Path) -> None:
         (place / "journal").mkdir()

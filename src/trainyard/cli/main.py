@@ -15,9 +15,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from trainyard.core.signals import EXIT_CODES
+from trainyard.core.signals import EXIT_CODES, STATUS_OF
 
-_STATUS = {signal.SIGTERM: "preempted", signal.SIGINT: "interrupted"}
 _TRAINING = ("train", "resume", "reproduce")
 
 
@@ -33,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @contextmanager
 def _early_signals(words: Sequence[str]) -> Iterator[None]:
     """While a training command loads, and after its run has ended, a signal ends the process; in between core has its own."""
-    chosen = list(_STATUS) if next((word for word in words if not word.startswith("-")), "") in _TRAINING else []
+    chosen = list(STATUS_OF) if next((word for word in words if not word.startswith("-")), "") in _TRAINING else []
     previous = {signum: signal.signal(signum, _end_at_once) for signum in chosen}
     try:
         yield
@@ -45,6 +44,6 @@ def _early_signals(words: Sequence[str]) -> Iterator[None]:
 def _end_at_once(number: int, _: FrameType | None) -> None:
     # Not by an exception: raised in the middle of an import, it could get lost there.
     signum = signal.Signals(number)
-    status = _STATUS[signum]
+    status = STATUS_OF[signum]
     os.write(2, f"trainyard: {status} by {signum.name}: nothing was under way, so nothing is lost\n".encode())
     os._exit(EXIT_CODES[status])

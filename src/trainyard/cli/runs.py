@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from trainyard.run import Run
 
 _STATUSES = ("created", "crashed", "failed", "preempted", "interrupted", "completed")
-_CLEANED = ("created", "crashed", "failed")
 
 
 @click.group()
@@ -131,18 +130,18 @@ def sync(ctx: click.Context, run: str, runs_dir: str | None, as_json: bool) -> N
     "statuses",
     multiple=True,
     type=click.Choice(_STATUSES),
-    default=_CLEANED,
-    show_default=True,
-    help="Which runs; may be given several times.",
+    help="Which runs, whatever they hold; may be given several times.  [default: created, crashed and failed ones that hold "
+    "no checkpoint to resume from]",
 )
 @click.option("--yes", is_flag=True, help="Delete them; without it, nothing is deleted.")
 @options.runs_dir
 @options.as_json
 def clean(statuses: Sequence[str], yes: bool, runs_dir: str | None, as_json: bool) -> None:
     """Delete runs that came to nothing. Says what it would delete, until it gets --yes."""
-    chosen = [(run, run.status, _bytes(run.path)) for run in trainyard.clean(runs_dir, statuses=statuses, dry_run=True)]
+    chosen = [(run, run.status, _bytes(run.path)) for run in trainyard.clean(runs_dir, statuses=statuses or None)]
     if yes:
-        trainyard.clean(runs_dir, statuses=statuses, dry_run=False)
+        deleted = {run.path for run in trainyard.clean(runs_dir, statuses=statuses or None, dry_run=False)}
+        chosen = [row for row in chosen if row[0].path in deleted]
     total = sum(count for *_, count in chosen)
     listed = [{"run_id": run.id, "path": str(run.path), "status": status, "bytes": count} for run, status, count in chosen]
     lines = table([(run.id, run.experiment, status, size(count)) for run, status, count in chosen]) if chosen else []

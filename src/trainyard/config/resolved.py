@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,8 +13,12 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from trainyard.config.emit import emit
+from trainyard.config.env import VARIABLE
 from trainyard.config.schema import RunConfig
 from trainyard.config.tree import Source, join
+from trainyard.redact import redacted
+
+_SHORTEST = 4  # characters; what is shorter is no secret, and stands in too many words
 
 
 @dataclass(frozen=True)
@@ -49,15 +54,40 @@ class Resolved:
     def computation(self) -> dict[str, Any]:
         """What `computation_hash` covers, by dotted key, to name what differs between two runs.
 
-        Text from `${env:NAME}` stands unexpanded, with a fingerprint, as it may be a secret and this is stored.
+        A value from `${env:NAME}` stands unexpanded, with a fingerprint, as it may be a secret and this is stored.
         """
 
         def leaf(path: str, value: Any) -> Any:
-            if path not in self.templates or not isinstance(value, str):
+            if path not in self.templates:
                 return value
-            return f"{self.templates[path]} (sha256 {hashlib.sha256(value.encode()).hexdigest()[:8]})"
+            return f"{self.templates[path]} (sha256 {hashlib.sha256(str(value).encode()).hexdigest()[:8]})"
 
         return _flatten(_replace(_bits(self.config), leaf))
+
+    def hide(self, text: str) -> str:
+        """The text as it may be stored: what came from `${env:NAME}` stands unexpanded, and `redacted` has seen the rest.
+
+        A message of somebody else's code may hold any value of the config.
+        """
+        names = self._expanded()
+        if names:
+            longest_first = sorted(names, key=len, reverse=True)
+            text = re.sub("|".join(map(re.escape, longest_first)), lambda match: names[match[0]], text)
+        return redacted(text)
+
+    def _expanded(self) -> dict[str, str]:
+        """What came from the environment, as messages may spell it, and what stands for it in the config."""
+        found: dict[str, str] = {}
+
+        def leaf(path: str, value: Any) -> Any:
+            if path in self.templates and value is not None and not isinstance(value, bool):
+                found.update(_variables(self.templates[path], str(value)))
+                found[str(value)] = self.templates[path]
+            return value
+
+        _replace(values(self.config), leaf)
+        spelled = {spelling: name for text, name in found.items() for spelling in (text, repr(text)[1:-1])}
+        return {text: name for text, name in spelled.items() if len(text) >= _SHORTEST}
 
 
 def values(model: BaseModel) -> dict[str, Any]:
@@ -79,6 +109,13 @@ def _flatten(value: Any, path: str = "") -> dict[str, Any]:
     if isinstance(value, list) and any(isinstance(item, dict) for item in value):
         return {key: leaf for index, child in enumerate(value) for key, leaf in _flatten(child, join(path, index)).items()}
     return {path: value}
+
+
+def _variables(template: str, text: str) -> dict[str, str]:
+    """The values of a template's variables, found in its expanded text, and the variables themselves."""
+    parts = VARIABLE.split(template)  # literal, name, literal, ..., name, literal
+    match = re.fullmatch("(.*)".join(map(re.escape, parts[::2])), text, re.DOTALL)
+    return {value: f"${{env:{name}}}" for value, name in zip(match.groups(), parts[1::2], strict=True)} if match else {}
 
 
 def _replace(value: Any, leaf: Callable[[str, Any], Any], path: str = "") -> Any:

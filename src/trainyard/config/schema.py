@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 PATH_SAFE = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-DEVICE = r"^(auto|cpu|mps|cuda(:\d+)?)$"
+DEVICE = r"^(auto|cpu|cuda(:\d+)?)$"
 PATTERNS = {  # in words, for messages
     PATH_SAFE: "a name of letters, digits, '.', '_' and '-' that begins with a letter or a digit",
-    DEVICE: "auto, cpu, mps, cuda or cuda:NUMBER",
+    DEVICE: "auto, cpu, cuda or cuda:NUMBER",
 }
 Mode = Literal["auto", "min", "max"]
 MODE = "whether less or more is better; auto: by the metric"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.config import Resolved
+from trainyard.config.schema import RunConfig
 from trainyard.core import manifest, registry
 from trainyard.core.build import (
     Objects,
@@ -22,10 +23,12 @@ from trainyard.core.build import (
     build_loop,
     default_threads,
     framework_name,
-    initial_weights,
+    initial_source,
     run_view,
     shelves,
+    weights_file,
 )
+from trainyard.core.checkpoint import Commit
 from trainyard.core.journal import Journal, number
 from trainyard.core.loop import Loop
 from trainyard.core.outcome import evaluate_outcome, standing, write_report
@@ -94,13 +97,17 @@ class _Attempt:
             status, stopped.run_id = stopped.status, run.id
             raise
         except Exception as raised:
-            error = str(raised) or type(raised).__name__
-            if isinstance(raised, InputError) and not run.journal.exists():
-                self._discard()  # nothing was computed
+            error = self._hidden(raised)
+            if isinstance(raised, InputError) and self._number == 1 and not run.journal.exists():
+                self._discard()  # nothing was computed, and nobody has seen it before
             raise
         finally:
             if run.path.exists():
                 self._record(status, error)
+
+    def _hidden(self, error: Exception) -> str:
+        """What an error says, fit to be kept: without what `${env:NAME}` stands for, and without passwords in URIs."""
+        return self._request.resolved.hide(str(error) or type(error).__name__)
 
     def _discard(self) -> None:
         """Leaves nothing behind, not even the experiment's folder if this would have been its first run."""
@@ -115,12 +122,21 @@ class _Attempt:
         request, run, config = self._request, self._run, self._request.resolved.config
         self._place.resume.sweep()
         before = run.read(manifest.NAME)
+        commit, complaints = self._place.resume.newest()
+        for complaint in complaints:
+            log.warning("%s", complaint)
         determinism = self._determinism()
         seed_global_random(config.experiment.seed)
         threads = before.get("environment", {}).get("threads") or request.threads or config.training.threads or default_threads()
         parts = build(config, threads, request.objects)
-        self._initialize_weights(parts)
+        source = self._initial_source(config, before)
+        gone = source is not None and commit is not None and not source.exists()
+        if source is not None and not gone:
+            self._initialize_weights(parts, source)
         now = manifest.make_manifest(run, request.resolved, request.objects, parts, determinism)
+        now["init_from"] = str(source) if source else None
+        if gone:
+            now["weights"] = before["weights"]  # the checkpoint holds what became of them
         if before:
             manifest.check_unchanged(run, before, now, allow_change=request.allow_change)
         else:
@@ -129,7 +145,9 @@ class _Attempt:
             self._write_data_description(parts)
             run.write(manifest.NAME, now | {"parent": request.parent})
         seed_global_random(config.experiment.seed)  # whatever was drawn while building
-        return parts, self._restore(parts)
+        if commit is None and complaints:
+            log.warning("no checkpoint is whole: run %s begins again at step 0, and will come to the same bits", run.id)
+        return parts, RunState() if commit is None else self._restore(parts, commit)
 
     def _determinism(self) -> Determinism:
         config = self._request.resolved.config
@@ -141,12 +159,19 @@ class _Attempt:
             log.warning("determinism: %s (%s)", found.tier, found.reason)
         return found
 
-    def _initialize_weights(self, parts: Parts) -> None:
-        source = initial_weights(parts.config, self._run)
-        if source is None:
-            return
+    def _initial_source(self, config: RunConfig, before: Json) -> Path | None:
+        """Where the initial weights come from; found once, so that a resume or a repetition takes them from there again."""
+        known = before
+        if not known and self._request.parent is not None:
+            known = RunDir(self._run.path.parent / self._request.parent["run_id"]).read(manifest.NAME)
+        if known.get("init_from"):
+            return Path(known["init_from"])
+        return initial_source(config, self._run)
+
+    def _initialize_weights(self, parts: Parts, source: Path) -> None:
+        file = source if source.is_file() else weights_file(RunDir(source))
         with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / WEIGHTS_FILE).symlink_to(source)
+            (Path(folder) / WEIGHTS_FILE).symlink_to(file)
             try:
                 parts.framework.restore(Path(folder), weights_only=True)
             except ModelError as error:
@@ -158,15 +183,8 @@ class _Attempt:
         described = {"info": parts.bundle.info.to_json(), "preparation": preparation.to_json() if preparation else None}
         self._run.write("data.json", described)
 
-    def _restore(self, parts: Parts) -> RunState:
-        """Takes up the newest checkpoint that is whole; one that is damaged is named, and never loaded."""
-        commit, complaints = self._place.resume.newest()
-        for complaint in complaints:
-            log.warning("%s", complaint)
-        if commit is None:
-            if complaints:
-                log.warning("no checkpoint is whole: run %s begins again at step 0, and will come to the same bits", self._run.id)
-            return RunState()
+    def _restore(self, parts: Parts, commit: Commit) -> RunState:
+        """Takes up a checkpoint; what comes of it must have the digest of what was saved."""
         parts.framework.restore(self._place.resume.folder(commit))
         found = digest(tensor_records(parts.framework.state()))
         if found != commit.state_digest:
@@ -187,9 +205,10 @@ class _Attempt:
             result = self._loop(loop, parts)
             self._end(result, loop, feeders)
         except Exception as error:
+            loop.crew.saver.drain()
             with contextlib.suppress(OSError):  # it may be the disk that failed
-                loop.crew.recorder.event(state.step, "failed", message=str(error))
-                self._end(standing(run, parts, state, "failed", self._number) | {"error": str(error)}, loop, feeders)
+                loop.crew.recorder.event(state.step, "failed", message=self._hidden(error))
+                self._end(standing(run, parts, state, "failed", self._number) | {"error": self._hidden(error)}, loop, feeders)
             if isinstance(error, OSError):
                 raise TrainingError(f"{error}; what was committed is untouched: mend this, then resume run {run.id}") from error
             raise
@@ -202,8 +221,7 @@ class _Attempt:
     def _loop(self, loop: Loop, parts: Parts) -> Json:
         """Trains and, if it came to the end, evaluates."""
         saver, state = loop.crew.saver, loop.state
-        if state.step:
-            saver.resumed(state.step, parts.rules.best_steps(state.evaluations))
+        saver.resumed(state, parts.rules.best_steps(state.evaluations))
         status = loop.run()
         saver.drain()
         for step, message in saver.failures():

@@ -11,17 +11,19 @@ from typing import Any, cast
 from trainyard.callbacks.base import Callback, RunView
 from trainyard.callbacks.histograms import WeightHistograms
 from trainyard.callbacks.resources import Resources
+from trainyard.config import load as load_config
 from trainyard.config.schema import PlateauSchedule, RunConfig
 from trainyard.core import registry
-from trainyard.core.checkpoint import Checkpoints
+from trainyard.core.checkpoint import Checkpoints, Commit
+from trainyard.core.decisions import best_evaluations
 from trainyard.core.journal import Journal
 from trainyard.core.loop import Crew, Loop
 from trainyard.core.recorder import Recorder
 from trainyard.core.rules import Rules
 from trainyard.core.run import RunDir, find_run
-from trainyard.core.saver import Saver, Shelves, step_of
+from trainyard.core.saver import Saver, Shelves
 from trainyard.core.signals import Signals
-from trainyard.core.state import RunState, preserved_global_random
+from trainyard.core.state import RunState, evaluations_from_json, preserved_global_random
 from trainyard.datasets.base import DataBundle
 from trainyard.errors import DataError, InputError, ModelError
 from trainyard.evaluation.metrics import EvaluationResult, check, default_metrics, evaluate, mode_of
@@ -60,7 +62,7 @@ class Parts:
 
 def default_threads() -> int:
     """The processors that this process may use."""
-    return len(os.sched_getaffinity(0))
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def load_data(config: RunConfig) -> DataBundle:
@@ -203,11 +205,11 @@ def run_view(parts: Parts, run: RunDir, state: RunState, attempt: int) -> RunVie
     )
 
 
-def initial_weights(config: RunConfig, run: RunDir) -> Path | None:
-    """The safetensors file that the `model.init_from` of `run` means; `last` is the newest of the runs before it.
+def initial_source(config: RunConfig, run: RunDir) -> Path | None:
+    """The safetensors file or the run directory that the `model.init_from` of `run` means; `last` is the run before it.
 
     Raises:
-        InputError: it is neither a file nor a run with weights.
+        InputError: there is no such file or run.
     """
     source = config.model.init_from
     if source is None:
@@ -216,21 +218,36 @@ def initial_weights(config: RunConfig, run: RunDir) -> Path | None:
         if not Path(source).is_file():
             raise InputError(f"model.init_from: no file {source}")
         return Path(source).absolute()
-    return weights_file(find_run(source, run.path.parent.parent, before=run))
+    return find_run(source, run.path.parent.parent, before=run).path
 
 
 def weights_file(run: RunDir) -> Path:
-    """The verified weights that a run stands for: of its best model, or the final ones.
+    """The verified weights that a run stands for: of its best model, or the newest.
 
     Raises:
         CheckpointError: they are damaged.
         InputError: the run has none.
     """
     place = shelves(run)
-    best = run.read("result.json").get("best")
-    for kind in (place.best, place.resume):
-        for name in kind.names():
-            if kind is place.best and best and step_of(name) != best["step"]:
-                continue
-            return kind.folder(kind.load(name)) / WEIGHTS_FILE
-    raise InputError(f"run {run.id} has no weights yet: it was {run.status()} before its first checkpoint; resume it first")
+    newest, complaints = place.resume.newest()
+    step = _best_step(run, place, newest)
+    if step is not None:
+        return place.best.folder(place.best.load_step(step)) / WEIGHTS_FILE
+    if newest is None:
+        reason = "; ".join(complaints) or f"it is {run.status()}, and was before its first checkpoint"
+        raise InputError(f"run {run.id} has no weights yet: {reason}; resume it first")
+    return place.resume.folder(newest) / WEIGHTS_FILE
+
+
+def _best_step(run: RunDir, place: Shelves, newest: Commit | None) -> int | None:
+    """The step of the best model: what a completed run's result says, else by the evaluations up to the newest commit."""
+    result = run.read("result.json")
+    if result.get("status") == "completed":
+        return int(result["best"]["step"]) if result["best"] else None
+    if newest is None:
+        return None
+    config = load_config(run.config_file).config.checkpoint
+    history = evaluations_from_json(place.resume.state(newest)["evaluations"])
+    mode = mode_of(config.metric) if config.mode == "auto" else config.mode
+    best = best_evaluations(history, config.metric, mode, min(1, config.save_top_k))
+    return best[0].step if best else None

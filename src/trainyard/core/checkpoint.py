@@ -9,6 +9,7 @@ where neither kind prunes the other.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Collection, Sequence
@@ -24,6 +25,7 @@ from trainyard.stores.base import Store
 FORMAT = 1
 STATE_FILE = "state.json"
 _MANIFEST = "manifest.json"
+_NAME = re.compile(r"step-\d{9,}-a\d{4,}")
 
 
 @dataclass(frozen=True)
@@ -104,10 +106,11 @@ class Checkpoints:
         """Removes what processes that died left in staging; only the owner of the run calls it."""
         self._store.sweep()
 
-    def names(self) -> list[str]:
-        """The folders that are there, newest first; whole or not."""
-        keys = self._store.list(f"{self._kind}/")
-        return sorted({key.split("/")[1] for key in keys if key.count("/") > 1}, reverse=True)
+    def names(self, *, whole: bool = False) -> list[str]:
+        """The checkpoints that are there, newest first; with `whole`, only those that have a manifest."""
+        found = [key.split("/") for key in self._store.list(f"{self._kind}/")]
+        names = {path[1] for path in found if len(path) == 3 and (not whole or path[2] == _MANIFEST)}
+        return sorted(filter(_NAME.fullmatch, names), reverse=True)
 
     def load(self, name: str) -> Commit:
         """Reads a manifest and verifies every file against it.
@@ -120,6 +123,21 @@ class Checkpoints:
             if found := damage(self.folder(commit) / file.name, file):
                 raise CheckpointError(f"checkpoint {name} is damaged: {found}")
         return commit
+
+    def load_step(self, step: int) -> Commit:
+        """The newest checkpoint of one step that is whole, verified.
+
+        Raises:
+            CheckpointError: there is none; the message says why.
+        """
+        complaints = ["nothing of it was ever written"]
+        for name in self.names():
+            if step_of(name) == step:
+                try:
+                    return self.load(name)
+                except CheckpointError as error:
+                    complaints.append(str(error))
+        raise CheckpointError(complaints[-1])
 
     def newest(self) -> tuple[Commit | None, list[str]]:
         """The newest checkpoint that is whole, and what is wrong with those that are newer."""
@@ -166,3 +184,8 @@ class Checkpoints:
             raise CheckpointError(f"checkpoint {name} was never finished, or has lost its manifest: {error}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"checkpoint {name} is damaged: {error}") from error
+
+
+def step_of(name: str) -> int:
+    """The step in a checkpoint's name."""
+    return int(name.split("-")[1])

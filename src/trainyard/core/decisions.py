@@ -27,10 +27,15 @@ def badness(evaluation: Evaluation, metric: str, mode: Mode) -> float:
     return value if mode == "min" else -value
 
 
+def _with(history: Sequence[Evaluation], metric: str) -> list[Evaluation]:
+    """The evaluations that have the metric: a change of config that was let pass may have brought it in later."""
+    return [evaluation for evaluation in history if metric in evaluation.metrics]
+
+
 def stale_evaluations(history: Sequence[Evaluation], metric: str, mode: Mode, min_delta: float = 0.0) -> int:
     """How many evaluations there were since the last one that improved `metric` by more than `min_delta`."""
     best, stale = math.inf, 0
-    for evaluation in history:
+    for evaluation in _with(history, metric):
         value = badness(evaluation, metric, mode)
         if value < best - min_delta:
             best, stale = value, 0
@@ -46,16 +51,14 @@ def should_stop(config: EarlyStoppingConfig | None, mode: Mode, history: Sequenc
 
 def best_evaluations(history: Sequence[Evaluation], metric: str, mode: Mode, count: int) -> list[Evaluation]:
     """The best evaluations, best first; of equal ones the earlier is better. A NaN is never among them."""
-    if count == 0:
-        return []  # then nobody may have computed the metric
-    real = [evaluation for evaluation in history if not math.isnan(evaluation.metrics[metric])]
+    real = [evaluation for evaluation in _with(history, metric) if not math.isnan(evaluation.metrics[metric])]
     return sorted(real, key=lambda evaluation: (badness(evaluation, metric, mode), evaluation.step))[:count]
 
 
 def plateau_drops(schedule: PlateauSchedule, mode: Mode, history: Sequence[Evaluation]) -> int:
     """How often the plateau schedule has lowered the learning rate; each drop starts its patience anew."""
     best, stale, drops = math.inf, 0, 0
-    for evaluation in history:
+    for evaluation in _with(history, schedule.metric):
         value = badness(evaluation, schedule.metric, mode)
         if value < best:
             best, stale = value, 0

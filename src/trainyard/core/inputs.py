@@ -199,7 +199,8 @@ def _data_view(manifest: Json) -> Json:
 def _code_view(manifest: Json) -> Json:
     code = manifest.get("code", {})
     modules = {f"module {name}": sha256 for name, sha256 in code.get("modules", {}).items()}
-    return {"trainyard": code.get("trainyard"), "trainyard's sources": code.get("trainyard_sha256")} | modules
+    own = {"trainyard": code.get("trainyard"), "trainyard's sources": code.get("trainyard_sha256")}
+    return own | {"semantics of the sample order": manifest.get("semantics")} | modules
 
 
 def _flat_environment(manifest: Json) -> Json:

@@ -40,11 +40,15 @@ class Journal:
     """Writes one segment; lines reach the operating system at `flush`, the disk at `sync`."""
 
     def __init__(self, folder: Path, attempt: int, from_step: int) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        from trainyard.digest import fsync_folder, make_folders  # here, as it brings NumPy, which readers do without
+
+        make_folders(folder)
         self._path = folder / f"{attempt:04d}.jsonl"
         self._file = open(self._path, "x", encoding="utf-8")  # noqa: SIM115
         self._write({"kind": "start", "time": time.time(), "attempt": attempt, "from_step": from_step})
         self.flush()
+        with self._named():
+            fsync_folder(folder)  # what `sync` brings to the disk must have a name there
 
     def _write(self, record: Mapping[str, Any]) -> None:
         with self._named():

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.config import Resolved
+from trainyard.core import registry
 from trainyard.core.build import Objects, Parts
 from trainyard.core.inputs import Difference, code_inputs, data_inputs, differences, environment_inputs
 from trainyard.core.run import RunDir
@@ -52,9 +53,11 @@ def make_manifest(run: RunDir, resolved: Resolved, objects: Objects, parts: Part
 def _code_roots(parts: Parts, objects: Objects) -> list[str]:
     """The modules that the run's own code begins in: the model's, the data's, and those of adapters from elsewhere."""
     config = parts.config
-    paths = [config.model.type, config.data.type if config.data else "", type(parts.framework).__module__ + ":"]
-    roots = [path.partition(":")[0] for path in paths if ":" in path]
-    return roots + ([type(objects.model).__module__] if objects.model is not None else [])
+    paths = [config.model.type, *([config.data.type] if config.data else [])]
+    classes = [type(parts.framework), *([type(objects.model)] if objects.model is not None else [])]
+    if config.data and objects.data is None:
+        classes.append(registry.dataset_of(config.data.type))
+    return [path.partition(":")[0] for path in paths if ":" in path] + [cls.__module__ for cls in classes]
 
 
 def check_unchanged(run: RunDir, before: Json, now: Json, *, allow_change: bool) -> None:

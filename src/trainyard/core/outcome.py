@@ -12,7 +12,6 @@ from trainyard.core.checkpoint import Checkpoints, Commit
 from trainyard.core.journal import finite
 from trainyard.core.manifest import NAME
 from trainyard.core.run import RunDir
-from trainyard.core.saver import step_of
 from trainyard.core.state import RunState
 from trainyard.digest import digest, tensor_records
 from trainyard.errors import CheckpointError
@@ -66,11 +65,10 @@ def _best(parts: Parts, state: RunState, best: Checkpoints) -> tuple[Commit, Jso
     """The best model that is whole on disk; one that is not is named in a warning."""
     metric = parts.config.checkpoint.metric
     values = {evaluation.step: evaluation.metrics for evaluation in state.evaluations}
-    names = {step_of(name): name for name in best.names()}
     for step in parts.rules.best_steps(state.evaluations):
         try:
-            commit = best.load(names[step])
-        except (KeyError, CheckpointError) as error:
+            commit = best.load_step(step)
+        except CheckpointError as error:
             log.warning("the best model, of step %d, cannot be used: %s", step, error)
             continue
         return commit, {"step": step, "metric": metric, "value": finite(values[step][metric]), "digest": commit.digest}

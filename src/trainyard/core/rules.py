@@ -34,7 +34,8 @@ class Rules:
 
     def __init__(self, config: RunConfig, steps_per_epoch: int, mode: Callable[[str], Mode]) -> None:
         training = config.training
-        self.total_steps = training.max_steps or (training.epochs or 1) * steps_per_epoch
+        assert training.max_steps or training.epochs, "`config.load` sets one of them"
+        self.total_steps = training.max_steps or (training.epochs or 0) * steps_per_epoch
         self.learning_rate = learning_rate(training.scheduler, training.learning_rate, self.total_steps)
         self._config = config
         self._evaluate_every = config.evaluation.every_n_steps or steps_per_epoch

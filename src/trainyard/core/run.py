@@ -3,7 +3,8 @@
 runs/<experiment>/<run-id>/
     config.yaml         the resolved config
     manifest.json       every input of the computation; written before step 1
-    attempts/0001.json  one process life: when, where, from which step, how it ended
+    data.json           how raw rows become features, and outputs become classes
+    attempts/0001.json  one process life: when, where, how it ended
     journal/0001.jsonl  metrics and events of that attempt
     checkpoints/        what the run resumes from
     best/               the best models, weights only

@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from trainyard.config.schema import CheckpointConfig
-from trainyard.core.checkpoint import Checkpoints
+from trainyard.core.checkpoint import Checkpoints, step_of
 from trainyard.core.recorder import Recorder
 from trainyard.core.state import RunState
 from trainyard.core.writer import Job, Writer
-from trainyard.frameworks.base import Framework
+from trainyard.frameworks.base import Framework, Snapshot
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class Saver:
         self._timer: threading.Timer | None = None
         self._overdue = False
         self._saved_step = -1
+        self._owed: dict[int, Snapshot] = {}  # best models by step; only the writer's thread looks at them
         self._current_best: frozenset[int] = frozenset()  # by the loop's evaluations
         self._durable_best: frozenset[int] = frozenset()  # by the newest commit: a resume may need them again
 
@@ -78,13 +79,20 @@ class Saver:
         snapshot, data, step, needed = self._framework.snapshot(), state.to_json(), state.step, frozenset(best)
 
         def write() -> None:
-            self._recorder.journal.sync()
-            commit = self._shelves.resume.commit(step, snapshot, data)
+            try:
+                self._recorder.journal.sync()
+                self._write_owed()  # no resume checkpoint without the best models that it knows of
+                commit = self._shelves.resume.commit(step, snapshot, data)
+            except Exception:
+                self._saved_step = -1
+                raise
+            finally:
+                snapshot.release()
             self._durable_best = needed
             self._prune_best()
             # What bears a later step was damaged when this attempt began, else it would have gone on from there.
-            names = [name for name in self._shelves.resume.names() if step_of(name) <= step]
-            self._shelves.resume.prune({commit.name, *names[: self._config.keep_last]})
+            whole = [name for name in self._shelves.resume.names(whole=True) if step_of(name) <= step]
+            self._shelves.resume.prune({commit.name, *whole[: self._config.keep_last]})
 
         self._recorder.journal.flush()
         self._writer.submit(Job(step, write, replaceable=True))
@@ -100,15 +108,23 @@ class Saver:
         snapshot = self._framework.snapshot(weights_only=True)
 
         def write() -> None:
-            if step in self._current_best | self._durable_best:  # else it was surpassed while it waited
-                self._shelves.best.commit(step, snapshot)
+            self._owed[step] = snapshot
+            self._write_owed()
             self._prune_best()
 
         self._writer.submit(Job(step, write, replaceable=False))
 
-    def resumed(self, step: int, best: Collection[int]) -> None:
-        """Takes up where a commit left off: best models of later steps will be made again."""
-        self._saved_step = step
+    def _write_owed(self) -> None:
+        """Writes the best models that are not on disk yet, those whose writing failed before among them."""
+        for step, snapshot in list(self._owed.items()):
+            if step in self._current_best | self._durable_best:  # else it was surpassed while it waited
+                self._shelves.best.commit(step, snapshot)
+            snapshot.release()
+            del self._owed[step]
+
+    def resumed(self, state: RunState, best: Collection[int]) -> None:
+        """Takes up where a commit left off: best models of later steps, and what a crash left of them, will be made again."""
+        self._saved_step = state.step if 0 < state.step == state.settled else -1
         self._current_best = self._durable_best = frozenset(best)
         self._prune_best()
 
@@ -127,8 +143,3 @@ class Saver:
     def _prune_best(self) -> None:
         wanted = self._current_best | self._durable_best
         self._shelves.best.prune({name for name in self._shelves.best.names() if step_of(name) in wanted})
-
-
-def step_of(name: str) -> int:
-    """The step in a checkpoint's name."""
-    return int(name.split("-")[1])

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 EXIT_CODES = {"completed": 0, "failed": 1, "preempted": 75, "interrupted": 130}
-_STATUS = {signal.SIGTERM: "preempted", signal.SIGINT: "interrupted"}
+STATUS_OF = {signal.SIGTERM: "preempted", signal.SIGINT: "interrupted"}
 
 
 class Stopped(BaseException):
@@ -35,7 +35,7 @@ class Signals:
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():  # Python delivers signals nowhere else
-            for signum in _STATUS:
+            for signum in STATUS_OF:
                 self._previous[signum] = signal.signal(signum, self._handle)
         return self
 
@@ -54,7 +54,7 @@ class Signals:
             if signum == signal.SIGINT:
                 os._exit(EXIT_CODES["interrupted"])
             return
-        self.status = _STATUS[signum]
+        self.status = STATUS_OF[signum]
         if self.wake is None:
             raise Stopped(self.status)
         self.wake()

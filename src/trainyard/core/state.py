@@ -49,9 +49,14 @@ class RunState:
     def from_json(data: dict[str, Any]) -> RunState:
         """The state, having put the global generators back."""
         _restore_global_random(data["random"])
-        evaluations = [Evaluation(step, {k: number(v) for k, v in metrics.items()}) for step, metrics in data["evaluations"]]
+        evaluations = evaluations_from_json(data["evaluations"])
         scalars = {key: data[key] for key in ("step", "settled", "loss_samples", "train_seconds")}
         return RunState(**scalars, loss_sum=number(data["loss_sum"]), evaluations=evaluations)
+
+
+def evaluations_from_json(data: list[Any]) -> list[Evaluation]:
+    """The history of evaluations, as `RunState.to_json` wrote it."""
+    return [Evaluation(step, {name: number(value) for name, value in metrics.items()}) for step, metrics in data]
 
 
 def seed_global_random(seed: int) -> None:

@@ -69,14 +69,18 @@ class Writer:
             try:
                 job.run()
             except (CheckpointError, OSError) as error:
-                self._failures.append((job.step, str(error)))
+                self._failed(job, str(error))
             except Exception as error:
-                self._failures.append((job.step, f"{type(error).__name__}: {error}"))
+                self._failed(job, f"{type(error).__name__}: {error}")
             finally:
                 del job  # frees the snapshot before the next one is waited for
                 with self._changed:
                     self._busy = False
                     self._changed.notify_all()
+
+    def _failed(self, job: Job, message: str) -> None:
+        with self._changed:
+            self._failures.append((job.step, message))
 
     def _next(self) -> Job | None:
         with self._changed:

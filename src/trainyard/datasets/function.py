@@ -7,11 +7,9 @@ See `trainyard.datasets.objects` for what a split may be.
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
 from collections.abc import Callable, Sequence
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
@@ -19,9 +17,10 @@ from pydantic import BaseModel, ConfigDict
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.objects import from_objects
-from trainyard.datasets.table import listed, nearest
+from trainyard.datasets.table import listed
 from trainyard.datasets.tabular import refuse_paths
-from trainyard.errors import DataError
+from trainyard.errors import DataError, InputError
+from trainyard.require import import_path
 
 
 class FunctionParams(BaseModel):
@@ -66,36 +65,12 @@ def find_function(name: str) -> Callable[..., Any]:
         DataError: there is none, or it is no plain Python function of the user's: classes, builtins and the standard
             library (`os:system`) are refused.
     """
-    module_name, _, attribute = name.partition(":")
-    if not module_name or not attribute.isidentifier():
-        raise DataError(f"data.type: {name!r} is no package.module:function")
-    if module_name.split(".")[0] in sys.stdlib_module_names:
-        raise DataError(
-            f"data.type: {name!r} is part of Python's standard library, which holds no datasets; name a function of yours"
-        )
-    function = getattr(_imported(module_name), attribute, None)
-    if function is None:
-        known = [key for key, value in vars(sys.modules[module_name]).items() if isinstance(value, FunctionType)]
-        raise DataError(f"data.type: module {module_name} has no function {attribute!r}; {nearest(attribute, known)}")
+    try:
+        function = import_path(name)
+    except InputError as error:
+        raise DataError(f"data.type: {error}") from error
     if not isinstance(function, FunctionType):
         raise DataError(
             f"data.type: {name!r} is no Python function but {type(function).__name__}; name a function that returns the splits"
         )
-    if function.__module__.split(".")[0] in sys.stdlib_module_names:
-        raise DataError(
-            f"data.type: {name!r} comes from Python's standard library ({function.__module__}); name a function of yours"
-        )
     return function
-
-
-def _imported(module: str) -> ModuleType:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise DataError(f"data.type: {module} needs {error.name}, which is not installed") from error
-        raise DataError(
-            f"data.type: there is no module {error.name!r}; it must be installed, or lie in the folder where trainyard is started"
-        ) from error
-    except Exception as error:
-        raise DataError(f"data.type: importing {module} failed: {type(error).__name__}: {error}") from error

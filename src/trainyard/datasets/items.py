@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from trainyard.config.schema import DataConfig
+from trainyard.config.schema import DataConfig, SplitConfig
 from trainyard.datasets.arrays import buffer_of
 from trainyard.datasets.base import DataBundle, Split
 from trainyard.datasets.table import kind_of, listed, tidy
@@ -147,6 +147,20 @@ def own_fingerprint(dataset: Any) -> str | None:
     own = getattr(dataset, "fingerprint", None)
     own = own() if callable(own) else own
     return own if isinstance(own, str) else None
+
+
+def refuse_division(config: SplitConfig) -> None:
+    """Map-style datasets are never divided, so whoever asks for it is told.
+
+    Raises:
+        DataError: a share is set (0 is not: there is no such split then), or `stratify` is on.
+    """
+    asked = [name for name in ("val", "test") if getattr(config, name) not in (0, getattr(SplitConfig(), name))]
+    asked += ["stratify"] if config.stratify else []
+    if asked:
+        raise DataError(
+            f"data.split.{asked[0]}: map-style datasets are not divided; leave it out, and give a dataset for each split"
+        )
 
 
 def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:

@@ -2,7 +2,7 @@
 
 A split may be a pair of arrays (X, y), a data frame with the target among its columns, or a map-style dataset.
 Data frames are prepared as files are. Arrays and datasets hold finished samples and are served as they are (floats as
-float32): `standardize`, `impute`, `encode`, `features` and `exclude` have no effect on them.
+float32): `standardize` and `encode` have no effect on them, and settings that need named columns are refused.
 """
 
 from __future__ import annotations
@@ -100,6 +100,13 @@ def _refuse_settings(config: DataConfig, form: Form) -> None:
             raise DataError(
                 f"data.{name} needs named columns; these {form} are finished samples. Leave it out, or give data frames"
             )
+    for name in ("group", "time"):
+        if getattr(config.split, name) is not None:
+            raise DataError(
+                f"data.split.{name} needs a named column; these {form} are finished samples. Leave it out, or give data frames"
+            )
+    if form == "items":
+        items.refuse_division(config.split)
 
 
 def _pair(part: tuple[Any, Any], name: SplitName) -> Pair:

@@ -49,10 +49,14 @@ class Snapshot(Protocol):
     """A copy of the state at one step, which training does not touch any more."""
 
     def write(self, folder: Path) -> list[FileRecord]:
-        """Writes and fsyncs the files into the (empty) folder, hashing them on the way; called from any thread, once.
+        """Writes and fsyncs the files into the (empty) folder, hashing them on the way; called from any thread, and again
+        into another folder where it failed.
 
         The weights go into `WEIGHTS_FILE`; tensors and their files are named as `Framework.state` names them.
         """
+
+    def release(self) -> None:
+        """The copy is not needed any more: its memory may serve the next one."""
 
 
 class Framework(Protocol):
@@ -73,7 +77,7 @@ class Framework(Protocol):
 
     @staticmethod
     def determinism(config: RunConfig) -> Determinism:
-        """How exactly such a run can be repeated; does not need the library."""
+        """How exactly such a run can be repeated; asked before anything is built, and the library may have to be asked, too."""
 
     def describe(self) -> Mapping[str, str]:
         """What of it belongs to the run's environment: the library's version, the device ..."""

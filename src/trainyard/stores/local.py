@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainyard.digest import fsync_folder, write_file
+from trainyard.digest import fsync_folder, make_folders, write_file
 from trainyard.errors import CheckpointError
 
 _STAGING = ".staging-"
@@ -53,12 +54,17 @@ class LocalStore:
 
     def delete(self, key: str) -> None:
         path = self._root / key
-        path.unlink(missing_ok=True)
-        if path.parent != self._root:
-            try:
-                path.parent.rmdir()  # succeeds for the folder's last object
-            except OSError:
-                return
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return
+        changed = path.parent
+        if changed != self._root:
+            with contextlib.suppress(OSError):
+                changed.rmdir()  # succeeds for the folder's last object
+                changed = changed.parent
+        with contextlib.suppress(FileNotFoundError):  # another thread has just taken the folder along
+            fsync_folder(changed)
 
     def folder(self, prefix: str) -> Path:
         return self._root / prefix
@@ -72,7 +78,5 @@ class LocalStore:
 
     def _target(self, key: str) -> Path:
         target = self._root / key
-        if not target.parent.is_dir():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            fsync_folder(target.parent.parent)
+        make_folders(target.parent)
         return target

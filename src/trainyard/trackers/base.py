@@ -1,6 +1,6 @@
 """The contract of trackers: outside places that the journal is forwarded to.
 
-A tracker lives in a process of its own (`trackers/feed.py`), which tails the journal: it is never called from the
+A tracker lives in a process of its own (`trackers/feed`), which tails the journal: it is never called from the
 training process, from one thread only, and may be slow, raise, or die without the training noticing. A call that
 raised is repeated with the same arguments after a pause, by the same object or by a new one in another process, so
 each call must leave nothing behind that would make its repetition wrong.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -60,8 +61,9 @@ class TorchFramework:
 
     @staticmethod
     def determinism(config: RunConfig) -> Determinism:
-        if config.training.device.startswith("mps"):
-            return Determinism("order", "Metal kernels give no promise about the order of their sums")
+        if config.training.determinism == "best" and _device(config.training.device).type == "cuda":
+            reason = "on CUDA, an operation without a deterministic kernel only warns; training.determinism: bitwise refuses it"
+            return Determinism("order", reason)
         return Determinism("bitwise", "deterministic algorithms, a pinned number of threads, random streams by step")
 
     def describe(self) -> Mapping[str, str]:
@@ -137,7 +139,10 @@ class TorchFramework:
         from trainyard.frameworks.torch.models import build_model
 
         job = self._job
-        model = job.model if job.model is not None else build_model(job.config.model.type, job.model_params, job.info)
+        # An object is copied, since training must not change an input: it is the initial weights of a repetition, too.
+        model: torch.nn.Module = copy.deepcopy(job.model)
+        if job.model is None:
+            model = build_model(job.config.model.type, job.model_params, job.info)
         model = model.to(self._device).train()
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise ModelError(f"model {job.config.model.type}: it has no parameters to train")
@@ -149,7 +154,10 @@ class TorchFramework:
         import torch
 
         info = self._job.info
-        sample = torch.zeros(1, *info.input_shape, device=self._device)
+        if self._job.order is None:
+            return  # no rows to try: the model has been tried when it was trained
+        batch = self._job.splits["train"].take(np.zeros(1, dtype=np.int64))
+        sample = torch.from_numpy(np.ascontiguousarray(batch.features)).to(self._device)
         try:
             with torch.no_grad():  # not inference_mode: what the model may cache here is used in training
                 outputs = model.eval()(sample)
@@ -190,6 +198,7 @@ def _translated(error: Exception, where: str) -> TrainingError:
 
 
 def _device(name: str) -> torch.device:
+    require("torch", "torch")
     import torch
 
     if name == "auto":

@@ -25,7 +25,6 @@ class Precision:
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The context of a forward pass."""
-        # Its cache would outlive an in-place update of the weights inside one context; we hold none across steps.
         return torch.autocast(self._device, dtype=self._dtype) if self._dtype else nullcontext()
 
     def state(self) -> dict[str, torch.Tensor]:

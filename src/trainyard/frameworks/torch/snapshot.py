@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -35,8 +36,16 @@ _DTYPES = {
 
 def named_buffer(name: str, tensor: torch.Tensor) -> NamedBuffer:
     """A tensor's bytes, on the host; a tensor that lies there already is not copied."""
+    if tensor.dtype not in _DTYPES:
+        raise ModelError(f"tensor {name!r} of the model is of {tensor.dtype}, which a checkpoint cannot hold")
     flat = tensor.detach().to("cpu").contiguous().reshape(-1)
     return NamedBuffer(name, _DTYPES[tensor.dtype], tuple(tensor.shape), memoryview(flat.view(torch.uint8).numpy().data))
+
+
+def _tensor(name: str, value: Any) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor):
+        raise ModelError(f"the model's state has {name!r}, a {type(value).__name__}: only tensors can be kept in a checkpoint")
+    return value
 
 
 class TrainingState:
@@ -51,7 +60,7 @@ class TrainingState:
 
     def files(self, *, weights_only: bool) -> dict[str, Tensors]:
         """The live tensors, by file and by name."""
-        weights = {name: tensor.detach() for name, tensor in self._model.state_dict().items()}
+        weights = {name: _tensor(name, value).detach() for name, value in self._model.state_dict().items()}
         if weights_only or self._optimizer is None:
             return {WEIGHTS_FILE: weights}
         state = {
@@ -112,10 +121,12 @@ class TorchSnapshot:
         self._spare = spare
 
     def write(self, folder: Path) -> list[FileRecord]:
-        try:
-            return [
-                write_tensors(folder / file, [named_buffer(name, tensor) for name, tensor in tensors.items()])
-                for file, tensors in self._files.items()
-            ]
-        finally:
+        return [
+            write_tensors(folder / file, [named_buffer(name, tensor) for name, tensor in tensors.items()])
+            for file, tensors in self._files.items()
+        ]
+
+    def release(self) -> None:
+        if self._files:
             self._spare.append(self._files)
+            self._files = {}

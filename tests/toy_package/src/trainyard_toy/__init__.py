@@ -111,6 +111,9 @@ class _Snapshot:
             for file, named in self._files.items()
         ]
 
+    def release(self) -> None:
+        """Nothing to give back."""
+
 
 def _buffer(name: str, array: Any) -> NamedBuffer:
     return NamedBuffer(name, "F64", array.shape, memoryview(array.reshape(-1).view(np.uint8)))

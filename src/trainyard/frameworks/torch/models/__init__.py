@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from trainyard.errors import ModelError
+from trainyard.errors import InputError, ModelError
 from trainyard.frameworks.torch.models.mlp import Mlp
 from trainyard.frameworks.torch.models.transformer import Transformer
 from trainyard.require import import_path
@@ -24,9 +24,9 @@ def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> to
     set: `in_features` (the number of features), `input_shape` (of one sample) and `out_features` (classes or values).
 
     Raises:
-        ModelError: the class is no `torch.nn.Module`, or its constructor refuses.
+        ModelError: the class cannot be imported, is no `torch.nn.Module`, or its constructor refuses.
     """
-    cls = _BUILT_IN.get(type_name) or import_path(type_name)
+    cls = _BUILT_IN.get(type_name) or _imported(type_name)
     if not (isinstance(cls, type) and issubclass(cls, torch.nn.Module)):
         raise ModelError(f"model {type_name}: not a subclass of torch.nn.Module")
     features = 1
@@ -34,9 +34,17 @@ def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> to
         features *= length
     known = {"in_features": features, "input_shape": info.input_shape, "out_features": info.outputs}
     accepted = inspect.signature(cls).parameters
-    arguments = {name: value for name, value in known.items() if name in accepted} | dict(params)
+    ours = {name: value for name, value in known.items() if name in accepted and name not in params}
     try:
-        return cls(**arguments)
+        return cls(**ours, **params)
     except Exception as error:
-        given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+        # The user's values are not shown: one may be a secret from the environment.
+        given = ", ".join([*(f"{name}={value!r}" for name, value in ours.items()), *(f"{name}=..." for name in params)])
         raise ModelError(f"model {type_name}: {cls.__name__}({given}) failed: {type(error).__name__}: {error}") from error
+
+
+def _imported(path: str) -> Any:
+    try:
+        return import_path(path)
+    except InputError as error:
+        raise ModelError(f"model.type: {error}") from error
