@@ -15,7 +15,7 @@ REQUIRED = ["click>=8", 'torch<3,>=2; extra == "torch"', "nowhere-to-be-had>=1; 
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """One extra of two libraries, of which one is not there; and no torch that has to be asked."""
     monkeypatch.setattr(metadata, "requires", lambda _: REQUIRED)
-    answer = subprocess.CompletedProcess([], 0, '{"cuda": ["H200, 139 GiB"], "mps": false, "threads": 2}\n', "")
+    answer = subprocess.CompletedProcess([], 0, '{"cuda": ["H200, 139 GiB"], "threads": 2}\n', "")
     monkeypatch.setattr(module.subprocess, "run", lambda *_, **__: answer)
 
 

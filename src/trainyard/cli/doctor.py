@@ -27,7 +27,6 @@ import json, torch
 cuda = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
 print(json.dumps({
     "cuda": [f"{found.name}, {found.total_memory / 2**30:.0f} GiB" for found in cuda],
-    "mps": torch.backends.mps.is_available(),
     "threads": torch.get_num_threads(),
 }))
 """
@@ -143,5 +142,3 @@ def _device_lines(devices: dict[str, Any]) -> Iterator[str]:
         return
     yield f"cpu, {devices['threads']} torch threads"
     yield from (f"cuda:{index}: {name}" for index, name in enumerate(devices["cuda"]))
-    if devices["mps"]:
-        yield "mps"

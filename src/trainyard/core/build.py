@@ -82,14 +82,17 @@ def framework_name(config: RunConfig, model: Any = None) -> str:
     """The framework that the model belongs to.
 
     Raises:
-        InputError: the model's import path leads to no class, or no framework knows it.
+        ModelError: the model's import path leads to no class, or no framework knows it.
     """
     if model is not None:
         return registry.framework_of_class(type(model))
     if config.model.framework:
         return config.model.framework
     if ":" in config.model.type:
-        cls = import_path(config.model.type)
+        try:
+            cls = import_path(config.model.type)
+        except InputError as error:
+            raise ModelError(f"model.type: {error}") from error
         if not isinstance(cls, type):
             raise ModelError(f"model {config.model.type}: {type(cls).__name__} given, a class is needed")
         return registry.framework_of_class(cls)

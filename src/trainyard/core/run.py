@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from trainyard.digest import write_atomically
+from trainyard.digest import fsync_folder, make_folders, write_atomically
 from trainyard.errors import CheckpointError, InputError, RunLockedError, RunNotFoundError
 
 Json = dict[str, Any]
@@ -56,7 +56,9 @@ class RunDir:
         run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         run = RunDir(runs_dir / experiment / run_id)
         try:
-            run.path.mkdir(parents=True)
+            make_folders(run.path.parent)
+            run.path.mkdir()
+            fsync_folder(run.path.parent)
             write_atomically(run.config_file, config.encode())
         except OSError as error:
             raise InputError(
