@@ -87,7 +87,8 @@ class Checkpoints:
             commit = Commit(name, step, self._attempt, self._write_files(name, snapshot, state))
             self._store.put_if_absent(f"{self._kind}/{name}/{_MANIFEST}", json.dumps(commit.to_json()).encode())
         except OSError as error:
-            raise CheckpointError(f"the checkpoint of step {step} cannot be written: {error}") from error
+            what = "best model" if self._kind == "best" else "checkpoint"
+            raise CheckpointError(f"the {what} of step {step} cannot be written: {error}") from error
         return commit
 
     def _write_files(self, name: str, snapshot: Snapshot, state: dict[str, Any] | None) -> list[FileRecord]:
