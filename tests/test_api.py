@@ -506,3 +506,28 @@ def test_the_package_is_light() -> None:
     assert "torch" not in done.stdout
     assert "sklearn" not in done.stdout
     assert importlib.import_module("trainyard").__all__
+
+
+def test_an_array_is_prepared_as_the_training_rows_were(tmp_path: Path) -> None:
+    from sklearn.datasets import load_iris
+
+    frame = load_iris(as_frame=True).data
+    predictor = trainyard.load(trainyard.train(SMALL, runs_dir=tmp_path))
+    assert predictor.predict(frame.to_numpy()).equals(predictor.predict(frame))
+    with pytest.raises(InputError, match="in this order"):
+        predictor.predict(frame.to_numpy()[:, :2])
+
+
+def test_values_given_as_objects_are_learned_in_units_of_their_spread(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(300, 3)).astype(np.float32)
+    y = (1e6 + 1e4 * x[:, 0]).astype(np.float32)
+    run = trainyard.train({"model": "mlp", "training": {"epochs": 30, "threads": 1}}, runs_dir=tmp_path, data=(x, y))
+    assert run.metrics["test_r2"] > 0.9
+
+
+def test_an_optimizer_that_refuses_its_options_is_wrong_input(tmp_path: Path) -> None:
+    config = {**SMALL, "training": {**SMALL["training"], "optimizer": {"type": "sgd", "nesterov": True}}}
+    with pytest.raises(InputError, match=r"training.optimizer: sgd refuses its options .*Nesterov momentum"):
+        trainyard.train(config, runs_dir=tmp_path)
+    assert trainyard.runs(tmp_path) == []

@@ -53,6 +53,10 @@ if TYPE_CHECKING:
     from trainyard.run import Run
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     # The verbs are imported when they are first used, so that `import trainyard` costs nothing.
     if name in __all__:

@@ -66,7 +66,7 @@ BROKEN = {
     "boolean for number": (
         GOOD + "training: {threads: true}\n",
         "3:21: training.threads",
-        "a whole number above 0, or null, got true",
+        "a whole number above 0 and of at most 1024, or null, got true",
     ),
     "list for mapping": (GOOD + "training: [epochs]\n", "3:11: training", "expected a mapping, got a list of 1"),
     "text for section": (GOOD + "evaluation: often\n", "3:13: evaluation", "expected a mapping, got 'often'"),

@@ -27,4 +27,6 @@ def init(file: Path, target: str, output: Path, force: bool, as_json: bool) -> N
             stream.write(text)
     except FileExistsError:
         raise InputError(f"{output} is there already: choose another name with -o, or replace it with --force") from None
+    except OSError as error:
+        raise InputError(f"{output} cannot be written: {error.strerror}; choose another place with -o") from error
     show({"config": str(output)}, [f"wrote {output}", f"next: trainyard train {shlex.quote(str(output))}"], as_json)

@@ -37,12 +37,13 @@ def evaluate(run: str, split: Any, data: str | None, runs_dir: str | None, as_js
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="A .csv or .parquet file.  [default: CSV to stdout]"
 )
+@click.option("--force", is_flag=True, help="Replace the output, if it is there.")
 @options.runs_dir
 @options.as_json
-def predict(run: str, file: str, output: Path | None, runs_dir: str | None, as_json: bool) -> None:
+def predict(run: str, file: str, output: Path | None, force: bool, runs_dir: str | None, as_json: bool) -> None:
     """Predict for the rows of a CSV or Parquet FILE."""
-    if output is not None and output.suffix not in (".csv", ".parquet"):
-        raise click.BadParameter(f"{output}: the name must end in .csv or .parquet", param_hint="-o")
+    if output is not None:
+        _refuse_output(output, force)
     frame = trainyard.predict(run, file, runs_dir=runs_dir)
     if output is None:
         show(frame.to_dict(orient="records") if as_json else None, [frame.to_csv(index=False).rstrip("\n")], as_json)
@@ -66,3 +67,13 @@ def report(run: str, runs_dir: str | None, as_json: bool) -> None:
     """Write a run's report.html anew."""
     path = trainyard.report(run, runs_dir=runs_dir)
     show({"report": str(path)}, [str(path)], as_json)
+
+
+def _refuse_output(output: Path, force: bool) -> None:
+    """Says before the work begins that its result has no place."""
+    if output.suffix not in (".csv", ".parquet"):
+        raise click.BadParameter(f"{output}: the name must end in .csv or .parquet", param_hint="-o")
+    if not output.absolute().parent.is_dir():
+        raise click.BadParameter(f"{output}: there is no folder {output.parent}", param_hint="-o")
+    if output.exists() and not force:
+        raise click.BadParameter(f"{output} is there already: choose another name, or replace it with --force", param_hint="-o")

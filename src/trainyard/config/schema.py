@@ -29,7 +29,7 @@ def record(default: Any, **constraints: Any) -> Any:
 class Section(BaseModel):
     """A part of the config: strict, frozen, and without unknown keys."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 class TypedSection(Section):
@@ -185,7 +185,7 @@ class TrainingConfig(Section):
     precision: Literal["fp32", "bf16", "fp16", "mixed"] = Field(default="fp32", description="mixed: fp16 on CUDA, bf16 on CPU")
     device: str = Field(default="auto", pattern=DEVICE, description="auto: CUDA where there is one, else CPU")
     threads: int | None = Field(
-        default=None, gt=0, description="CPU threads; default: what the machine gives, pinned at the first attempt"
+        default=None, gt=0, le=1024, description="CPU threads; default: what the machine gives, pinned at the first attempt"
     )
     determinism: Literal["best", "bitwise"] = Field(default="best", description="bitwise: refuse what cannot be exact")
 

@@ -57,11 +57,11 @@ class Predictor:
         """Class probabilities (rows, classes) float32, or values (rows,) / (rows, outputs) float32.
 
         Args:
-            rows: a data frame or a sequence of mappings with the columns of the training data, or an array of
-                features (rows, ...) where the data set brought finished samples.
+            rows: a data frame or a sequence of mappings with the columns of the training data; an array with just these
+                columns, in their order; or features (rows, ...) where the data set brought finished samples.
         """
-        if self._preparation is not None and not isinstance(rows, np.ndarray):
-            features = self._preparation.features(rows)
+        if self._preparation is not None:
+            features = self._preparation.features(self._named(rows) if isinstance(rows, np.ndarray) else rows)
         else:
             features = np.asarray(rows)
             if features.dtype.kind == "f":
@@ -77,6 +77,17 @@ class Predictor:
         unknown = Arrays(features, np.zeros(shape, dtype=dtype))
         parts = [part.outputs for part in self._framework.predict(unknown)]
         return np.concatenate(parts) if parts else np.empty((0, self.info.outputs), dtype=np.float32)
+
+    def _named(self, rows: Array) -> Any:
+        """An array's columns under the names of the training data's, so that they are prepared as those were."""
+        import pandas as pd
+
+        assert self._preparation is not None
+        names = [column.name for column in self._preparation.columns]
+        if rows.ndim != 2 or rows.shape[1] != len(names):
+            shape = tuple(rows.shape)
+            raise InputError(f"an array of shape {shape} was given; the columns {', '.join(names)} are needed, in this order")
+        return pd.DataFrame(rows, columns=names)
 
     def predict(self, rows: Any) -> Any:
         """The predictions as a data frame, one row for each row given.

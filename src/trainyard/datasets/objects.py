@@ -148,8 +148,9 @@ def from_arrays(pairs: Mapping[SplitName, Pair], config: DataConfig) -> DataBund
     splits |= {name: Arrays(pairs[name][0], targets[name]) for name in pairs if name != "train"}
     _refuse_shapes(splits)
     outputs = len(labels) if labels else (targets["train"].shape[1] if several else 1)
+    info = DataInfo(task, splits["train"].features.shape[1:], outputs, labels, target=config.target)
     return DataBundle(
-        info=DataInfo(task, splits["train"].features.shape[1:], outputs, labels, target=config.target),
+        info=tabular.scaled(info, splits["train"].targets) if config.standardize and not several else info,
         splits={name: splits[name] for name in SPLITS if name in splits},
         rows=rows if len(pairs) == 1 else {},
         warnings=warnings + checks.repeated_rows(splits, sources=pairs),

@@ -38,12 +38,17 @@ class Draft:
     params: dict[str, Any] = field(default_factory=dict)
 
 
+_READ = (".csv", ".tsv", ".txt", ".parquet", ".pq")
+
+
 def draft_config(path: Path | str, target: str) -> str:
     """A commented config that trains the built-in `mlp` on a CSV or Parquet file, as it stands.
 
     Raises:
         DataError: the file cannot be read or trained on, or has no such target; names the nearest column.
     """
+    if Path(path).suffix.lower() not in _READ:
+        raise DataError(f"{path}: only CSV ({', '.join(_READ[:3])}) and Parquet (.parquet) files are looked at; convert it first")
     params = {} if Path(path).suffix.lower() in (".parquet", ".pq") else _csv_params(str(path))
     table = read_table(path, params)
     if not len(table):

@@ -141,8 +141,13 @@ def _unused_shares(tables: Collection[SplitName], config: DataConfig) -> list[st
 def _info(feature_names: list[str], target: Target, to_standardize: Array | None) -> DataInfo:
     outputs = 1 if target.classes is None else len(target.classes)
     info = DataInfo(target.task, (len(feature_names),), outputs, target.classes, feature_names, target.name)
-    if target.task == "classification" or to_standardize is None:
+    return info if to_standardize is None else scaled(info, to_standardize)
+
+
+def scaled(info: DataInfo, values: Array) -> DataInfo:
+    """With the mean and the scale of the training split's values, where there is something to scale."""
+    if info.task == "classification":
         return info
-    mean, scale = mean_and_scale(to_standardize)
+    mean, scale = mean_and_scale(values)
     usable = np.isfinite([mean, scale]).all() and scale > 0
     return replace(info, target_mean=mean, target_scale=scale) if usable else info

@@ -12,6 +12,7 @@ import torch
 from torch.optim.adam import adam
 
 from trainyard.config.schema import TrainingConfig
+from trainyard.errors import ModelError
 
 _CLASSES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
@@ -38,7 +39,11 @@ def build_optimizer(
     if name in _FUSED and device.type in ("cpu", "cuda"):
         options["fused"] = True
     _spare_the_compiler()
-    return _CLASSES[name](parameters, lr=config.learning_rate, weight_decay=config.weight_decay, **options)
+    try:
+        return _CLASSES[name](parameters, lr=config.learning_rate, weight_decay=config.weight_decay, **options)
+    except (ValueError, RuntimeError) as error:
+        given = ", ".join(f"{key}={value}" for key, value in config.optimizer.params.items())
+        raise ModelError(f"training.optimizer: {name} refuses its options ({given}): {error}") from error
 
 
 def update_of(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
