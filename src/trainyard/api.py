@@ -325,7 +325,7 @@ def _unfinished(resolved: Resolved, runs_dir: Path) -> RunDir | None:
     wanted, experiment = resolved.computation_hash(), resolved.config.experiment.name
     for run in all_runs(runs_dir):
         try:
-            if run.experiment == experiment and run.status() in UNFINISHED and not run.is_owned() and _computation(run) == wanted:
+            if run.experiment == experiment and run.status() in UNFINISHED and _computation(run) == wanted:
                 return run
         except TrainyardError as error:  # what is left of another run is none of this one's business
             log.warning("run %s is passed over: %s", run.id, error)

@@ -31,7 +31,7 @@ from trainyard.digest import fsync_folder, make_folders, write_atomically
 from trainyard.errors import CheckpointError, InputError, RunLockedError, RunNotFoundError
 
 Json = dict[str, Any]
-UNFINISHED = ("created", "running", "crashed", "preempted", "interrupted", "failed")
+UNFINISHED = ("created", "crashed", "preempted", "interrupted", "failed")
 
 
 def default_runs_dir() -> Path:
