@@ -10,7 +10,7 @@ quickstart: .venv/quickstart
 	@$(BIN)/python examples/quickstart.py
 
 test: .venv/dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadscope
 
 lint: .venv/dev
 	$(BIN)/ruff check .

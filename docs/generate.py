@@ -5,10 +5,8 @@ Only what Trainyard itself brings is described, whatever adapters of other packa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-
-from pydantic import BaseModel
 
 from trainyard.config.reference import reference
 from trainyard.core import registry
@@ -23,11 +21,6 @@ class BuiltIn(Catalog):
     def names(self, kind: str, framework: str | None = None) -> Sequence[str]:
         found = super().names(kind, framework)
         return [name for name in found if _is_ours(kind, name)] if kind in ("framework", "tracker") else found
-
-    def _offered(self, kind: str, framework: str | None) -> Mapping[str, type[BaseModel]] | Iterable[str]:
-        frameworks = [framework] if framework else self.names("framework")
-        offered = [super(BuiltIn, self)._offered(kind, name) for name in frameworks]
-        return {name: one[name] if isinstance(one, Mapping) else BaseModel for one in offered for name in one}
 
 
 def _is_ours(kind: str, name: str) -> bool:

@@ -1,6 +1,11 @@
 """Fast tests run first, so that a mistake is seen at once."""
 
+import os
+
 import pytest
+
+# Tests run side by side: threads that wait for each other must not keep the processors from those that work.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

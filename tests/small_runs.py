@@ -44,8 +44,8 @@ def every_save_on_disk() -> Iterator[None]:
     """Has the loop wait for each save: such short runs are faster than the disk, and most saves would be coalesced."""
     save = Saver.save
 
-    def save_and_wait(saver: Saver, *args: Any) -> None:
-        save(saver, *args)
+    def save_and_wait(saver: Saver, *args: Any, **how: Any) -> None:
+        save(saver, *args, **how)
         saver.drain()
 
     with pytest.MonkeyPatch.context() as patch:

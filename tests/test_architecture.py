@@ -19,8 +19,8 @@ FACE = "the package itself"
 LAYERS = [
     ["cli", "__main__", FACE],
     ["testing"],
-    ["api"],
-    ["run", "comparison"],
+    ["api", "integrations"],
+    ["run", "comparison", "studies"],
     ["core.attempt", "core.reproduce", "core.predictor", "core.outcome", "core.manifest"],
     ["core.build", "core.catalog"],
     ["frameworks", "datasets", "trackers", "stores", "callbacks", "evaluation", "reports"],

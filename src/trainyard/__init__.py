@@ -15,10 +15,14 @@ __version__ = "0.1.0"
 __all__ = [
     "Run",
     "__version__",
+    "benchmark",
     "check",
     "clean",
     "compare",
+    "cross_validate",
     "evaluate",
+    "explain",
+    "export",
     "get",
     "init",
     "load",
@@ -34,10 +38,14 @@ __all__ = [
 
 if TYPE_CHECKING:
     from trainyard.api import (
+        benchmark,
         check,
         clean,
         compare,
+        cross_validate,
         evaluate,
+        explain,
+        export,
         get,
         init,
         load,

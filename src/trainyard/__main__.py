@@ -1,7 +1,5 @@
 """`python -m trainyard` is the command `trainyard`."""
 
-import sys
+from trainyard.cli.main import command
 
-from trainyard.cli.main import main
-
-sys.exit(main())
+command()

@@ -16,6 +16,7 @@ from trainyard.config import load as load_resolved
 from trainyard.core.catalog import Catalog
 from trainyard.core.run import UNFINISHED, RunDir, all_runs, default_runs_dir, find_run
 from trainyard.errors import CheckpointError, ConfigError, InputError, Problem, RunLockedError, TrainyardError
+from trainyard.integrations.owner import refuse_guest
 from trainyard.redact import redacted_value
 from trainyard.run import Run
 
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from trainyard.comparison import Comparison
     from trainyard.core.predictor import Predictor
     from trainyard.core.reproduce import Reproduction
+    from trainyard.datasets.base import DataBundle
+    from trainyard.studies.benchmark import Benchmark
+    from trainyard.studies.cross_validation import CrossValidation
+    from trainyard.studies.study import Given, Watch
     from trainyard.types import Metrics, SplitName
 
 log = logging.getLogger("trainyard")
@@ -114,6 +119,7 @@ def resume(
     from trainyard.core.attempt import Request, run_attempt
 
     found = _find(run, runs_dir)
+    refuse_guest(found, "resume")
     if found.status() == "completed":
         log.info("run %s is completed: there is nothing left to do", found.id)
         return Run(found)
@@ -145,6 +151,7 @@ def reproduce(
     from trainyard.core.signals import Stopped
 
     original = _find(run, runs_dir)
+    refuse_guest(original, "reproduce")
     if original.read("result.json").get("status") != "completed":
         raise InputError(f"run {original.id} is {original.status()}: only a completed run can be reproduced; resume it first")
     with _working_in(_working_directory(original)):
@@ -174,6 +181,7 @@ def load(run: RunName = "last", *, runs_dir: Path | str | None = None, model: An
     from trainyard.core.predictor import Predictor
 
     found = _find(run, runs_dir)
+    refuse_guest(found, "load")
     _need_objects(found, "load", model=model)
     with _working_in(Path.cwd(), _own_code(found)):
         return Predictor(found, model)
@@ -203,6 +211,7 @@ def evaluate(
         InputError: the run has no weights or no such split, an object is missing, or the data are not the run's own.
     """
     found = _find(run, runs_dir)
+    refuse_guest(found, "evaluate")
     is_file = isinstance(data, Path | str)
     _need_objects(found, "evaluate", model=model, data=data)
     predictor = load(Run(found), model=model)
@@ -217,6 +226,40 @@ def predict(run: RunName, data: Path | str, *, runs_dir: Path | str | None = Non
     """The predictions for the rows of a CSV or Parquet file, as a data frame; `model` and imported code as in `load`."""
     predictor = load(run, runs_dir=runs_dir, model=model)
     return predictor.predict(predictor.read(Path(data)))
+
+
+def export(
+    run: RunName, path: Path | str, form: str | None = None, *, runs_dir: Path | str | None = None, model: Any = None
+) -> Path:
+    """Writes a run's model as a file or folder of its library's own (`model.ubj`, `model.skops`, a SavedModel ...).
+
+    Args:
+        run: a run, a path, an id, a unique prefix, or `last`.
+        path: what to make; one that is there is replaced.
+        form: one of the framework's formats; default: the one that the path ends with, else its usual one.
+        runs_dir: where the runs are.
+        model: such an object as `train` was given, where it was given one; imported code as in `load`.
+    """
+    return load(run, runs_dir=runs_dir, model=model).export(Path(path), form)
+
+
+def explain(run: RunName, *, data: Any = None, runs_dir: Path | str | None = None, model: Any = None) -> dict[str, Any]:
+    """What a run's model looks at: importance, permutation importance, SHAP values and partial dependence.
+
+    They are written into the run's directory, and its report is made anew. `data` and `model` are what `train` was given as
+    objects, if it was; paths and imported code are as in `evaluate`.
+
+    Raises:
+        InputError: the run has no weights, an object is missing, or the data are not the run's own.
+    """
+    found = _find(run, runs_dir)
+    _need_objects(found, "explain", model=model, data=data)
+    predictor = load(Run(found), model=model)
+    bundle = _given_bundle(found, predictor, data) if data is not None else None
+    with _working_in(_working_directory(found), _own_code(found)):
+        explanation = predictor.explain(bundle)
+    report(Run(found))
+    return explanation
 
 
 def report(run: RunName, *, runs_dir: Path | str | None = None) -> Path:
@@ -241,7 +284,8 @@ def compare(first: RunName, second: RunName, *, runs_dir: Path | str | None = No
     """Two runs side by side: in what config and inputs they differ, and what came of it."""
     from trainyard.comparison import compare as compare_runs
 
-    return compare_runs(get(first, runs_dir=runs_dir), get(second, runs_dir=runs_dir))
+    with _working_in(Path.cwd()):
+        return compare_runs(get(first, runs_dir=runs_dir), get(second, runs_dir=runs_dir))
 
 
 def init(file: Path | str, target: str) -> str:
@@ -314,6 +358,96 @@ def sync(run: RunName, *, runs_dir: Path | str | None = None) -> Any:
     return sync_trackers(_find(run, runs_dir).path, timeout=None)
 
 
+def cross_validate(
+    config: Config,
+    overrides: Overrides = (),
+    *,
+    folds: int | None = None,
+    runs_dir: Path | str | None = None,
+    resume: bool = False,
+    data: Any = None,
+    callbacks: Sequence[Callback] = (),
+    watch: Watch | None = None,
+) -> CrossValidation:
+    """Trains a run for each fold of the rows, and tests it on that fold; gives mean and spread, and each row's prediction.
+
+    Folds are stratified for classes (`data.split.stratify`), keep groups together (`data.split.group`), or follow each other
+    in time (`data.split.time`: each run learns from older rows only). `data.split.val` of the other rows validate. Rows of
+    `val_path` and `test_path` are left out.
+
+    Args:
+        config: a YAML file, or its content as a mapping.
+        overrides: `key.path=value` texts, or a mapping from dotted keys.
+        folds: how many; default: `data.split.folds` of the config, or 5.
+        runs_dir: where run directories, and the study's folder beside them, are made.
+        resume: go on with the newest unfinished cross-validation of the same config and data: runs that are done are kept.
+        data: all rows as one pair (X, y) or one data frame, instead of `data`.
+        callbacks: told of what happens in each run.
+        watch: called with a mapping (`fold`, `run_id`, `status`, test metrics) when a run ended.
+
+    Returns:
+        The study; its `status` says whether a signal ended it.
+
+    Raises:
+        InputError: config or data are wrong, or cannot be cut into so many folds.
+        TrainingError: the training of a fold failed; `resume` goes on from there.
+    """
+    from trainyard.studies.cross_validation import cross_validate as run_study
+
+    with _working_in(Path.cwd()):
+        return run_study(config, overrides, _given(runs_dir, resume, data, callbacks, watch), folds)
+
+
+def benchmark(
+    config: Config,
+    overrides: Overrides = (),
+    *,
+    models: Sequence[str],
+    params: Mapping[str, Mapping[str, Any]] | None = None,
+    folds: int | None = None,
+    metric: str | None = None,
+    runs_dir: Path | str | None = None,
+    resume: bool = False,
+    data: Any = None,
+    callbacks: Sequence[Callback] = (),
+    watch: Watch | None = None,
+) -> Benchmark:
+    """Trains several models on the same rows, and ranks them: metric, significance, time, size and latency.
+
+    Args:
+        config: a YAML file, or its content as a mapping; its model section holds for the model of its own type.
+        overrides: `key.path=value` texts, or a mapping from dotted keys.
+        models: the values of `model.type` to compare.
+        params: options by model: `{"mlp": {"hidden": [64]}}`.
+        folds: cross-validate each in so many folds; None: train each once, on the splits of the config.
+        metric: what to rank by: `f1`, `test_f1` or `val_f1`; default: the first one that the config computes, on the test split.
+        runs_dir: where run directories, and the study's folder beside them, are made.
+        resume: go on with the newest unfinished benchmark of the same; runs that are done are kept, failed ones tried again.
+        data: the data as objects, as `train` takes them; with `folds`, one pair (X, y) or one data frame.
+        callbacks: told of what happens in each run.
+        watch: called with a mapping (`model`, `fold`, `run_id`, `status`, test metrics or `error`) when a run ended.
+
+    Returns:
+        The study; `failed` names the models that could not be trained. A model that fails does not stop the others.
+
+    Raises:
+        InputError: config, models or data are wrong; nothing was trained.
+    """
+    from trainyard.studies.benchmark import Contest
+    from trainyard.studies.benchmark import benchmark as run_study
+
+    contest = Contest(models, params or {}, folds, metric)
+    with _working_in(Path.cwd()):
+        return run_study(config, overrides, _given(runs_dir, resume, data, callbacks, watch), contest)
+
+
+def _given(runs_dir: Path | str | None, resume: bool, data: Any, callbacks: Sequence[Callback], watch: Watch | None) -> Given:
+    """What stands beside the config of a study."""
+    from trainyard.studies.study import Given, unwatched
+
+    return Given(Path(runs_dir) if runs_dir else default_runs_dir(), resume, data, callbacks, watch or unwatched)
+
+
 def _find(run: RunName, runs_dir: Path | str | None) -> RunDir:
     if isinstance(run, Run):
         return RunDir(run.path)
@@ -384,13 +518,16 @@ def _objects(resolved: Resolved, model: Any, data: Any, callbacks: Sequence[Call
 
 
 def _with_model(config: Config, overrides: Overrides, model: Any) -> tuple[Config, Overrides]:
-    """Puts the object's class where the config names the model."""
-    name = _class_name(type(model))
+    """Puts the object's class, and its framework, where the config names the model."""
+    from trainyard.core.registry import framework_of_class
+
+    named = {"type": _class_name(type(model)), "framework": framework_of_class(type(model))}
     if isinstance(config, Mapping):
-        return {**config, "model": {"type": name}}, overrides
+        return {**config, "model": named}, overrides
+    settings = {f"model.{key}": value for key, value in named.items()}
     if isinstance(overrides, Mapping):
-        return config, {**overrides, "model.type": name}
-    return config, [*overrides, f"model.type={name}"]
+        return config, {**overrides, **settings}
+    return config, [*overrides, *(f"{key}={value}" for key, value in settings.items())]
 
 
 def _class_name(cls: type) -> str:
@@ -427,14 +564,10 @@ def _warn_of_unused(given: Resolved, own: Resolved, run: RunDir) -> None:
 def _evaluate_given(run: RunDir, predictor: Predictor, split: SplitName, data: Any, model: Any) -> Metrics:
     """The metrics on a split of the data objects that the run was given."""
     from trainyard.core.build import build_framework, wanted_metrics, weights_file
-    from trainyard.core.inputs import data_inputs
     from trainyard.datasets.base import DataBundle
-    from trainyard.datasets.objects import from_objects
     from trainyard.evaluation.metrics import evaluate as compute
 
-    manifest, bundle = run.read("manifest.json"), from_objects(data, predictor.config.data)
-    if data_inputs(bundle)["hash"] != manifest["data"]["hash"]:
-        raise InputError(f"the data are not those that run {run.id} was made with: pass what `train` was given")
+    manifest, bundle = run.read("manifest.json"), _given_bundle(run, predictor, data)
     if split not in bundle.splits:
         raise InputError(f"run {run.id} has no {split} split; it has {', '.join(bundle.splits)}")
     own = DataBundle(predictor.info, bundle.splits)
@@ -442,6 +575,21 @@ def _evaluate_given(run: RunDir, predictor: Predictor, split: SplitName, data: A
     framework.restore(weights_file(run).parent, weights_only=True)
     wanted = wanted_metrics(predictor.config, predictor.info)
     return compute(framework.predict(bundle.splits[split]), wanted, predictor.info, split).metrics
+
+
+def _given_bundle(run: RunDir, predictor: Predictor, data: Any) -> DataBundle:
+    """The data objects that the run was given, prepared as they were.
+
+    Raises:
+        InputError: they are others.
+    """
+    from trainyard.core.inputs import data_inputs
+    from trainyard.datasets.objects import from_objects
+
+    bundle = from_objects(data, predictor.config.data)
+    if data_inputs(bundle)["hash"] != run.read("manifest.json")["data"]["hash"]:
+        raise InputError(f"the data are not those that run {run.id} was made with: pass what `train` was given")
+    return bundle
 
 
 def _log_notes(resolved: Resolved) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from trainyard.config import load
 from trainyard.core.inputs import Difference, differences
 from trainyard.core.journal import number
-from trainyard.redact import redacted_value
+from trainyard.core.run import RunDir
+from trainyard.evaluation.significance import Significance, same_rows
+from trainyard.redact import redacted, redacted_value
 from trainyard.run import Run
 
 _RESULTS = ("steps", "epochs", "train_seconds", "samples_per_second")
@@ -31,7 +35,8 @@ class Comparison:
 
     `config`: all config values, also those that change no bits; `inputs`: data, code, environment and weights (None
     where a run ended before they were recorded); `numbers`: the metrics, steps and speed of both; `digests`: of the
-    final weights, None before the end.
+    final weights, None before the end; `tests`: whether the models differ on the test rows, where both were tested on the
+    same ones, by each metric that both computed; else `untested` says why there is none.
     """
 
     runs: tuple[str, str]
@@ -39,17 +44,23 @@ class Comparison:
     inputs: Sequence[Difference] | None
     numbers: Sequence[NumberPair]
     digests: tuple[str | None, str | None]
+    tests: Sequence[Significance] = ()
+    untested: str | None = None
 
     @property
     def same_digest(self) -> bool:
         return self.digests[0] is not None and self.digests[0] == self.digests[1]
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"same_digest": self.same_digest}
+        tests = [test.to_json() for test in self.tests]
+        return asdict(self) | {"same_digest": self.same_digest, "tests": tests}
 
 
 def compare(first: Run, second: Run) -> Comparison:
     """Compares two runs, finished or not.
+
+    Where both were tested on the same rows, their models predict these rows again, for a significance test. That nothing of it
+    can be done (weights are missing, a framework is not installed ...) is no error.
 
     Raises:
         ConfigError: a run's config cannot be read any more.
@@ -63,7 +74,43 @@ def compare(first: Run, second: Run) -> Comparison:
         inputs,
         list(_numbers(first, second)),
         (first.digest, second.digest),
+        *_tested(first, second),
     )
+
+
+def _tested(first: Run, second: Run) -> tuple[Sequence[Significance], str | None]:
+    """The tests, or why there is none."""
+    from trainyard.studies.predictions import other_rows
+
+    if first.digest is not None and first.digest == second.digest:
+        return (), "the models are the same"
+    if (why := other_rows(first.manifest, second.manifest)) is not None:
+        return (), why
+    for run in (first, second):
+        if objects := run.manifest.get("objects"):
+            return (), f"run {run.id} was given {' and '.join(objects)} as objects, which no file holds"
+    try:
+        return _tests(first, second), None
+    except Exception as error:  # foreign code loads models; whatever it says, the rest of the comparison stands
+        return (), redacted(f"{type(error).__name__}: {error}")
+
+
+def _tests(first: Run, second: Run) -> list[Significance]:
+    from trainyard.studies.predictions import predicted
+
+    found = []
+    for run in (first, second):
+        with contextlib.chdir(_working_directory(run)):
+            found.append(predicted(RunDir(run.path)))
+    metrics = [name for name in found[0].result.metrics if name in found[1].result.metrics and name != "test_loss"]
+    one, other = (part.scores for part in found)
+    return [same_rows(metric, one, other) for metric in metrics]
+
+
+def _working_directory(run: Run) -> Path:
+    """Where the run was started: what its config names by relative paths lies there."""
+    recorded = Path(run.manifest.get("working_directory", "."))
+    return recorded if recorded.is_dir() else Path.cwd()
 
 
 def _config(first: Run, second: Run) -> Iterator[Difference]:

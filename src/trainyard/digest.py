@@ -22,10 +22,26 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainyard.types import NamedBuffer
+import numpy as np
+
+from trainyard.types import Array, NamedBuffer
 
 CHUNK_BYTES = 16 << 20
 _THREADS = min(4, os.cpu_count() or 1)
+_DTYPES = {  # NumPy's names, and those of the safetensors format
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
 _ITEM_BYTES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2}
 
 
@@ -88,6 +104,12 @@ def sha256_file(path: Path) -> str:
 def digest(tensors: Iterable[TensorRecord]) -> str:
     """The digest over some tensors: equal if and only if names, dtypes, shapes and all bytes are equal."""
     return sha256_json(sorted(list(tensor) for tensor in tensors))
+
+
+def array_buffer(name: str, array: Array) -> NamedBuffer:
+    """An array's bytes under a name, not copied if they lie in one piece. A dtype that no file can hold keeps NumPy's name."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return NamedBuffer(name, _DTYPES.get(array.dtype.name, array.dtype.name), array.shape, flat.view(np.uint8).data)
 
 
 def tensor_records(buffers: Iterable[NamedBuffer]) -> list[TensorRecord]:

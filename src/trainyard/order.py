@@ -18,7 +18,7 @@ from trainyard.types import Ids
 SEMANTICS = 1
 
 # What a stream is for; part of its key, so that no two uses share random numbers.
-INIT, STEP, EPOCH, SPLIT, PREDICT = range(5)
+INIT, STEP, EPOCH, SPLIT, PREDICT, EXPLAIN = range(6)
 
 IN_MEMORY_ROWS = 10_000_000  # up to here an epoch's order is sorted in memory (80 MB), beyond it is computed blockwise
 _BLOCK_ROWS = 1 << 16

@@ -83,7 +83,8 @@ class DataInfo:
     `input_shape` is the shape of one sample's features, `classes` the class labels in index order (None for
     regression), `outputs` the number of classes or of regression targets. `target_mean` and `target_scale` (the standard
     deviation) are those of the training split's values, for frameworks that learn better from (value - mean) / scale;
-    predictions and targets are in the data's own unit always.
+    predictions and targets are in the data's own unit always. `categories` has, for each feature, the number of categories that
+    its values are codes of (0 .. n-1, NaN for a missing or unknown one), and 0 for a number; it is empty where all are numbers.
     """
 
     task: Task
@@ -94,6 +95,7 @@ class DataInfo:
     target: str = "target"
     target_mean: float = 0.0
     target_scale: float = 1.0
+    categories: Sequence[int] = field(default=())
 
     def to_json(self) -> dict[str, Any]:
         """The same as JSON; class labels that JSON has no value for become strings."""
@@ -108,6 +110,7 @@ class DataInfo:
             "target": self.target,
             "target_mean": self.target_mean,
             "target_scale": self.target_scale,
+            "categories": list(self.categories),
         }
 
     @staticmethod

@@ -1,9 +1,12 @@
 """Stand-ins for the installed adapters: one framework, two models, a few of everything else."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from trainyard.config.schema import TrainingConfig
 
 
 class Params(BaseModel):
@@ -65,6 +68,12 @@ class FakeAdapters:
 
     def params(self, kind: str, name: str, framework: str | None = None) -> type[BaseModel] | None:
         return KNOWN[kind].get(name)
+
+    def defaults(self, framework: str, model: str) -> dict[str, Any]:
+        return {}
+
+    def training_keys(self, framework: str, model: str, params: Mapping[str, Any]) -> Collection[str]:
+        return TrainingConfig.model_fields
 
     def framework_of(self, model_type: str) -> str | None:
         return "torch" if model_type in KNOWN["model"] else None

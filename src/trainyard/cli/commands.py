@@ -13,8 +13,12 @@ _MODULES = {
     "train": "train",
     "resume": "train",
     "reproduce": "train",
+    "cross-validate": "studies",
+    "benchmark": "studies",
     "evaluate": "models",
     "predict": "models",
+    "explain": "models",
+    "export": "models",
     "report": "models",
     "runs": "runs",
     "config": "config",
@@ -29,7 +33,7 @@ class _LateGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in _MODULES:
             return None
-        command: click.Command = getattr(import_module(f"trainyard.cli.{_MODULES[cmd_name]}"), cmd_name)
+        command: click.Command = getattr(import_module(f"trainyard.cli.{_MODULES[cmd_name]}"), cmd_name.replace("-", "_"))
         return command
 
 

@@ -63,6 +63,36 @@ def predict(run: str, file: str, output: Path | None, force: bool, runs_dir: str
 @options.run_argument
 @options.runs_dir
 @options.as_json
+def explain(run: str, runs_dir: str | None, as_json: bool) -> None:
+    """Tell what a run's model looks at, and put it into its report: importance, SHAP values, partial dependence."""
+    from trainyard.reports.explanations import ranking
+
+    found = trainyard.explain(run, runs_dir=runs_dir)
+    path = trainyard.get(run, runs_dir=runs_dir).path / "report.html"
+    rows = ranking(found)
+    lines = table(rows, ("column", "permutation", "mean |SHAP|")) if rows else []
+    show(found, [*lines, *found["notes"], f"report: {path}"], as_json)
+
+
+@click.command()
+@options.run_argument
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--format", "form", help="ubj, txt, skops ...  [default: what PATH ends with, else the framework's usual one]")
+@click.option("--force", is_flag=True, help="Replace what is at PATH.")
+@options.runs_dir
+@options.as_json
+def export(run: str, path: Path, form: str | None, force: bool, runs_dir: str | None, as_json: bool) -> None:
+    """Write a run's model to PATH as its library itself writes one, to be used without Trainyard."""
+    if path.exists() and not force:
+        raise click.BadParameter(f"{path} is there already: choose another name, or replace it with --force", param_hint="PATH")
+    made = trainyard.export(run, path, form, runs_dir=runs_dir)
+    show({"path": str(made)}, [str(made)], as_json)
+
+
+@click.command()
+@options.run_argument
+@options.runs_dir
+@options.as_json
 def report(run: str, runs_dir: str | None, as_json: bool) -> None:
     """Write a run's report.html anew."""
     path = trainyard.report(run, runs_dir=runs_dir)

@@ -15,6 +15,7 @@ from trainyard.errors import CheckpointError
 
 if TYPE_CHECKING:
     from trainyard.comparison import Comparison
+    from trainyard.evaluation.significance import Significance
     from trainyard.run import Run
 
 _STATUSES = ("created", "crashed", "failed", "preempted", "interrupted", "completed")
@@ -81,7 +82,11 @@ def _inputs(manifest: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 @options.runs_dir
 @options.as_json
 def compare(first: str, second: str, runs_dir: str | None, as_json: bool) -> None:
-    """Show in what two runs differ: config, other inputs, metrics, digests."""
+    """Show in what two runs differ: config, other inputs, metrics, digests.
+
+    Where both were tested on the same rows, their models predict them again, and a test says whether chance explains the
+    difference.
+    """
     found = trainyard.compare(first, second, runs_dir=runs_dir)
     show(found.to_json(), _compared(found), as_json)
 
@@ -94,9 +99,16 @@ def _compared(found: Comparison) -> Iterator[str]:
     yield from _section("other inputs", inputs, ("input", *found.runs), unknown if found.inputs is None else "no differences")
     numbers = [(item.name, item.first, item.second, item.delta) for item in found.numbers]
     yield from _section("results", numbers, ("", *found.runs, "delta"), "none yet")
+    tests = [(test.metric, test.effect, _interval(test), test.p_value, test.test, test.pairs) for test in found.tests]
+    head = ("metric", "difference", "95% interval", "p-value", "test", "rows")
+    yield from _section("significance, on the same test rows", tests, head, f"no test: {found.untested or 'no metrics'}")
     missing = None in found.digests
     yield f"digests: {'not there yet' if missing else 'the same' if found.same_digest else 'different'}"
     yield from (f"  {line}" for line in table(zip(found.runs, found.digests, strict=True)))
+
+
+def _interval(test: Significance) -> str:
+    return f"{test.low:.4g} to {test.high:.4g}"
 
 
 def _section(name: str, rows: Sequence[Sequence[Any]], head: Sequence[str], empty: str) -> Iterator[str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel
 
@@ -21,6 +21,12 @@ class Adapters(Protocol):
 
         The class must forbid extra keys. It is validated strictly, from JSON, so a list is fine for a tuple.
         """
+
+    def defaults(self, framework: str, model: str) -> Mapping[str, Any]:
+        """The defaults of a framework's model, by dotted key of the config."""
+
+    def training_keys(self, framework: str, model: str, params: Mapping[str, Any]) -> Collection[str]:
+        """The keys of `training` that have an effect on a model with these options."""
 
     def framework_of(self, model_type: str) -> str | None:
         """The framework that answers to the short model name, or None."""

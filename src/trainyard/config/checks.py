@@ -11,18 +11,21 @@ from pathlib import PurePath
 from trainyard.config.schema import DEFAULT_TEST_SHARE, SplitConfig, TrainingConfig
 from trainyard.config.tree import Node, Problems, Source, find, given, mapping, put
 
-FILE_TYPES = {".csv": "csv", ".parquet": "parquet", ".npz": "npz"}
+FILE_TYPES = {".csv": "csv", ".parquet": "parquet", ".npz": "npz", ".tfrecord": "tfrecord", ".tfrecords": "tfrecord"}
 METRIC_KEYS = ("training.early_stopping.metric", "training.scheduler.metric", "checkpoint.metric")
 IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 DEFAULT_EPOCHS = 10
 
 
-def fill_defaults(root: Node, stem: str) -> None:
-    """Fills in the defaults that a schema cannot express; `stem` is the name of the config's file."""
+def fill_defaults(root: Node, stem: str, *, length: bool) -> None:
+    """Fills in the defaults that a schema cannot express.
+
+    `stem` is the name of the config's file; `length`: also how long to train, which else the framework is asked first.
+    """
     if find(root, "experiment.name") is None:
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("._-") or "run"
         put(root, "experiment.name", Node(name, Source("default (name of the file)")))
-    if given(root, "training.epochs") is None and given(root, "training.max_steps") is None:
+    if length and given(root, "training.epochs") is None and given(root, "training.max_steps") is None:
         put(root, "training.epochs", Node(DEFAULT_EPOCHS, Source("default")))
     scheduler = find(root, "training.scheduler")
     if isinstance(scheduler and scheduler.value, dict):

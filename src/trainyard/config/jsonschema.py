@@ -6,6 +6,7 @@ beside `type`, `${env:NAME}` in place of numbers, `extends`. Older spellings are
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -95,27 +96,40 @@ def _typed(definitions: Schema, section: type[TypedSection], kind: Kind, adapter
     own["properties"]["type"] = {**choice, "description": own["properties"]["type"].get("description", f"the {kind}")}
     own["allOf"] = []
     for name in names:
-        params = adapters.params(kind, name) if adapters is not None else None
-        if params is not None:
-            own["allOf"].append(_options(definitions, own["properties"], kind, name, params))
+        offered = _offered(kind, name, adapters) if adapters is not None else []
+        if offered:
+            own["allOf"].append(_options(definitions, own["properties"], name, offered))
     definitions[section.__name__] = {"anyOf": [choice, own], "description": own.pop("description", "")}
 
 
-def _options(definitions: Schema, own: Schema, kind: Kind, name: str, params: type[BaseModel]) -> Schema:
-    """If `type` is this name, then these options and no others are allowed."""
-    prefix = f"{kind}_{name}_"
-    options = params.model_json_schema(ref_template=f"#/$defs/{prefix}{{model}}")
-    definitions.update({prefix + inner: schema for inner, schema in options.pop("$defs", {}).items()})
-    _soften(options)
-    definitions[prefix + "params"] = {**options, "required": []}
-    inline = {
-        key: {"$ref": f"#/$defs/{prefix}params/properties/{key}"} for key in options.get("properties", {}) if key not in own
-    }
-    allowed = {**dict.fromkeys(own, True), **inline, "params": {"$ref": f"#/$defs/{prefix}params"}}
+def _offered(kind: Kind, name: str, adapters: Adapters) -> list[tuple[str, type[BaseModel]]]:
+    """What has this name, each with a prefix for its definitions: several frameworks may have an optimizer `adam`."""
+    frameworks = adapters.names("framework") if kind in ("model", "optimizer") else [""]
+    having = [framework for framework in frameworks if name in adapters.names(kind, framework or None)]
+    found = [(f"{kind}_{framework}_{name}_", adapters.params(kind, name, framework or None)) for framework in having]
+    return [(prefix, params) for prefix, params in found if params is not None]
+
+
+def _options(definitions: Schema, own: Schema, name: str, offered: Sequence[tuple[str, type[BaseModel]]]) -> Schema:
+    """If `type` is this name, then the options of one of these and no others are allowed."""
+    inline: dict[str, list[Schema]] = {}
+    for prefix, params in offered:
+        options = params.model_json_schema(ref_template=f"#/$defs/{prefix}{{model}}")
+        definitions.update({prefix + inner: schema for inner, schema in options.pop("$defs", {}).items()})
+        _soften(options)
+        definitions[prefix + "params"] = {**options, "required": []}
+        for key in options.get("properties", {}):
+            inline.setdefault(key, []).append({"$ref": f"#/$defs/{prefix}params/properties/{key}"})
+    inside = [{"$ref": f"#/$defs/{prefix}params"} for prefix, _ in offered]
+    beside = {key: _any(options) for key, options in inline.items() if key not in own}
     return {
         "if": {"properties": {"type": {"const": name}}, "required": ["type"]},
-        "then": {"properties": allowed, "additionalProperties": False},
+        "then": {"properties": {**dict.fromkeys(own, True), **beside, "params": _any(inside)}, "additionalProperties": False},
     }
+
+
+def _any(options: list[Schema]) -> Schema:
+    return options[0] if len(options) == 1 else {"anyOf": options}
 
 
 def _names(definitions: Schema, adapters: Adapters) -> None:

@@ -43,10 +43,10 @@ def load(
     root = layers.merge(root, top)
     expand(root, problems)
     accumulate(root, problems, notes)
-    fill_defaults(root, "run" if isinstance(source, Mapping) else Path(source).stem)
+    fill_defaults(root, "run" if isinstance(source, Mapping) else Path(source).stem, length=adapters is None)
     check(root, problems)
     if adapters is not None:
-        Lookup(root, adapters, problems).run()
+        Lookup(root, adapters, problems, notes).run()
     config = validate(RunConfig, root, "", problems)
     if problems or config is None:
         raise ConfigError(sorted(problems, key=_place))

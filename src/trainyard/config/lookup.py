@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
+from pydantic import BaseModel
+
 from trainyard.config.adapters import Adapters, Kind
-from trainyard.config.checks import METRIC_KEYS
+from trainyard.config.checks import DEFAULT_EPOCHS, METRIC_KEYS
 from trainyard.config.forms import tracking_items
 from trainyard.config.messages import validate
 from trainyard.config.resolved import values
-from trainyard.config.schema import DataConfig, ModelConfig, OptimizerConfig, TrackerConfig, TypedSection
-from trainyard.config.tree import DEFAULT, Node, Problems, from_plain, given, join, mapping
+from trainyard.config.schema import DataConfig, ModelConfig, OptimizerConfig, TrackerConfig, TrainingConfig, TypedSection
+from trainyard.config.tree import DEFAULT, Node, Problems, Source, find, from_plain, given, join, mapping, plain, put
 from trainyard.config.words import nearest
 
 
 class Lookup:
     """Checks names and options against the adapters, and fills in the defaults of the options."""
 
-    def __init__(self, root: Node, adapters: Adapters, problems: Problems) -> None:
+    def __init__(self, root: Node, adapters: Adapters, problems: Problems, notes: list[str]) -> None:
         self.root = root
         self.adapters = adapters
         self.problems = problems
+        self.notes = notes
 
     def run(self) -> None:
         """Checks everything; problems are gathered, defaults are put into the tree."""
         known, framework = self.model()
-        if known:  # else each optimizer and loss would be unknown, too
+        used = self.used(framework) if known else ()  # else each optimizer and loss would be unknown, too
+        self.defaults(framework if known else None, used)
+        if "optimizer" in used:
             self.optimizer(framework)
+        if "loss" in used:
             self.loss(framework)
         self.section("dataset", "data", DataConfig)
         for key, _ in tracking_items(self.root):
@@ -54,6 +60,30 @@ class Lookup:
         self.options("model", node.value, "model", ModelConfig, framework)
         return True, framework
 
+    def used(self, framework: str | None) -> Collection[str]:
+        """The keys of `training` that have an effect; of the others, those that are set are named in a note."""
+        training, model = given(self.root, "training"), given(self.root, "model.type")
+        if framework is None or model is None:
+            return TrainingConfig.model_fields
+        params = given(self.root, "model.params")
+        used = self.adapters.training_keys(framework, str(model.value), plain(params) if params is not None else {})
+        for key, node in mapping(training).items():
+            if key in TrainingConfig.model_fields and key not in used and node.value is not None and node.source != DEFAULT:
+                self.notes.append(f"{node.place}: training.{key} has no effect on {model.value} ({framework})")
+        return used
+
+    def defaults(self, framework: str | None, used: Collection[str]) -> None:
+        """Fills in the defaults of the framework, and how long to train where nothing says so."""
+        node = given(self.root, "model.type")
+        own = self.adapters.defaults(framework, str(node.value)) if framework is not None and node is not None else {}
+        for path, value in own.items():
+            section = path.split(".")[0]
+            if path != "training.epochs" and find(self.root, path) is None and (section != "data" or given(self.root, "data")):
+                put(self.root, path, Node(value, Source(f"default (of {framework})")))
+        length = [given(self.root, f"training.{key}") for key in ("epochs", "max_steps")]
+        if length == [None, None] and (not used or "epochs" in used):
+            put(self.root, "training.epochs", Node(own.get("training.epochs", DEFAULT_EPOCHS), DEFAULT))
+
     def _no_model(self, name: str, framework: str | None) -> str:
         if framework is not None:
             models = self.adapters.names("model", framework)
@@ -64,9 +94,11 @@ class Lookup:
         return f"model {name}: framework not installed; installed models: {listed}; or package.module:Class{near}"
 
     def optimizer(self, framework: str | None) -> None:
-        default = OptimizerConfig.model_fields["type"].default
-        if given(self.root, "training.optimizer.type") is None and default not in self.adapters.names("optimizer", framework):
-            return  # a framework without optimizers, as those of trees
+        names, default = self.adapters.names("optimizer", framework), OptimizerConfig.model_fields["type"].default
+        if not names and given(self.root, "training.optimizer.type") is None:
+            return
+        if default not in names:
+            default = next(iter(names), default)  # a framework's own first one
         if given(self.root, "training.optimizer") is None:
             training = mapping(self.root).setdefault("training", Node({}, DEFAULT))
             mapping(training)["optimizer"] = Node({"type": Node(default, DEFAULT)}, DEFAULT)
@@ -104,11 +136,11 @@ class Lookup:
 
     def options(self, kind: Kind, name: str, path: str, section: type[TypedSection], framework: str | None) -> None:
         """Validates `params`, and fills in the defaults."""
-        model = self.adapters.params(kind, name, framework)
         holder = given(self.root, path)
+        params = mapping(holder).get("params")
+        model = self._options_of(kind, name, framework, params)
         if model is None or holder is None:
             return
-        params = mapping(holder).get("params")
         if params is None or params.value is None:
             params = Node({}, holder.source, holder.key, inline=True)
         if not isinstance(params.value, dict):
@@ -118,6 +150,15 @@ class Lookup:
         if options is not None:
             _fill(params, values(options))
             mapping(holder)["params"] = params
+
+    def _options_of(self, kind: Kind, name: str, framework: str | None, params: Node | None) -> type[BaseModel] | None:
+        """The options of an adapter; of an optimizer that several frameworks have, where it is not known which is meant, those
+        that what was given fits."""
+        frameworks = self.adapters.names("framework") if kind == "optimizer" and framework is None else [framework]
+        offered = [found for one in frameworks if (found := self.adapters.params(kind, name, one)) is not None]
+        given_params = params if params is not None and isinstance(params.value, dict) else Node({}, DEFAULT)
+        fitting = (found for found in offered if validate(found, given_params.copy(), "", Problems(), []) is not None)
+        return next(fitting, offered[0] if offered else None)
 
     def metrics(self) -> None:
         """Checks the names in `evaluation.metrics`, and those which decide something."""

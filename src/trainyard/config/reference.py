@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -24,6 +24,7 @@ Made from the schema; do not edit it by hand. A section that names a `type` take
 `bits` marks what changes the result of a run: a run can only be resumed with these unchanged. `record` marks what changes
 only what is kept of it, or what it is called.
 """
+MANY = 30
 KINDS: tuple[tuple[Kind, str, str], ...] = (
     ("dataset", "data.type", "Datasets"),
     ("model", "model.type", "Models"),
@@ -97,10 +98,18 @@ def _default(field: FieldInfo) -> str:
 
 
 def _options(kind: Kind, key: str, title: str, adapters: Adapters) -> Iterator[str]:
-    yield f"## {title} (`{key}`)\n"
+    frameworks = adapters.names("framework") if kind in ("model", "optimizer") else [None]
+    for framework in frameworks:
+        names = adapters.names(kind, framework)
+        if names:
+            yield f"## {title} (`{key}`)" + (f" of {framework}" if framework else "") + "\n"
+            yield from (_listed if len(names) > MANY else _described)(kind, framework, names, adapters)
+
+
+def _described(kind: Kind, framework: str | None, names: Sequence[str], adapters: Adapters) -> Iterator[str]:
     plain = []
-    for name in adapters.names(kind):
-        params = adapters.params(kind, name)
+    for name in names:
+        params = adapters.params(kind, name, framework)
         if params is None or not params.model_fields:
             plain.append(f"`{name}`")
             continue
@@ -108,3 +117,13 @@ def _options(kind: Kind, key: str, title: str, adapters: Adapters) -> Iterator[s
         yield from _table(params.model_fields, None)
     if plain:
         yield f"Without options of their own: {', '.join(plain)}.\n"
+
+
+def _listed(kind: Kind, framework: str | None, names: Sequence[str], adapters: Adapters) -> Iterator[str]:
+    """So many that their library's own reference describes them better."""
+    yield "| name | options |"
+    yield "| --- | --- |"
+    for name in names:
+        params = adapters.params(kind, name, framework)
+        yield f"| `{name}` | {', '.join(params.model_fields) if params is not None else ''} |"
+    yield ""

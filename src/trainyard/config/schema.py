@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 PATH_SAFE = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 DEVICE = r"^(auto|cpu|cuda(:\d+)?)$"
@@ -61,7 +61,26 @@ class SplitConfig(Section):
     )
     group: str | None = Field(default=None, description="column whose equal values must stay in one split")
     time: str | None = Field(default=None, description="column to split by time: the oldest rows train, the newest test")
+    folds: int | None = Field(
+        default=None,
+        ge=2,
+        description="cross-validation: cut the rows into so many folds, one of which is the test split; `val` is then a share of "
+        "the other rows, and with `time` a fold trains on older rows only",
+    )
+    fold: int | None = Field(default=None, ge=0, description="which of the folds is the test split, counted from 0")
     seed: int = Field(default=0, ge=0, lt=2**63, description="its own seed, so that runs of different seeds see the same rows")
+
+    @model_validator(mode="after")
+    def _check_fold(self) -> SplitConfig:
+        if self.folds is None and self.fold is not None:
+            raise ValueError("fold needs folds beside it: in how many folds the rows are cut")
+        if self.folds is not None and self.fold is None:
+            raise ValueError(f"folds needs fold beside it, 0 to {self.folds - 1}; `trainyard cross-validate` trains all of them")
+        if self.folds is not None and self.fold is not None and self.fold >= self.folds:
+            raise ValueError(f"fold {self.fold} is not among {self.folds} folds: they are counted from 0 to {self.folds - 1}")
+        if self.folds is not None and self.test is not None:
+            raise ValueError("test and folds are both given: a fold is the test split; leave test out")
+        return self
 
 
 class DataConfig(TypedSection):
@@ -86,10 +105,16 @@ class DataConfig(TypedSection):
         description="zero mean and unit variance for numeric columns, fitted on the training rows; torch also learns the "
         "values of a regression so (losses are in units of their variance, metrics and predictions in their own)",
     )
-    impute: Literal["mean", "median", "most_frequent"] | None = Field(
-        default=None, description="how to fill missing values; default: they are an error"
+    impute: Literal["mean", "median", "most_frequent", "keep"] | None = Field(
+        default=None,
+        description="how to fill missing values; keep: leave them to the model, which must take them; default: they are an "
+        "error, but models that take them have keep",
     )
-    encode: Literal["onehot", "ordinal"] = Field(default="onehot", description="how category columns become numbers")
+    encode: Literal["onehot", "ordinal", "category"] = Field(
+        default="onehot",
+        description="how category columns become numbers; category: as codes, for models that take categories as such, which "
+        "have it by default",
+    )
 
 
 class ModelConfig(TypedSection):
@@ -199,6 +224,9 @@ class EvaluationConfig(Section):
     )
     batch_size: int | None = Field(
         default=None, gt=0, description="rows of one forward; default: 4 microbatches, as no gradients are kept"
+    )
+    explain: bool = record(
+        False, description="at the end, permutation importance, SHAP values and partial dependence; afterwards: trainyard explain"
     )
 
 

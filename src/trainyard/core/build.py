@@ -27,7 +27,7 @@ from trainyard.core.state import RunState, evaluations_from_json, preserved_glob
 from trainyard.datasets.base import DataBundle
 from trainyard.errors import DataError, InputError, ModelError
 from trainyard.evaluation.metrics import EvaluationResult, check, default_metrics, evaluate, mode_of
-from trainyard.frameworks.base import WEIGHTS_FILE, Framework, Job
+from trainyard.frameworks.base import WEIGHTS_FILE, Framework, Job, Plan
 from trainyard.order import SampleOrder
 from trainyard.require import import_path
 from trainyard.stores.local import LocalStore
@@ -55,6 +55,7 @@ class Parts:
     config: RunConfig
     bundle: DataBundle
     framework: Framework
+    plan: Plan
     order: SampleOrder
     rules: Rules
     threads: int
@@ -117,14 +118,13 @@ def build(config: RunConfig, threads: int, objects: Objects) -> Parts:
         InputError: any of them cannot be had as configured.
     """
     bundle = objects.data if objects.data is not None else load_data(config)
-    rows, batch = len(bundle.splits["train"]), config.training.batch_size
-    if batch > rows:
-        raise DataError(f"training.batch_size: {batch} is more than the {rows} training rows; allowed: 1 to {rows}")
     _check_metrics(config, bundle)
-    order = SampleOrder(rows, batch, config.experiment.seed)
+    rows = len(bundle.splits["train"])
+    plan: Plan = registry.adapter("framework", framework_name(config, objects.model)).plan(config, rows, objects.model)
+    order = SampleOrder(rows, plan.batch_size, config.experiment.seed)
     framework = build_framework(config, bundle, threads, order, objects.model)
-    mode = cast(Callable[[str], Any], mode_of)
-    return Parts(config, bundle, framework, order, Rules(config, order.steps_per_epoch, mode), threads)
+    rules = Rules(config, plan, order.steps_per_epoch, cast(Callable[[str], Any], mode_of))
+    return Parts(config, bundle, framework, plan, order, rules, threads)
 
 
 def _deciding_metrics(config: RunConfig) -> dict[str, str]:
@@ -154,16 +154,19 @@ def wanted_metrics(config: RunConfig, info: DataInfo) -> list[str]:
     return list(dict.fromkeys([*chosen, *_deciding_metrics(config).values()]))
 
 
+def watched(predictions: Iterator[Predictions], check_signals: Callable[[], None]) -> Iterator[Predictions]:
+    """The same, looking for signals in between."""
+    for found in predictions:
+        check_signals()
+        yield found
+
+
 def evaluate_split(parts: Parts, split: SplitName, check_signals: Callable[[], None]) -> EvaluationResult:
     """Evaluates the model as it is; leaves no trace in the state, the global random generators included."""
 
-    def predictions() -> Iterator[Predictions]:
-        for found in parts.framework.predict(parts.bundle.splits[split]):
-            check_signals()
-            yield found
-
+    predictions = watched(parts.framework.predict(parts.bundle.splits[split]), check_signals)
     with preserved_global_random():
-        return evaluate(predictions(), wanted_metrics(parts.config, parts.bundle.info), parts.bundle.info, split)
+        return evaluate(predictions, wanted_metrics(parts.config, parts.bundle.info), parts.bundle.info, split)
 
 
 def shelves(run: RunDir, attempt: int = 0) -> Shelves:
@@ -181,7 +184,7 @@ def build_loop(
     recorder.add(Resources(recorder.resources))
     if wants_histograms(config):
         recorder.add(WeightHistograms(parts.framework, recorder.histograms))
-    saver = Saver(config.checkpoint, parts.framework, place, recorder)
+    saver = Saver(config.checkpoint, parts.framework, parts.plan, place, recorder)
 
     def evaluate_val() -> Metrics:
         return evaluate_split(parts, "val", signals.check).metrics if "val" in parts.bundle.splits else {}
@@ -231,6 +234,8 @@ def weights_file(run: RunDir) -> Path:
         CheckpointError: they are damaged.
         InputError: the run has none.
     """
+    if trainer := run.read("manifest.json").get("trainer"):
+        raise InputError(f"run {run.id} was made by {trainer['name']}: name a safetensors file of its checkpoints instead")
     place = shelves(run)
     newest, complaints = place.resume.newest()
     step = _best_step(run, place, newest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -52,7 +53,7 @@ def should_stop(config: EarlyStoppingConfig | None, mode: Mode, history: Sequenc
 def best_evaluations(history: Sequence[Evaluation], metric: str, mode: Mode, count: int) -> list[Evaluation]:
     """The best evaluations, best first; of equal ones the earlier is better. A NaN is never among them."""
     real = [evaluation for evaluation in _with(history, metric) if not math.isnan(evaluation.metrics[metric])]
-    return sorted(real, key=lambda evaluation: (badness(evaluation, metric, mode), evaluation.step))[:count]
+    return heapq.nsmallest(count, real, key=lambda evaluation: (badness(evaluation, metric, mode), evaluation.step))
 
 
 def plateau_drops(schedule: PlateauSchedule, mode: Mode, history: Sequence[Evaluation]) -> int:

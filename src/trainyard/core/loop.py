@@ -81,7 +81,7 @@ class Loop:
             pass  # an evaluation was cut short; the save below remembers that it is owed
         finally:
             crew.saver.stop_clock()
-        crew.saver.save(state, crew.rules.best_steps(state.evaluations))
+        crew.saver.save(state, crew.rules.best_steps(state.evaluations), finished=state.step >= self._until)
         return crew.signals.status or "completed"
 
     def _settle(self) -> None:
@@ -98,6 +98,8 @@ class Loop:
         for at, message in crew.saver.failures():
             crew.recorder.event(state.step, "checkpoint_failed", saved_step=at, message=message)
             log.warning("%s; training goes on, and will save again", message)
+        if crew.saver.at_boundary(state.step):
+            crew.saver.mark(state, crew.rules.best_steps(state.evaluations))
         if crew.saver.is_due(state.step):
             crew.saver.save(state, crew.rules.best_steps(state.evaluations))
         self._plan()

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trainyard.core.build import Parts, evaluate_split
+from trainyard.core.build import Parts, evaluate_split, watched
 from trainyard.core.checkpoint import Checkpoints, Commit
 from trainyard.core.journal import finite
 from trainyard.core.manifest import NAME
 from trainyard.core.run import RunDir
-from trainyard.core.state import RunState
+from trainyard.core.signals import Stopped
+from trainyard.core.state import RunState, preserved_global_random
 from trainyard.digest import digest, tensor_records
 from trainyard.errors import CheckpointError
 from trainyard.evaluation.tables import tables
@@ -57,8 +58,32 @@ def evaluate_outcome(run: RunDir, parts: Parts, state: RunState, best: Checkpoin
             result = evaluate_split(parts, split, check_signals)
             run.write(f"evaluation/{split}.json", tables(result, parts.bundle.info))
             metrics |= result.metrics
+    _explain(run, parts, check_signals)
     found: Json = {"metrics": {name: finite(value) for name, value in metrics.items()}}
     return found | {"evaluated": "best" if chosen else "final", "best": chosen[1] if chosen else None}
+
+
+def _explain(run: RunDir, parts: Parts, check_signals: Callable[[], None]) -> None:
+    """What the model looks at; that it cannot be told is worth a warning, and nothing more.
+
+    Raises:
+        Stopped: a signal came meanwhile.
+    """
+    from trainyard.evaluation.explanation import Model, explain
+
+    importance, in_full = parts.framework.importance(), parts.config.evaluation.explain
+    if not (importance or in_full):
+        return
+    model = Model(lambda split: watched(parts.framework.predict(split), check_signals), parts.framework.native, importance)
+    config = parts.config
+    try:
+        with preserved_global_random():
+            found = explain(model, parts.bundle, config.checkpoint.metric, config.experiment.seed, in_full=in_full)
+        run.write("evaluation/explanation.json", found)
+    except Stopped:
+        raise
+    except Exception as error:
+        log.warning("the model cannot be explained: %s: %s", type(error).__name__, error)
 
 
 def _best(parts: Parts, state: RunState, best: Checkpoints) -> tuple[Commit, Json] | None:

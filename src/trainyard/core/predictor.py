@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,34 @@ class Predictor:
         bundle = DataBundle(self.info, {})
         self._framework = build_framework(self.config, bundle, threads, None, model)
         self._framework.restore(weights_file(run).parent, weights_only=True)
+
+    @property
+    def native(self) -> Any:
+        """The model as its library's own object: a `torch.nn.Module`, an `xgboost.Booster`, a scikit-learn estimator ..."""
+        return self._framework.native
+
+    def export(self, path: Path, form: str | None = None) -> Path:
+        """Writes the model as a file or folder of its library's own format, which needs no Trainyard to be read.
+
+        Args:
+            path: the file or folder to make; one that is there is replaced when the new one is whole.
+            form: one of the framework's formats; default: the one that the path ends with, else its usual one.
+
+        Raises:
+            InputError: the framework has no such format, or the place cannot be written.
+        """
+        forms = self._framework.formats
+        chosen = form or next((one for one in forms if path.suffix == f".{one}"), next(iter(forms), ""))
+        if chosen not in forms:
+            known = f"there are: {', '.join(forms)}" if forms else "its framework has none of its own"
+            raise InputError(f"run {self._run.id} cannot be exported as {form!r}: {known}")
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=_folder(path)) as aside:
+            made = Path(aside) / path.name
+            self._framework.export(made, chosen)
+            if path.is_dir():
+                shutil.rmtree(path)
+            made.replace(path)
+        return path
 
     def read(self, path: Path) -> Any:
         """The rows of a CSV or Parquet file, read as the training data were.
@@ -112,14 +142,36 @@ class Predictor:
         chosen = self._own_split(split) if rows is None else self._labelled(rows)
         return evaluate(self._framework.predict(chosen), wanted_metrics(self.config, self.info), self.info, split)
 
+    def explain(self, bundle: DataBundle | None = None) -> dict[str, Any]:
+        """What the model looks at: see `evaluation.explanation.explain`. It is written into the run's directory, for the report.
+
+        Args:
+            bundle: the run's data, where it was given them as objects.
+
+        Raises:
+            InputError: the data have changed.
+        """
+        from trainyard.evaluation.explanation import Model, explain
+
+        bundle = bundle or load_data(self.config)
+        for split in bundle.splits:
+            self._refuse_changed(bundle, split)
+        model = Model(self._framework.predict, self.native, self._framework.importance())
+        found = explain(model, bundle, self.config.checkpoint.metric, self.config.experiment.seed)
+        self._run.write("evaluation/explanation.json", found)
+        return found
+
     def _own_split(self, split: SplitName) -> Split:
         bundle = load_data(self.config)
         if split not in bundle.splits:
             raise InputError(f"run {self._run.id} has no {split} split; it has {', '.join(bundle.splits)}")
-        recorded = self._run.read("manifest.json")["data"]["splits"][split]["sha256"]
+        self._refuse_changed(bundle, split)
+        return bundle.splits[split]
+
+    def _refuse_changed(self, bundle: DataBundle, split: SplitName) -> None:
+        recorded = self._run.read("manifest.json")["data"]["splits"].get(split, {}).get("sha256")
         if bundle.splits[split].fingerprint() != recorded:
             raise InputError(f"the {split} split is not the one that run {self._run.id} was made with: the data have changed")
-        return bundle.splits[split]
 
     def _labelled(self, rows: Any) -> Split:
         if self._preparation is None:
@@ -128,3 +180,10 @@ class Predictor:
         if targets is None:
             raise InputError(f"the rows have no column {self.info.target!r}: evaluation needs the target")
         return Arrays(self._preparation.features(rows), targets)
+
+
+def _folder(path: Path) -> Path:
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise InputError(f"{path}: there is no folder {folder}")
+    return folder

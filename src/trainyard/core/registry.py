@@ -74,10 +74,10 @@ def framework_of_class(cls: type) -> str:
     Raises:
         ModelError: no framework claims any of them.
     """
-    bases = {base.__module__.split(".")[0] for base in cls.__mro__}
-    for name in names("framework"):
-        if bases & set(adapter("framework", name).base_modules):
-            return name
+    for base in cls.__mro__:  # the nearest counts: XGBoost's and LightGBM's estimators are scikit-learn's, too
+        for name in names("framework"):
+            if base.__module__.split(".")[0] in adapter("framework", name).base_modules:
+                return name
     known = ", ".join(f"{name} ({', '.join(adapter('framework', name).base_modules)})" for name in names("framework"))
     raise ModelError(f"{cls.__module__}:{cls.__qualname__} is no model of a known framework; known are: {known}")
 

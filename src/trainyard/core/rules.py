@@ -13,6 +13,7 @@ from trainyard.core.decisions import (
     plateau_drops,
     should_stop,
 )
+from trainyard.frameworks.base import Plan
 from trainyard.types import Evaluation
 
 History = Sequence[Evaluation]
@@ -28,15 +29,15 @@ class Rules:
 
     Args:
         config: the run's config.
+        plan: how the framework goes about it.
         steps_per_epoch: steps of one pass over the training split.
         mode: whether a metric is better when it is lower (`min`) or higher (`max`).
     """
 
-    def __init__(self, config: RunConfig, steps_per_epoch: int, mode: Callable[[str], Mode]) -> None:
-        training = config.training
-        assert training.max_steps or training.epochs, "`config.load` sets one of them"
-        self.total_steps = training.max_steps or (training.epochs or 0) * steps_per_epoch
-        self.learning_rate = learning_rate(training.scheduler, training.learning_rate, self.total_steps)
+    def __init__(self, config: RunConfig, plan: Plan, steps_per_epoch: int, mode: Callable[[str], Mode]) -> None:
+        self.total_steps = plan.total_steps
+        self.learning_rate = learning_rate(config.training.scheduler, plan.learning_rate, self.total_steps)
+        self.boundary = plan.boundary
         self._config = config
         self._evaluate_every = config.evaluation.every_n_steps or steps_per_epoch
         self._mode_of = mode
@@ -52,6 +53,7 @@ class Rules:
     def next_due(self, step: int) -> int:
         """The first step after `step` at which something is due by the config's cadences."""
         every = [self._evaluate_every, self._config.logging.every_n_steps, self._config.checkpoint.every_n_steps]
+        every += [self.boundary] if self.boundary > 1 else []
         return min(self.total_steps, *(next_multiple(step, n) for n in every if n is not None))
 
     def best_steps(self, history: History) -> list[int]:

@@ -6,18 +6,8 @@ from functools import cached_property
 
 import numpy as np
 
-from trainyard.digest import digest, tensor_records
-from trainyard.types import Array, Batch, Ids, NamedBuffer
-
-_SAFETENSORS_NAMES = {
-    "float32": "F32",
-    "float16": "F16",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint8": "U8",
-}
+from trainyard.digest import array_buffer, digest, tensor_records
+from trainyard.types import Array, Batch, Ids
 
 
 class Arrays:
@@ -45,10 +35,4 @@ class Arrays:
 
     @cached_property
     def _fingerprint(self) -> str:
-        return digest(tensor_records([buffer_of("features", self.features), buffer_of("targets", self.targets)]))
-
-
-def buffer_of(name: str, array: Array) -> NamedBuffer:
-    """An array's bytes, to be hashed."""
-    dtype = _SAFETENSORS_NAMES.get(array.dtype.name, array.dtype.name)
-    return NamedBuffer(name, dtype, array.shape, np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        return digest(tensor_records([array_buffer("features", self.features), array_buffer("targets", self.targets)]))

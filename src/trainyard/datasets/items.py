@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from trainyard.config.schema import DataConfig, SplitConfig
-from trainyard.datasets.arrays import buffer_of
 from trainyard.datasets.base import DataBundle, Split
 from trainyard.datasets.table import kind_of, listed, tidy
 from trainyard.datasets.target import class_indices, labels_in
-from trainyard.digest import digest, sha256_json, tensor_records
+from trainyard.digest import array_buffer, digest, sha256_json, tensor_records
 from trainyard.errors import DataError
 from trainyard.types import Array, Batch, DataInfo, Ids, SplitName, Task
 
@@ -132,7 +131,7 @@ class Items:
 
     def _sample_digest(self) -> str:
         arrays = [array for pair in self.items(self.sample().tolist()) for array in pair]
-        return digest(tensor_records(buffer_of(f"{i:04}", array) for i, array in enumerate(arrays)))
+        return digest(tensor_records(array_buffer(f"{i:04}", array) for i, array in enumerate(arrays)))
 
     def targets(self) -> Array:
         """(rows,) the targets as the dataset gives them; reads it through, unless it has them in `targets`."""
@@ -157,6 +156,7 @@ def refuse_division(config: SplitConfig) -> None:
     """
     asked = [name for name in ("val", "test") if getattr(config, name) not in (0, getattr(SplitConfig(), name))]
     asked += ["stratify"] if config.stratify else []
+    asked += ["folds"] if config.folds is not None else []
     if asked:
         raise DataError(
             f"data.split.{asked[0]}: map-style datasets are not divided; leave it out, and give a dataset for each split"

@@ -7,7 +7,7 @@ float32): `standardize` and `encode` have no effect on them, and settings that n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -15,12 +15,13 @@ import numpy as np
 from trainyard.config.schema import DataConfig
 from trainyard.datasets import checks, items, tabular
 from trainyard.datasets.arrays import Arrays
-from trainyard.datasets.base import DataBundle
+from trainyard.datasets.base import DataBundle, Split
 from trainyard.datasets.splitting import fractions, split_rows
 from trainyard.datasets.table import Table, as_table, listed, tidy
 from trainyard.datasets.target import Target, inspect, labels_in
+from trainyard.datasets.tfdata import from_tf_dataset, is_tf_dataset
 from trainyard.errors import DataError
-from trainyard.types import SPLITS, Array, DataInfo, SplitName, Task
+from trainyard.types import SPLITS, Array, DataInfo, Ids, SplitName, Task
 
 Form = Literal["arrays", "frame", "items"]
 Pair = tuple[Array, Array]
@@ -31,7 +32,8 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
 
     Args:
         data: (train, val), (train, val, test), or a mapping of `train`, `val` and `test`, each a pair of arrays (X, y), a
-            data frame, or a map-style dataset; or all rows as one pair or one data frame, to be divided by `data.split`.
+            data frame, a map-style dataset, or a tf.data.Dataset (which is read into memory, in the order that it gives); or
+            all rows as one pair, data frame or tf.data.Dataset, to be divided by `data.split`.
         config: the data section; None for the defaults.
         source: how messages call `data`.
 
@@ -39,7 +41,7 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
         DataError: what is wrong, and what to do.
     """
     config = config or DataConfig()
-    parts = {name: _untie(part) for name, part in _by_split(data, source).items() if part is not None}
+    parts = {name: _untie(part, name) for name, part in _by_split(data, source).items() if part is not None}
     if "train" not in parts:
         raise DataError(f"{source} has no training rows")
     forms = {name: _form(part, name) for name, part in parts.items()}
@@ -50,7 +52,8 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
         return items.bundle(parts, config)
     if forms["train"] == "frame":
         return tabular.build({name: as_table(part, f"the {name} rows") for name, part in parts.items()}, config)
-    return from_arrays({name: _pair(part, name) for name, part in parts.items()}, config)
+    keep = config.impute == "keep"
+    return from_arrays({name: _pair(part, name, keep=keep) for name, part in parts.items()}, config)
 
 
 def _by_split(data: Any, source: str) -> Mapping[SplitName, Any]:
@@ -58,7 +61,7 @@ def _by_split(data: Any, source: str) -> Mapping[SplitName, Any]:
         if unknown := [str(key) for key in data if key not in SPLITS]:
             raise DataError(f"{source} has a split {listed(map(repr, unknown))}; the splits are called {listed(SPLITS)}")
         return data
-    if _is_pair(data) or hasattr(data, "iloc"):
+    if _is_pair(data) or hasattr(data, "iloc") or is_tf_dataset(data):
         return {"train": data}
     if isinstance(data, tuple) and len(data) in (2, 3):
         return dict(zip(SPLITS, data, strict=False))
@@ -66,8 +69,10 @@ def _by_split(data: Any, source: str) -> Mapping[SplitName, Any]:
     raise DataError(f"{source} is {what}; it must be (train, val), (train, val, test) or a mapping of {listed(SPLITS)}")
 
 
-def _untie(part: Any) -> Any:
-    """A torch TensorDataset of two tensors is a pair of arrays."""
+def _untie(part: Any, name: SplitName) -> Any:
+    """A torch TensorDataset of two tensors is a pair of arrays, and a tf.data.Dataset is read into one."""
+    if is_tf_dataset(part):
+        return from_tf_dataset(part, f"the {name} split")
     tensors = getattr(part, "tensors", None)
     return tensors if isinstance(tensors, tuple) and len(tensors) == 2 else part
 
@@ -96,7 +101,7 @@ def _refuse_settings(config: DataConfig, form: Form) -> None:
     if form == "frame":
         return
     for name in ("features", "exclude", "impute"):
-        if getattr(config, name):
+        if getattr(config, name) and getattr(config, name) != "keep":
             raise DataError(
                 f"data.{name} needs named columns; these {form} are finished samples. Leave it out, or give data frames"
             )
@@ -109,16 +114,17 @@ def _refuse_settings(config: DataConfig, form: Form) -> None:
         items.refuse_division(config.split)
 
 
-def _pair(part: tuple[Any, Any], name: SplitName) -> Pair:
+def _pair(part: tuple[Any, Any], name: SplitName, *, keep: bool) -> Pair:
     features = items.as_array(part[0], f"the {name} features")
     targets = np.asarray(part[1].detach().cpu().numpy() if hasattr(part[1], "detach") else part[1])
     if len(features) != len(targets):
         raise DataError(f"the {name} split has {len(features)} rows of features, but {len(targets)} targets")
     if not len(features):
         raise DataError(f"the {name} split is empty")
-    if features.dtype.kind == "f" and not np.isfinite(features).all():
-        bad = np.logical_not(np.isfinite(features.reshape(len(features), -1)).all(axis=1))
-        raise DataError(f"the {name} features hold NaN or infinite values in {Table({}).where(bad)}")
+    bad = np.asarray(np.isinf(features) if keep else ~np.isfinite(features)) if features.dtype.kind == "f" else np.zeros(0)
+    if bad.any():
+        rows = Table({}).where(np.asarray(bad.reshape(len(features), -1).any(axis=1)))
+        raise DataError(f"the {name} features hold {'' if keep else 'NaN or '}infinite values in {rows}")
     return features.astype(np.float32) if features.dtype.kind == "b" else features, targets
 
 
@@ -131,8 +137,17 @@ class _Targets(NamedTuple):
     warnings: list[str]
 
 
-def from_arrays(pairs: Mapping[SplitName, Pair], config: DataConfig) -> DataBundle:
+def in_memory(features: Array, ids: Ids | None, targets: Array) -> Split:
+    """A split of the rows `ids` (None: of all), copied; `targets` are theirs alone."""
+    return Arrays(features if ids is None else features[ids], targets)
+
+
+def from_arrays(
+    pairs: Mapping[SplitName, Pair], config: DataConfig, serve: Callable[[Array, Ids | None, Array], Split] = in_memory
+) -> DataBundle:
     """What a run trains on, of finished samples: features (rows, ...), targets (rows,) or, for regression, (rows, outputs).
+
+    `serve` makes a split of features, ids and targets, as `in_memory` does.
 
     Raises:
         DataError: targets are missing or unfit, or a split would be empty.
@@ -144,16 +159,17 @@ def from_arrays(pairs: Mapping[SplitName, Pair], config: DataConfig) -> DataBund
     rows = split_rows(table, config.split, *fractions(config.split, tabular.given_splits(pairs.keys(), config)), codes)
     if codes is not None and labels is not None:
         checks.refuse_untrained_classes(table, rows, codes, labels, config)
-    splits: dict[SplitName, Arrays] = {name: Arrays(pairs["train"][0][ids], targets["train"][ids]) for name, ids in rows.items()}
-    splits |= {name: Arrays(pairs[name][0], targets[name]) for name in pairs if name != "train"}
-    _refuse_shapes(splits)
+    _refuse_shapes(pairs)
+    splits = {name: serve(pairs["train"][0], ids, targets["train"][ids]) for name, ids in rows.items()}
+    splits |= {name: serve(pairs[name][0], None, targets[name]) for name in pairs if name != "train"}
+    held = {name: split for name, split in splits.items() if isinstance(split, Arrays)}
     outputs = len(labels) if labels else (targets["train"].shape[1] if several else 1)
-    info = DataInfo(task, splits["train"].features.shape[1:], outputs, labels, target=config.target)
+    info = DataInfo(task, pairs["train"][0].shape[1:], outputs, labels, target=config.target)
     return DataBundle(
-        info=tabular.scaled(info, splits["train"].targets) if config.standardize and not several else info,
+        info=tabular.scaled(info, targets["train"][rows["train"]]) if config.standardize and not several else info,
         splits={name: splits[name] for name in SPLITS if name in splits},
         rows=rows if len(pairs) == 1 else {},
-        warnings=warnings + checks.repeated_rows(splits, sources=pairs),
+        warnings=warnings + (checks.repeated_rows(held, sources=pairs) if held else []),
     )
 
 
@@ -179,10 +195,10 @@ def _several(pairs: Mapping[SplitName, Pair], config: DataConfig) -> _Targets:
     return _Targets("regression", None, {name: targets.astype(np.float32) for name, (_, targets) in pairs.items()}, [])
 
 
-def _refuse_shapes(splits: Mapping[SplitName, Arrays]) -> None:
-    shape = splits["train"].features.shape[1:]
-    for name, split in splits.items():
-        if split.features.shape[1:] != shape:
+def _refuse_shapes(pairs: Mapping[SplitName, Pair]) -> None:
+    shape = pairs["train"][0].shape[1:]
+    for name, (features, _) in pairs.items():
+        if features.shape[1:] != shape:
             raise DataError(
-                f"the {name} features have shape (rows, ...) = {split.features.shape}, but the train features {shape} a row"
+                f"the {name} features have shape (rows, ...) = {features.shape}, but the train features {shape} a row"
             )

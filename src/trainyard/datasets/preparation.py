@@ -1,7 +1,8 @@
 """How raw columns become features: fitted on the training rows, applied to all others, kept as JSON.
 
 Numbers become (x - mean) / scale, booleans 0 and 1, and categories either one column each (`onehot`) or their index in
-alphabetical order (`ordinal`, which is not standardised). A category that no training row has becomes all zeros, or -1.
+alphabetical order (`ordinal` and `category`, which are not standardised). A category that no training row has becomes all
+zeros, -1 (`ordinal`) or NaN (`category`), and so does a missing one where `data.impute` is `keep`; missing numbers then stay NaN.
 All arithmetic is in float64, and sums run in row order, so that every machine gets the same bits; the result is float32.
 """
 
@@ -25,13 +26,14 @@ MAX_FEATURES = 10_000  # of all columns together; beyond, a column of identifier
 
 @dataclass(frozen=True)
 class NumberColumn:
-    """A number or boolean. `fill` stands in for missing values; None: they are an error."""
+    """A number or boolean. `fill` stands in for missing values; None: they are an error, or NaN with `keep`."""
 
     kind: ClassVar[str] = "number"
     name: str
     mean: float = 0.0
     scale: float = 1.0
     fill: float | None = None
+    keep: bool = False
 
     @property
     def outputs(self) -> list[str]:
@@ -41,13 +43,13 @@ class NumberColumn:
         """Writes the features into `out`, (rows, 1) float32."""
         values = _numbers(table, self.name)
         gone = np.isnan(values)
-        if gone.any():
+        if gone.any() and not self.keep:
             if self.fill is None:
                 raise _no_value(table, self.name, gone)
             values = np.where(gone, self.fill, values)
         with np.errstate(over="ignore"):
             out[:, 0] = (values - self.mean) / self.scale
-        if not (finite := np.isfinite(out[:, 0])).all():
+        if not (finite := np.isfinite(out[:, 0]) | (gone & self.keep)).all():
             raise DataError(
                 f"{table.source}: column {self.name!r} is infinite, or too large for float32, in {table.where(~finite)}; "
                 "mend these cells, or leave the column out with data.exclude"
@@ -56,13 +58,18 @@ class NumberColumn:
 
 @dataclass(frozen=True)
 class CategoryColumn:
-    """Text that stands for categories. `fill` stands in for missing values; None: they are an error."""
+    """Text that stands for categories. `fill` stands in for missing values; None: they are an error, or no category with `keep`.
+
+    `native`: the codes are for a model that takes categories.
+    """
 
     kind: ClassVar[str] = "category"
     name: str
     categories: Sequence[str]
     onehot: bool = True
     fill: str | None = None
+    keep: bool = False
+    native: bool = False
 
     @property
     def outputs(self) -> list[str]:
@@ -72,14 +79,14 @@ class CategoryColumn:
         """Writes the features into `out`, (rows, categories) or (rows, 1) float32."""
         values = _texts(table, self.name)
         gone = missing(values)
-        if gone.any():
+        if gone.any() and not self.keep:
             if self.fill is None:
                 raise _no_value(table, self.name, gone)
             values = np.where(gone, self.fill, values)
         index = {category: i for i, category in enumerate(self.categories)}
         codes = np.fromiter((index.get(value, -1) for value in values), dtype=np.int64, count=len(values))
         if not self.onehot:
-            out[:, 0] = codes
+            out[:, 0] = np.where(codes < 0, np.nan, codes) if self.native else codes
             return
         out[:] = 0
         seen = np.flatnonzero(codes >= 0)
@@ -133,6 +140,16 @@ class TabularPreparation:
         self.columns = list(columns)
         self.target = target
         self.feature_names = [output for column in columns for output in column.outputs]
+
+    @property
+    def categories(self) -> list[int]:
+        """For each feature the number of categories that its values are codes of; empty where no model is to take them so."""
+        counts = [
+            len(column.categories) if isinstance(column, CategoryColumn) and column.native else 0
+            for column in self.columns
+            for _ in column.outputs
+        ]
+        return counts if any(counts) else []
 
     @property
     def text_columns(self) -> list[str]:
@@ -211,13 +228,15 @@ def _fit_column(table: Table, name: str, config: DataConfig) -> Column:
     gone = missing(values)
     if gone.all():
         raise DataError(f"{table.source}: column {name!r} has no value in any training row; leave it out with data.exclude")
+    keep = config.impute == "keep"
+    fills = config.impute is not None and not keep
     match kind_of(values):
         case "text":
             counts = Counter(values[~gone])
-            fill = min(counts, key=lambda category: (-counts[category], category)) if config.impute else None
-            return CategoryColumn(name, sorted(counts), config.encode == "onehot", fill)
+            fill = min(counts, key=lambda category: (-counts[category], category)) if fills else None
+            return CategoryColumn(name, sorted(counts), config.encode == "onehot", fill, keep, config.encode == "category")
         case "boolean":
-            return NumberColumn(name, fill=float(_most_frequent(values)) if config.impute else None)
+            return NumberColumn(name, fill=float(_most_frequent(values)) if fills else None, keep=keep)
         case "number":
             return _fit_number(name, values.astype(np.float64), gone, config, table)
         case _:
@@ -228,23 +247,24 @@ def _fit_column(table: Table, name: str, config: DataConfig) -> Column:
 
 
 def _fit_number(name: str, values: Array, gone: Array, config: DataConfig, table: Table) -> NumberColumn:
-    fill = None
-    if config.impute:
-        present = values[~gone]
-        fill = _FILLS[config.impute](present)
+    fill, keep = None, config.impute == "keep"
+    if keep:
+        values = values[~gone]
+    elif config.impute:
+        fill = _FILLS[config.impute](values[~gone])
         values = np.where(gone, fill, values)
     if not config.standardize:
-        return NumberColumn(name, fill=fill)
+        return NumberColumn(name, fill=fill, keep=keep)
     low, high = float(values.min()), float(values.max())
     if low == high:
-        return NumberColumn(name, mean=low, fill=fill)
+        return NumberColumn(name, mean=low, fill=fill, keep=keep)
     mean, scale = mean_and_scale(values)
     if not np.isfinite([mean, scale]).all() or scale == 0:
         raise DataError(
             f"{table.source}: column {name!r} has values from {low:g} to {high:g}, which cannot be standardised in float64; "
             "mend them, or leave the column out with data.exclude"
         )
-    return NumberColumn(name, mean, scale, fill)
+    return NumberColumn(name, mean, scale, fill, keep)
 
 
 def mean_and_scale(values: Array) -> tuple[float, float]:

@@ -6,7 +6,9 @@ every machine and with every version of every library. Within a split, rows keep
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Set as AbstractSet
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -17,6 +19,17 @@ from trainyard.order import SPLIT, permutation, stream_seed
 from trainyard.types import Array, Ids, SplitName
 
 Rows = dict[SplitName, Ids]
+Kind = Literal["time", "group", "class", "random"]
+
+# Streams of the split's seed that are not the ordinary split's own.
+_FOLDS, _FOLD_VAL = 1, 2
+
+
+class _Criterion(NamedTuple):
+    """What rows are divided by: `values` (rows,) are times, group numbers or class indices; nothing for `random`."""
+
+    kind: Kind
+    values: Array
 
 
 def fractions(config: SplitConfig, given: AbstractSet[SplitName]) -> tuple[float, float]:
@@ -25,7 +38,17 @@ def fractions(config: SplitConfig, given: AbstractSet[SplitName]) -> tuple[float
     Args:
         given: the splits that the source brings. One that brings only rows to be divided gives `{"train"}` and both
             shares count; where there are rows for validation or test of its own, nothing is cut for these.
+
+    Raises:
+        DataError: nothing would be left, or folds are asked of more than one source.
     """
+    if config.folds is not None:
+        if given != {"train"}:
+            raise DataError(
+                "data.split.folds divides the rows of one source into training, validation and test; give them as data.path "
+                "(in Python: one pair or data frame), without other rows for validation or test"
+            )
+        return config.val, 0.0
     val = 0.0 if "val" in given else config.val
     test = 0.0 if "test" in given else DEFAULT_TEST_SHARE if config.test is None else config.test
     if val + test >= 1:
@@ -36,9 +59,13 @@ def fractions(config: SplitConfig, given: AbstractSet[SplitName]) -> tuple[float
 def split_rows(table: Table, config: SplitConfig, val: float, test: float, labels: Array | None) -> Rows:
     """Divides the rows of a table.
 
+    With `config.folds`, the test split is fold number `config.fold`, and `val` a share of the other rows. By time, the
+    rows are cut into one block more than there are folds: block i + 1 is fold i, older blocks train and validate, and newer
+    rows are in no split (an expanding window).
+
     Args:
         val: share of the rows for validation; 0 for no such split.
-        test: share of the rows for the test; 0 for no such split.
+        test: share of the rows for the test; 0 for no such split. Without effect where there are folds.
         labels: (rows,) int64 class indices, None for regression.
 
     Returns:
@@ -48,19 +75,36 @@ def split_rows(table: Table, config: SplitConfig, val: float, test: float, label
         DataError: the settings contradict each other, or a split would be empty.
     """
     _refuse_contradictions(config, labels)
-    n = len(table)
-    want_val, want_test = _count(n, val), _count(n, test)
-    if config.time is not None:
-        rows = _by_time(_times(table, config.time), want_val, want_test)
-    elif config.group is not None:
-        rows = _by_group(_groups(table, config.group), want_val, want_test, config.seed)
-    elif labels is not None and config.stratify is not False:
-        rows = _by_class(labels, want_val, want_test, config.seed)
+    by, n = _criterion(table, config, labels), len(table)
+    if config.folds is None:
+        rows = _divided(by, n, (_count(n, val), _count(n, test)), config.seed)
     else:
-        order = _order(config.seed, n)
-        rows = _cut(order, want_test, want_val)
+        rows = _fold_rows(table, by, config, val)
+        val, test = val * (1 - 1 / config.folds), 1 / config.folds
     _refuse_empty(rows, table, config, val, test)
     return {name: np.sort(ids) for name, ids in rows.items() if name == "train" or len(ids)}
+
+
+def _criterion(table: Table, config: SplitConfig, labels: Array | None) -> _Criterion:
+    if config.time is not None:
+        return _Criterion("time", _times(table, config.time))
+    if config.group is not None:
+        return _Criterion("group", _groups(table, config.group))
+    if labels is not None and config.stratify is not False:
+        return _Criterion("class", labels)
+    return _Criterion("random", np.empty(0))
+
+
+def _divided(by: _Criterion, n: int, wanted: tuple[int, int], seed: int) -> Rows:
+    """`n` rows with so many for validation and test."""
+    val, test = wanted
+    if by.kind == "time":
+        return _by_time(by.values, val, test)
+    if by.kind == "group":
+        return _by_group(by.values, val, test, seed)
+    if by.kind == "class":
+        return _by_class(by.values, val, test, seed)
+    return _cut(_order(seed, n), test, val)
 
 
 def _count(n: int, share: float) -> int:
@@ -93,10 +137,78 @@ def _refuse_empty(rows: Rows, table: Table, config: SplitConfig, val: float, tes
             together = config.group or config.time
             why = f", and rows of one {together!r} stay together" if together else ""
             cure = "" if name == "train" else f", a larger data.split.{name}, or 0 for no such split"
-            raise DataError(
-                f"{table.source}: the {name} split would be empty: it gets {share:.3g} of {len(table)} rows{why}; "
-                f"give more rows{cure}"
-            )
+            gets = f"it gets {share:.3g} of {len(table)} rows"
+            if config.folds is not None:
+                gets = f"of {len(table)} rows, in fold {config.fold} of {config.folds}"
+                cure = f", fewer data.split.folds{', or data.split.val: 0' if name == 'val' else ''}"
+            raise DataError(f"{table.source}: the {name} split would be empty: {gets}{why}; give more rows{cure}")
+
+
+def _fold_rows(table: Table, by: _Criterion, config: SplitConfig, val: float) -> Rows:
+    """One fold tests; of the rows that may train for it, a share validates."""
+    assert config.folds is not None, "the caller has looked"
+    assert config.fold is not None, "`SplitConfig` sees to it"
+    most = len(table) - (by.kind == "time")
+    if config.folds > most:
+        raise DataError(f"{table.source}: data.split.folds: {config.folds} folds of {len(table)} rows; allowed: 2 to {most}")
+    tested, rest = _fold(table, by, config.folds, config.fold, config.seed)
+    values = by.values[rest] if len(by.values) else by.values
+    if by.kind == "group":
+        values = np.unique(values, return_inverse=True)[1].astype(np.int64)
+    seed = stream_seed(config.seed, SPLIT, _FOLD_VAL, config.fold)
+    inner = _divided(by._replace(values=values), len(rest), (_count(len(rest), val), 0), seed)
+    return {"train": rest[inner["train"]], "val": rest[inner["val"]], "test": tested}
+
+
+def _fold(table: Table, by: _Criterion, folds: int, fold: int, seed: int) -> tuple[Ids, Ids]:
+    """The rows of one fold, and those that may train for it."""
+    if by.kind == "time":
+        return _block_of_time(by.values, folds, fold)
+    own = stream_seed(seed, SPLIT, _FOLDS)
+    if by.kind == "group":
+        numbers = _folds_of_groups(table, by.values, folds, own)
+    else:
+        order = permutation(own, len(table))
+        if by.kind == "class":
+            _refuse_lonely(table, by.values)
+            order = order[np.argsort(by.values[order], kind="stable")]
+        numbers = np.empty(len(table), dtype=np.int64)
+        numbers[order] = np.arange(len(table)) % folds  # dealt out like cards: no two folds differ by more than a row
+    return np.flatnonzero(numbers == fold), np.flatnonzero(numbers != fold)
+
+
+def _refuse_lonely(table: Table, labels: Array) -> None:
+    """A class of one row cannot be tested and trained."""
+    alone = np.isin(labels, np.flatnonzero(np.bincount(labels) == 1))
+    if alone.any():
+        raise DataError(
+            f"{table.source}: data.split.folds: the class of {table.where(alone)} has no other row, so the fold that tests it "
+            "could not train it; leave such rows out, or give more of them"
+        )
+
+
+def _folds_of_groups(table: Table, groups: Array, folds: int, seed: int) -> Ids:
+    """(rows,) fold numbers: whole groups, the largest first, each to the fold with the fewest rows so far."""
+    sizes = np.bincount(groups)
+    if len(sizes) < folds:
+        raise DataError(f"{table.source}: data.split.group has {len(sizes)} groups, too few for {folds} folds; ask for fewer")
+    order = permutation(seed, len(sizes))  # of equal groups chance decides
+    loads = [(0, fold) for fold in range(folds)]
+    fold_of = np.empty(len(sizes), dtype=np.int64)
+    for group in order[np.argsort(-sizes[order], kind="stable")].tolist():
+        rows, fold = heapq.heappop(loads)
+        fold_of[group] = fold
+        heapq.heappush(loads, (rows + int(sizes[group]), fold))
+    return fold_of[groups]
+
+
+def _block_of_time(times: Array, folds: int, fold: int) -> tuple[Ids, Ids]:
+    """A block of rows, and all older ones. Rows of one time stay together, in the older block."""
+    order = np.argsort(times, kind="stable").astype(np.int64)
+    size = len(times) // (folds + 1)
+    first = len(times) - (folds - fold) * size
+    start, stop = _after(times[order], first), _after(times[order], first + size)
+    return order[start:stop], order[:start]
 
 
 def _by_class(labels: Array, val: int, test: int, seed: int) -> Rows:
@@ -182,9 +294,12 @@ def _by_time(times: Array, val: int, test: int) -> Rows:
     order = np.argsort(times, kind="stable").astype(np.int64)
     in_order, n = times[order], len(times)
 
-    def boundary(position: int) -> int:
-        return int(np.searchsorted(in_order, in_order[position - 1], side="right")) if 0 < position < n else position
-
-    first_test = boundary(n - test)
-    first_val = min(boundary(n - test - val), first_test)
+    first_test = _after(in_order, n - test)
+    first_val = min(_after(in_order, n - test - val), first_test)
     return {"train": order[:first_val], "val": order[first_val:first_test], "test": order[first_test:]}
+
+
+def _after(in_order: Array, position: int) -> int:
+    """Where to cut ascending times so that those equal to the one before `position` stay together."""
+    inside = 0 < position < len(in_order)
+    return int(np.searchsorted(in_order, in_order[position - 1], side="right")) if inside else position

@@ -12,7 +12,7 @@ from trainyard.config.schema import DataConfig, SplitConfig
 from trainyard.datasets import checks
 from trainyard.datasets.arrays import Arrays
 from trainyard.datasets.base import DataBundle
-from trainyard.datasets.preparation import fit, mean_and_scale
+from trainyard.datasets.preparation import TabularPreparation, fit, mean_and_scale
 from trainyard.datasets.splitting import Rows, fractions, split_rows
 from trainyard.datasets.table import Table, kind_of
 from trainyard.datasets.target import Target, class_indices, inspect, labels_in
@@ -110,7 +110,7 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
     if not known:
         warnings += checks.odd_columns(parts["train"], names, splits["train"].targets)
     return DataBundle(
-        info=_info(preparation.feature_names, target, splits["train"].targets if config.standardize else None),
+        info=_info(preparation, target, splits["train"].targets if config.standardize else None),
         splits=dict(splits),
         preparation=preparation,
         rows=rows if len(tables) == 1 else {},
@@ -138,9 +138,10 @@ def _unused_shares(tables: Collection[SplitName], config: DataConfig) -> list[st
     return [f"data.split.{name} is not used: the {name} rows are given" for name in unused]
 
 
-def _info(feature_names: list[str], target: Target, to_standardize: Array | None) -> DataInfo:
+def _info(preparation: TabularPreparation, target: Target, to_standardize: Array | None) -> DataInfo:
     outputs = 1 if target.classes is None else len(target.classes)
-    info = DataInfo(target.task, (len(feature_names),), outputs, target.classes, feature_names, target.name)
+    names, categories = preparation.feature_names, preparation.categories
+    info = DataInfo(target.task, (len(names),), outputs, target.classes, names, target.name, categories=categories)
     return info if to_standardize is None else scaled(info, to_standardize)
 
 

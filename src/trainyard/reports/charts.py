@@ -74,7 +74,7 @@ def symbol(kind: str) -> str:
     return f'<svg class="symbol {kind}" viewBox="-7 -7 14 14" width="14" height="14" aria-hidden="true"><path d="{shape}"/></svg>'
 
 
-def _svg(kind: str, size: tuple[float, float], said: tuple[str, str], parts: Sequence[str], extra: str = "") -> str:
+def svg(kind: str, size: tuple[float, float], said: tuple[str, str], parts: Sequence[str], extra: str = "") -> str:
     """The parts in a frame of `size` (width, height), with `said`: title and description."""
     title, desc = said
     return (
@@ -91,12 +91,12 @@ def line_chart(chart: LineChart, width: float = 420, height: float = 230) -> str
     y_axis = fitted_to(cut, bottom, top, chart.log)
     places = [line.x[[0, -1]] for line in chart.lines if len(line.x)] + [[marker.x] for marker in chart.markers]
     x_axis = fitted(np.concatenate([chart.span, *places]).astype(np.float64), left, right, pad=0.0)
-    parts = [*_axes(x_axis, y_axis, chart.x_label)]
+    parts = [*axes(x_axis, y_axis, chart.x_label)]
     parts += [piece for marker in _apart(chart.markers, x_axis) for piece in _marker(marker, x_axis, top, bottom)]
     parts += [piece for line, points in zip(chart.lines, cut, strict=True) for piece in _curve(line, points, x_axis, y_axis)]
     parts += _ends(chart.lines, cut, x_axis, y_axis)
     plot = f' data-plot="{left:g} {right:g} {top:g} {bottom:g}"'
-    return _svg("lines", (width, height), (chart.title, _described(chart, y_axis)), parts, plot)
+    return svg("lines", (width, height), (chart.title, _described(chart, y_axis)), parts, plot)
 
 
 def _described(chart: LineChart, y_axis: Scale) -> str:
@@ -112,7 +112,7 @@ def _described(chart: LineChart, y_axis: Scale) -> str:
     return f"{'Logarithmic axis. ' if y_axis.log else ''}{'; '.join(facts) or 'no values'}."
 
 
-def _axes(x_axis: Scale, y_axis: Scale, x_label: str, y_label: str = "") -> Iterator[str]:
+def axes(x_axis: Scale, y_axis: Scale, x_label: str, y_label: str = "") -> Iterator[str]:
     left, right, top, bottom = x_axis.first, x_axis.last, y_axis.last, y_axis.first
     for value, label in y_axis.ticks(4 if bottom - top < 200 else 5):
         y = y_axis(value)
@@ -214,7 +214,7 @@ def heat_map(labels: Sequence[Any], matrix: Sequence[Sequence[int]], title: str)
     right = int(np.trace(counts))
     desc = f"{right} of {int(counts.sum())} rows lie on the diagonal. {_confusions(counts, labels)}"
     width = left + side + (6 + 4.8 * len(names[-1]) if slanted else 4)
-    return _svg("heat", (round(width, 1), round(top + side + 4, 1)), (title, desc), parts)
+    return svg("heat", (round(width, 1), round(top + side + 4, 1)), (title, desc), parts)
 
 
 def _confusions(counts: Array, labels: Sequence[Any]) -> str:
@@ -273,10 +273,10 @@ def scatter(true: Sequence[float], predicted: Sequence[float], title: str, targe
     left, right, top, bottom = 58.0, width - 10, 8.0, height - 38
     both = np.concatenate([x, y])
     x_axis, y_axis = fitted(both, left, right), fitted(both, bottom, top)
-    parts = [*_axes(x_axis, y_axis, f"true {target}", f"predicted {target}")]
+    parts = [*axes(x_axis, y_axis, f"true {target}", f"predicted {target}")]
     parts.append(f'<path class="exact" d="M{left:.1f} {bottom:.1f}L{right:.1f} {top:.1f}"/>')
     dots = "".join(f"M{x_axis(a):.1f} {y_axis(b):.1f}h0" for a, b in zip(x, y, strict=True))
     parts.append(f'<path class="points{" many" if len(x) > 400 else ""}" d="{dots}"/>')
     correlation = float(np.corrcoef(x, y)[0, 1]) if len(x) > 1 and x.std() > 0 and y.std() > 0 else float("nan")
     desc = f"{len(x)} points; correlation {number(correlation)}. The dashed diagonal is where the prediction is exact."
-    return _svg("scatter", (width, height), (title, desc), parts)
+    return svg("scatter", (width, height), (title, desc), parts)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trainyard.reports import pages
+from trainyard.reports import explanations, pages
 from trainyard.reports.rundir import RunFiles, read_run
 
 Section = Callable[[RunFiles], Any]
@@ -17,6 +17,7 @@ _SECTIONS: dict[str, Section] = {
     "headline": pages.headline,
     "curves": pages.curves,
     "evaluations": pages.evaluations,
+    "explanations": explanations.section,
     "data": pages.data,
     "repeat": pages.repeat,
     "inputs": pages.inputs,

@@ -196,10 +196,9 @@ def _facts(*pairs: tuple[str, Any]) -> Facts:
 def repeat(run: RunFiles) -> Section:
     """The commands that repeat or continue this run, and where they have to be given."""
     commit = part(run.manifest, "code", "git").get("commit")
-    commands = [("train it again, and compare every bit", f"trainyard reproduce {shlex.quote(run.run_id)}")]
-    if run.status != "completed":
-        commands.insert(0, ("continue it from its last checkpoint", f"trainyard resume {shlex.quote(run.run_id)}"))
-    commands.append(("train the same config as a new run", f"trainyard train {shlex.quote(str(run.folder / 'config.yaml'))}"))
+    commands = _own_commands(run)
+    if part(run.manifest, "trainer"):  # a training of another trainer, which belongs to its script
+        commands = [("start its script again: it goes on where it stopped", f"python {_command(run.manifest.get('command'))}")]
     if commit:
         commands.append(("bring back the code of this run first, if it has changed", f"git checkout {shlex.quote(str(commit))}"))
     return {
@@ -209,6 +208,14 @@ def repeat(run: RunFiles) -> Section:
         "parent": run.manifest.get("parent"),
         "dirty": bool(part(run.manifest, "code", "git").get("dirty")),
     }
+
+
+def _own_commands(run: RunFiles) -> Facts:
+    commands = [("train it again, and compare every bit", f"trainyard reproduce {shlex.quote(run.run_id)}")]
+    if run.status != "completed":
+        commands.insert(0, ("continue it from its last checkpoint", f"trainyard resume {shlex.quote(run.run_id)}"))
+    commands.append(("train the same config as a new run", f"trainyard train {shlex.quote(str(run.folder / 'config.yaml'))}"))
+    return commands
 
 
 def _command(words: Any) -> str:
@@ -244,8 +251,8 @@ def inputs(run: RunFiles) -> Section | None:
             ("code", part(manifest, "code").get("hash")),
             ("git commit", f"{git['commit']}{dirty}" if git.get("commit") else None),
             ("environment", environment.get("hash")),
-            ("initial weights", weights.get("initial_digest")),
-            ("initial weights from", weights.get("init_from")),
+            ("initial weights", weights.get("initial")),
+            ("initial weights from", manifest.get("init_from")),
         ),
         "modules": [(str(name), str(sha256)) for name, sha256 in part(manifest, "code", "modules").items()],
         "packages": [(str(name), str(version)) for name, version in part(environment, "packages").items()],

@@ -7,7 +7,8 @@
         def config(cls) -> dict[str, Any]:
             return {...}            # some 40 steps, with whatever is random switched on
 
-What is asked of an adapter stands in `frameworks/base.py`.
+What is asked of an adapter stands in `frameworks/base.py`. A model that is made in one step has `kills = ONE_STEP_KILLS` and
+`three_kills = ONE_STEP_THREE_KILLS`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -45,6 +47,11 @@ KILLS = (
     ("final-evaluation", 1),
     ("end", 1),
 )
+FEW_KILLS = (("step", 13), ("evaluation", 3), ("commit", 4))  # for what differs from a suite with all of them in little
+THREE_KILLS = (("step", 9), ("evaluation", 1), ("commit", 2))
+ONE_STEP_KILLS = tuple((phase, 1) for phase in ("start-up", "step", "evaluation", "write", "commit", "final-evaluation", "end"))
+ONE_STEP_THREE_KILLS = (("step", 1), ("evaluation", 1), ("commit", 1))
+Kills = Sequence[tuple[str, int]]
 
 
 def spawn(phase: str, count: int, *where: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -53,11 +60,24 @@ def spawn(phase: str, count: int, *where: str, folder: Path) -> subprocess.Compl
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
 
 
+def make(folder: Path) -> Path:
+    """The folder, made."""
+    folder.mkdir()
+    return folder
+
+
 @pytest.mark.slow
 class FrameworkSuite:
     """Subclass it in a test module of the adapter; `config` must make a run of 30 steps and more that saves often."""
 
     framework: ClassVar[str]
+    kills: ClassVar[Kills] = KILLS
+    three_kills: ClassVar[Kills] = THREE_KILLS
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Each kill is a test."""
+        if "phase" in metafunc.fixturenames:
+            metafunc.parametrize(("phase", "count"), self.kills)
 
     @classmethod
     def config(cls) -> dict[str, Any]:
@@ -87,7 +107,6 @@ class FrameworkSuite:
         """The framework in this process."""
         return build(load(config_file, adapters=Catalog()).config, 1, Objects())
 
-    @pytest.mark.parametrize(("phase", "count"), KILLS)
     def test_killed_anywhere_it_ends_with_the_same_bits(
         self, phase: str, count: int, config_file: Path, uninterrupted: RunDir, tmp_path: Path
     ) -> None:
@@ -109,13 +128,31 @@ class FrameworkSuite:
     def test_killed_three_times_it_ends_with_the_same_bits(
         self, config_file: Path, uninterrupted: RunDir, tmp_path: Path
     ) -> None:
-        spawn("step", 9, str(config_file), str(tmp_path), folder=config_file.parent)
+        first, *more = self.three_kills
+        spawn(*first, str(config_file), str(tmp_path), folder=config_file.parent)
         (run,) = all_runs(tmp_path)
-        for phase, count in (("evaluation", 1), ("commit", 2)):
+        for phase, count in more:
             killed = spawn(phase, count, "--resume", str(run.path), folder=config_file.parent)
             assert killed.returncode == -signal.SIGKILL, killed.stderr
         assert spawn("never", 0, "--resume", str(run.path), folder=config_file.parent).returncode == 0
         assert len(run.attempts()) == 4
+        self._assert_same(run, uninterrupted)
+
+    def test_a_damaged_checkpoint_is_never_loaded(self, config_file: Path, uninterrupted: RunDir, tmp_path: Path) -> None:
+        spawn("end", 1, str(config_file), str(tmp_path), folder=config_file.parent)
+        (run,) = all_runs(tmp_path)
+        commit, _ = shelves(run).resume.newest()
+        assert commit is not None
+        damage = run.path / "checkpoints" / commit.name / WEIGHTS_FILE
+        content = bytearray(damage.read_bytes())
+        content[len(content) // 2] ^= 1
+        damage.write_bytes(content)
+
+        resumed = spawn("never", 0, "--resume", str(run.path), folder=config_file.parent)
+
+        assert resumed.returncode == 0, resumed.stderr
+        assert f"checkpoint {commit.name} is damaged" in resumed.stderr
+        assert next(iter(read_segment(segments(run.journal)[-1])))["from_step"] < commit.step
         self._assert_same(run, uninterrupted)
 
     def test_reproduces(self, uninterrupted: RunDir) -> None:
@@ -124,7 +161,7 @@ class FrameworkSuite:
 
     def test_steps_do_not_depend_on_predictions_or_snapshots(self, parts: Parts) -> None:
         other = build(parts.config, 1, Objects())
-        for step in range(3):
+        for step in range(min(3, parts.plan.total_steps)):
             parts.framework.step(step, 0.01)
             other.framework.step(step, 0.01)
             list(other.framework.predict(other.bundle.splits["val"]))
@@ -132,6 +169,8 @@ class FrameworkSuite:
         assert tensor_records(parts.framework.state()) == tensor_records(other.framework.state())
 
     def test_a_snapshot_is_not_touched_by_later_steps(self, parts: Parts, tmp_path: Path) -> None:
+        if parts.plan.total_steps == 1:
+            pytest.skip("the model is made in one step: there is no later one")
         parts.framework.step(0, 0.01)
         before = tensor_records(parts.framework.state())
         snapshot = parts.framework.snapshot()
@@ -141,7 +180,7 @@ class FrameworkSuite:
         assert digest(written) == digest(before)
 
     def test_restoring_gives_the_state_that_was_saved(self, parts: Parts, tmp_path: Path) -> None:
-        for step in range(3):
+        for step in range(min(3, parts.plan.total_steps)):
             parts.framework.step(step, 0.01)
         before = tensor_records(parts.framework.state())
         parts.framework.snapshot().write(tmp_path)
@@ -156,7 +195,19 @@ class FrameworkSuite:
         assert file.name == WEIGHTS_FILE
         assert digest(file.state()) == digest(whole) == digest(tensor_records(parts.framework.state(weights_only=True)))
 
+    def test_weights_of_an_earlier_step_are_those_of_that_step(self, parts: Parts, tmp_path: Path) -> None:
+        if not parts.plan.cumulative:
+            pytest.skip("its state does not hold the models of earlier steps")
+        for step in range(5):
+            parts.framework.step(step, 0.01)
+            if step == 1:
+                parts.framework.snapshot(weights_only=True).write(make(tmp_path / "then"))
+        parts.framework.snapshot(weights_only=True, step=2).write(make(tmp_path / "later"))
+        then, later = ((tmp_path / name / WEIGHTS_FILE).read_bytes() for name in ("then", "later"))
+        assert then == later
+
     def test_predictions_cover_a_split_in_order(self, parts: Parts) -> None:
+        parts.framework.step(0, 0.01)
         found = list(parts.framework.predict(parts.bundle.splits["val"]))
         assert [i for part in found for i in part.ids] == list(range(len(parts.bundle.splits["val"])))
         assert all(len(part.ids) == len(part.outputs) == len(part.targets) for part in found)

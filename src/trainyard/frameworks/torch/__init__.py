@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from pydantic import BaseModel
 
-from trainyard.config.schema import RunConfig
+from trainyard.config.schema import RunConfig, TrainingConfig
 from trainyard.datasets.base import Split
 from trainyard.errors import ModelError, TrainingError, TrainyardError
-from trainyard.frameworks.base import Job, Snapshot
+from trainyard.frameworks.base import WEIGHTS_FILE, Framework, Job, Plan, Snapshot, minibatch_plan, refuse_gaps
 from trainyard.frameworks.torch.params import LOSSES, MODELS, OPTIMIZERS
 from trainyard.order import INIT, PREDICT, stream_seed
 from trainyard.require import require
@@ -26,13 +26,22 @@ if TYPE_CHECKING:
     from trainyard.frameworks.torch.data import TensorSource
 
 
-class TorchFramework:
+class TorchFramework(Framework):
     """Trains a `torch.nn.Module` on one device; what it is made of stands in the modules beside this one."""
 
     models: ClassVar[Mapping[str, type[BaseModel]]] = MODELS
     optimizers: ClassVar[Mapping[str, type[BaseModel]]] = OPTIMIZERS
     losses: ClassVar[Sequence[str]] = LOSSES
     base_modules: ClassVar[Sequence[str]] = ("torch",)
+    formats: ClassVar[Sequence[str]] = ("safetensors",)
+
+    @staticmethod
+    def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:  # noqa: ARG004 - it is what they were made for
+        return TrainingConfig.model_fields
+
+    @staticmethod
+    def plan(config: RunConfig, rows: int, model: Any = None) -> Plan:  # noqa: ARG004 - any model takes any steps
+        return minibatch_plan(config, rows)
 
     def __init__(self, job: Job) -> None:
         require("torch", "torch")
@@ -40,6 +49,7 @@ class TorchFramework:
         from trainyard.frameworks.torch import losses, optim, precision, snapshot, step
 
         training = job.config.training
+        refuse_gaps(job)
         self._job = job
         self._device = _device(training.device)
         _pin(job)
@@ -110,7 +120,7 @@ class TorchFramework:
         finally:
             self._model.train()
 
-    def snapshot(self, *, weights_only: bool = False) -> Snapshot:
+    def snapshot(self, *, weights_only: bool = False, step: int | None = None) -> Snapshot:  # noqa: ARG002 - not cumulative
         return self._state.copy(weights_only=weights_only)
 
     def restore(self, folder: Path, *, weights_only: bool = False) -> None:
@@ -121,15 +131,21 @@ class TorchFramework:
             for name, tensor in tensors.items():
                 yield self._named_buffer(f"{Path(file).stem}.{name}", tensor)
 
-    def resumable_at(self, step: int) -> bool:  # noqa: ARG002 - after every step
-        return True
+    @property
+    def native(self) -> torch.nn.Module:
+        return self._model
+
+    def export(self, path: Path, form: str) -> None:  # noqa: ARG002 - there is one
+        self.snapshot(weights_only=True).write(path.parent)
+        (path.parent / WEIGHTS_FILE).rename(path)
 
     def _source(self, split: Split) -> TensorSource:
         from trainyard.frameworks.torch.data import TensorSource
 
-        if id(split) not in self._sources:
-            self._sources[id(split)] = TensorSource(split, self._device)
-        return self._sources[id(split)]
+        source = self._sources.get(id(split)) or TensorSource(split, self._device)
+        if self._job.owns(split):
+            self._sources[id(split)] = source
+        return source
 
     def _prediction_rows(self) -> int:
         training = self._job.config.training

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from trainyard.config.schema import RunConfig, Section
 from trainyard.datasets.base import Split
 from trainyard.digest import FileRecord, write_tensors
-from trainyard.frameworks.base import WEIGHTS_FILE, Job, Snapshot
+from trainyard.frameworks.base import WEIGHTS_FILE, Framework, Job, Plan, Snapshot, minibatch_plan
 from trainyard.order import INIT, STEP, stream_seed
 from trainyard.types import Determinism, Ids, NamedBuffer, Predictions, StepResult
 
@@ -31,13 +31,21 @@ class MomentumParams(Section):
     momentum: float = Field(0.9, ge=0, lt=1)
 
 
-class ToyFramework:
+class ToyFramework(Framework):
     """The adapter."""
 
     models: ClassVar[Mapping[str, type[BaseModel]]] = {"toy": ToyParams}
     optimizers: ClassVar[Mapping[str, type[BaseModel]]] = {"momentum": MomentumParams}
     losses: ClassVar[Sequence[str]] = ("auto",)
     base_modules: ClassVar[Sequence[str]] = ("trainyard_toy",)
+
+    @staticmethod
+    def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:
+        return ("epochs", "max_steps", "batch_size", "learning_rate", "scheduler", "optimizer", "loss")
+
+    @staticmethod
+    def plan(config: RunConfig, rows: int, model: Any = None) -> Plan:
+        return minibatch_plan(config, rows)
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -70,9 +78,6 @@ class ToyFramework:
         w -= lr * v
         return StepResult(loss, len(ids))
 
-    def read(self, losses: Sequence[Any]) -> list[float]:
-        return [float(loss) for loss in losses]
-
     def predict(self, split: Split) -> Iterator[Predictions]:
         for start in range(0, len(split), 64):
             ids: Ids = np.arange(start, min(start + 64, len(split)), dtype=np.int64)
@@ -81,7 +86,7 @@ class ToyFramework:
             loss = -np.log(outputs[np.arange(len(ids)), targets] + 1e-12).sum()
             yield Predictions(ids, outputs, targets, float(loss))
 
-    def snapshot(self, *, weights_only: bool = False) -> Snapshot:
+    def snapshot(self, *, weights_only: bool = False, step: int | None = None) -> Snapshot:
         return _Snapshot({file: {k: v.copy() for k, v in named.items()} for file, named in self._files(weights_only).items()})
 
     def restore(self, folder: Path, *, weights_only: bool = False) -> None:
@@ -94,8 +99,9 @@ class ToyFramework:
         for file, named in self._files(weights_only).items():
             yield from (_buffer(f"{Path(file).stem}.{name}", array) for name, array in named.items())
 
-    def resumable_at(self, step: int) -> bool:
-        return True
+    @property
+    def native(self) -> Any:
+        return self._tensors[WEIGHTS_FILE]["w"]
 
     def _files(self, weights_only: bool) -> dict[str, dict[str, Any]]:
         return {file: named for file, named in self._tensors.items() if file == WEIGHTS_FILE or not weights_only}

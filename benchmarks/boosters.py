@@ -1,0 +1,124 @@
+"""What training boosted trees costs over the shortest script by hand: `python benchmarks/boosters.py [xgboost]`.
+
+100,000 rows of 50 features, 300 rounds, rows and features sampled. Trainyard runs as its command line does by default, but for
+a checkpoint every 100 rounds: journal, progress lines, digest, report. The script reads the same file, trains, and writes the
+model. Once without validation rows, and once with 10,000 of them, evaluated after each round by both: the script by one metric,
+Trainyard by three. Each job is a process of its own, and jobs take turns; all that a process does is counted, its start included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from harness import Cost, machine, median, run, table, workplace
+
+ROWS, VAL, FEATURES = 100_000, 10_000, 50
+CONFIG = """\
+experiment: {name: boosters, seed: 1}
+data: {path: FILE, split: {val: 0, test: 0}}
+model: MODEL
+training: {threads: THREADS, device: cpu}
+checkpoint: {every_n_steps: 100, every_n_minutes: null}
+"""
+
+
+class Library(NamedTuple):
+    """The same training twice: as the `model` section of a config, and as scripts, without and with validation."""
+
+    model: str
+    script: str
+    script_val: str
+
+
+LIBRARIES = {
+    "xgboost": Library(
+        "{type: xgboost, n_estimators: ROUNDS, learning_rate: 0.1, subsample: 0.8, colsample_bytree: 0.8}",
+        """\
+import numpy, xgboost
+data = numpy.load("FILE")
+train = xgboost.QuantileDMatrix(data["X_train"], data["y_train"], nthread=THREADS)
+options = {"objective": "binary:logistic", "learning_rate": 0.1, "subsample": 0.8, "colsample_bytree": 0.8, "nthread": THREADS}
+xgboost.train(options, train, ROUNDS).save_model("model.ubj")
+""",
+        """\
+import numpy, xgboost
+data = numpy.load("FILE")
+train = xgboost.QuantileDMatrix(data["X_train"], data["y_train"], nthread=THREADS)
+val = xgboost.DMatrix(data["X_val"], data["y_val"], nthread=THREADS)
+options = {"objective": "binary:logistic", "learning_rate": 0.1, "subsample": 0.8, "colsample_bytree": 0.8, "nthread": THREADS}
+xgboost.train(options, train, ROUNDS, [(val, "val")], verbose_eval=False).save_model("model.ubj")
+""",
+    ),
+}
+FILES = {"bare": "bare.npz", "validated": "validated.npz"}
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("libraries", nargs="*", help=f"default: all of {', '.join(LIBRARIES)}")
+    options.add_argument("--rounds", type=int, default=5, help="how often each job is run")
+    options.add_argument("--trees", type=int, default=300, help="boosting rounds")
+    options.add_argument("--threads", type=int, default=2)
+    given = options.parse_args()
+    libraries = given.libraries or list(LIBRARIES)
+    print(machine())
+    with workplace() as folder:
+        make_data(folder)
+        jobs = {
+            (library, data, who): command
+            for library in libraries
+            for data in FILES
+            for who, command in commands(LIBRARIES[library], data, folder, given.trees, given.threads).items()
+        }
+        costs: dict[tuple[str, str, str], list[Cost]] = {job: [] for job in jobs}
+        for number in range(given.rounds):
+            for job, command in jobs.items():
+                costs[job].append(run(command, folder))
+            print(f"round {number + 1} of {given.rounds} done", file=sys.stderr)
+    for library in libraries:
+        for data in FILES:
+            report(f"{library}, {data}", costs[library, data, "by hand"], costs[library, data, "trainyard"])
+
+
+def make_data(folder: Path) -> None:
+    """Two classes, by a sum of features and a wave, with noise: (rows, 50) float32."""
+    random = np.random.default_rng(0)
+    x = random.standard_normal((ROWS + VAL, FEATURES), dtype=np.float32)
+    score = x @ random.standard_normal(FEATURES) + 3 * np.sin(3 * x[:, 0]) + 3 * random.standard_normal(len(x))
+    y = (score > 0).astype(np.int64)
+    train = {"X_train": x[:ROWS], "y_train": y[:ROWS]}
+    np.savez(folder / FILES["bare"], **train)
+    np.savez(folder / FILES["validated"], **train, X_val=x[ROWS:], y_val=y[ROWS:])
+
+
+def commands(library: Library, data: str, folder: Path, trees: int, threads: int) -> dict[str, list[str]]:
+    """Writes what the two sides are started with."""
+
+    def filled(text: str) -> str:
+        return text.replace("FILE", FILES[data]).replace("ROUNDS", str(trees)).replace("THREADS", str(threads))
+
+    name = f"{library.model.split()[1].strip(',')}-{data}"
+    (folder / f"{name}.yaml").write_text(filled(CONFIG.replace("MODEL", library.model)))
+    (folder / f"{name}.py").write_text(filled(library.script if data == "bare" else library.script_val))
+    trainyard = [sys.executable, "-m", "trainyard", "train", f"{name}.yaml"]
+    return {"by hand": [sys.executable, f"{name}.py"], "trainyard": trainyard}
+
+
+def report(title: str, base: list[Cost], mine: list[Cost]) -> None:
+    """By minima (the least disturbed runs), and the median of the rounds' own ratios."""
+    rows = []
+    for field in Cost._fields:
+        by_hand, ours = [getattr(cost, field) for cost in base], [getattr(cost, field) for cost in mine]
+        ratios = [one / other for one, other in zip(ours, by_hand, strict=True)]
+        ratio = min(ours) / min(by_hand)
+        name = {"wall": "wall s", "cpu": "CPU s", "peak": "peak MiB"}[field]
+        rows.append([name, f"{min(by_hand):.2f}", f"{min(ours):.2f}", f"{ratio:.3f}x", f"{median(ratios):.3f}x"])
+    print(f"\n{title}\n{table(['least of the rounds', 'by hand', 'trainyard', 'ratio', 'median ratio'], rows)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""`cross-validate` and `benchmark`: commands that train several runs."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import trainyard
+from trainyard.callbacks.progress import line
+from trainyard.cli import options
+from trainyard.cli.output import existing, show, table
+from trainyard.core.signals import EXIT_CODES
+from trainyard.errors import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainyard.studies.benchmark import Benchmark
+    from trainyard.studies.cross_validation import CrossValidation
+    from trainyard.studies.study import Watch
+
+
+@click.command("cross-validate")
+@click.argument("config")
+@click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE]...")
+@click.option("--folds", type=click.IntRange(min=2), help="How many folds.  [default: data.split.folds, or 5]")
+@click.option("--resume", is_flag=True, help="Go on with the newest unfinished cross-validation of the same config and data.")
+@options.runs_dir
+@options.quiet
+@options.as_json
+def cross_validate(
+    config: str, overrides: Sequence[str], folds: int | None, resume: bool, runs_dir: str | None, quiet: bool, as_json: bool
+) -> None:
+    """Train a run for each fold of the rows, and test it on that fold."""
+    study = trainyard.cross_validate(
+        config, overrides, folds=folds, runs_dir=runs_dir, resume=resume, watch=_watch(quiet, as_json)
+    )
+    from trainyard.reports.studies import METRICS_HEAD, metric_rows
+
+    rows = metric_rows(study.result)
+    files = {"out of fold": existing(study.path / "out_of_fold.csv")}
+    show(_document(study), _told(study, [METRICS_HEAD, *rows] if rows else [], files), as_json)
+    click.get_current_context().exit(EXIT_CODES.get(study.status, 1))
+
+
+@click.command()
+@click.argument("config")
+@click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE]...")
+@click.option("--models", required=True, metavar="A,B,...", help="The values of model.type to compare.")
+@click.option(
+    "--param", "params", multiple=True, metavar="MODEL.KEY=VALUE", help="An option of one model; may stand several times."
+)
+@click.option("--folds", type=click.IntRange(min=2), help="Cross-validate each in so many folds.  [default: train each once]")
+@click.option("--metric", metavar="NAME", help="What to rank by: f1, test_f1, val_f1 ...  [default: the first computed]")
+@click.option("--resume", is_flag=True, help="Go on with the newest unfinished benchmark of the same; try failed models again.")
+@options.runs_dir
+@options.quiet
+@options.as_json
+def benchmark(
+    config: str, overrides: Sequence[str], models: str, params: Sequence[str], quiet: bool, as_json: bool, **asked: Any
+) -> None:
+    """Train several models on the same rows, and rank them.
+
+    A model that fails is a row of the table, and the others go on; the exit code is 1 then.
+    """
+    names = [name.strip() for name in models.split(",") if name.strip()]
+    study = trainyard.benchmark(
+        config, overrides, models=names, params=_params(params, names), watch=_watch(quiet, as_json), **asked
+    )
+    from trainyard.reports.studies import BENCHMARK_HEAD, benchmark_rows
+
+    rows = [BENCHMARK_HEAD, *benchmark_rows(study.rows)] if study.rows else []
+    files = {"table": existing(study.path / "table.csv")}
+    show(_document(study), [*_told(study, rows, files), *(f"{model}: {error}" for model, error in study.failed.items())], as_json)
+    click.get_current_context().exit(EXIT_CODES.get(study.status, 1))
+
+
+def _params(texts: Sequence[str], models: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """`MODEL.KEY=VALUE` -> options by model; the value is read as YAML is."""
+    from trainyard.config.tree import Problems, plain
+    from trainyard.config.yaml import read_value
+
+    found: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        model = next((model for model in models if name.startswith(f"{model}.")), None)
+        problems = Problems()
+        node = read_value(value, "command line", problems)
+        if not equals or model is None or node is None:
+            why = problems[0].message if problems else f"expected MODEL.KEY=VALUE with a model of {', '.join(models)}"
+            raise InputError(f"--param {text}: {why}")
+        found.setdefault(model, {})[name.removeprefix(f"{model}.")] = plain(node)
+    return found
+
+
+def _watch(quiet: bool, as_json: bool) -> Watch | None:
+    """Prints a line for each run that ended: on stdout, unless a document is to stand there."""
+    if quiet:
+        return None
+    stream = sys.stderr if as_json else sys.stdout
+
+    def watch(run: Mapping[str, Any]) -> None:
+        stream.write(line({"event": "run"}, run) + "\n")
+        stream.flush()
+
+    return watch
+
+
+def _document(study: CrossValidation | Benchmark) -> dict[str, Any]:
+    """A study as JSON: what `result.json` says, and where it lies; its status is that of this moment."""
+    found = {"study_id": study.id, "path": str(study.path), "status": study.status}
+    return study.result | found | {"report": existing(study.path / "report.html")}
+
+
+def _told(study: CrossValidation | Benchmark, rows: Sequence[Sequence[str]], files: Mapping[str, str | None]) -> Iterator[str]:
+    yield ""
+    yield from table(rows) if rows else ()
+    yield from [""] if rows else []
+    places: dict[str, str | Path | None] = {"report": existing(study.path / "report.html"), **files}
+    facts = [("study", study.id), ("status", study.status), ("directory", study.path)]
+    yield from table([*facts, *(place for place in places.items() if place[1])])
+    if study.status in ("preempted", "interrupted"):
+        yield f"go on with: {_again()}"
+
+
+def _again() -> str:
+    """The same command with `--resume`."""
+    words = [word for word in sys.argv[1:] if word != "--resume"]
+    return shlex.join(["trainyard", *words, "--resume"])

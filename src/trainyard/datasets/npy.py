@@ -1,0 +1,147 @@
+"""Folders of NumPy's npy files, for samples that do not fit in memory: features stay on the disk, and are mapped.
+
+    X.npy, y.npy                                           rows to be divided
+    X_train.npy, y_train.npy [, X_val.npy, y_val.npy] [, X_test.npy, y_test.npy]
+
+The samples are finished ones: they are served as they are, floats as float32, and no column is prepared. Targets are held
+in memory. The files are read through when a run is built, to look for bad values and to hash them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import BaseModel
+
+from trainyard.config.schema import DataConfig, Section
+from trainyard.datasets.base import DataBundle
+from trainyard.datasets.objects import from_arrays
+from trainyard.datasets.table import listed
+from trainyard.digest import array_buffer, digest, sha256_json, tensor_records
+from trainyard.errors import DataError
+from trainyard.types import SPLITS, Array, Batch, Ids, SplitName
+
+_BLOCK_BYTES = 64 << 20
+
+
+class NpyParams(Section):
+    """There are no options."""
+
+
+class NpyDataset:
+    """A folder that is divided, or brings its splits."""
+
+    names: ClassVar[Sequence[str]] = ("npy",)
+    Params: ClassVar[type[BaseModel]] = NpyParams
+
+    def __init__(self, config: DataConfig, params: BaseModel) -> None:
+        assert isinstance(params, NpyParams)
+        self._config = config
+
+    def load(self) -> DataBundle:
+        """See `Dataset.load`."""
+        folder = self._folder()
+        endings = {name: f"_{name}" for name in SPLITS if (folder / f"X_{name}.npy").exists()} or {"train": ""}
+        pairs = {name: _pair(folder, ending) for name, ending in endings.items()}
+        for name, (features, _) in pairs.items():
+            if features.dtype.kind == "f":
+                _refuse_bad_values(features, name, keep=self._config.impute == "keep")
+        return from_arrays(pairs, self._config, MappedRows)
+
+    def _folder(self) -> Path:
+        config = self._config
+        if config.path is None or config.train_path is not None:
+            raise DataError("data: type npy reads one folder: give data.path")
+        for setting in ("features", "exclude"):
+            if getattr(config, setting):
+                raise DataError(f"data.{setting} needs named columns; npy files hold finished samples: leave it out")
+        if config.split.group or config.split.time or config.impute not in (None, "keep"):
+            raise DataError(
+                "data.split.group, data.split.time and data.impute need named columns; npy files hold finished samples"
+            )
+        if not Path(config.path).is_dir():
+            raise DataError(f"data.path: {config.path} is no folder; type npy reads a folder of X.npy and y.npy")
+        return Path(config.path)
+
+
+def _pair(folder: Path, ending: str) -> tuple[Array, Array]:
+    features, targets = (_mapped(folder / f"{letter}{ending}.npy") for letter in "Xy")
+    if features.ndim < 2 or features.dtype.kind not in "iufb":
+        raise DataError(f"{folder}: X{ending}.npy is {features.dtype} of shape {features.shape}; numbers (rows, ...) are needed")
+    if len(features) != len(targets) or not len(features):
+        raise DataError(f"{folder}: X{ending}.npy has {len(features)} rows, y{ending}.npy {len(targets)}")
+    return features, np.array(targets)
+
+
+def _mapped(path: Path) -> Array:
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+    except FileNotFoundError as error:
+        there = listed(sorted(file.name for file in path.parent.iterdir())) or "nothing"
+        raise DataError(f"{path} is missing; the folder holds {there}") from error
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{path} cannot be read as npy: {error}; save arrays of numbers with numpy.save") from error
+
+
+def _refuse_bad_values(features: Array, name: SplitName, *, keep: bool) -> None:
+    for start, stop in _ranges(len(features), features[:1].nbytes):
+        block = features[start:stop]
+        bad = np.isinf(block) if keep else ~np.isfinite(block)
+        if bad.any():
+            row = start + int(np.flatnonzero(bad.reshape(len(block), -1).any(axis=1))[0])
+            raise DataError(
+                f"the {name} features hold {'' if keep else 'NaN or '}infinite values, the first in row {row} (from 0)"
+            )
+
+
+def _ranges(rows: int, row_bytes: int) -> Iterator[tuple[int, int]]:
+    """The rows, in blocks of so many as may be in memory at a time."""
+    step = max(1, _BLOCK_BYTES // max(1, row_bytes))
+    return ((start, min(start + step, rows)) for start in range(0, rows, step))
+
+
+def _served(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype(np.float32) if dtype.kind in "fb" else dtype
+
+
+class MappedRows:
+    """A split whose features are read from the disk when they are asked for.
+
+    Args:
+        features: (rows of the source, ...), mapped.
+        ids: the rows that are this split's, ascending; None: all.
+        targets: (rows of the split,) int64, or (rows of the split,) / (rows of the split, outputs) float32.
+    """
+
+    def __init__(self, features: Array, ids: Ids | None, targets: Array) -> None:
+        self._features = features
+        self._ids = np.arange(len(features)) if ids is None else ids
+        self.targets = targets
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def take(self, ids: Ids) -> Batch:
+        """The samples `ids`; read in the order of the file, whatever theirs."""
+        rows = self._ids[ids]
+        ascending = np.argsort(rows, kind="stable")
+        features = np.empty((len(rows), *self._features.shape[1:]), dtype=_served(self._features.dtype))
+        features[ascending] = self._features[rows[ascending]]
+        return Batch(features, self.targets[ids])
+
+    def fingerprint(self) -> str:
+        """Over dtype, shape and bytes of the features as they are on the disk, row by row, and of the targets."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        source, found = self._features, hashlib.sha256()
+        found.update(f"{source.dtype.str} {(len(self), *source.shape[1:])}".encode())
+        for start, stop in _ranges(len(self), source[:1].nbytes):
+            found.update(np.ascontiguousarray(source[self._ids[start:stop]]).reshape(-1).view(np.uint8).data)
+        return sha256_json([found.hexdigest(), digest(tensor_records([array_buffer("targets", self.targets)]))])

@@ -1,0 +1,152 @@
+"""Files of records in TensorFlow's framing, read without TensorFlow.
+
+A record is its length (8 bytes, little-endian), the length's checksum (4 bytes), its bytes, and their checksum (4 bytes). The
+checksum is CRC-32C, rotated and shifted ("masked"): https://www.tensorflow.org/tutorials/load_data/tfrecord
+"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import zlib
+from functools import cache
+
+import numpy as np
+
+from trainyard.datasets.files import read_bytes
+from trainyard.errors import DataError
+from trainyard.types import Array, Ids
+
+_HEADER, _FOOTER = 12, 4  # bytes around a record's own
+_LANE = 256  # bytes whose checksum is taken by itself: many side by side make up for a slow loop over the bytes of one
+_BLOCK_LANES = 1 << 16
+_POLYNOMIAL = 0x82F63B78  # of Castagnoli, bits reversed
+
+
+def read_records(path: str) -> list[memoryview]:
+    """The records of a file, compressed by gzip or not, each of whose checksums is right.
+
+    Raises:
+        DataError: the file is cut short, damaged, or of another kind; says at which record.
+    """
+    data = read_bytes(path)
+    if data[:2] == b"\x1f\x8b":
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(f"{path} is compressed, but cannot be unpacked (is it whole?): {error}") from error
+    starts = np.array(_starts(data, path), dtype=np.int64)
+    if not len(starts):
+        raise DataError(f"{path} holds no records")
+    lengths = np.diff(np.append(starts, len(data) + _HEADER)) - _HEADER - _FOOTER
+    _verify(np.frombuffer(data, dtype=np.uint8), starts, lengths, path)
+    view = memoryview(data)
+    return [view[start : start + length] for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)]
+
+
+def _starts(data: bytes, path: str) -> list[int]:
+    """Where the bytes of each record begin."""
+    found: list[int] = []
+    position = 0
+    while position < len(data):
+        start = position + _HEADER
+        length = struct.unpack_from("<Q", data, position)[0] if start <= len(data) else 0
+        position = start + length + _FOOTER
+        if position > len(data):
+            if not found and _masked(_scalar(data[:8])) != int.from_bytes(data[8:12], "little"):
+                raise DataError(f"{path} is no TFRecord file: it does not begin with a record's length")
+            raise DataError(f"{path} ends within record {len(found) + 1}, after byte {len(data)}: it is cut short, or damaged")
+        found.append(start)
+    return found
+
+
+def _verify(data: Array, starts: Ids, lengths: Ids, path: str) -> None:
+    for begin, size, at in ((starts - _HEADER, np.full(len(starts), 8), starts - 4), (starts, lengths, starts + lengths)):
+        stored = data[at[:, None] + np.arange(4)].reshape(-1).view("<u4")
+        wrong = np.flatnonzero(_masked(crc32c(data, begin, size)) != stored)
+        if len(wrong):
+            place = f"record {wrong[0] + 1} (at byte {starts[wrong[0]]})"
+            raise DataError(f"{path}: {place} is damaged: its checksum is not the one that was written with it")
+
+
+def _masked(checksums: Array | int) -> Array:
+    """The form in which TensorFlow stores a checksum, so that one over bytes that hold checksums stays a good one."""
+    sums = np.asarray(checksums).astype(np.uint64)
+    rotated = (sums >> np.uint64(15)) | (sums << np.uint64(17))
+    masked: Array = ((rotated + np.uint64(0xA282EAD8)) & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+    return masked
+
+
+def crc32c(data: Array, starts: Ids, lengths: Ids) -> Array:
+    """(messages,) uint32: the CRC-32C of the messages data[start : start + length].
+
+    A message is cut into lanes of 256 bytes, with zeros before the first, which change nothing while the register is zero; the
+    register's first value, all ones, is the same as the first four bytes inverted. The lanes of many messages go side by side.
+    """
+    found = np.zeros(len(starts), dtype=np.uint32)
+    lanes = -(-lengths // _LANE)
+    ends = np.cumsum(lanes)
+    first = 0
+    while first < len(starts):
+        done = ends[first - 1] if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, done + _BLOCK_LANES, side="right")))
+        found[first:last] = _block(data, starts[first:last], lengths[first:last], lanes[first:last])
+        first = last
+    for i in np.flatnonzero(lengths < 4):
+        found[i] = _scalar(data[starts[i] : starts[i] + lengths[i]].tobytes())
+    return found
+
+
+def _block(data: Array, starts: Ids, lengths: Ids, lanes: Ids) -> Array:
+    matrix = np.zeros((int(lanes.sum()), _LANE), dtype=np.uint8)
+    flat, ends = matrix.reshape(-1), np.cumsum(lanes)
+    for start, length, end in zip(starts.tolist(), lengths.tolist(), (ends * _LANE).tolist(), strict=True):
+        flat[end - length : end] = data[start : start + length]
+        flat[end - length : min(end - length + 4, end)] ^= 0xFF
+    parts, firsts = _run(matrix), ends - lanes
+    register = np.zeros(len(starts), dtype=np.uint32)
+    for number in range(int(lanes.max(initial=0))):
+        going = np.flatnonzero(lanes > number)
+        register[going] = _after_a_lane(register[going]) ^ parts[firsts[going] + number]
+    return ~register
+
+
+@cache
+def _table() -> Array:
+    """(65536,) uint32: what becomes of the register's two lower bytes."""
+    values = np.arange(1 << 16, dtype=np.uint32)
+    for _ in range(16):
+        values = (values >> np.uint32(1)) ^ (np.uint32(_POLYNOMIAL) * (values & np.uint32(1)))
+    return values
+
+
+def _run(lanes: Array, register: Array | None = None) -> Array:
+    """(lanes,) uint32: the register after each row of bytes."""
+    state = np.zeros(len(lanes), dtype=np.uint32) if register is None else register
+    table = _table()
+    for column in np.ascontiguousarray(lanes.view("<u2").T):
+        state = table[(state ^ column) & np.uint32(0xFFFF)] ^ (state >> np.uint32(16))
+    return state
+
+
+@cache
+def _lane_tables() -> Array:
+    """(4, 256) uint32: what a lane of zeros makes of each byte of the register; it is linear in them."""
+    values = (np.arange(256, dtype=np.uint32)[None, :] << (8 * np.arange(4, dtype=np.uint32)[:, None])).reshape(-1)
+    return _run(np.zeros((1024, _LANE), dtype=np.uint8), values).reshape(4, 256)
+
+
+def _after_a_lane(register: Array) -> Array:
+    tables = _lane_tables()
+    parts = [tables[i][(register >> np.uint32(8 * i)) & np.uint32(0xFF)] for i in range(4)]
+    moved: Array = parts[0] ^ parts[1] ^ parts[2] ^ parts[3]
+    return moved
+
+
+def _scalar(message: bytes) -> int:
+    register = 0xFFFFFFFF
+    for byte in message:
+        register ^= byte
+        for _ in range(8):
+            register = (register >> 1) ^ (_POLYNOMIAL * (register & 1))
+    return register ^ 0xFFFFFFFF

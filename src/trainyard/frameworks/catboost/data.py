@@ -1,0 +1,33 @@
+"""Rows as CatBoost takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from trainyard.datasets.base import ArraySplit, Split
+from trainyard.types import Array, Batch, DataInfo, Ids
+
+
+def rows_of(split: Split, ids: Ids | None = None) -> Batch:
+    """Those of a split, or all: features (rows, features) float32, targets as in the split. CatBoost has all in memory."""
+    if ids is None and isinstance(split, ArraySplit):
+        batch = Batch(split.features, split.targets)
+    else:
+        batch = split.take(np.arange(len(split), dtype=np.int64) if ids is None else ids)
+    return Batch(batch.features.reshape(len(batch.features), -1).astype(np.float32, copy=False), batch.targets)
+
+
+def make_pool(library: Any, info: DataInfo, features: Array, targets: Array | None, threads: int) -> Any:
+    """A `catboost.Pool`; a missing category is one of its own (-1)."""
+    categorical = [i for i, count in enumerate(info.categories) if count]
+    names = [str(name) for name in info.feature_names]
+    usable = names if len(set(names)) == len(names) == features.shape[1] else [str(i) for i in range(features.shape[1])]
+    if not categorical:
+        return library.Pool(features, targets, feature_names=usable, thread_count=threads)
+    import pandas as pd
+
+    codes = {i: np.where(np.isnan(features[:, i]), -1, features[:, i]).astype(np.int64) for i in categorical}
+    columns = {name: codes.get(i, features[:, i]) for i, name in enumerate(usable)}
+    return library.Pool(pd.DataFrame(columns, copy=False), targets, cat_features=categorical, thread_count=threads)

@@ -1,0 +1,252 @@
+"""The built-in models, the user's own, and what is known of a model before it learns."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trainyard.errors import InputError, ModelError
+from trainyard.frameworks.base import Job
+from trainyard.frameworks.keras.builtin import BUILT_IN
+from trainyard.frameworks.keras.losses import Outputs
+from trainyard.frameworks.keras.optim import saved_config
+from trainyard.require import import_path
+from trainyard.types import Array, DataInfo
+
+POLICIES = {"bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
+_TRIED_ROWS = 8
+_OUR_STEP = ("train_step", "test_step", "predict_step", "compute_loss")  # what `fit` would call of a model, and we do not
+
+
+class Compiled(NamedTuple):
+    """What a model was compiled with; None where it was not."""
+
+    loss: Any = None
+    optimizer: Any = None
+
+
+def build_model(keras: Any, job: Job, policy: str) -> tuple[Any, Compiled]:
+    """The model that the job names, and what it was compiled with; its weights are drawn from Python's generator.
+
+    Args:
+        policy: Keras's dtype policy of its layers.
+
+    Raises:
+        ModelError: it cannot be had, or is no Keras model.
+    """
+    source = job.model
+    if source is None and job.config.model.type == "keras":
+        source = _loaded(keras, job.model_params)
+    elif source is None:
+        ours = job.config.model.type in BUILT_IN
+        with _policy(keras, policy) if ours or policy != "float32" else nullcontext():  # the user may have set one for a class
+            model = _made(keras, job)
+        return _checked(model, job), _compiled(model)
+    model = _copied(keras, source, job) if source is job.model else source
+    if policy != "float32":
+        _set_policy(model, policy)
+    return _checked(model, job), _compiled(source)
+
+
+def _checked(model: Any, job: Job) -> Any:
+    own = [name for name in _OUR_STEP if not _of_keras(getattr(type(model), name))]
+    if own:
+        raise ModelError(
+            f"model {job.config.model.type}: it has a {' and a '.join(own)} of its own, which are never called here: steps are "
+            "Trainyard's. Put what they do into layers (`add_loss` takes further losses), or into a compiled loss"
+        )
+    return model
+
+
+def _of_keras(thing: Any) -> bool:
+    """Whether a class or a function is one of Keras's own."""
+    return str(thing.__module__).split(".")[0] == "keras"
+
+
+def _compiled(model: Any) -> Compiled:
+    return Compiled(model.loss, model.optimizer) if getattr(model, "compiled", False) else Compiled()
+
+
+@contextmanager
+def _policy(keras: Any, policy: str) -> Iterator[None]:
+    """The dtype policy of layers that are made inside the context."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def _set_policy(model: Any, policy: str) -> None:
+    """For layers that are there already: those that compute in float32 because nothing else was asked for.
+
+    The last ones stay as they are, since a loss wants whole numbers.
+    """
+    last = {id(layer) for layer in model.layers[-1:]}
+    for layer in model._flatten_layers():
+        if layer.dtype_policy.name == "float32" and id(layer) not in last:
+            layer.dtype_policy = policy
+
+
+def _copied(keras: Any, model: Any, job: Job) -> Any:
+    """A model with the same weights, since training must not change an input: it begins a repetition, too."""
+    classes = {type(layer).__name__: type(layer) for layer in model._flatten_layers()}
+    try:
+        with keras.saving.custom_object_scope(classes):
+            copied = _twin(keras, model)
+        for mine, its in zip(copied._flatten_layers(), model._flatten_layers(), strict=False):
+            mine.trainable = its.trainable
+        if model.built:
+            if not copied.built:
+                copied(_rows(job.info, np.float32))
+            copied.set_weights(model.get_weights())
+    except Exception as error:
+        raise ModelError(
+            f"the model object cannot be copied ({type(error).__name__}: {_first_line(error)}); give its class a get_config that "
+            "returns its constructor's arguments, or name the class in model.type"
+        ) from error
+    return copied
+
+
+def _twin(keras: Any, model: Any) -> Any:
+    """A model of the same layers, with weights of its own."""
+    if not _of_keras(type(model)):
+        return type(model).from_config(model.get_config())
+
+    def twin(layer: Any) -> Any:
+        if isinstance(layer, keras.layers.Lambda):  # Keras would make its function anew, without what it refers to
+            options = {"output_shape": layer._output_shape, "mask": layer.mask, "arguments": layer.arguments}
+            return keras.layers.Lambda(layer.function, name=layer.name, dtype=layer.dtype_policy, **options)
+        return type(layer).from_config(layer.get_config())
+
+    compiled, model.compiled = model.compiled, False  # else Keras would compile the other, too, which not every loss lets it
+    try:
+        return keras.models.clone_model(model, clone_function=twin, recursive=True)
+    finally:
+        model.compiled = compiled
+
+
+def _loaded(keras: Any, params: Mapping[str, Any]) -> Any:
+    file = str(params["file"])
+    saved_config(Path(file))  # says what is wrong with a file that is no model at all
+    own = {
+        path.partition(":")[2].split(".")[-1]: _imported(path, "model.params.custom_objects") for path in params["custom_objects"]
+    }
+    try:
+        return keras.models.load_model(file, custom_objects=own, safe_mode=True)
+    except Exception as error:
+        hint = "name the classes of your own that it needs in model.params.custom_objects"
+        if "lambda" in str(error).lower():
+            hint = "a Lambda layer holds code, and no code of a file is executed: make a Layer subclass of it"
+        raise ModelError(f"model.params.file: {file} cannot be loaded: {_first_line(error)}; {hint}") from error
+
+
+def _made(keras: Any, job: Job) -> Any:
+    """A built-in model, or what the user's class or function gives.
+
+    It is given `params`, and besides, where it has parameters of these names that `params` does not set: `in_features` (the
+    number of features), `input_shape` (of one sample) and `out_features` (classes or values).
+    """
+    name, info = job.config.model.type, job.info
+    params = dict(job.model_params)
+    if name in BUILT_IN:
+        params.pop("backend")
+    make: Any = BUILT_IN.get(name) or _imported(name, "model.type")
+    if not callable(make):
+        raise ModelError(
+            f"model {name}: {type(make).__name__} given; a keras.Model class, or a function that makes one, is needed"
+        )
+    known = {"in_features": int(np.prod(info.input_shape)), "input_shape": info.input_shape, "out_features": info.outputs}
+    accepted = inspect.signature(make).parameters
+    ours = {key: value for key, value in known.items() if key in accepted and key not in params}
+    try:
+        model = make(**ours, **params)
+    except InputError:
+        raise
+    except Exception as error:
+        # The user's values are not shown: one may be a secret from the environment.
+        given = ", ".join([*(f"{key}={value!r}" for key, value in ours.items()), *(f"{key}=..." for key in params)])
+        raise ModelError(f"model {name}: {make.__name__}({given}) failed: {type(error).__name__}: {error}") from error
+    if not isinstance(model, keras.Model):
+        raise ModelError(f"model {name}: it gives a {type(model).__name__}, not a keras.Model")
+    return model
+
+
+def _imported(path: str, key: str) -> Any:
+    try:
+        return import_path(path)
+    except InputError as error:
+        raise ModelError(f"{key}: {error}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def _rows(info: DataInfo, dtype: Any) -> Array:
+    """(8, ...) zeros and ones, different ones: what any model of such features can be fed with, integers or not."""
+    draw = np.random.Generator(np.random.PCG64(0))
+    return draw.integers(0, 2, (_TRIED_ROWS, *info.input_shape)).astype(dtype)
+
+
+def tried(keras: Any, model: Any, compiled: Compiled, job: Job) -> Outputs:
+    """Feeds the model some rows, so that a misfit is found here and not as a traceback of step 1, and its weights are made.
+
+    Returns:
+        What its outputs mean.
+
+    Raises:
+        ModelError: it fails, or gives what does not fit the data.
+    """
+    info, name = job.info, job.config.model.type
+    dtypes = [job.splits["train"].take(np.zeros(1, dtype=np.int64)).features.dtype] if job.order else [np.float32, np.int64]
+    found: Any = None
+    for dtype in dtypes:
+        rows = _rows(info, dtype)
+        try:
+            found = model(keras.ops.convert_to_tensor(rows), training=False)
+            break
+        except Exception as error:
+            if dtype == dtypes[-1]:
+                raise ModelError(f"model {name}: fed with features {rows.shape}, it fails: {_first_line(error)}") from error
+    if not model.trainable_variables and job.order:
+        raise ModelError(f"model {name}: it has no weights to train")
+    shape = tuple(found.shape) if hasattr(found, "shape") else ()
+    columns = {info.outputs, 1} if info.task == "classification" and info.outputs == 2 else {info.outputs}
+    if shape not in {(_TRIED_ROWS, count) for count in columns} | ({(_TRIED_ROWS,)} if 1 in columns else set()):
+        given = shape or type(found).__name__
+        kind = "classes" if info.task == "classification" else "values"
+        raise ModelError(
+            f"model {name}: for {_TRIED_ROWS} samples it gives {given}, but the data has {info.outputs} {kind}: a tensor of "
+            f"shape ({_TRIED_ROWS}, {info.outputs}) is expected"
+        )
+    return _meaning(model, compiled, np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(found, "float32"))), info)
+
+
+def _meaning(model: Any, compiled: Compiled, found: Array, info: DataInfo) -> Outputs:
+    """Probabilities are told by their sum; of a single output, its activation or the compiled loss must tell."""
+    single = found.ndim == 1 or found.shape[1] == 1
+    if info.task == "regression":
+        return Outputs(single, logits=False)
+    if not single:
+        sums_to_one = bool((found >= 0).all() and np.allclose(found.sum(axis=1), 1, atol=1e-2))
+        return Outputs(single, logits=not sums_to_one)
+    logits = getattr(compiled.loss, "from_logits", None)
+    if logits is None and str(compiled.loss).lower() in ("binary_crossentropy", "crossentropy", "ce"):
+        logits = False
+    layers = model.layers if getattr(model, "outputs", None) else []  # of a class of the user's, any may come last
+    activation = getattr(getattr(layers[-1], "activation", None), "__name__", "") if layers else ""
+    if logits is None and activation in ("sigmoid", "linear"):
+        logits = activation == "linear"
+    if logits is None:
+        raise ModelError(
+            "the model gives one output for two classes, and nothing tells whether it is a probability; give it two outputs, or "
+            "compile it with keras.losses.BinaryCrossentropy(from_logits=...)"
+        )
+    return Outputs(single, logits=bool(logits))

@@ -1,0 +1,114 @@
+"""Steps and predictions on JAX: pure functions of the state, compiled once for each shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from trainyard.frameworks.keras.engine import Learner, shares
+from trainyard.require import require
+from trainyard.types import Array, Batch
+
+# What changes from step to step, each a list of arrays: trainable variables, other variables, the optimizer's variables.
+State = tuple[list[Any], list[Any], list[Any]]
+
+
+class JaxEngine:
+    """See `Engine`. The state lies here between steps: to put it into the variables each time would take longer than a step."""
+
+    def __init__(self, keras: Any, learner: Learner) -> None:
+        self._jax: Any = require("jax", "keras-jax")
+        self._keras = keras
+        self._learner = learner
+        model, optimizer = learner.model, learner.optimizer
+        self._variables = [list(model.trainable_variables), list(model.non_trainable_variables)]
+        self._variables.append(list(optimizer.variables) if optimizer is not None else [])
+        at = {id(variable): i for i, variable in enumerate(self._variables[1])}
+        # The generator that belongs to no layer is not the model's: JAX lets no compiled function use it.
+        self._generators = [at.get(id(variable)) for variable in learner.generators]
+        self._whole = self._jax.jit(self._step)
+        self._part = self._jax.jit(self._gradients)
+        self._update = self._jax.jit(self._apply)
+        self._predict = self._jax.jit(self._outputs)
+        self._state = self._read()
+
+    def step(self, parts: Sequence[Batch], seeds: Sequence[Array], lr: float) -> Any:
+        """See `Engine`."""
+        rate = np.float32(lr)
+        if len(parts) == 1:
+            self._state, loss = self._whole(self._state, *parts[0], seeds[0].astype(np.uint32), rate)
+            return loss
+        total, gradients = 0.0, None
+        for part, some, share in zip(parts, seeds, shares(parts), strict=True):
+            found, others, loss = self._part(self._state, *part, some.astype(np.uint32), np.float32(share))
+            self._state = (self._state[0], others, self._state[2])
+            total = total + loss
+            gradients = found if gradients is None else [old + new for old, new in zip(gradients, found, strict=True)]
+        self._state = self._update(self._state, gradients, rate)
+        return total
+
+    def forward(self, batch: Batch, seeds: Array) -> tuple[Array, float]:
+        """See `Engine`."""
+        outputs, loss = self._predict(self._state, *batch, seeds.astype(np.uint32))
+        return np.array(outputs), float(loss)
+
+    def publish(self) -> None:
+        """See `Engine`."""
+        for variables, values in zip(self._variables, self._state, strict=True):
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(value)
+
+    def adopt(self) -> None:
+        """See `Engine`."""
+        self._state = self._read()
+
+    def _read(self) -> State:
+        first, second, third = ([variable.value for variable in variables] for variables in self._variables)
+        return first, second, third
+
+    def _step(self, state: State, features: Any, targets: Any, seeds: Any, rate: Any) -> tuple[State, Any]:
+        gradients, others, loss = self._gradients(state, features, targets, seeds, 1.0)
+        return self._apply((state[0], others, state[2]), gradients, rate), loss
+
+    def _gradients(self, state: State, features: Any, targets: Any, seeds: Any, share: Any) -> tuple[list[Any], list[Any], Any]:
+        """The gradients, the variables that are not trained, and the share of the loss."""
+        trainable, others, optimizer_values = state
+        learner = self._learner
+        scaled_in = self._keras.StatelessScope(
+            state_mapping=list(zip(learner.optimizer.variables, optimizer_values, strict=True))
+        )
+
+        def total(trained: list[Any]) -> tuple[Any, Any]:
+            outputs, new, added = learner.model.stateless_call(
+                trained, self._seeded(others, seeds), features, return_losses=True, training=True
+            )
+            loss = learner.loss(outputs.astype("float32"), targets) * share
+            with scaled_in:
+                scaled = learner.optimizer.scale_loss(sum((some.astype("float32") * share for some in added), loss))
+            return scaled, (new, loss)
+
+        gradients, (new, loss) = self._jax.grad(total, has_aux=True)(trainable)
+        return gradients, new, loss
+
+    def _apply(self, state: State, gradients: list[Any], rate: Any) -> State:
+        trainable, others, values = state
+        optimizer = self._learner.optimizer
+        with self._keras.StatelessScope(state_mapping=list(zip(optimizer.variables, values, strict=True))) as scope:
+            optimizer.learning_rate = rate
+            values = [scope.get_current_value(variable) for variable in optimizer.variables]
+        trained, values = optimizer.stateless_apply(values, gradients, trainable)
+        return trained, others, values
+
+    def _outputs(self, state: State, features: Any, targets: Any, seeds: Any) -> tuple[Any, Any]:
+        outputs, _ = self._learner.model.stateless_call(state[0], self._seeded(state[1], seeds), features, training=False)
+        outputs = outputs.astype("float32")
+        return outputs, self._learner.loss(outputs, targets)
+
+    def _seeded(self, others: list[Any], seeds: Any) -> list[Any]:
+        seeded = list(others)
+        for i, at in enumerate(self._generators):
+            if at is not None:
+                seeded[at] = seeds[i]
+        return seeded

@@ -1,0 +1,63 @@
+"""Steps and predictions on PyTorch, eagerly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trainyard.frameworks.keras.engine import Learner, shares
+from trainyard.require import require
+from trainyard.types import Array, Batch
+
+
+class TorchEngine:
+    """See `Engine`."""
+
+    def __init__(self, keras: Any, learner: Learner) -> None:
+        self._torch: Any = require("torch", "torch")
+        self._keras = keras
+        self._learner = learner
+        self._variables = list(learner.model.trainable_variables)
+
+    def step(self, parts: Sequence[Batch], seeds: Sequence[Array], lr: float) -> Any:
+        """See `Engine`."""
+        losses = [self._backward(part, some, share) for part, some, share in zip(parts, seeds, shares(parts), strict=True)]
+        gradients = [variable.value.grad for variable in self._variables]
+        self._learner.optimizer.learning_rate = lr
+        with self._torch.no_grad():
+            self._learner.optimizer.apply(gradients, self._variables)
+        for variable in self._variables:
+            variable.value.grad = None
+        return sum(losses[1:], losses[0])
+
+    def forward(self, batch: Batch, seeds: Array) -> tuple[Array, float]:
+        """See `Engine`."""
+        self._seed(seeds)
+        with self._torch.no_grad():
+            outputs, loss = self._outputs_and_loss(batch, training=False)
+        found: Array = outputs.cpu().numpy()
+        return found, float(loss)
+
+    def publish(self) -> None:
+        """The variables are the state."""
+
+    def adopt(self) -> None:
+        """The variables are the state."""
+
+    def _backward(self, batch: Batch, seeds: Array, share: float) -> Any:
+        """Adds the gradients of some samples; returns their share of the batch's loss."""
+        self._seed(seeds)
+        _, loss = self._outputs_and_loss(batch, training=True)
+        total = sum((some.float() for some in self._learner.model.losses), loss)
+        self._learner.optimizer.scale_loss(total * share).backward()
+        return (loss * share).detach()
+
+    def _outputs_and_loss(self, batch: Batch, *, training: bool) -> tuple[Any, Any]:
+        convert = self._keras.ops.convert_to_tensor
+        outputs = self._learner.model(convert(batch.features), training=training).float()
+        return outputs, self._learner.loss(outputs, convert(batch.targets))
+
+    def _seed(self, seeds: Array) -> None:
+        self._torch.manual_seed(int(seeds[-1, 0]))  # Keras's unseeded dropout draws from torch's own generators
+        for generator, seed in zip(self._learner.generators, seeds, strict=True):
+            generator.assign(seed)

@@ -1,0 +1,125 @@
+"""The options of the models and of the optimizers; readable without Keras.
+
+An optimizer's options have the names and the defaults that they have for torch, so that a config means the same with either.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from trainyard.config.schema import Section
+
+Share = Annotated[float, Field(ge=0, lt=1)]
+Betas = Annotated[list[Share], Field(min_length=2, max_length=2)]
+Width = Annotated[int, Field(gt=0)]
+Activation = Literal["relu", "gelu", "silu", "tanh"]
+
+COMPILED = "compiled"  # the optimizer that the model was compiled with
+
+
+class BackendParams(Section):
+    """What every model of ours can be told."""
+
+    backend: Literal["tensorflow", "jax", "torch"] | None = Field(
+        None, description="what Keras computes with; default: KERAS_BACKEND, or the one that is installed, TensorFlow first"
+    )
+
+
+class KerasMlpParams(BackendParams):
+    """A multilayer perceptron."""
+
+    hidden: list[Width] = Field(default_factory=lambda: [128, 64], description="width of each hidden layer")
+    dropout: Share = Field(0.0, description="after each hidden layer")
+    activation: Activation = "relu"
+    normalization: Literal["none", "batch", "layer"] = Field("none", description="before each activation")
+
+
+class KerasCnnParams(BackendParams):
+    """A convolutional network for images (height, width) or (height, width, channels)."""
+
+    filters: list[Width] = Field(
+        default_factory=lambda: [32, 64], min_length=1, description="of each convolution; the image is halved after each"
+    )
+    kernel_size: int = Field(3, gt=0)
+    hidden: list[Width] = Field(default_factory=lambda: [64], description="width of each dense layer after the convolutions")
+    dropout: Share = Field(0.0, description="after each dense layer")
+    activation: Activation = "relu"
+    normalization: Literal["none", "batch"] = Field("none", description="before each activation of a convolution")
+    image_shape: list[Width] | None = Field(
+        None, min_length=2, max_length=3, description="how the features of flat rows make an image; default: as the data has it"
+    )
+
+
+class KerasFileParams(BackendParams):
+    """A model saved with `model.save("model.keras")`: its layers, weights, and what it was compiled with."""
+
+    file: str = Field(description="a .keras file; nothing in it is executed, so one with Lambda layers is refused")
+    custom_objects: list[str] = Field(
+        default_factory=list, description="layers, losses ... of your own that are in it, as package.module:Name"
+    )
+
+
+class AdamParams(Section):
+    """Adam (Kingma and Ba, 2015), and AdamW with decoupled weight decay (Loshchilov and Hutter, 2019)."""
+
+    betas: Betas = Field(default_factory=lambda: [0.9, 0.999])
+    eps: float = Field(1e-8, gt=0)
+    amsgrad: bool = False
+
+
+class NadamParams(Section):
+    """NAdam (Dozat, 2016) and Adamax (Kingma and Ba, 2015)."""
+
+    betas: Betas = Field(default_factory=lambda: [0.9, 0.999])
+    eps: float = Field(1e-8, gt=0)
+
+
+class LionParams(Section):
+    """Lion (Chen et al., 2023)."""
+
+    betas: Betas = Field(default_factory=lambda: [0.9, 0.99])
+
+
+class SgdParams(Section):
+    """Stochastic gradient descent."""
+
+    momentum: Share = 0.0
+    nesterov: bool = False
+
+
+class RmspropParams(Section):
+    """RMSprop (Tieleman and Hinton, 2012)."""
+
+    alpha: Share = 0.99
+    eps: float = Field(1e-8, gt=0)
+    momentum: Share = 0.0
+    centered: bool = False
+
+
+class AdagradParams(Section):
+    """Adagrad (Duchi et al., 2011)."""
+
+    eps: float = Field(1e-10, gt=0)
+
+
+class CompiledParams(Section):
+    """The optimizer and the learning rate that the model was compiled with; AdamW where it was not compiled."""
+
+
+MODELS: dict[str, type[Section]] = {"keras": KerasFileParams, "keras_mlp": KerasMlpParams, "keras_cnn": KerasCnnParams}
+
+OPTIMIZERS: dict[str, type[Section]] = {
+    "adamw": AdamParams,
+    "adam": AdamParams,
+    "sgd": SgdParams,
+    "rmsprop": RmspropParams,
+    "adagrad": AdagradParams,
+    "nadam": NadamParams,
+    "adamax": NadamParams,
+    "lion": LionParams,
+    COMPILED: CompiledParams,
+}
+
+LOSSES = ("auto", "cross_entropy", "mse", "mae", "huber")

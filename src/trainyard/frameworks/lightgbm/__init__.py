@@ -1,0 +1,304 @@
+"""LightGBM: boosting rounds are steps."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from pydantic import BaseModel
+
+from trainyard.config.schema import RunConfig
+from trainyard.datasets.base import Split
+from trainyard.digest import FileRecord
+from trainyard.errors import InputError, ModelError, TrainingError, TrainyardError
+from trainyard.frameworks.base import WEIGHTS_FILE, Framework, Job, Plan, Snapshot, rounds_plan
+from trainyard.frameworks.lightgbm.boosting import EVERY, Boosting, Recipe, bin_seed
+from trainyard.frameworks.lightgbm.data import Rows, Scores, make_dataset
+from trainyard.frameworks.lightgbm.estimators import asked
+from trainyard.frameworks.lightgbm.model import Trees, joined
+from trainyard.frameworks.lightgbm.objective import build_objective
+from trainyard.frameworks.lightgbm.params import LightgbmParams, directions, library_params
+from trainyard.frameworks.stored import Files, StoredSnapshot, buffers, bytes_array, read_arrays
+from trainyard.order import PREDICT, KeyedPermutation, stream_seed
+from trainyard.require import require
+from trainyard.types import Array, Determinism, Ids, NamedBuffer, Predictions, StepResult
+
+log = logging.getLogger("trainyard")
+
+_BLOCK = 1 << 16  # rows of which predictions are given at once
+_PROGRESS_FILE = "progress.safetensors"
+SAMPLE = (1_000, 10_000)  # training rows that stand for all where the loss of a step is computed: least and most
+_ROW_WISE_ROWS = 1000  # for each feature: with fewer, histograms are made column by column
+
+
+class LightgbmFramework(Framework):
+    """Trains gradient boosted trees; `boosting.py` says how they are resumed exactly."""
+
+    models: ClassVar[Mapping[str, type[BaseModel]]] = {"lightgbm": LightgbmParams}
+    base_modules: ClassVar[Sequence[str]] = ("lightgbm",)
+    formats: ClassVar[Sequence[str]] = ("txt",)
+
+    @staticmethod
+    def defaults(model: str) -> Mapping[str, Any]:  # noqa: ARG004 - there is one
+        return {"data.standardize": False, "data.encode": "category", "data.impute": "keep", "training.epochs": 100}
+
+    @staticmethod
+    def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:  # noqa: ARG004
+        return {"device", "scheduler"} | (set() if params.get("n_estimators") else {"epochs", "max_steps"})
+
+    @staticmethod
+    def plan(config: RunConfig, rows: int, model: Any = None) -> Plan:
+        params, schedule = asked(config, model).params, config.training.scheduler
+        if (schedule.type != "constant" or schedule.warmup_steps) and (why := _fixed_rate(params)):
+            raise InputError(f"training.scheduler: {why}, so the learning rate has to stay; leave the scheduler out")
+        if params.boosting == "rf" and config.model.init_from:
+            raise InputError("model.init_from: boosting: rf averages its trees, and cannot go on from those of another model")
+        plan = rounds_plan(config, rows, params.n_estimators, params.learning_rate)
+        boundary = Recipe(library_params(params), config.experiment.seed).boundary
+        return plan._replace(boundary=boundary, cumulative=params.boosting != "dart")
+
+    @staticmethod
+    def determinism(config: RunConfig) -> Determinism:
+        device = _device(config, asked(config).params)
+        if device != "cpu":
+            return Determinism("order", f"on {device}, LightGBM adds up histograms in an order that varies")
+        return Determinism(
+            "bitwise", f"randomness begun afresh every {EVERY} rounds, a pinned number of threads and layout of histograms"
+        )
+
+    def __init__(self, job: Job) -> None:
+        self._library = require("lightgbm", "lightgbm")
+        require("safetensors", "lightgbm")
+        self._library.register_logger(logging.getLogger("lightgbm"))  # else it prints
+        self._job = job
+        self._asked = asked(job.config, job.model)
+        self._check_estimator()
+        params, custom = self._asked.params, self._asked.gradients is not None
+        self._objective = build_objective(params.objective, params.alpha, job.info, custom=custom)
+        self._trees = Trees(self._library, self._objective.width, job.threads)
+        self._scores: dict[int, Scores] = {}
+        self._boosting: Boosting | None = None
+        self._restarts, self._training_rows = params.boosting != "gbdt", len(job.splits["train"]) if job.order else 0
+        if job.order is not None:
+            self._sample = Scores(Rows(job.splits["train"], _sample_ids(job)), self._objective.width)
+            with self._translated("this model cannot be trained", ModelError):
+                self._boosting = self._prepared()
+
+    def describe(self) -> Mapping[str, str]:
+        return {"lightgbm": self._library.__version__, "device": _device(self._job.config, self._asked.params)}
+
+    def step(self, step: int, lr: float) -> StepResult:
+        boosting = self._boosting
+        assert boosting, "made only to predict"
+        with self._translated(f"round {step + 1} failed", TrainingError):
+            if boosting.waits:  # the losses of the rounds to come build on these sums
+                self._sample.take(self._trees)
+            boosting.step(step, lr)
+            loss = self._changing_loss(boosting) if self._restarts else boosting.rounds
+        return StepResult(loss, self._training_rows)
+
+    def read(self, losses: Sequence[Any]) -> list[float]:
+        """A round leaves its number; the trees up to there give its loss, for many rounds at once in little time."""
+        if self._restarts or not losses:
+            return [float(loss) for loss in losses]
+        assert self._boosting
+        with self._translated("a prediction failed", TrainingError):
+            raw = np.stack([self._sample.advance(rounds, self._boosting).copy() for rounds in losses])
+            predictions = self._objective.predictions(raw.reshape(-1, raw.shape[2]))
+            return self._losses(predictions, np.tile(self._sample.rows.targets, len(losses)), len(losses))
+
+    def predict(self, split: Split) -> Iterator[Predictions]:
+        scores = self._scores_of(split)
+        with self._translated("a prediction failed", TrainingError):
+            raw = self._up_to_date(scores)
+            if self._asked.params.boosting == "rf":
+                raw = raw / max(1, scores.rounds)
+        for start in range(0, len(split), _BLOCK):
+            targets = scores.rows.targets[start : start + _BLOCK]
+            with self._translated("a prediction failed", TrainingError):
+                predictions = self._objective.predictions(raw[start : start + _BLOCK])
+                (loss,) = self._losses(predictions, targets, 1)
+            ids = np.arange(start, start + len(predictions), dtype=np.int64)
+            yield Predictions(ids, self._objective.outputs(predictions).astype(np.float32), targets, loss * len(predictions))
+
+    def snapshot(self, *, weights_only: bool = False, step: int | None = None) -> Snapshot:
+        return _Snapshot(self._parts(weights_only, step))
+
+    def restore(self, folder: Path, *, weights_only: bool = False) -> None:
+        weights = read_arrays(folder / WEIGHTS_FILE)
+        if set(weights) != {"model"}:
+            raise ModelError(f"these are not the weights of a LightGBM model: they have {', '.join(sorted(weights)[:5])}")
+        self._scores.clear()
+        with self._translated("these weights cannot be loaded", ModelError):
+            self._trees.parse(weights["model"].tobytes().decode())
+            if self._boosting:
+                progress = {} if weights_only else read_arrays(folder / _PROGRESS_FILE)
+                ends = progress["ends"].tolist() if progress else [self._trees.rounds]
+                self._boosting.begin(ends, int(progress["made"][0]) if progress else 0)
+
+    def state(self, *, weights_only: bool = False) -> Iterator[NamedBuffer]:
+        return buffers(self._parts(weights_only).files())
+
+    @property
+    def native(self) -> Any:
+        """A `lightgbm.Booster` of the trees that there are; to change it changes nothing here."""
+        if self._boosting:
+            self._boosting.collect()
+        return self._trees.booster()
+
+    def importance(self) -> Mapping[str, Array]:
+        """`gain`: the sum of those of a feature's splits; `split`: how many they are."""
+        return {kind: self.native.feature_importance(kind).astype(np.float64) for kind in ("gain", "split")}
+
+    def export(self, path: Path, form: str) -> None:  # noqa: ARG002 - there is one
+        self.native.save_model(str(path))
+
+    def _prepared(self) -> Boosting:
+        job, params = self._job, self._params()
+        train, seed = Rows(job.splits["train"]), job.config.experiment.seed
+        weight = _balanced(train.targets) if self._asked.params.class_weight else None
+        dataset = make_dataset(self._library, train, job.info, params, weight=weight)
+        sample = None
+        if self._restarts:
+            sample = (make_dataset(self._library, self._sample.rows, job.info, params, reference=dataset), self._sample.rows)
+        return Boosting(self._library, Recipe(params, seed, self._asked.gradients), dataset, train, self._trees, sample)
+
+    def _params(self) -> dict[str, Any]:
+        """What LightGBM is told."""
+        job, params, objective = self._job, self._asked.params, self._objective
+        found = library_params(params) | directions(params, job.info.feature_names)
+        found |= {"objective": objective.name, "metric": "None", "verbosity": -1, "deterministic": True}
+        found |= {"num_threads": job.threads, "data_random_seed": bin_seed(job.config.experiment.seed)}
+        if objective.width > 1:
+            found["num_class"] = objective.width
+        device, _, number = _device(job.config, params).partition(":")
+        found |= {"device_type": device} | ({"gpu_device_id": int(number)} if number else {})
+        if device == "cpu":  # left alone, LightGBM tries both and takes what is faster at the moment
+            columns, rows = int(np.prod(job.info.input_shape)), len(job.splits["train"])
+            found["force_row_wise" if rows >= _ROW_WISE_ROWS * columns else "force_col_wise"] = True
+        return found
+
+    def _check_estimator(self) -> None:
+        task, unused = self._asked.task, self._asked.unused
+        if unused:
+            log.warning("model %s: without effect: %s", self._job.config.model.type, ", ".join(unused))
+        if task is not None and task != self._job.info.task:
+            raise ModelError(f"model {self._job.config.model.type} is for {task}, the data is one for {self._job.info.task}")
+
+    def _scores_of(self, split: Split) -> Scores:
+        """Kept for the run's own splits, of which predictions are asked again and again."""
+        if all(split is not own for own in self._job.splits.values()):
+            return Scores(Rows(split), self._objective.width)
+        if id(split) not in self._scores:
+            self._scores[id(split)] = Scores(Rows(split), self._objective.width)
+        return self._scores[id(split)]
+
+    def _up_to_date(self, scores: Scores) -> Array:
+        """The sums of all trees; where those that were there may have changed, anew."""
+        boosting = self._boosting
+        if boosting and 0 < scores.rounds <= boosting.rounds and self._asked.params.boosting != "dart":
+            return scores.advance(boosting.rounds, boosting)
+        if boosting:
+            boosting.collect()
+        return scores.take(self._trees)
+
+    def _losses(self, predictions: Array, targets: Array, count: int) -> list[float]:
+        """The means over the rows, for each of `count` models whose predictions stand one behind the other."""
+        if self._asked.metric is None:
+            found = self._objective.losses(self._objective.outputs(predictions), targets)
+            return [float(mean) for mean in found.reshape(count, -1).mean(axis=1)]
+        single = predictions[:, 0] if self._objective.width == 1 else predictions
+        parts = zip(np.split(single, count), np.split(targets, count), strict=True)
+        # A dataset with these targets, but no bins made: it is asked for the targets only.
+        sets = [(part, self._library.Dataset(np.empty((len(wanted), 0)), label=wanted)) for part, wanted in parts]
+        return [float(self._asked.metric(part, dataset)[1]) for part, dataset in sets]
+
+    def _changing_loss(self, boosting: Boosting) -> float:
+        """Of the rows that stand for all, by LightGBM's own sums: trees that are there may have changed."""
+        found = boosting.converted()
+        predictions = found if self._asked.gradients is None else self._objective.predictions(found)
+        return self._losses(predictions, self._sample.rows.targets, 1)[0]
+
+    def _parts(self, weights_only: bool, step: int | None = None) -> _Parts:
+        boosting, rounds = self._boosting, self._trees.rounds
+        if boosting is None:
+            return _Parts(*self._trees.part(rounds), None)
+        boosting.collect()
+        progress = None if weights_only else {"ends": np.array(boosting.ends), "made": np.array([boosting.made])}
+        return _Parts(*self._trees.part(boosting.rounds if step is None else boosting.ends[step]), progress)
+
+    @contextmanager
+    def _translated(self, what: str, kind: type[TrainyardError]) -> Iterator[None]:
+        """Turns the errors of the library, and of the user's functions, into ours."""
+        try:
+            yield
+        except TrainyardError:
+            raise
+        except Exception as error:
+            name = "" if type(error).__name__ == "LightGBMError" else f"{type(error).__name__}: "
+            said = (str(error).splitlines() or [""])[0].rstrip(".")
+            hint = "see where with --debug"
+            if "was not enabled in this build" in said or "OpenCL" in said:
+                hint = "take training.device: cpu, device_type: gpu (OpenCL), or a LightGBM that is built for the device"
+            raise kind(f"{what}: {name}{said}; {hint}") from error
+
+
+class _Parts(NamedTuple):
+    """What the state consists of; the text of the model is put together only where it is wanted."""
+
+    head: str
+    trees: Sequence[str]
+    progress: Mapping[str, Array] | None
+
+    def files(self) -> Files:
+        files = {WEIGHTS_FILE: {"model": bytes_array(joined(self.head, self.trees).encode())}}
+        return files if self.progress is None else files | {_PROGRESS_FILE: self.progress}
+
+
+class _Snapshot:
+    def __init__(self, parts: _Parts) -> None:
+        self._parts: _Parts | None = parts
+
+    def write(self, folder: Path) -> list[FileRecord]:
+        assert self._parts, "it was released"
+        return StoredSnapshot(self._parts.files()).write(folder)
+
+    def release(self) -> None:
+        self._parts = None
+
+
+def _fixed_rate(params: LightgbmParams) -> str | None:
+    """Why the learning rate cannot change, if so."""
+    if params.boosting != "gbdt":
+        return f"boosting: {params.boosting} makes its rounds once more where it is resumed"
+    return "goss reckons with the learning rate" if params.data_sample_strategy == "goss" else None
+
+
+def _device(config: RunConfig, params: LightgbmParams) -> str:
+    """`cpu`, `gpu` or `cuda`, and :NUMBER where one is asked for; auto is the CPU, the only one that is exact."""
+    asked_for, _, number = config.training.device.partition(":")
+    device = params.device_type or ("cuda" if asked_for == "cuda" else "cpu")
+    return f"{device}:{number}" if number and device != "cpu" else device
+
+
+def _sample_ids(job: Job) -> Ids | None:
+    """The training rows that stand for all of them where the loss of a step is computed; None: all.
+
+    A hundredth of them, within `SAMPLE`: more would be felt in the time of a round.
+    """
+    rows = len(job.splits["train"])
+    size = min(SAMPLE[1], max(SAMPLE[0], rows // 100))
+    if size >= rows:
+        return None
+    return np.sort(KeyedPermutation(stream_seed(job.config.experiment.seed, PREDICT), rows).at(0, size))
+
+
+def _balanced(targets: Array) -> Array:
+    """(rows,) weights with which all classes weigh the same together."""
+    counts = np.bincount(targets)
+    found: Array = len(targets) / (np.count_nonzero(counts) * counts[targets])
+    return found

@@ -1,0 +1,172 @@
+"""The rows of the splits as XGBoost takes them: binned in memory, or in files where they do not fit."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainyard.datasets.base import ArraySplit, Split
+from trainyard.frameworks.base import Job
+from trainyard.frameworks.xgboost.params import XgboostParams
+from trainyard.order import PREDICT, KeyedPermutation, stream_seed
+from trainyard.types import Array, DataInfo
+
+if TYPE_CHECKING:
+    import xgboost as xgb
+
+_PART_VALUES = 1 << 24  # how many are read at once from a split that is not in memory; the bins depend on it
+_FOLDER = "trainyard-xgboost-"
+_OWNER = "owner"
+
+
+class Matrices:
+    """Makes the matrix of each split once, so that the library remembers its predictions and adds only new trees to them."""
+
+    def __init__(self, job: Job, params: XgboostParams) -> None:
+        self._job = job
+        self._params = params
+        self._options = _options(job)
+        self._made: dict[int, tuple[Split, xgb.DMatrix]] = {}
+        self._folder: Path | None = None
+        if params.external_memory and job.order is not None:
+            self._folder, owner = _cache_folder()
+            # The matrices remove their own files, and complain if these are gone: they go first.
+            weakref.finalize(self, _clean, self._made, self._folder, owner)
+
+    def of(self, split: Split) -> xgb.DMatrix:
+        """The features and targets of a split."""
+        if id(split) not in self._made:
+            self._made[id(split)] = (split, self._make(split))
+        return self._made[id(split)][1]
+
+    @property
+    def train(self) -> xgb.DMatrix:
+        """The training rows."""
+        return self.of(self._job.splits["train"])
+
+    def drop_train(self) -> None:
+        """Forgets what the library computed of the training rows besides their values: they are made anew."""
+        del self._made[id(self._job.splits["train"])]
+
+    def sample(self) -> xgb.DMatrix:
+        """The training rows that stand for all of them where the loss of a step is computed: always the same.
+
+        One row in a hundred, but 1,000 at least and 10,000 at most: more would be felt in the time of a round.
+        """
+        split = self._job.splits["train"]
+        rows = len(split)
+        order = KeyedPermutation(stream_seed(self._job.config.experiment.seed, PREDICT), rows)
+        ids = np.sort(order.at(0, min(rows, 10_000, max(1_000, rows // 100))))
+        return self._plain(*split.take(ids))
+
+    def _make(self, split: Split) -> xgb.DMatrix:
+        train = self._job.splits.get("train") if self._job.order is not None else None
+        if split is train and self._params.grown_by == "hist":
+            return self._binned(split)
+        if train is not None and self._params.external_memory:
+            return self._binned(split, self.train)
+        if isinstance(split, ArraySplit):
+            return self._plain(split.features, split.targets)
+        return self._plain(*split.take(np.arange(len(split), dtype=np.int64)))
+
+    def _plain(self, features: Array, targets: Array) -> xgb.DMatrix:
+        import xgboost as xgb
+
+        return xgb.DMatrix(_flat(features), label=targets, nthread=self._job.threads, enable_categorical=True, **self._options)
+
+    def _binned(self, split: Split, like: xgb.DMatrix | None = None) -> xgb.DMatrix:
+        """With the bins of another matrix, if there is one."""
+        import xgboost as xgb
+
+        how: dict[str, Any] = {"max_bin": self._params.max_bin, "ref": like, "nthread": self._job.threads}
+        how["enable_categorical"] = True
+        if self._params.external_memory:
+            return xgb.ExtMemQuantileDMatrix(_parts(split, self._options, str(self._folder / "rows")), **how)  # type: ignore[operator]
+        if isinstance(split, ArraySplit):
+            return xgb.QuantileDMatrix(_flat(split.features), label=split.targets, **how, **self._options)
+        return xgb.QuantileDMatrix(_parts(split, self._options), **how)
+
+
+def _options(job: Job) -> dict[str, Any]:
+    """What a matrix is told of its columns.
+
+    Not their names, where there is training: the library fetches them from both sides and compares them in every call.
+    """
+    categories = job.info.categories
+    types = ["c" if count else "float" for count in categories] if any(categories) else None
+    return {"feature_names": feature_names(job.info) if job.order is None else None, "feature_types": types}
+
+
+def feature_names(info: DataInfo) -> list[str] | None:
+    """The names of the columns, if the library would take them."""
+    names = [str(name) for name in info.feature_names]
+    usable = len(set(names)) == len(names) == int(np.prod(info.input_shape)) and not any(set("[]<") & set(name) for name in names)
+    return names if usable else None
+
+
+def _flat(features: Array) -> Array:
+    return features.reshape(len(features), -1)
+
+
+def _parts(split: Split, options: dict[str, Any], cache: str | None = None) -> xgb.DataIter:
+    """Reads a split part by part; the library does so several times over."""
+    import xgboost as xgb
+
+    class Parts(xgb.DataIter):
+        def __init__(self) -> None:
+            super().__init__(cache_prefix=cache, on_host=False)
+            self._size = max(1, _PART_VALUES // max(1, split.take(np.zeros(1, dtype=np.int64)).features.size))
+            self._start = 0
+
+        def next(self, input_data: Any) -> bool:
+            if self._start >= len(split):
+                return False
+            stop = min(self._start + self._size, len(split))
+            features, targets = split.take(np.arange(self._start, stop, dtype=np.int64))
+            input_data(data=_flat(features), label=targets, **options)
+            self._start = stop
+            return True
+
+        def reset(self) -> None:
+            self._start = 0
+
+    return Parts()
+
+
+def _cache_folder() -> tuple[Path, int]:
+    """A new folder, and the lock that says whose it is; those whose owners were killed are removed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
+        if _is_abandoned(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=_FOLDER))
+    owner = os.open(folder / _OWNER, os.O_CREAT | os.O_RDWR)
+    fcntl.flock(owner, fcntl.LOCK_EX)
+    os.write(owner, b"1")  # from here on, a free lock means that nobody is left to use the folder
+    return folder, owner
+
+
+def _is_abandoned(folder: Path) -> bool:
+    try:
+        owner = os.open(folder / _OWNER, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.read(owner, 1) == b"1"
+    except OSError:
+        return False
+    finally:
+        os.close(owner)
+
+
+def _clean(made: dict[int, Any], folder: Path, owner: int) -> None:
+    made.clear()
+    shutil.rmtree(folder, ignore_errors=True)
+    os.close(owner)

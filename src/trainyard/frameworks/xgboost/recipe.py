@@ -1,0 +1,159 @@
+"""What a model is made from: a config's options, or an estimator of the library with options of its own."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from trainyard.config.schema import RunConfig
+from trainyard.errors import ModelError
+from trainyard.frameworks.xgboost.params import OBJECTIVES, Objective, XgboostParams
+from trainyard.require import import_path, require
+from trainyard.types import Array, DataInfo
+
+log = logging.getLogger("trainyard")
+
+Gradients = Callable[[Array, Any], tuple[Array, Array]]  # (margins, matrix) -> first and second derivatives
+Metric = Callable[[Array, Any], tuple[str, float]]  # (predictions, matrix) -> name, mean over the rows
+
+# What an estimator says of a run, and the config says here.
+_ELSEWHERE = {
+    "device": "set training.device",
+    "early_stopping_rounds": "set training.early_stopping",
+    "callbacks": "give them to trainyard.train",
+}
+_UNUSED = {"n_jobs": "training.threads", "random_state": "experiment.seed"}
+_NEUTRAL = {"enable_categorical", "importance_type", "verbosity", "validate_parameters"}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Options, and functions of the user's that stand for the objective and the metric; `objective` still has the link."""
+
+    params: XgboostParams
+    gradients: Gradients | None = None
+    metric: Metric | None = None
+
+    def objective(self, info: DataInfo) -> str:
+        """The built-in objective that turns margins into outputs, and gives the gradients unless `gradients` does.
+
+        Raises:
+            ModelError: it is not for such targets.
+        """
+        usual = "reg:squarederror" if info.task == "regression" else "binary:logistic" if info.outputs == 2 else "multi:softprob"
+        chosen = self.params.objective if self.params.objective in OBJECTIVES else usual
+        assert chosen is not None
+        if OBJECTIVES[chosen].task != info.task or (chosen == "binary:logistic" and info.outputs != 2):
+            targets = f"{info.outputs} classes" if info.task == "classification" else "values"
+            raise ModelError(f"objective {chosen} is not for targets of {targets}: leave it out, or give {usual}")
+        return chosen
+
+    def loss(self, info: DataInfo) -> Objective:
+        """The built-in metric that is reported as the loss, and its power."""
+        found = OBJECTIVES[self.objective(info)]
+        if self.metric is None and self.params.metric is not None:
+            return Objective(info.task, self.params.metric)
+        return found._replace(metric=found.metric.format(**self.params.model_dump()))
+
+
+def resolve(config: RunConfig, model: Any = None) -> Recipe:
+    """The recipe of a run: of the estimator `model`, of that which `config.model.type` imports, or of the config's options.
+
+    Raises:
+        ModelError: it cannot be followed.
+    """
+    if model is None and ":" in config.model.type:
+        model = _imported(config)
+    if model is not None:
+        return _from_estimator(model)
+    return _with_functions(XgboostParams.model_validate(dict(config.model.params)))
+
+
+def _with_functions(params: XgboostParams) -> Recipe:
+    return Recipe(params, _function(params.objective), _function(params.metric))
+
+
+def _function(path: str | None) -> Any:
+    if path is None or ":" not in path or path in OBJECTIVES:
+        return None
+    found = import_path(path)
+    if not callable(found) or isinstance(found, type):
+        raise ModelError(f"{path!r} is a {type(found).__name__}; a function is needed")
+    return found
+
+
+def _imported(config: RunConfig) -> Any:
+    cls = import_path(config.model.type)
+    try:
+        return cls(**config.model.params)
+    except TypeError as error:
+        raise ModelError(f"model {config.model.type}: {error}") from error
+
+
+def _from_estimator(model: Any) -> Recipe:
+    require("xgboost", "xgboost")
+    import xgboost
+
+    name = type(model).__name__
+    if not isinstance(model, xgboost.XGBModel) or isinstance(model, xgboost.XGBRanker):
+        raise ModelError(f"model {name} is not trained here: give XGBClassifier, XGBRegressor or model.type: xgboost")
+    given = {key: value for key, value in model.get_params().items() if value is not None and key not in _NEUTRAL}
+    for key, instead in _ELSEWHERE.items():
+        if key in given:
+            raise ModelError(f"{name}({key}=...) has no place in a run: {instead}")
+    if unused := [f"{key} ({instead} decides)" for key, instead in _UNUSED.items() if given.pop(key, None) is not None]:
+        log.warning("%s: without effect: %s", name, ", ".join(unused))
+    missing = given.pop("missing", math.nan)
+    if not (isinstance(missing, float) and math.isnan(missing)):
+        raise ModelError(f"{name}(missing={missing!r}): missing values are NaN in all frameworks; mark them so in the data")
+    return _recipe(model, given)
+
+
+def _recipe(model: Any, given: dict[str, Any]) -> Recipe:
+    """`given` are the options of the estimator that are set, and that a run leaves to it."""
+    objective, metric = given.pop("objective", None), given.pop("eval_metric", None)
+    if model.n_estimators is not None or model.get_num_boosting_rounds() == 1:
+        given["n_estimators"] = model.get_num_boosting_rounds()
+    if (trees := model.get_xgb_params().get("num_parallel_tree")) is not None:
+        given["num_parallel_tree"] = trees  # that of a random forest, whose n_estimators it is
+    if isinstance(objective, str) and objective != type(model)().objective:  # the usual one is chosen by the data
+        given["objective"] = objective
+    if isinstance(metric, Sequence) and not isinstance(metric, str):
+        raise ModelError(f"eval_metric={metric!r}: one is reported as the loss; list the others as evaluation.metrics")
+    if isinstance(metric, str):
+        given["metric"] = metric
+    params = _validated(type(model).__name__, given)
+    return Recipe(params, _of_targets(objective), _named(metric))
+
+
+def _validated(name: str, given: Mapping[str, Any]) -> XgboostParams:
+    try:
+        return XgboostParams.model_validate({key: _plain(value) for key, value in given.items()})
+    except ValidationError as error:
+        listed = "; ".join(f"{'.'.join(map(str, problem['loc'])) or name}: {problem['msg']}" for problem in error.errors())
+        raise ModelError(f"model {name}: {listed}") from error
+
+
+def _plain(value: Any) -> Any:
+    """An option as a config would have it: no NumPy scalars, no tuples."""
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value.item() if hasattr(value, "item") else value
+
+
+def _of_targets(objective: Any) -> Gradients | None:
+    """An estimator's objective gets the targets first; a booster's the margins, and the matrix with the targets."""
+    if not callable(objective):
+        return None
+    return lambda margins, matrix: objective(matrix.get_label(), margins)
+
+
+def _named(metric: Any) -> Metric | None:
+    if not callable(metric):
+        return None
+    return lambda predictions, matrix: ("metric", float(metric(matrix.get_label(), predictions)))

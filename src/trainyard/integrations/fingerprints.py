@@ -1,0 +1,140 @@
+"""What identifies the data and the weights of a training that others have set up."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from trainyard.core.state import preserved_global_random
+from trainyard.digest import digest, sha256_json, tensor_records
+from trainyard.errors import ModelError
+
+Json = dict[str, Any]
+_SHARDED = {"FullyShardedDataParallel", "DeepSpeedEngine"}
+
+
+def weights_digest(model: Any) -> str | None:
+    """The digest of a torch model's weights, as for a model of ours: by name, dtype, shape and bytes.
+
+    None where this process does not hold the weights as plain tensors: they are sharded, or quantized.
+    """
+    from trainyard.frameworks.torch.snapshot import named_buffer
+
+    if _is_sharded(model):
+        return None
+    try:
+        buffers = [named_buffer(f"weights.{name}", tensor) for name, tensor in model.state_dict().items()]
+    except (ModelError, AttributeError):
+        return None
+    return digest(tensor_records(buffers))
+
+
+def _is_sharded(model: Any) -> bool:
+    if any(type(module).__name__ in _SHARDED for module in model.modules()):
+        return True
+    parameters = list(model.parameters())
+    return any(hasattr(one, "ds_id") or type(one).__name__ == "DTensor" or one.is_meta for one in parameters)
+
+
+def data_inputs(splits: Mapping[str, Sequence[Any]], sample: int) -> Json:
+    """What identifies the data, as far as it can be had without reading all of it.
+
+    Args:
+        splits: the data sets of each split.
+        sample: items of each data set that are hashed, evenly spread over it; 0: none.
+    """
+    found = {name: _combined([_fingerprint(one, sample) for one in sets]) for name, sets in splits.items() if sets}
+    warnings = [f"the {name} split is identified by {split['by']} only" for name, split in found.items()]
+    return {"hash": sha256_json(found), "splits": found, "content_hashed": False, "warnings": warnings}
+
+
+def _combined(parts: list[Json]) -> Json:
+    if len(parts) == 1:
+        return parts[0]
+    rows = [part["rows"] for part in parts]
+    by = "; ".join(dict.fromkeys(part["by"] for part in parts))
+    return {"rows": None if None in rows else sum(rows), "sha256": sha256_json(parts), "by": by}
+
+
+def _fingerprint(dataset: Any, sample: int) -> Json:
+    """`rows`, a hash, and in `by` what is hashed."""
+    rows = _length(dataset)
+    content = getattr(dataset, "_fingerprint", None)  # of Hugging Face's datasets: of the source, and of each step since
+    if isinstance(content, str):
+        by = "its own fingerprint"
+    elif rows is None:
+        content, by = None, "its type (it is a stream)"
+    else:
+        indices = sorted({index * (rows - 1) // max(1, sample - 1) for index in range(sample)}) if rows else []
+        content = _sampled(dataset, indices)
+        by = "its number of rows" if content is None else f"its number of rows and {len(indices)} of them"
+    kind = f"{type(dataset).__module__}:{type(dataset).__qualname__}"
+    return {"rows": rows, "sha256": sha256_json([kind, rows, content]), "by": by}
+
+
+def _length(dataset: Any) -> int | None:
+    """The number of items; None where it has none, or they cannot be had by their number."""
+    if not hasattr(dataset, "__getitem__"):
+        return None
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def _sampled(dataset: Any, indices: Sequence[int]) -> str | None:
+    """A hash over some items; None where they cannot be had. Leaves the global random generators as they were."""
+    hasher = hashlib.sha256()
+    try:
+        with _seeded():
+            for index in indices:
+                _feed(hasher, dataset[index])
+    except Exception:  # somebody else's code, which may need what is not there yet
+        return None
+    return hasher.hexdigest() if indices else None
+
+
+@contextmanager
+def _seeded() -> Iterator[None]:
+    """Seeds all global generators, so that an augmentation gives the same item each time, and puts them back."""
+    import torch
+
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+    host = torch.get_rng_state()
+    with preserved_global_random():
+        try:
+            random.seed(0)
+            np.random.seed(0)
+            torch.manual_seed(0)
+            yield
+        finally:
+            torch.set_rng_state(host)
+            if cuda is not None:
+                torch.cuda.set_rng_state_all(cuda)
+
+
+def _feed(hasher: Any, value: Any) -> None:
+    """Hashes an item: arrays and tensors by their bytes, containers by what they hold; of anything else only the type."""
+    if hasattr(value, "detach"):  # a tensor
+        value = value.detach().to("cpu").float().numpy() if value.is_floating_point() else value.detach().to("cpu").numpy()
+    if isinstance(value, Mapping):
+        for key in sorted(value, key=str):
+            _feed(hasher, [str(key), value[key]])
+    elif isinstance(value, list | tuple):
+        hasher.update(f"{len(value)} items\n".encode())
+        for item in value:
+            _feed(hasher, item)
+    elif isinstance(value, np.ndarray | np.generic) and value.dtype.kind != "O":
+        hasher.update(f"{value.dtype} {value.shape}\n".encode())
+        hasher.update(value.tobytes())
+    elif isinstance(value, str | bytes | int | float | None):
+        hasher.update(f"{value!r}\n".encode())
+    elif hasattr(value, "tobytes"):  # an image
+        hasher.update(value.tobytes())
+    else:
+        hasher.update(f"{type(value).__qualname__}\n".encode())

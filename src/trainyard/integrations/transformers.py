@@ -1,0 +1,273 @@
+# ruff: noqa: ARG002 - the Trainer gives its callbacks more than each of them needs
+"""A callback for `transformers.Trainer`.
+
+yard = TrainyardCallback(experiment="bert")
+trainer = Trainer(..., callbacks=[yard])
+trainer.train(resume_from_checkpoint=yard.resume_from())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainyard.digest import sha256_json
+from trainyard.errors import InputError, TrainyardError
+from trainyard.integrations.attempt import Ending, Saved
+from trainyard.integrations.description import Description, Tracking, plain
+from trainyard.integrations.fingerprints import weights_digest
+from trainyard.integrations.guest import Guest, Place, guarded
+from trainyard.require import require
+from trainyard.run import Run
+from trainyard.types import Determinism
+
+if TYPE_CHECKING:
+    from transformers import TrainerCallback
+else:
+    TrainerCallback = require("transformers", "transformers").TrainerCallback
+
+Json = dict[str, Any]
+_STATE_FILE = "trainer_state.json"
+_INCOMPLETE = "checkpoint-is-incomplete.txt"
+
+# Arguments that change only what is written down, and where. When to save is one of them, unless a save decides (below).
+# fmt: off
+_RECORD = frozenset({
+    "output_dir", "run_name", "project", "report_to", "trackio_space_id", "trackio_bucket_id",
+    "trackio_static_space_id", "disable_tqdm", "debug", "logging_dir", "logging_strategy", "logging_steps",
+    "logging_first_step", "logging_nan_inf_filter", "log_level", "log_level_replica", "log_on_each_node",
+    "include_num_input_tokens_seen", "skip_memory_metrics", "save_strategy", "save_steps", "save_total_limit",
+    "save_only_model", "save_on_each_node", "enable_jit_checkpoint", "push_to_hub", "hub_token", "hub_private_repo",
+    "hub_model_id", "hub_strategy", "hub_always_push", "hub_revision", "resume_from_checkpoint", "do_train",
+    "do_eval", "do_predict", "ddp_timeout", "local_rank",
+})
+# fmt: on
+_SAVES = {"save_strategy", "save_steps"}
+_SPEED = ("_runtime", "_samples_per_second", "_steps_per_second", "_model_preparation_time", "_jit_compilation_time")
+_REASON = (
+    "transformers' Trainer owns the loop: on a resume it puts the order of the samples and the random generators back, "
+    "but samples that are themselves drawn at random (an augmentation) are drawn anew"
+)
+
+
+class TrainyardCallback(TrainerCallback):
+    """Gives a training by `transformers.Trainer` a run directory of ours. All methods but these two are the Trainer's to call."""
+
+    def __init__(
+        self,
+        experiment: str,
+        runs_dir: Path | str | None = None,
+        *,
+        run: str | None = None,
+        tracking: Tracking = (),
+        sample: int = 16,
+    ) -> None:
+        """
+        Args:
+            experiment: the name that groups runs.
+            runs_dir: where run directories are made; default `TRAINYARD_RUNS`, or `runs`.
+            run: the run to go on with (a path, an id, a unique prefix, or `last`); default: the newest one with the
+                same arguments and the same `output_dir`, if it did not come to its end.
+            tracking: the trackers, as in a config.
+            sample: how many samples of the training data are hashed to identify them; 0: none are touched.
+
+        Raises:
+            InputError: one of them is wrong.
+        """
+        self._guest = Guest("transformers", Place(experiment, runs_dir, run, tracking, sample))
+        self._args: Any = None
+        self._options: Json = {}
+        self._logged: Json = {}
+        self._saved_step = -1
+
+    @property
+    def run(self) -> Run | None:
+        """The run of the training that is under way, or of the last one; None in all processes but the first."""
+        return None if self._guest.run is None else Run(self._guest.run)
+
+    def resume_from(self) -> str | None:
+        """The newest verified checkpoint of the run that is to go on, for `trainer.train(resume_from_checkpoint=...)`.
+
+        None where there is none: the training begins anew then. Each process of a distributed training must call it.
+
+        Raises:
+            RunLockedError: another process is at this very training.
+            InputError: the Trainer does not have this callback yet, or the run that was asked for cannot be gone on with.
+        """
+        if self._args is None:
+            raise InputError("resume_from: give the callback to the Trainer first: Trainer(..., callbacks=[yard])")
+        found = _same_in_all_processes(lambda: self._guest.resume_from(self._identity(self._args)))
+        return None if found is None else str(found)
+
+    # -- what the Trainer calls
+
+    def on_init_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        self._args = args
+        # Now, as the Trainer changes the model's config before it trains.
+        self._options = guarded(lambda: _options(objects["model"]), "the model's config") or {}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        self._saved_step = state.global_step
+        if state.is_world_process_zero:
+            describe = partial(self._description, args, objects["model"], objects["train_dataloader"])
+            self._guest.begin(describe, state.global_step)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **objects: Any) -> None:
+        if not state.is_world_process_zero or not logs:
+            return
+        if "train_runtime" in logs:  # the summary, whose loss is the mean over the training
+            self._guest.metrics(state.global_step, _renamed(logs, {"train_loss": "mean_train_loss"}))
+        elif any(name.endswith("_runtime") for name in logs):
+            self._evaluated(state, logs)
+        else:
+            self._guest.metrics(state.global_step, _renamed(logs, {"loss": "train_loss"}))
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if state.is_world_process_zero:
+            self._evaluated(state, objects["metrics"])
+
+    def on_predict(self, args: Any, state: Any, control: Any, metrics: Mapping[str, Any], **objects: Any) -> None:
+        if state.is_world_process_zero:
+            self._evaluated(state, metrics)
+
+    def on_save(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        _wait_for_all_processes(args)
+        if state.is_world_process_zero:
+            step = state.global_step
+            guarded(lambda: self._commit(args, step, state.epoch), f"the checkpoint of step {step}")
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if not state.is_world_process_zero:
+            return
+        status, step = "completed", state.global_step
+        if step < state.max_steps:
+            untold = guarded(lambda: self._untold_step(args, step), "the checkpoint on a SIGTERM")
+            if untold is not None:
+                status = "preempted"
+                guarded(lambda: self._commit(args, untold, state.epoch), f"the checkpoint of step {untold}")
+            else:
+                self._guest.event(step, "stopped_early", of_steps=state.max_steps)
+        self._guest.end(status, lambda: _ending(args, state, objects["model"], objects["train_dataloader"]))
+
+    # -- in our words
+
+    def _evaluated(self, state: Any, metrics: Mapping[str, Any]) -> None:
+        """An evaluation; the Trainer tells of it twice, as a log and as what it is."""
+        new = {name: value for name, value in metrics.items() if self._logged.get(name) is not value}
+        self._logged = dict(metrics)
+        found = {_metric(name): value for name, value in new.items() if name != "epoch"}
+        if found:
+            self._guest.evaluation(state.global_step, found)
+
+    def _commit(self, args: Any, step: int, epoch: float | None) -> None:
+        """Has the checkpoint of a step verified."""
+        place, name = Path(args.output_dir), f"checkpoint-{step}"
+        trials = place.glob(f"*/{name}")  # where a hyperparameter search puts them
+        paths = [path for path in (place / name, *trials) if (path / _STATE_FILE).is_file()]
+        if not paths:
+            self._guest.event(step, "checkpoint_failed", message=f"{name} is not in {args.output_dir}")
+            return
+        self._saved_step = step
+        newest = max(paths, key=lambda path: path.stat().st_mtime)
+        self._guest.commit(Saved(newest, step, epoch or 0.0, resumable=not args.save_only_model))
+
+    def _untold_step(self, args: Any, step: int) -> int | None:
+        """The step of the checkpoint that the Trainer saves on a SIGTERM (enable_jit_checkpoint); it tells nobody of it."""
+        if not args.enable_jit_checkpoint:
+            return None
+        paths = [path for path in Path(args.output_dir).glob("checkpoint-*") if (path / _STATE_FILE).is_file()]
+        steps = [int(path.name.removeprefix("checkpoint-")) for path in paths if not (path / _INCOMPLETE).exists()]
+        return max((found for found in steps if self._saved_step < found <= step), default=None)
+
+    def _identity(self, args: Any) -> Json:
+        bits = {key: value for key, value in _arguments(args).items() if key not in _record(args)}
+        return {"arguments": sha256_json([bits, self._options]), "output_dir": str(Path(args.output_dir).absolute())}
+
+    def _description(self, args: Any, model: Any, loader: Any) -> Description:
+        exact = not args.ignore_data_skip
+        skipped = "on a resume it begins the epoch's samples anew (ignore_data_skip)"
+        return Description(
+            trainer="transformers",
+            model=model,
+            arguments=_arguments(args),
+            options=self._options,
+            record=_record(args),
+            identity=self._identity(args),
+            seed=args.seed,
+            determinism=Determinism("order" if exact else "statistical", _REASON if exact else skipped),
+            data={"train": [loader.dataset] if hasattr(loader, "dataset") else []},
+            checkpoints=[(str(Path(args.output_dir).absolute()), "checkpoint-*")],
+            libraries={name: version(name) for name in ("torch", "transformers", "accelerate")} | {"device": str(args.device)},
+        )
+
+
+def _arguments(args: Any) -> Json:
+    return {**plain(args.to_dict()), "world_size": args.world_size, "n_gpu": args.n_gpu}
+
+
+def _record(args: Any) -> frozenset[str]:
+    return _RECORD - (_SAVES if args.load_best_model_at_end else set())
+
+
+def _options(model: Any) -> Json:
+    """The model's own config, and those of the adapters (LoRA ...) upon it."""
+    config = plain(model.config) if hasattr(model, "config") else {}
+    adapters = {"peft": plain(model.peft_config)} if hasattr(model, "peft_config") else {}
+    known = config if isinstance(config, dict) else {"config": config}
+    return {key: value for key, value in known.items() if key != "transformers_version"} | adapters
+
+
+def _metric(name: str) -> str:
+    """`val_loss` for eval_loss; how fast an evaluation was is no metric of a split."""
+    if name.endswith(_SPEED):
+        return f"predict_{name.removeprefix('test_')}" if name.startswith("test_") else name
+    return f"val_{name.removeprefix('eval_')}" if name.startswith("eval_") else name
+
+
+def _renamed(values: Mapping[str, Any], names: Mapping[str, str]) -> Json:
+    return {names.get(name, name): value for name, value in values.items()}
+
+
+def _rows(loader: Any) -> int | None:
+    dataset = getattr(loader, "dataset", None)
+    return len(dataset) if dataset is not None and hasattr(dataset, "__len__") else None
+
+
+def _ending(args: Any, state: Any, model: Any, loader: Any) -> Ending:
+    digest, best = weights_digest(model), None
+    is_best = bool(args.load_best_model_at_end and state.best_model_checkpoint)
+    if state.best_global_step and args.metric_for_best_model:
+        metric = f"val_{args.metric_for_best_model.removeprefix('eval_')}"
+        best = {"step": state.best_global_step, "metric": metric, "value": plain(float(state.best_metric))}
+        best |= {"digest": digest} if is_best else {}
+    return Ending(state.global_step, float(state.epoch or 0.0), _rows(loader), digest, best, is_best)
+
+
+def _wait_for_all_processes(args: Any) -> None:
+    """Each process writes its own random state into a checkpoint, and may be later than the first."""
+    if args.world_size > 1:
+        import torch
+
+        if torch.distributed.is_initialized():
+            torch.distributed.barrier()
+
+
+def _same_in_all_processes(find: Callable[[], Path | None]) -> Path | None:
+    """The first process looks, and all get what it found, or its error."""
+    import torch
+
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return find()
+    found: list[Any] = [None]
+    if torch.distributed.get_rank() == 0:
+        try:
+            found = [find()]
+        except TrainyardError as error:
+            found = [error]
+    torch.distributed.broadcast_object_list(found)
+    if isinstance(found[0], TrainyardError):
+        raise found[0]
+    return found[0]  # type: ignore[no-any-return]

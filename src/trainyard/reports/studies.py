@@ -1,0 +1,255 @@
+"""The pages and tables of studies: made from a study's folder at any time, and whole even if the study is not."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from trainyard.reports import charts
+from trainyard.reports.history import title as metric_title
+from trainyard.reports.rundir import Json, numbers, part
+from trainyard.reports.scales import duration, number
+from trainyard.reports.study_charts import Point, Spread, dot_plot, trade_off
+
+Rows = list[list[str]]
+Section = dict[str, Any]
+_TEMPLATE = "study.html.j2"
+_ALPHA = 0.05
+
+
+def write_report(folder: Path) -> Path:
+    """Writes `report.html` into a study's folder, and returns its path.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    path = folder / "report.html"
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    aside.write_text(_rendered(folder), encoding="utf-8", errors="replace")
+    aside.replace(path)
+    return path
+
+
+def _rendered(folder: Path) -> str:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    templates = FileSystemLoader(Path(__file__).parent)
+    environment = Environment(loader=templates, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    state, result = _read(folder / "study.json"), _read(folder / "result.json")
+    done = str(state.get("state")) in ("completed", "failed") and bool(result)
+    made: Section = dict.fromkeys(("picture", "summary", "detail", "trade_off", "pooled")) | {"figures": [], "notes": []}
+    if done:
+        made |= _benchmark(result) if state.get("kind") == "benchmark" else _cross_validation(folder, result)
+    return environment.get_template(_TEMPLATE).render(
+        **made,
+        style=_style(environment),
+        kind={"cv": "Cross-validation", "benchmark": "Benchmark"}.get(str(state.get("kind")), "Study"),
+        study_id=folder.name,
+        experiment=str(state.get("experiment") or folder.parent.name),
+        status=str(state.get("state", "unknown")),
+        error=state.get("error"),
+        runs=[(_place(run), run["run_id"]) for run in state.get("runs", [])],
+        made=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+    )
+
+
+def _style(environment: Any) -> Markup:
+    """The style sheet of the runs' page, which stands in its template."""
+    source = environment.loader.get_source(environment, "report.html.j2")[0]
+    found = re.search(r"<style>(.*?)</style>", source, re.DOTALL)
+    return Markup(found[1] if found else "")  # ours, and without values of a run
+
+
+def _read(path: Path) -> Json:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _place(run: Json) -> str:
+    return ", ".join(f"{name} {value}" for name, value in part(run, "place").items())
+
+
+def _figure(name: str, value: str, note: str = "", kind: str = "metric") -> dict[str, str]:
+    return {"kind": kind, "name": name, "value": value, "note": note}
+
+
+def _number(value: Any) -> str:
+    found = numbers({"value": value})
+    return number(found["value"]) if found else ""
+
+
+# -- cross-validation
+
+METRICS_HEAD = ["metric", "mean", "std", "95% interval"]
+
+
+def _cross_validation(folder: Path, result: Json) -> Section:
+    metrics, folds = part(result, "metrics"), list(result.get("folds", []))
+    figures = [
+        _figure(metric_title(name), _number(found["mean"]), f"± {_number(found['std'])}") for name, found in metrics.items()
+    ]
+    figures = sorted(figures, key=lambda figure: figure["name"].endswith("loss"))[:4]
+    figures.append(_figure("folds", str(len(folds)), f"{number(result.get('rows', 0))} rows", "cost"))
+    figures.append(_figure("training time", duration(float(result.get("train_seconds", 0))), "", "cost"))
+    return {
+        "figures": figures,
+        "picture": Markup(_fold_chart(metrics, folds)) if metrics else None,
+        "summary": (METRICS_HEAD, metric_rows(result)),
+        "detail": _fold_rows(folds),
+        "pooled": _pooled(_read(folder / "out_of_fold.json")),
+    }
+
+
+def metric_rows(result: Json) -> Rows:
+    """A row for each metric of a cross-validation: name, mean, standard deviation and 95% interval."""
+    return [
+        [
+            name,
+            _number(found["mean"]),
+            _number(found["std"]),
+            f"{_number(found['low'])} to {_number(found['high'])}",
+        ]
+        for name, found in part(result, "metrics").items()
+    ]
+
+
+def _fold_chart(metrics: Json, folds: Sequence[Json]) -> str:
+    name = next((name for name in metrics if not name.endswith("_loss")), next(iter(metrics)))
+    each = [numbers(part(fold, "metrics")).get(name, math.nan) for fold in folds]
+    rows = [Spread(f"fold {fold['fold']}", [], value, kind="other") for fold, value in zip(folds, each, strict=True)]
+    whole = numbers(part(metrics, name))
+    mean, low, high = (whole.get(key, math.nan) for key in ("mean", "low", "high"))
+    rows.append(Spread("mean", each, mean, low, high))
+    return dot_plot(rows, f"{metric_title(name)} of each fold, and the 95% interval of the mean", metric_title(name))
+
+
+def _fold_rows(folds: Sequence[Json]) -> Section:
+    names = list(part(folds[0], "metrics")) if folds else []
+    head = ["fold", "train", "val", "test", *map(metric_title, names), "time"]
+    rows = []
+    for fold in folds:
+        counts = [number(part(fold, "rows").get(split, 0)) for split in ("train", "val", "test")]
+        values = [_number(part(fold, "metrics").get(name)) for name in names]
+        rows.append((str(fold["run_id"]), [str(fold["fold"]), *counts, *values, duration(float(fold["train_seconds"]))]))
+    return {"head": head, "rows": rows}
+
+
+def _pooled(tables: Json) -> Section | None:
+    """The confusion of all rows, each predicted by the model that had not seen it, or predicted against true values."""
+    confusion, points = part(tables, "confusion"), part(tables, "scatter")
+    if confusion:
+        chart = charts.heat_map(confusion["labels"], confusion["matrix"], "Confusion matrix, out-of-fold predictions")
+    elif points:
+        target = str(tables.get("target", "value"))
+        chart = charts.scatter(points["true"], points["predicted"], f"Predicted against true {target}, out of fold", target)
+    else:
+        return None
+    return {
+        "chart": Markup(chart),
+        "rows": number(tables.get("rows", 0)),
+        "classes": bool(confusion),
+        "broad": len(confusion.get("labels", ())) > 12,
+    }
+
+
+def cross_validation_table(folder: Path) -> str:
+    """The metrics of a cross-validation as an HTML table, for notebooks."""
+    return html_table(METRICS_HEAD, metric_rows(_read(folder / "result.json")))
+
+
+# -- benchmark
+
+BENCHMARK_HEAD = ["rank", "model", "metric", "mean", "std", "p (Holm)", "train s", "size KiB", "1 row ms", "rows/s"]
+
+
+def benchmark_rows(models: Sequence[Json]) -> Rows:
+    """A row for each model of a benchmark, in the columns of `BENCHMARK_HEAD`; for one that failed, hardly any is filled."""
+    return [_benchmark_row(model) for model in models]
+
+
+def _benchmark_row(model: Json) -> list[str]:
+    if model["error"]:
+        return ["", str(model["model"]), "failed", *[""] * (len(BENCHMARK_HEAD) - 3)]
+    p_value = _number(model["p_adjusted"]) or ("best" if model["rank"] == 1 else "none")
+    cost = [round(model["train_seconds"], 3), model["model_bytes"] / 1024, model["one_row_ms"], round(model["rows_per_second"])]
+    named = [str(model["rank"]), str(model["model"]), str(model["metric"])]
+    return [*named, _number(model["mean"]), _number(model["std"]), p_value, *map(_number, cost)]
+
+
+def _benchmark(result: Json) -> Section:
+    models = list(result.get("models", []))
+    ranked = [model for model in models if model["rank"]]
+    made: Section = {"summary": (BENCHMARK_HEAD, benchmark_rows(models)), "detail": None}
+    if ranked:
+        made["figures"] = _benchmark_figures(result, ranked)
+        made["picture"] = Markup(_benchmark_chart(ranked))
+        made["trade_off"] = Markup(_trade_off(ranked))
+    made["notes"] = [
+        f"{model['model']}: not tested against the best: {model['untested']}" for model in ranked if model["untested"]
+    ]
+    made["notes"] += [f"{model['model']}: {model['error']}" for model in models if model["error"]]
+    return made
+
+
+def _benchmark_figures(result: Json, ranked: Sequence[Json]) -> list[dict[str, str]]:
+    best = ranked[0]
+    beaten = sum(numbers({"p": model["p_adjusted"]}).get("p", 1.0) < _ALPHA for model in ranked[1:])
+    folds = result.get("folds")
+    std = f"± {_number(best['std'])}" if best["std"] is not None else ""
+    return [
+        _figure(f"{metric_title(best['metric'])} of {best['model']}, the best", _number(best["mean"]), std),
+        _figure("significantly worse", f"{beaten} of {len(ranked) - 1}", "p < 0.05, Holm", "cost"),
+        _figure("folds", str(folds) if folds else "1 split", "", "cost"),
+    ]
+
+
+def _benchmark_chart(ranked: Sequence[Json]) -> str:
+    metric, rows = metric_title(ranked[0]["metric"]), []
+    for model in ranked:
+        found = numbers(model)
+        mean, std = found.get("mean", math.nan), found.get("std", math.nan)
+        values = [float(value) for value in model["values"]] if len(model["values"]) > 1 else []
+        kind = "val" if model["rank"] == 1 else "other"
+        rows.append(Spread(str(model["model"]), values, mean, mean - std, mean + std, kind))
+    spread = ", with the standard deviation over the folds" if len(ranked[0]["values"]) > 1 else ""
+    return dot_plot(rows, f"{metric} of each model{spread}", metric)
+
+
+def _trade_off(ranked: Sequence[Json]) -> str:
+    metric, points = metric_title(ranked[0]["metric"]), []
+    for model in ranked:
+        found = numbers(model)
+        kind = "val" if model["rank"] == 1 else "other"
+        points.append(Point(str(model["model"]), found["train_seconds"], found.get("mean", math.nan), kind))
+    return trade_off(points, f"Training time and {metric}", ("seconds of training", metric))
+
+
+def markdown_table(models: Sequence[Json]) -> str:
+    """The table of a benchmark as Markdown."""
+    rows = [[cell.replace("|", "\\|") for cell in row] for row in benchmark_rows(models)]
+    lines = [BENCHMARK_HEAD, ["---"] * len(BENCHMARK_HEAD), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def benchmark_table(folder: Path) -> str:
+    """The table of a benchmark as HTML, for notebooks."""
+    return html_table(BENCHMARK_HEAD, benchmark_rows(_read(folder / "result.json").get("models", [])))
+
+
+def html_table(head: Sequence[str], rows: Rows) -> str:
+    """A plain HTML table."""
+    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{top}</tr></thead><tbody>{lines}</tbody></table>"

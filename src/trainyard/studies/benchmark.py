@@ -1,0 +1,196 @@
+"""Several models on the same rows: one ranked table, with significance and cost."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainyard.core.journal import number
+from trainyard.core.run import RunDir
+from trainyard.digest import write_atomically
+from trainyard.errors import ConfigError, InputError, Problem
+from trainyard.evaluation.metrics import LOSS, METRICS, bare, check, default_metrics
+from trainyard.reports.studies import benchmark_table, markdown_table, write_report
+from trainyard.run import Run
+from trainyard.studies.predictions import predicted
+from trainyard.studies.ranking import COLUMNS, Entry, as_csv, ranked, split_of
+from trainyard.studies.study import Conduct, Given, Json, Study, Task, begin, conduct
+from trainyard.studies.tasks import Config, Overrides, Source
+
+log = logging.getLogger("trainyard")
+KIND = "benchmark"
+
+
+class Benchmark:
+    """A look at the folder of a benchmark; what it says is read when it is asked."""
+
+    def __init__(self, path: Path) -> None:
+        self._study = Study(path)
+
+    @property
+    def id(self) -> str:
+        return self._study.id
+
+    @property
+    def path(self) -> Path:
+        return self._study.path
+
+    @property
+    def status(self) -> str:
+        """`completed`, `failed`, `preempted`, `interrupted`, `running` or `crashed`; completed also where a model failed."""
+        return self._study.status
+
+    @property
+    def result(self) -> Json:
+        """The content of `result.json`; empty before the end."""
+        return self._study.result
+
+    @property
+    def rows(self) -> list[Json]:
+        """The table: a row for each model, the best first, those that failed last."""
+        return list(self.result.get("models", []))
+
+    @property
+    def best(self) -> str | None:
+        """The first model of the table, if any was trained."""
+        return next((str(row["model"]) for row in self.rows if row["rank"] == 1), None)
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """The models that could not be trained, and why."""
+        return {row["model"]: row["error"] for row in self.rows if row["error"]}
+
+    @property
+    def table(self) -> Any:
+        """The table as a data frame: the columns of `table.csv`."""
+        import pandas as pd
+
+        return pd.DataFrame([[row[name] for name in COLUMNS] for row in self.rows], columns=list(COLUMNS))
+
+    @property
+    def runs(self) -> dict[str, list[Run]]:
+        """The runs of each model, by fold, as far as they are there."""
+        found: dict[str, list[Run]] = {}
+        for run in self._study.state.get("runs", []):
+            if (folder := RunDir(self.path.parent / run["run_id"])).config_file.exists():
+                found.setdefault(run["place"]["model"], []).append(Run(folder))
+        return found
+
+    def __repr__(self) -> str:
+        ranked = ", ".join(f"{row['model']}={number(row['mean']):.4g}" for row in self.rows if row["rank"])
+        return f"<Benchmark {self.path.parent.name}/{self.id} {self.status}{': ' if ranked else ''}{ranked}>"
+
+    def _repr_html_(self) -> str:
+        return benchmark_table(self.path)
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What is compared: the models with options of their own, on how many folds (None: one split), by which metric.
+
+    `metric` None is the first of those that are computed, on the test split.
+    """
+
+    models: Sequence[str]
+    params: Mapping[str, Mapping[str, Any]]
+    folds: int | None = None
+    metric: str | None = None
+
+
+def benchmark(config: Config, overrides: Overrides, given: Given, contest: Contest) -> Benchmark:
+    """Trains each model on the same rows; see `trainyard.benchmark`."""
+    _refuse_contest(contest)
+    source = Source.read(config, overrides, given.runs_dir, objects=given.data is not None)
+    if contest.metric is not None:
+        source = _computing(source, contest.metric)
+    for note in source.resolved.notes:
+        log.info("config: %s", note)
+    if contest.folds is not None:
+        source.say_what_folds_replace()
+    elif source.is_without(split_of(contest.metric)):
+        raise InputError(
+            f"there are no {split_of(contest.metric)} rows to rank by; ask for --folds, or give data.split.test or data.test_path"
+        )
+    tasks = _tasks(source, contest)
+    asked = source.asked() | {
+        "models": list(contest.models),
+        "folds": contest.folds,
+        "metric": contest.metric,
+        "params": {model: dict(params) for model, params in contest.params.items()},
+    }
+    study = begin(given, source.resolved.config.experiment.name, KIND, asked)
+    work = Conduct(lambda failures: _conclude(study, tasks, given, contest, failures), write_report, by="model")
+    conduct(study, tasks, given, work)
+    return Benchmark(study.path)
+
+
+def _refuse_contest(contest: Contest) -> None:
+    if not contest.models:
+        raise InputError("models: none given; name at least one, as in --models mlp,random_forest")
+    if len(set(contest.models)) < len(contest.models):
+        raise InputError(f"models: one is named twice: {', '.join(contest.models)}")
+    if unknown := [model for model in contest.params if model not in contest.models]:
+        raise InputError(f"params: {', '.join(unknown)} is not among the models: {', '.join(contest.models)}")
+    if contest.folds is not None and contest.folds < 2:
+        raise InputError(f"folds: {contest.folds} given; allowed: 2 or more, or none for a single split")
+    if contest.metric is not None:
+        check(contest.metric)
+        if contest.metric.startswith("train_"):
+            raise InputError(f"metric: {contest.metric} is of rows that were learned; give {bare(contest.metric)}")
+
+
+def _computing(source: Source, metric: str) -> Source:
+    """With a metric among those that runs compute."""
+    name, listed = bare(metric), source.resolved.config.evaluation.metrics
+    if name == LOSS:
+        return source
+    metrics = list(default_metrics(METRICS[name].task)) if listed is None else list(listed)
+    return source if name in metrics else source.with_overrides({"evaluation.metrics": [*metrics, name]})
+
+
+def _tasks(source: Source, contest: Contest) -> list[Task]:
+    """The runs, model by model.
+
+    Raises:
+        ConfigError: with every model and option that is unknown; nothing was trained yet.
+    """
+    tasks: list[Task] = []
+    problems: list[Problem] = []
+    for model in contest.models:
+        try:
+            own = source.with_model(model, contest.params.get(model, {}))
+        except ConfigError as error:
+            problems += error.problems
+            continue
+        if contest.folds is None:
+            tasks.append(Task({"model": model}, own.resolved))
+        else:
+            folds = range(contest.folds)
+            tasks += [Task({"model": model, "fold": fold}, own.with_fold(contest.folds, fold).resolved) for fold in folds]
+    if problems:
+        raise ConfigError(problems)
+    return tasks
+
+
+def _conclude(study: Study, tasks: Sequence[Task], given: Given, contest: Contest, failures: Mapping[str, str]) -> Json:
+    """The ranked table, as JSON, CSV and Markdown."""
+    split = split_of(contest.metric)
+    entries = []
+    for model in contest.models:
+        own = [(task, run) for task in tasks if task.place["model"] == model and (run := study.run(task.place)) is not None]
+        if model not in failures:
+            task, run = own[0]
+            entries.append(Entry.of(model, [run for _, run in own], predicted(run, split, given.load(task.resolved))))
+    rows = ranked(entries, contest.metric, failures)
+    write_atomically(study.path / "table.csv", as_csv(rows).encode())
+    write_atomically(study.path / "table.md", markdown_table(rows).encode())
+    return {
+        "status": "failed" if failures else "completed",
+        "study_id": study.id,
+        "experiment": study.path.parent.name,
+        "folds": contest.folds,
+        "models": rows,
+    }

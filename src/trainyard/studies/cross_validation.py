@@ -1,0 +1,220 @@
+"""Cross-validation: each fold of the rows tests the model that was trained on the others."""
+
+from __future__ import annotations
+
+import csv
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainyard.core.journal import finite, number
+from trainyard.core.run import RunDir
+from trainyard.errors import InputError
+from trainyard.evaluation.metrics import EvaluationResult, evaluate
+from trainyard.evaluation.significance import fold_interval
+from trainyard.evaluation.tables import tables
+from trainyard.reports.studies import cross_validation_table, write_report
+from trainyard.run import Run
+from trainyard.studies.predictions import Predicted, predicted
+from trainyard.studies.study import Conduct, Given, Json, Study, Task, begin, conduct
+from trainyard.studies.tasks import Config, Overrides, Source
+from trainyard.types import Array, DataInfo, Ids, Predictions
+
+log = logging.getLogger("trainyard")
+KIND = "cv"
+OUT_OF_FOLD = "out_of_fold.csv"
+
+
+class CrossValidation:
+    """A look at the folder of a cross-validation; what it says is read when it is asked."""
+
+    def __init__(self, path: Path) -> None:
+        self._study = Study(path)
+
+    @property
+    def id(self) -> str:
+        return self._study.id
+
+    @property
+    def path(self) -> Path:
+        return self._study.path
+
+    @property
+    def status(self) -> str:
+        """`completed`, `failed`, `preempted`, `interrupted`, `running` or `crashed`."""
+        return self._study.status
+
+    @property
+    def result(self) -> Json:
+        """The content of `result.json`; empty before the end."""
+        return self._study.result
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs, by fold, as far as they were begun and are still there."""
+        found = [RunDir(self.path.parent / run["run_id"]) for run in self._study.state.get("runs", [])]
+        return [Run(run) for run in found if run.config_file.exists()]
+
+    @property
+    def folds(self) -> list[dict[str, float]]:
+        """The test metrics of each fold."""
+        return [{name: number(value) for name, value in fold["metrics"].items()} for fold in self.result.get("folds", [])]
+
+    @property
+    def mean(self) -> dict[str, float]:
+        """The mean of each test metric over the folds."""
+        return self._each("mean")
+
+    @property
+    def std(self) -> dict[str, float]:
+        """The standard deviation of each test metric over the folds (with folds - 1)."""
+        return self._each("std")
+
+    @property
+    def interval(self) -> dict[str, tuple[float, float]]:
+        """The 95% interval of each mean, by Student's t with the error corrected for what the folds share."""
+        low, high = self._each("low"), self._each("high")
+        return {name: (low[name], high[name]) for name in low}
+
+    @property
+    def out_of_fold(self) -> Any:
+        """A data frame of what each tested row was predicted to be, by the model that had not seen it: the content of
+        `out_of_fold.csv`, with columns `row` (its position in the source), `fold`, `target`, `prediction` and, for classes,
+        `probability_<class>` each.
+
+        Raises:
+            InputError: the study did not come to its end.
+        """
+        import pandas as pd
+
+        if not (self.path / OUT_OF_FOLD).exists():
+            raise InputError(f"study {self.id} is {self.status}: it has no predictions before its end")
+        return pd.read_csv(self.path / OUT_OF_FOLD)
+
+    def _each(self, what: str) -> dict[str, float]:
+        return {name: number(found[what]) for name, found in self.result.get("metrics", {}).items()}
+
+    def __repr__(self) -> str:
+        std = self.std
+        metrics = ", ".join(f"{name}={value:.4g}±{std[name]:.2g}" for name, value in self.mean.items())
+        return f"<CrossValidation {self.path.parent.name}/{self.id} {self.status}{': ' if metrics else ''}{metrics}>"
+
+    def _repr_html_(self) -> str:
+        return cross_validation_table(self.path)
+
+
+def cross_validate(config: Config, overrides: Overrides, given: Given, folds: int | None = None) -> CrossValidation:
+    """Trains a run for each fold; see `trainyard.cross_validate`."""
+    source = Source.read(config, overrides, given.runs_dir, objects=given.data is not None)
+    count = source.folds(folds)
+    if count < 2:
+        raise InputError(f"folds: {count} given; allowed: 2 or more")
+    for note in source.resolved.notes:
+        log.info("config: %s", note)
+    source.say_what_folds_replace()
+    tasks = [Task({"fold": fold}, source.with_fold(count, fold).resolved) for fold in range(count)]
+    asked = source.asked() | {"folds": count}
+    study = begin(given, source.resolved.config.experiment.name, KIND, asked)
+    conduct(study, tasks, given, Conduct(lambda _: _conclude(study, tasks, given), write_report))
+    return CrossValidation(study.path)
+
+
+def _conclude(study: Study, tasks: Sequence[Task], given: Given) -> Json:
+    """Mean and spread of the metrics, and the predictions of each fold's rows, put together."""
+    runs = [study.run(task.place) for task in tasks]
+    parts = [predicted(run, "test", given.load(task.resolved)) for run, task in zip(runs, tasks, strict=True) if run is not None]
+    _warn_of_changes([run.read("manifest.json") for run in runs if run is not None])
+    pooled = _pooled(parts)
+    _write_rows(study.path / OUT_OF_FOLD, parts)
+    study.write("out_of_fold.json", tables(pooled, parts[0].info))
+    folds = [_fold(task, run) for task, run in zip(tasks, runs, strict=True) if run is not None]
+    ratio = float(np.mean([fold["rows"]["test"] / fold["rows"]["train"] for fold in folds]))
+    names = list(folds[0]["metrics"])
+    return {
+        "status": "completed",
+        "study_id": study.id,
+        "experiment": study.path.parent.name,
+        "metrics": {name: spread([number(fold["metrics"][name]) for fold in folds], ratio) for name in names},
+        "rows": len(pooled.targets),
+        "train_seconds": sum(fold["train_seconds"] for fold in folds),
+        "folds": folds,
+    }
+
+
+def _fold(task: Task, run: RunDir) -> Json:
+    result, splits = run.read("result.json"), run.read("manifest.json")["data"]["splits"]
+    return {
+        **task.place,
+        "run_id": run.id,
+        "rows": {name: split["rows"] for name, split in splits.items()},
+        "metrics": {name: value for name, value in result["metrics"].items() if name.startswith("test_")},
+        "train_seconds": result["train_seconds"],
+        "digest": result["digest"],
+    }
+
+
+def spread(values: Sequence[float], test_per_train: float) -> Json:
+    """Mean, standard deviation and 95% interval of a metric's values on the folds."""
+    low, high = fold_interval(np.asarray(values), test_per_train)
+    std = float(np.std(values, ddof=1)) if len(values) > 1 else float("nan")
+    return {"mean": finite(float(np.mean(values))), "std": finite(std), "low": finite(low), "high": finite(high)}
+
+
+def _warn_of_changes(manifests: Sequence[Json]) -> None:
+    """A study that took days may have seen its code or environment change between two folds."""
+    for name in ("code", "environment"):
+        if len({manifest[name]["hash"] for manifest in manifests}) > 1:
+            log.warning("the runs of this study differ in their %s; `trainyard runs compare` tells in what", name)
+
+
+def _pooled(parts: Sequence[Predicted]) -> EvaluationResult:
+    """All folds as one evaluation, whose ids are positions in the source."""
+    info = parts[0].info
+    each = [Predictions(_positions(part), part.result.outputs, part.result.targets, 0.0) for part in parts]
+    return replace(evaluate(each, [], info, "test"), metrics={})
+
+
+def _positions(part: Predicted) -> Ids:
+    assert part.positions is not None, "a fold is cut from one source"
+    return part.positions
+
+
+def _write_rows(path: Path, parts: Sequence[Predicted]) -> None:
+    """The predictions as CSV, in the order of the source."""
+    rows: list[list[Any]] = [row for fold, part in enumerate(parts) for row in _rows(fold, part)]
+    rows.sort(key=lambda row: int(row[0]))
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["row", "fold", *_columns(parts[0].info)], *rows])
+
+
+def _columns(info: DataInfo) -> list[str]:
+    if info.task == "classification":
+        return ["target", "prediction", *(f"probability_{label}" for label in _labels(info))]
+    if info.outputs == 1:
+        return ["target", "prediction"]
+    return [f"{name}_{i}" for name in ("target", "prediction") for i in range(info.outputs)]
+
+
+def _labels(info: DataInfo) -> list[Any]:
+    return list(info.classes if info.classes is not None else range(info.outputs))
+
+
+def _rows(fold: int, part: Predicted) -> Iterator[list[Any]]:
+    outputs, targets = part.result.outputs, part.result.targets
+    if part.info.task == "classification":
+        labels = _labels(part.info)
+        said = [[labels[true], labels[best]] for true, best in zip(targets, outputs.argmax(axis=1), strict=True)]
+        numbers = outputs
+    else:
+        said = [[] for _ in range(len(targets))]
+        numbers = np.concatenate([values.reshape(len(targets), -1) for values in (targets, outputs)], axis=1)
+    for position, words, values in zip(_positions(part), said, numbers, strict=True):
+        yield [int(position), fold, *words, *_texts(values)]
+
+
+def _texts(values: Array) -> list[str]:
+    return [format(float(value), ".9g") for value in values]  # nine digits hold a float32

@@ -1,0 +1,307 @@
+"""A study's folder, and the training of its runs."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainyard.callbacks.base import Callback
+from trainyard.config import Resolved
+from trainyard.config import load as load_config
+from trainyard.core.attempt import Request, run_attempt
+from trainyard.core.build import Objects, load_data
+from trainyard.core.catalog import Catalog
+from trainyard.core.run import RunDir
+from trainyard.core.signals import Signals, Stopped
+from trainyard.datasets.base import DataBundle
+from trainyard.datasets.objects import from_objects
+from trainyard.digest import fsync_folder, make_folders
+from trainyard.errors import CheckpointError, InputError, TrainyardError
+from trainyard.redact import redacted
+
+log = logging.getLogger("trainyard")
+Json = dict[str, Any]
+Watch = Callable[[Mapping[str, Any]], None]
+NAME = "study.json"
+RESULT = "result.json"
+
+
+def unwatched(_: Mapping[str, Any]) -> None:
+    """For who does not look."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What stands beside the config: where runs are, data as Python objects, and who watches.
+
+    `watch` is told of each run that ended: `run_id`, `status`, what the study calls it (`fold`, `model`), its test metrics.
+    """
+
+    runs_dir: Path
+    resume: bool = False
+    data: Any = None
+    callbacks: Sequence[Callback] = ()
+    watch: Watch = field(default=unwatched)
+
+    def bundle(self, resolved: Resolved) -> DataBundle | None:
+        """The data that were given as objects, divided as the config says."""
+        return None if self.data is None else from_objects(self.data, resolved.config.data)
+
+    def load(self, resolved: Resolved) -> DataBundle:
+        """The data of a run, wherever they come from."""
+        return self.bundle(resolved) or load_data(resolved.config)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run of a study: what the study calls it (`{"fold": 2}`), and its config."""
+
+    place: Json
+    resolved: Resolved
+
+
+@dataclass(frozen=True)
+class Conduct:
+    """How a study is conducted.
+
+    `by` is what tasks are grouped by: where one fails, the study goes on without the others of its group, and is `failed` in
+    the end; None: it ends there. `conclude` is called when the runs are done, with what failed by group, and gives the
+    content of `result.json`. `report` may be called on a folder without one.
+    """
+
+    conclude: Callable[[Mapping[str, str]], Json]
+    report: Callable[[Path], Any]
+    by: str | None = None
+
+
+class Study:
+    """A study's folder."""
+
+    def __init__(self, path: Path) -> None:
+        self._dir = RunDir(path)
+
+    @staticmethod
+    def create(runs_dir: Path, experiment: str, kind: str, asked: Json) -> Study:
+        """A new folder.
+
+        Raises:
+            InputError: it cannot be written.
+        """
+        study_id = f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+        study = Study(runs_dir / experiment / study_id)
+        described = {"format": 1, "study_id": study_id, "kind": kind, "experiment": experiment, "created": time.time()}
+        command = [redacted(word) for word in sys.argv]
+        try:
+            make_folders(study.path.parent)
+            study.path.mkdir()
+            fsync_folder(study.path.parent)
+            study.write(NAME, described | {"command": command, "asked": asked, "state": "running", "runs": []})
+        except OSError as error:
+            raise InputError(
+                f"cannot make the study's folder {study.path}: {error.strerror}; choose another place with --runs-dir"
+            ) from error
+        return study
+
+    @property
+    def id(self) -> str:
+        return self._dir.id
+
+    @property
+    def path(self) -> Path:
+        return self._dir.path
+
+    @property
+    def state(self) -> Json:
+        """The content of `study.json`."""
+        return self._dir.read(NAME)
+
+    @property
+    def result(self) -> Json:
+        """The content of `result.json`; empty before the end."""
+        return self._dir.read(RESULT)
+
+    @property
+    def status(self) -> str:
+        """`completed`, `failed`, `preempted`, `interrupted`, `running`, or `crashed`."""
+        state = str(self.state.get("state", "running"))
+        if self._dir.is_owned():
+            return "running"
+        return "crashed" if state == "running" else state
+
+    def write(self, name: str, data: Json) -> None:
+        self._dir.write(name, data)
+
+    def update(self, **values: Any) -> None:
+        """Changes some of `study.json`."""
+        self.write(NAME, self.state | values)
+
+    @contextmanager
+    def owned(self) -> Iterator[None]:
+        """Keeps others from working on this study.
+
+        Raises:
+            RunLockedError: another process does already.
+        """
+        self._dir.acquire()
+        try:
+            yield
+        finally:
+            self._dir.release()
+
+    def run(self, place: Json) -> RunDir | None:
+        """The run that has this place in the study, if it was begun and is still there."""
+        found = [run["run_id"] for run in self.state.get("runs", []) if run["place"] == place]
+        run = RunDir(self.path.parent / found[-1]) if found else None
+        return run if run is not None and run.config_file.exists() else None
+
+    def new_run(self, task: Task) -> RunDir:
+        """A new run directory; the study knows of it before it is trained."""
+        run = RunDir.create(self.path.parent.parent, self.path.parent.name, task.resolved.dump())
+        others = [one for one in self.state["runs"] if one["place"] != task.place]
+        self.update(runs=[*others, {"place": task.place, "run_id": run.id}])
+        return run
+
+
+def unfinished(runs_dir: Path, experiment: str, kind: str, asked: Json) -> Study | None:
+    """The newest study of the same kind, config and data that did not come to its end and that no process works on."""
+    found = []
+    for path in (runs_dir / experiment).glob(f"{kind}-*/{NAME}"):
+        study = Study(path.parent)
+        try:
+            if study.status not in ("completed", "running") and study.state.get("asked") == asked:
+                found.append((study.state["created"], study))
+        except CheckpointError as error:
+            log.warning("study %s is passed over: %s", study.id, error)
+    return max(found, key=lambda item: item[0])[1] if found else None
+
+
+def trained(study: Study, task: Task, given: Given) -> Json:
+    """Trains a run of the study, or goes on with it, or finds it done; returns its `result.json`.
+
+    Raises:
+        TrainyardError: it cannot be trained.
+        Stopped: a signal came before there was a step to finish.
+    """
+    run = study.run(task.place)
+    if run is not None and run.status() == "completed":
+        return run.read(RESULT)
+    resolved = task.resolved
+    if run is None:
+        bundle = given.bundle(resolved)
+        run = study.new_run(task)
+    else:
+        resolved = load_config(run.config_file, adapters=Catalog())
+        bundle = given.bundle(resolved)
+        log.info("resuming run %s", run.id)
+    parent = {"run_id": study.id, "relation": study.state["kind"], **task.place}
+    return run_attempt(Request(resolved, run, Objects(None, bundle, given.callbacks), parent))
+
+
+def begin(given: Given, experiment: str, kind: str, asked: Json) -> Study:
+    """The newest unfinished study of the kind that was asked the same, where one is to be resumed; else a new one."""
+    if given.data is not None:
+        log.warning("data given as objects: only their author can reproduce the runs of this study")
+    study = unfinished(given.runs_dir, experiment, kind, asked) if given.resume else None
+    if study is None:
+        return Study.create(given.runs_dir, experiment, kind, asked)
+    log.info("resuming study %s", study.id)
+    return study
+
+
+def conduct(study: Study, tasks: Sequence[Task], given: Given, how: Conduct) -> None:
+    """Trains the runs of a study one after the other, concludes, and writes how it stands.
+
+    A signal ends it with the run that is under way; `study.status` says so then.
+
+    Raises:
+        TrainyardError: a run cannot be trained, and the study cannot do without it. If none could be begun, the folder goes.
+        RunLockedError: another process works on this study.
+    """
+    with study.owned(), once_each_warning():
+        study.update(state="running")
+        try:
+            with Signals():
+                status, failures = _train_all(study, tasks, given, how)
+                if status == "completed":
+                    study.write(RESULT, how.conclude(failures))
+                    status = "failed" if failures else status
+        except Stopped as signal:
+            status = signal.status
+        except TrainyardError as error:
+            if isinstance(error, InputError) and not any(study.run(task.place) for task in tasks):
+                _discard(study)  # no run could be begun: there is nothing to keep
+            else:
+                study.update(state="failed", error=tasks[0].resolved.hide(str(error)))
+                _report(study, how)
+            raise
+        study.update(state=status)
+        _report(study, how)
+
+
+def _train_all(study: Study, tasks: Sequence[Task], given: Given, how: Conduct) -> tuple[str, dict[str, str]]:
+    """How it ended, and what failed by group.
+
+    Raises:
+        TrainyardError: there are no groups, or all of them failed before a run was begun.
+    """
+    errors: dict[str, TrainyardError] = {}
+    for task in tasks:
+        group = str(task.place.get(how.by or ""))
+        if group in errors:
+            continue
+        try:
+            result = trained(study, task, given)
+        except TrainyardError as error:
+            if how.by is None:
+                raise
+            errors[group] = error
+            given.watch({**task.place, "run_id": None, "status": "failed", "error": task.resolved.hide(str(error))})
+            continue
+        metrics = {name: value for name, value in result["metrics"].items() if name.startswith("test_")}
+        given.watch({**task.place, "run_id": result["run_id"], "status": result["status"], **metrics})
+        if result["status"] != "completed":
+            return str(result["status"]), {}
+    if errors and not any(study.run(task.place) for task in tasks):
+        raise next(iter(errors.values()))
+    return "completed", {group: tasks[0].resolved.hide(str(error)) for group, error in errors.items()}
+
+
+def _report(study: Study, how: Conduct) -> None:
+    """That the page cannot be written is worth a warning, and nothing more."""
+    try:
+        how.report(study.path)
+    except Exception as error:
+        log.warning("the report cannot be written: %s: %s", type(error).__name__, error)
+
+
+def _discard(study: Study) -> None:
+    shutil.rmtree(study.path, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        study.path.parent.rmdir()
+
+
+@contextmanager
+def once_each_warning() -> Iterator[None]:
+    """The runs of a study are alike, and so is what there is to say of each: it is said once."""
+    seen: set[str] = set()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        known = record.levelno == logging.WARNING and message in seen
+        seen.add(message)
+        return not known
+
+    log.addFilter(is_new)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_new)

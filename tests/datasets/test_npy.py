@@ -1,0 +1,97 @@
+"""Samples that stay on the disk."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import trainyard
+from trainyard.config.schema import DataConfig, SplitConfig
+from trainyard.datasets.arrays import Arrays
+from trainyard.datasets.npy import MappedRows, NpyDataset
+from trainyard.datasets.objects import from_objects
+from trainyard.errors import DataError
+from trainyard.testing.dataset_suite import DatasetSuite
+
+GENERATOR = np.random.default_rng(5)
+X = GENERATOR.normal(size=(90, 3, 2))
+Y = (X[:, 0, 0] > 0).astype(np.int64)
+
+
+def write(folder: Path, **arrays: Any) -> Path:
+    for name, array in (arrays or {"X": X, "y": Y}).items():
+        np.save(folder / f"{name}.npy", array)
+    return folder
+
+
+def dataset(folder: Path, **settings: Any) -> NpyDataset:
+    return NpyDataset(DataConfig(type="npy", path=str(folder), **settings), NpyDataset.Params())
+
+
+class TestNpy(DatasetSuite):
+    def make(self, folder: Path) -> NpyDataset:
+        return dataset(write(folder))
+
+
+def test_serves_what_the_same_arrays_in_memory_give(tmp_path: Path) -> None:
+    mapped, held = dataset(write(tmp_path)).load(), from_objects((X, Y))
+    assert mapped.info == held.info
+    for name, split in mapped.splits.items():
+        assert isinstance(split, MappedRows)
+        ids = np.array([3, 0, 0, 5])
+        for one, other in zip(split.take(ids), held.splits[name].take(ids), strict=True):
+            np.testing.assert_array_equal(one, np.asarray(other, dtype=one.dtype))
+
+
+def test_brings_its_splits(tmp_path: Path) -> None:
+    found = dataset(write(tmp_path, X_train=X[:60], y_train=Y[:60], X_test=X[60:], y_test=Y[60:])).load()
+    assert {name: len(split) for name, split in found.splits.items()} == {"train": 54, "val": 6, "test": 30}
+
+
+def test_a_changed_value_changes_the_fingerprint_of_its_split(tmp_path: Path) -> None:
+    before = dataset(write(tmp_path)).load()
+    fingerprints = {name: split.fingerprint() for name, split in before.splits.items()}
+    changed = X.copy()
+    changed[before.rows["val"][0], 2, 1] += 1
+    now = dataset(write(tmp_path, X=changed, y=Y)).load()
+    assert [fingerprints[name] == now.splits[name].fingerprint() for name in ("train", "val", "test")] == [
+        True,
+        False,
+        True,
+    ]
+
+
+def test_features_are_not_read_into_memory(tmp_path: Path) -> None:
+    split = dataset(write(tmp_path)).load().splits["train"]
+    assert not isinstance(split, Arrays)
+    assert not hasattr(split, "features")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "settings", "words"),
+    [
+        ({"X": X}, {}, "y.npy is missing"),
+        ({"X": X, "y": Y[:5]}, {}, "90 rows, y.npy 5"),
+        ({"X": np.full((90, 2), np.nan), "y": Y}, {}, "the first in row 0"),
+        ({"X": Y, "y": Y}, {}, "numbers"),
+        ({"X": X, "y": Y}, {"features": ["a"]}, "data.features needs named columns"),
+        ({"X": X, "y": Y}, {"split": SplitConfig(group="g")}, "data.split.group"),
+        ({"X_train": X, "y_train": Y, "X_val": X[:, :2], "y_val": Y}, {}, "a row"),
+    ],
+)
+def test_what_is_wrong_is_said(arrays: dict[str, Any], settings: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=words):
+        dataset(write(tmp_path, **arrays), **settings).load()
+
+
+def test_trains(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    write(tmp_path / "data", X=X.reshape(90, 6), y=Y)
+    config = {
+        "data": {"type": "npy", "path": str(tmp_path / "data")},
+        "model": {"type": "mlp", "hidden": [8]},
+        "training": {"epochs": 2},
+    }
+    run = trainyard.train(config, runs_dir=tmp_path / "runs")
+    assert trainyard.evaluate(run, split="val")["val_loss"] == run.metrics["val_loss"]

@@ -1,0 +1,278 @@
+"""Tests against scipy's, against published values, and against what chance alone does."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import special, stats
+
+from trainyard.errors import InputError
+from trainyard.evaluation import significance
+from trainyard.evaluation.metrics import METRICS
+from trainyard.evaluation.scores import Scores
+from trainyard.evaluation.significance import (
+    bootstrap,
+    bootstrap_p,
+    corrected_mean,
+    fold_interval,
+    holm,
+    mcnemar,
+    over_folds,
+    same_rows,
+    sign_flip,
+)
+
+QUICK = settings(max_examples=100, deadline=None)
+
+
+def classes(rows: int, noise: float, seed: int = 0, kinds: int = 3) -> tuple[Scores, Scores]:
+    """Two models on the same rows, the second one with `noise` more."""
+    draw = np.random.default_rng(seed)
+    targets = draw.integers(0, kinds, rows)
+    first = draw.random((rows, kinds)) + 0.7 * np.eye(kinds)[targets]
+    second = np.abs(first + draw.normal(0, noise, first.shape))
+    one, other = (values / values.sum(axis=1, keepdims=True) for values in (first, second))
+    return Scores(one.astype(np.float32), targets), Scores(other.astype(np.float32), targets)
+
+
+def values(rows: int, worse: float, seed: int = 0) -> tuple[Scores, Scores]:
+    draw = np.random.default_rng(seed)
+    targets = draw.normal(size=(rows, 1))
+    first = targets + draw.normal(0, 1, (rows, 1))
+    return Scores(first, targets), Scores(first + draw.normal(0, worse, (rows, 1)), targets)
+
+
+# -- McNemar
+
+
+def answers(one: int, other: int, both: int = 5, none: int = 5) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Predicted classes of two models: right by the first alone, by the second alone, by both, by none."""
+    first = np.repeat([1, 0, 1, 0], [one, other, both, none])
+    second = np.repeat([0, 1, 1, 0], [one, other, both, none])
+    return first, second, np.ones(len(first), np.int64)
+
+
+@QUICK
+@given(st.integers(0, 400), st.integers(0, 400))
+def test_mcnemar_is_the_binomial_test_of_the_rows_that_differ(one: int, other: int) -> None:
+    expected = stats.binomtest(one, one + other).pvalue if one + other else 1.0
+    assert mcnemar(*answers(one, other)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_mcnemar_of_many_rows() -> None:
+    assert mcnemar(*answers(100_000, 101_000)) == pytest.approx(stats.binomtest(100_000, 201_000).pvalue, rel=1e-6)
+
+
+def test_mcnemar_against_a_published_value() -> None:
+    """Agresti, Categorical Data Analysis, 2nd ed., table 10.1 (approval of the prime minister): 86 against 150."""
+    assert mcnemar(*answers(86, 150, 794, 570)) == pytest.approx(3.72e-5, rel=0.01)
+
+
+# -- sign flips
+
+
+@QUICK
+@given(st.lists(st.integers(-20, 20), min_size=1, max_size=13))
+def test_few_rows_are_tested_exactly(differences: list[int]) -> None:
+    found = np.array(differences, np.float64)
+    expected = 1.0
+    if found.any() and len(found) > 1:
+        expected = stats.permutation_test((found,), np.sum, permutation_type="samples", n_resamples=np.inf).pvalue
+    assert sign_flip(found) == pytest.approx(expected)
+
+
+def test_many_rows_are_sampled_and_more_rows_are_normal(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = np.random.default_rng(1).normal(0.1, 1, 500)
+    expected = stats.ttest_1samp(found, 0).pvalue
+    assert sign_flip(found) == pytest.approx(expected, abs=0.01)
+    assert sign_flip(found) == sign_flip(found)
+    assert sign_flip(found, seed=1) != sign_flip(found)
+    monkeypatch.setattr(significance, "_LIMIT", 500)
+    assert sign_flip(found) == pytest.approx(expected, abs=0.01)
+
+
+def test_the_smallest_p_value_counts_what_was_observed() -> None:
+    assert sign_flip(np.ones(200)) == pytest.approx(1e-4)
+    assert sign_flip(np.zeros(200)) == 1.0
+
+
+# -- the bootstrap
+
+
+def test_the_bootstrap_of_a_mean_has_its_standard_error() -> None:
+    found = np.random.default_rng(2).normal(0.2, 1, 400)
+    drawn = bootstrap(lambda ids: float(found[ids].mean()), len(found))
+    assert len(drawn) == 1000
+    assert drawn.mean() == pytest.approx(found.mean(), abs=0.01)
+    assert drawn.std() == pytest.approx(found.std() / 20, rel=0.08)
+    low, high = stats.bootstrap((found,), np.mean, method="percentile", rng=np.random.default_rng(0)).confidence_interval
+    assert np.quantile(drawn, [0.025, 0.975]) == pytest.approx([low, high], abs=0.02)
+
+
+def test_p_values_of_the_bootstrap() -> None:
+    assert bootstrap_p(np.ones(1000), 1.0) == pytest.approx(2 / 1001)
+    assert bootstrap_p(np.r_[np.ones(500), -np.ones(500)], 0.0) == 1.0
+    assert bootstrap_p(np.zeros(1000), 0.0) == 1.0
+    few = np.random.default_rng(3).normal(2, 1, 100)  # of many rows: by the normal limit
+    assert bootstrap_p(few, 2.0) == pytest.approx(2 * stats.norm.sf(2 / few.std()))
+    assert math.isnan(bootstrap_p(np.full(1000, np.nan), math.nan))
+
+
+def test_fewer_samples_of_more_rows() -> None:
+    assert len(bootstrap(lambda ids: 0.0, 10_000)) == 500
+    assert len(bootstrap(lambda ids: 0.0, 1_000_000)) == 100
+
+
+# -- the metric decides
+
+
+@pytest.mark.parametrize(
+    ("metric", "test"),
+    [
+        ("accuracy", "exact McNemar"),
+        ("test_log_loss", "paired sign-flip permutation"),
+        ("loss", "paired sign-flip permutation"),
+        ("brier", "paired sign-flip permutation"),
+        ("val_f1", "paired bootstrap"),
+        ("roc_auc", "paired bootstrap"),
+    ],
+)
+def test_of_classes(metric: str, test: str) -> None:
+    first, second = classes(400, 0.5)
+    found = same_rows(metric, first, second)
+    assert (found.test, found.pairs) == (test, 400)
+    function = METRICS[found.metric].function
+    assert found.effect == pytest.approx(function(second) - function(first))
+    assert found.low < found.effect < found.high
+    assert found.significant
+    assert found.to_json()["significant"] is True
+    assert found == same_rows(metric, first, second)
+    back = same_rows(metric, second, first)
+    assert (back.effect, back.low, back.high) == pytest.approx((-found.effect, -found.high, -found.low))
+    assert back.p_value == pytest.approx(found.p_value)
+
+
+@pytest.mark.parametrize(("metric", "mean"), [("mse", True), ("rmse", False), ("mae", True), ("r2", False), ("loss", True)])
+def test_of_values(metric: str, mean: bool) -> None:
+    first, second = values(300, 0.6)
+    found = same_rows(metric, first, second)
+    assert found.test == "paired sign-flip permutation"
+    assert found.low < found.effect < found.high
+    assert found.significant
+    assert same_rows("medae", first, second).test == "paired bootstrap"
+    if mean:  # what is a mean of rows has the interval of a mean
+        name = {"mae": "mae"}.get(metric, "mse")
+        errors = [np.abs(one.outputs - one.targets)[:, 0] ** (1 if name == "mae" else 2) for one in (first, second)]
+        reach = 1.96 * np.std(errors[1] - errors[0], ddof=1) / np.sqrt(300)
+        assert (found.high - found.low) / 2 == pytest.approx(reach, rel=0.1)
+
+
+def test_many_rows_take_the_normal_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = classes(1500, 0.2)
+    drawn = [same_rows(metric, first, second) for metric in ("accuracy", "log_loss")]
+    monkeypatch.setattr(significance, "_LIMIT", 1000)
+    for one, metric in zip(drawn, ("accuracy", "log_loss"), strict=True):
+        limit = same_rows(metric, first, second)
+        assert (limit.low, limit.high) == pytest.approx((one.low, one.high), abs=0.1 * (one.high - one.low))
+        assert limit.p_value == pytest.approx(one.p_value, abs=0.002)
+
+
+def test_models_that_are_the_same() -> None:
+    first, _ = classes(50, 0.1)
+    for metric in ("accuracy", "log_loss", "f1"):
+        found = same_rows(metric, first, first)
+        assert (found.effect, found.p_value, found.significant) == (0.0, 1.0, False)
+
+
+def test_metrics_that_do_not_fit() -> None:
+    first, second = classes(50, 0.1)
+    for metric in ("rmse", "nonsense"):
+        with pytest.raises(InputError, match=f"no metric of classification is named '{metric}'"):
+            same_rows(metric, first, second)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "log_loss", "f1"])
+def test_chance_is_called_significant_one_time_in_twenty(metric: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two models of equal skill, again and again. The exact McNemar test is known to be cautious."""
+    monkeypatch.setattr(significance, "_FLIPS", 199)
+    alarms = 0
+    for seed in range(200):
+        draw = np.random.default_rng(seed)
+        targets = draw.integers(0, 2, 80)
+        outputs = draw.random((2, 80, 2)) + 0.4 * np.eye(2)[targets]
+        both = [Scores((one / one.sum(axis=1, keepdims=True)).astype(np.float32), targets) for one in outputs]
+        monkeypatch.setattr(significance, "_RESAMPLES", 199)
+        alarms += same_rows(metric, both[0], both[1], seed).significant
+    assert alarms <= 20
+
+
+# -- over folds
+
+
+def test_the_corrected_t_test() -> None:
+    first, second = [0.80, 0.82, 0.79, 0.81, 0.83], [0.85, 0.84, 0.83, 0.88, 0.84]
+    differences = np.subtract(second, first)
+    found = over_folds("test_accuracy", first, second, 0.25)
+    error = math.sqrt((1 / 5 + 1 / 4) * differences.var(ddof=1))
+    assert found.p_value == pytest.approx(2 * stats.t.sf(differences.mean() / error, 4))
+    low, high = stats.t.interval(0.95, 4, differences.mean(), error)
+    assert (found.low, found.high) == pytest.approx((low, high))
+    assert (found.metric, found.pairs, found.test) == ("accuracy", 5, "corrected resampled t")
+    plain = stats.ttest_rel(second, first).pvalue
+    assert over_folds("accuracy", first, second, 0.0).p_value == pytest.approx(plain)
+    assert found.p_value > plain
+
+
+def test_folds_that_leave_nothing_to_chance() -> None:
+    assert over_folds("f1", [0.5, 0.6], [0.5, 0.6], 1.0).p_value == 1.0
+    assert over_folds("f1", [0.5, 0.5], [0.75, 0.75], 1.0).p_value == 0.0
+    assert math.isnan(over_folds("f1", [0.5], [0.6], 1.0).p_value)
+    assert math.isnan(over_folds("f1", [0.5, math.nan], [0.6, 0.7], 1.0).p_value)
+
+
+def test_the_interval_of_a_mean_over_folds() -> None:
+    scores = np.array([0.9, 0.95, 0.85, 1.0, 0.9])
+    mean, error = corrected_mean(scores, 0.25)
+    assert fold_interval(scores, 0.25) == pytest.approx(stats.t.interval(0.95, 4, mean, error))
+    assert error == pytest.approx(math.sqrt(0.45) * scores.std(ddof=1))
+
+
+# -- several at once
+
+
+def test_holm() -> None:
+    """Adjusted values as statsmodels' multipletests(method="holm") and R's p.adjust give them."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.5, 0.6]) == [1.0, 1.0]
+    assert holm([]) == []
+    some = holm([math.nan, 0.02, 0.04])
+    assert math.isnan(some[0])
+    assert some[1:] == pytest.approx([0.04, 0.04])
+
+
+# -- special functions
+
+
+@QUICK
+@given(st.floats(0.05, 5000), st.floats(0.05, 5000), st.floats(0.0, 1.0))
+def test_the_incomplete_beta_function(a: float, b: float, x: float) -> None:
+    expected = special.betainc(a, b, x)
+    assert significance._incomplete_beta(a, b, x) == pytest.approx(expected, rel=1e-8, abs=1e-12)
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 4, 9, 100])
+def test_quantiles_of_students_t(degrees: int) -> None:
+    assert significance._student_quantile(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=1e-9)
+
+
+def test_it_needs_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("scipy", "sklearn")]:
+        monkeypatch.setitem(sys.modules, name, None)
+    first: Any
+    first, second = classes(60, 0.3)
+    assert same_rows("f1", first, second).pairs == 60

@@ -1,0 +1,382 @@
+"""The CatBoost framework: what it trains is CatBoost's, and every way to train it resumes to the same bits."""
+
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import catboost
+import numpy as np
+import pytest
+
+import trainyard
+from trainyard.config import load
+from trainyard.core import registry
+from trainyard.core.build import Objects, Parts, build
+from trainyard.core.catalog import Catalog
+from trainyard.datasets.base import DataBundle
+from trainyard.digest import tensor_records
+from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
+from trainyard.types import Array, Batch, DataInfo, Ids, SplitName
+
+ROUNDS = 24
+COUNTS = {"two": 2, "three": 3, "values": 1, "amounts": 1, "pairs": 2}
+SAMPLED = {"bootstrap_type": "Bernoulli", "subsample": 0.7, "colsample_bylevel": 0.6, "max_depth": 4}
+
+
+class Rows:
+    """A split in memory, or one that does not show its arrays."""
+
+    def __init__(self, features: Array, targets: Array, *, shown: bool = True) -> None:
+        self._features, self._targets = features, targets
+        if shown:
+            self.features, self.targets = features, targets
+
+    def __len__(self) -> int:
+        return len(self._features)
+
+    def take(self, ids: Ids) -> Batch:
+        return Batch(self._features[ids], self._targets[ids])
+
+    def fingerprint(self) -> str:
+        return "-"
+
+
+def bundle(kind: str, *, categories: bool = True, shown: bool = True) -> DataBundle:
+    """600 training rows of six features, with gaps; the third is a category of twelve."""
+    random = np.random.default_rng(0)
+    features = random.normal(size=(900, 6)).astype(np.float32)
+    features[:, 2] = random.integers(0, 12, 900)
+    values = features[:, 0] + features[:, 1] * features[:, 3] + (features[:, 2] % 3 == 1) + random.normal(0, 0.3, 900)
+    features[random.random(features.shape) < 0.05] = np.nan
+    targets: Array = {
+        "two": (values > 0).astype(np.int64),
+        "three": np.digitize(values, [0, 1]).astype(np.int64),
+        "values": values.astype(np.float32),
+        "amounts": np.exp(values).astype(np.float32),
+        "pairs": np.column_stack([values, -values]).astype(np.float32),
+    }[kind]
+    task, count = ("classification" if kind in ("two", "three") else "regression"), COUNTS[kind]
+    classes = list(range(count)) if task == "classification" else None
+    names, kinds = [f"x{i}" for i in range(6)], (0, 0, 12, 0, 0, 0) if categories else ()
+    info = DataInfo(task, (6,), count, classes, names, categories=kinds)  # type: ignore[arg-type]
+    cuts: dict[SplitName, slice] = {"train": slice(0, 600), "val": slice(600, 750), "test": slice(750, 900)}
+    return DataBundle(info, {name: Rows(features[cut], targets[cut], shown=shown) for name, cut in cuts.items()})
+
+
+def parts(data: DataBundle, params: Mapping[str, Any], threads: int = 1, **training: Any) -> Parts:
+    config = {"model": {"type": "catboost", "params": dict(params)}, "training": {"max_steps": ROUNDS, **training}}
+    return build(load(config, adapters=Catalog()).config, threads, Objects(data=data))
+
+
+def trained(data: DataBundle, params: Mapping[str, Any], threads: int = 1) -> Parts:
+    made = parts(data, params, threads)
+    for step in range(ROUNDS):
+        made.framework.step(step, made.plan.learning_rate)
+    return made
+
+
+class CrossEntropy:
+    """An objective as CatBoost takes it."""
+
+    def calc_ders_range(self, approxes: Any, targets: Any, weights: Any) -> list[tuple[float, float]]:
+        found = []
+        for i in range(len(targets)):  # as a loop, since CatBoost compiles it
+            share = 1 / (1 + np.exp(-approxes[i]))
+            found.append((targets[i] - share, -share * (1 - share)))
+        return found
+
+
+class Failing:
+    def calc_ders_range(self, approxes: Any, targets: Any, weights: Any) -> list[tuple[float, float]]:
+        raise ArithmeticError("this cannot be computed")
+
+
+class ErrorRate:
+    """A metric as CatBoost takes it."""
+
+    def is_max_optimal(self) -> bool:
+        return False
+
+    def evaluate(self, approxes: Any, target: Any, weight: Any) -> tuple[float, float]:
+        return float(((np.asarray(approxes[0]) > 0) != np.asarray(target)).sum()), float(len(target))
+
+    def get_final_error(self, error: float, weight: float) -> float:
+        return error / weight
+
+
+class HitRate(ErrorRate):
+    def is_max_optimal(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def mine() -> Iterator[None]:
+    """A module of the user's, as a config names it."""
+    module = types.ModuleType("mine_catboost")
+    module.__dict__.update({cls.__name__: cls for cls in (CrossEntropy, Failing, ErrorRate, HitRate)})
+    sys.modules[module.__name__] = module
+    yield
+    del sys.modules[module.__name__]
+
+
+# -- exactness
+
+WAYS: list[tuple[str, dict[str, Any]]] = [
+    ("two", {}),
+    ("two", SAMPLED | {"boosting_type": "Ordered"}),
+    ("three", SAMPLED),
+    ("values", {"bootstrap_type": "MVS", "subsample": 0.6, "sampling_frequency": "PerTreeLevel"}),
+    ("values", {"objective": "Quantile:alpha=0.3"}),
+    ("amounts", SAMPLED | {"objective": "Tweedie:variance_power=1.5"}),
+    ("pairs", SAMPLED),
+    ("three", {"objective": "MultiClassOneVsAll", "one_hot_max_size": 20}),
+    ("two", {"grow_policy": "Depthwise", "colsample_bylevel": 0.6}),
+    ("two", SAMPLED | {"objective": "mine_catboost:CrossEntropy"}),
+]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("kind", "params"), WAYS, ids=[f"{kind}-{'-'.join(params) or 'plain'}" for kind, params in WAYS])
+def test_every_way_resumes_to_the_same_bits(kind: str, params: dict[str, Any], threads: int, tmp_path: Path) -> None:
+    data = bundle(kind, categories=kind != "pairs")
+    whole, losses = parts(data, params, threads), []
+    stops = [step for step in (0, 10, 20) if step % whole.plan.boundary == 0]
+    for step in range(ROUNDS):
+        if step in stops:
+            (tmp_path / str(step)).mkdir()
+            whole.framework.snapshot().write(tmp_path / str(step))
+        losses += whole.framework.read([whole.framework.step(step, 0.1).loss])
+    expected = tensor_records(whole.framework.state())
+    for stop in stops:
+        resumed = parts(data, params, threads)
+        resumed.framework.restore(tmp_path / str(stop))
+        unread = [resumed.framework.step(step, 0.1).loss for step in range(stop, ROUNDS)]
+        assert resumed.framework.read(unread) == losses[stop:], f"resumed after {stop}"
+        assert tensor_records(resumed.framework.state()) == expected, f"resumed after {stop}"
+
+
+def test_the_model_of_an_earlier_step_is_the_same_before_and_after_a_resume(tmp_path: Path) -> None:
+    data = bundle("three")
+    whole = parts(data, SAMPLED)
+    for step in range(20):
+        whole.framework.step(step, 0.1)
+        if step == 6:
+            then = tensor_records(whole.framework.state(weights_only=True))
+    whole.framework.snapshot().write(tmp_path)
+    resumed = parts(data, SAMPLED)
+    resumed.framework.restore(tmp_path)
+    for number, made in enumerate((whole, resumed)):
+        (folder := tmp_path / str(number)).mkdir()
+        (file,) = made.framework.snapshot(weights_only=True, step=7).write(folder)
+        assert file.state() == then
+
+
+def test_it_does_not_go_on_where_it_has_no_snapshot(tmp_path: Path) -> None:
+    data = bundle("two")
+    made = parts(data, {})
+    for step in range(7):
+        made.framework.step(step, 0.1)
+    made.framework.snapshot().write(tmp_path)
+    resumed = parts(data, {})
+    resumed.framework.restore(tmp_path)
+    assert tensor_records(resumed.framework.state()) == tensor_records(made.framework.state())
+    with pytest.raises(TrainingError, match="there is none of round 7"):
+        resumed.framework.step(7, 0.1)
+
+
+def test_the_bytes_say_nothing_of_the_time_or_the_place() -> None:
+    found = trained(bundle("two"), {}).framework.native.get_metadata()
+    assert found["model_guid"] == found["train_finish_time"] == found["catboost_version_info"] == ""
+    assert "train_dir" not in found["params"]
+    assert "thread_count" not in found["params"]
+
+
+# -- the library's own results
+
+
+@pytest.mark.parametrize(("kind", "rounds"), [("two", 24), ("three", 24), ("values", 24), ("two", 205)])
+def test_the_trees_are_those_that_catboost_makes_at_once(kind: str, rounds: int) -> None:
+    """Also beyond 200 rounds, from where CatBoost has other defaults."""
+    data = bundle(kind, categories=False)
+    made = parts(data, SAMPLED | {"n_estimators": rounds})
+    for step in range(rounds):
+        made.framework.step(step, 0.1)
+    objective = {"two": "Logloss", "three": "MultiClass", "values": "RMSE"}[kind]
+    seed = made.framework._rounds._options["random_seed"]  # type: ignore[attr-defined]
+    options = {"loss_function": objective, "iterations": rounds, "random_seed": seed, "depth": 4, "learning_rate": 0.1}
+    options |= {"bootstrap_type": "Bernoulli", "subsample": 0.7, "rsm": 0.6, "thread_count": 1, "allow_writing_files": False}
+    train, val = data.splits["train"], data.splits["val"]
+    library = catboost.CatBoost(options).fit(train.features, train.targets, verbose=False)  # type: ignore[attr-defined]
+    expected = library.predict(val.features, prediction_type="RawFormulaVal")  # type: ignore[attr-defined]
+    mine = made.framework.native.predict(val.features, prediction_type="RawFormulaVal")  # type: ignore[attr-defined]
+    assert np.array_equal(mine, expected)
+
+
+def test_outputs_are_the_librarys() -> None:
+    for kind in ("two", "three", "values"):
+        data = bundle(kind, categories=False)
+        made = trained(data, SAMPLED)
+        (found,) = made.framework.predict(data.splits["val"])
+        model, features = made.framework.native, data.splits["val"].features  # type: ignore[attr-defined]
+        library = model.predict(features) if kind == "values" else model.predict_proba(features)
+        np.testing.assert_allclose(found.outputs, library, rtol=1e-5, atol=1e-7)
+
+
+def test_outputs_of_a_round_are_not_those_of_the_rounds_made_ahead() -> None:
+    data = bundle("two")
+    made, losses = parts(data, {}), []
+    for step in range(12):
+        made.framework.step(step, 0.1)
+        losses += [found.loss for found in made.framework.predict(data.splits["train"])]
+    assert losses == sorted(losses, reverse=True)
+    assert len(set(losses)) == 12
+    assert made.framework.native.tree_count_ == 12
+
+
+def test_losses_are_those_that_other_frameworks_report() -> None:
+    for kind in ("two", "three", "values", "pairs"):
+        data = bundle(kind, categories=False)
+        made = trained(data, {})
+        (found,) = made.framework.predict(data.splits["val"])
+        if kind in ("two", "three"):
+            expected = -np.log(found.outputs[np.arange(150), found.targets]).sum()
+        else:
+            expected = np.square(found.outputs - found.targets).mean() * 150
+        assert found.loss == pytest.approx(float(expected), rel=1e-4)
+        (loss,) = made.framework.read([ROUNDS])
+        (train,) = made.framework.predict(data.splits["train"])
+        assert loss == train.loss / 600
+
+
+def test_importance_and_export(tmp_path: Path) -> None:
+    made = trained(bundle("two"), {})
+    (importance,) = made.framework.importance().values()
+    assert importance.shape == (6,)
+    assert importance.argmax() == 0
+    for form in ("cbm", "json"):
+        made.framework.export(tmp_path / f"model.{form}", form)
+        read = catboost.CatBoostClassifier().load_model(tmp_path / f"model.{form}", format=form)
+        assert read.tree_count_ == ROUNDS
+        assert read.feature_names_ == [f"x{i}" for i in range(6)]
+
+
+# -- data and options
+
+
+def test_rows_that_do_not_show_their_arrays_give_the_same_model() -> None:
+    states = [tensor_records(trained(bundle("two", shown=shown), SAMPLED).framework.state()) for shown in (True, False)]
+    assert states[0] == states[1]
+
+
+def test_categories_are_taken_as_categories() -> None:
+    states = [tensor_records(trained(bundle("two", categories=some), {}).framework.state()) for some in (True, False)]
+    assert states[0] != states[1]
+
+
+def test_a_csv_with_categories_and_gaps_trains_as_it_is(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    colors = random.choice(["red", "green", "blue"], 300)
+    lines = [f"{i % 7 if i % 9 else ''},{color},{'yes' if color == 'red' else 'no'}" for i, color in enumerate(colors)]
+    (tmp_path / "data.csv").write_text("n,colour of it,answer\n" + "\n".join(lines), encoding="utf-8")
+    data = {"path": str(tmp_path / "data.csv"), "target": "answer"}
+    run = trainyard.train({"data": data, "model": {"type": "catboost"}, "training": {"epochs": 20}}, runs_dir=tmp_path / "runs")
+    assert run.metrics["test_accuracy"] == 1.0
+    assert run.manifest["determinism"]["tier"] == "bitwise"
+
+
+def test_a_metric_of_ones_own_is_the_loss() -> None:
+    data = bundle("two")
+    made = trained(data, {"metric": "mine_catboost:ErrorRate"})
+    (found,) = made.framework.predict(data.splits["val"])
+    assert found.loss == pytest.approx(float((found.outputs.argmax(axis=1) != found.targets).sum()))
+
+
+def test_the_seed_decides_what_is_drawn() -> None:
+    data, states = bundle("two"), []
+    for seed in (0, 1):
+        config = {"experiment": {"seed": seed}, "model": {"type": "catboost", "params": SAMPLED}, "training": {"max_steps": 5}}
+        made = build(load(config, adapters=Catalog()).config, 1, Objects(data=data))
+        made.framework.step(0, 0.1)
+        states.append(tensor_records(made.framework.state()))
+    assert states[0] != states[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "params", "message"),
+    [
+        ("two", {"objective": "RMSE"}, "RMSE is not for targets of 2 classes; allowed: Logloss"),
+        ("values", {"objective": "Logloss"}, "not for targets of 1 value; allowed: RMSE, "),
+        ("pairs", {"objective": "MAE"}, "not for targets of 2 values; allowed: MultiRMSE"),
+        ("two", {"objective": "nowhere:AtAll"}, "no module 'nowhere'"),
+        ("two", {"metric": "AUC"}, "list metrics in evaluation.metrics"),
+        ("two", {"metric": "mine_catboost:HitRate"}, "more of it is better"),
+        ("two", {"objective": "mine_catboost:Failing"}, "round 1 failed: ArithmeticError: this cannot be computed"),
+        ("two", {"bootstrap_type": "Bayesian", "subsample": 0.5}, "round 1 failed: .*subsample"),
+        ("values", {"objective": "Quantile:beta=1"}, "round 1 failed: .*beta"),
+    ],
+)
+def test_what_cannot_be_trained_is_said(kind: str, params: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message) as raised:
+        parts(bundle(kind, categories=kind != "pairs"), params).framework.step(0, 0.1)
+    assert ".cpp" not in str(raised.value)
+
+
+def test_an_unknown_option_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'max_depth'"):
+        parts(bundle("two"), {"maxdepth": 3})
+
+
+def test_a_run_of_few_rounds_needs_no_snapshot() -> None:
+    made = parts(bundle("two"), {"n_estimators": 4})
+    for step in range(4):
+        made.framework.step(step, 0.1)
+    assert made.framework.native.tree_count_ == 4
+
+
+def test_on_cuda_it_is_trained_at_once() -> None:
+    config = load({"model": {"type": "catboost"}, "training": {"device": "cuda", "max_steps": 30}}, adapters=Catalog()).config
+    framework = registry.adapter("framework", "catboost")
+    assert framework.plan(config, 600).boundary == 30
+    assert framework.determinism(config).tier == "order"
+    other = config.model_copy(update={"model": config.model.model_copy(update={"params": {"grow_policy": "Lossguide"}})})
+    with pytest.raises(InputError, match="Lossguide is not trained on CUDA"):
+        framework.plan(other, 600)
+
+
+def test_what_catboost_cannot_do_is_refused() -> None:
+    with pytest.raises(InputError, match="learning rate stays the same"):
+        parts(bundle("two"), {}, scheduler={"type": "cosine"})
+    config = load({"model": {"type": "catboost", "init_from": "last"}}, adapters=Catalog()).config
+    with pytest.raises(InputError, match="from its own snapshots only"):
+        build(config, 1, Objects(data=bundle("two")))
+
+
+# -- estimators
+
+
+def test_an_estimator_gives_its_options(tmp_path: Path) -> None:
+    estimator = catboost.CatBoostClassifier(iterations=12, depth=3, l2_leaf_reg=2, random_seed=4, verbose=False)
+    config = {"data": {"type": "iris", "standardize": False}, "training": {"threads": 1}}
+    run = trainyard.train(config, model=estimator, runs_dir=tmp_path)
+    assert run.result["steps"] == 12
+    options = {"n_estimators": 12, "max_depth": 3, "reg_lambda": 2.0}
+    by_name = trainyard.train(config | {"model": {"type": "catboost", "params": options}}, runs_dir=tmp_path)
+    by_path = {"type": "catboost:CatBoostClassifier", "params": options}
+    assert run.digest == by_name.digest == trainyard.train(config | {"model": by_path}, runs_dir=tmp_path).digest
+
+
+@pytest.mark.parametrize(
+    ("estimator", "message"),
+    [
+        (catboost.CatBoostRegressor(), "is for regression, the data is one for classification"),
+        (catboost.CatBoostRanker(), "CatBoostRanker is not trained here"),
+        (catboost.CatBoostClassifier(langevin=True), "langevin: Extra inputs are not permitted"),
+        (catboost.CatBoostClassifier(eval_metric="AUC"), "list it in evaluation.metrics"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_estimator_that_cannot_be_followed_is_refused(estimator: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=message):
+        trainyard.train({"data": {"type": "iris"}}, model=estimator, runs_dir=tmp_path)

@@ -1,0 +1,143 @@
+"""What holds for all frameworks alike: one config, the same rows, and no framework that gets in the way of another."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+import trainyard
+
+MODELS: dict[str, dict[str, Any]] = {
+    "random_forest": {"n_estimators": 40, "max_depth": 6},
+    "logistic_regression": {},
+    "xgboost": {"n_estimators": 30, "max_depth": 3, "subsample": 0.8},
+    "lightgbm": {"n_estimators": 30, "num_leaves": 7, "subsample": 0.8, "subsample_freq": 1},
+    "catboost": {"n_estimators": 30, "max_depth": 3},
+    "keras_mlp": {"hidden": [16]},
+    "mlp": {"hidden": [16]},
+}
+LIBRARIES = {
+    "random_forest": "sklearn",
+    "logistic_regression": "sklearn",
+    "xgboost": "xgboost",
+    "lightgbm": "lightgbm",
+    "catboost": "catboost",
+    "keras_mlp": "keras",
+    "mlp": "torch",
+}
+BRINGS = {"keras": {"tensorflow"}}  # what a library cannot do without
+FRAMEWORKS = {"torch", "xgboost", "lightgbm", "catboost", "keras", "tensorflow"}  # scikit-learn serves data sets, too
+DIALECT = Path(__file__).with_name("tabular_dialect.yaml")
+
+
+def products(rows: int, seed: int) -> pd.DataFrame:
+    """Products of three classes, told by two numbers and a category, with some noise."""
+    random = np.random.default_rng(seed)
+    price, weight = random.normal(50, 20, rows), random.normal(5, 2, rows)
+    color = random.choice(["red", "green", "blue"], rows)
+    score = price / 20 + weight + 3 * (color == "red") + random.normal(0, 0.3, rows)
+    frame = pd.DataFrame({"price": price, "weight": weight, "color": color, "noise": random.normal(size=rows)})
+    return frame.assign(target=np.digitize(score, [7, 9.5]))
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as the users of the dialect have it."""
+    folder = tmp_path_factory.mktemp("shop")
+    (folder / "data").mkdir()
+    for seed, (name, rows) in enumerate({"train": 600, "val": 150, "test": 150}.items()):
+        products(rows, seed).to_parquet(folder / "data" / f"{name}.parquet")
+    (folder / "config.yaml").write_text(DIALECT.read_text(encoding="utf-8"), encoding="utf-8")
+    return folder
+
+
+def train_in(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "trainyard", "train", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["as it stands", "xgboost", "lightgbm", "pytorch"])
+def test_the_tabular_dialect_trains_as_it_stands(model: str, shop: Path) -> None:
+    config = yaml.safe_load(DIALECT.read_text(encoding="utf-8"))
+    config["experiment"] |= {"tracking_uri": f"sqlite:///{model.replace(' ', '-')}.db"}
+    if model != "as it stands":
+        params = {"pytorch": {"hidden": [32]}}.get(model, {"n_estimators": 60, "max_depth": 4, "learning_rate": 0.1})
+        config["model"] = {"type": model, "params": params}
+    (shop / f"{model}.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    done = train_in(shop, f"{model}.yaml", "--runs-dir", model)
+    assert done.returncode == 0, done.stderr
+    run = trainyard.get("last", runs_dir=shop / model)
+    assert run.metrics["test_accuracy"] > 0.8
+    unused = [line for line in done.stderr.splitlines() if "has no effect" in line]
+    named = [key for key in ("epochs", "batch_size", "learning_rate") if any(f"training.{key} " in line for line in unused)]
+    assert named == ([] if model == "pytorch" else ["epochs", "batch_size", "learning_rate"])
+    assert len(unused) == len(named), "each is named once"
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_splits_and_targets_are_the_same_in_all(model: str, shop: Path, tmp_path: Path) -> None:
+    config = {
+        "data": {"path": str(shop / "data" / "train.parquet")},
+        "model": {"type": model, "params": MODELS[model]},
+        "training": {"epochs": 1, "threads": 1},
+    }
+    reference = {**config, "model": {"type": "toy"}}
+    ids = [trainyard.train(one, runs_dir=tmp_path / str(i)).manifest["data"] for i, one in enumerate((config, reference))]
+    assert [part["splits"]["test"]["rows"] for part in ids] == [60, 60]
+    assert ids[0]["rows"]["test"] == ids[1]["rows"]["test"]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_run_imports_no_other_framework(model: str, tmp_path: Path) -> None:
+    config = {"data": {"type": "iris"}, "model": {"type": model}, "training": {"epochs": 1}}
+    code = (
+        "import json, sys, trainyard\n"
+        "trainyard.train(json.loads(sys.argv[1]), runs_dir='runs')\n"
+        "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))\n"
+    )
+    command = [sys.executable, "-c", code, json.dumps(config)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    loaded, own = set(json.loads(done.stdout.splitlines()[-1])), LIBRARIES[model]
+    assert own in loaded
+    assert not loaded & FRAMEWORKS - {own} - BRINGS.get(own, set())
+
+
+WITHOUT = """
+import sys
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == {library!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Without())
+from trainyard.cli.main import main
+sys.exit(main(["train", "config.yaml", "--runs-dir", "runs"]))
+"""
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_framework_that_is_not_installed_is_named_with_its_extra(model: str, tmp_path: Path) -> None:
+    data = {"type": "csv", "path": "data.csv", "target": "y"}
+    (tmp_path / "data.csv").write_text("x,y\n" + "".join(f"{i},{i % 2}\n" for i in range(40)), encoding="utf-8")
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"data": data, "model": {"type": model}}), encoding="utf-8")
+    library = LIBRARIES[model]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT.format(library=library)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert f"{library} is not installed" in done.stderr
+    assert f"trainyard[{library}]" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list((tmp_path / "runs").glob("*/*")), "a run is left behind"

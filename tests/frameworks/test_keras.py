@@ -1,0 +1,884 @@
+"""The Keras framework: every optimizer, precision, loss and kind of model trains, and resumes to the same bits."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import trainyard
+from small_runs import SMALL, assert_same, checkpoints, crashed, journal_values
+from trainyard.config import load
+from trainyard.core.build import Objects, build, build_framework
+from trainyard.core.catalog import Catalog
+from trainyard.core.run import RunDir
+from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
+from trainyard.frameworks.keras.backend import import_keras
+from trainyard.frameworks.keras.params import COMPILED, OPTIMIZERS
+from trainyard.run import Run
+
+pytest.importorskip("tensorflow")
+pytest.importorskip("keras")
+
+keras: Any = import_keras("tensorflow")
+import tensorflow as tf  # noqa: E402 - Keras must come first, to choose its backend
+
+tf.config.threading.set_intra_op_parallelism_threads(1)  # before the models below are made: it can be said once only
+
+KERAS: dict[str, Any] = {"type": "keras_mlp", "params": {"hidden": [16], "dropout": 0.2}}
+
+
+def whole_and_resumed(tmp_path: Path, overrides: Mapping[str, Any], at: int = 13, **objects: Any) -> tuple[Run, Run]:
+    """The uninterrupted run, and one that crashed after `at` and went on from an older checkpoint."""
+    overrides = ({} if "model" in objects else {"model": KERAS}) | dict(overrides)
+    whole = trainyard.train(SMALL, overrides, runs_dir=tmp_path / "whole", **objects)
+    cut = crashed(tmp_path / "cut", overrides, at=at, **objects)
+    return whole, trainyard.resume(cut, **objects)
+
+
+def train(tmp_path: Path, overrides: Mapping[str, Any] | None = None, **objects: Any) -> Run:
+    return trainyard.train(SMALL, {"model": KERAS, **(overrides or {})}, runs_dir=tmp_path, **objects)
+
+
+def weights(run: Run) -> dict[str, np.ndarray]:
+    return load_file(checkpoints(run)[-1] / "weights.safetensors")
+
+
+def loss_of(run: Run) -> list[float]:
+    return list(journal_values(run)[0].values())
+
+
+def assert_learns(run: Run) -> None:
+    losses = loss_of(run)
+    assert np.mean(losses[-5:]) < np.mean(losses[:5]), "it does not learn"
+
+
+# -- what trains
+
+
+OPTIMIZER_OPTIONS: list[dict[str, Any]] = [
+    *({"type": name} for name in OPTIMIZERS),
+    {"type": "adamw", "amsgrad": True},
+    {"type": "sgd", "momentum": 0.9, "nesterov": True},
+    {"type": "rmsprop", "momentum": 0.5, "centered": True},
+]
+
+
+@pytest.mark.parametrize("options", OPTIMIZER_OPTIONS, ids=lambda options: "-".join(map(str, options.values())))
+def test_every_optimizer_learns_and_resumes_to_the_same_bits(options: dict[str, Any], tmp_path: Path) -> None:
+    whole, resumed = whole_and_resumed(tmp_path, {"training.optimizer": options, "training.learning_rate": 0.01})
+    assert_same(resumed, whole)
+    assert_learns(whole)
+
+
+def test_the_same_options_make_the_same_update_as_in_torch(tmp_path: Path) -> None:
+    """Adam's first step moves every weight by the learning rate, where epsilon is small; AdamW decays by what is asked for."""
+    options = {"training.max_steps": 1, "training.learning_rate": 0.5, "model.params.dropout": 0.0}
+    runs = {
+        decay: weights(train(tmp_path, options | {"training.weight_decay": decay, "training.learning_rate": rate}))
+        for decay, rate in ((0.0, 1e-30), (0.1, 1e-2), (0.2, 1e-2))
+    }
+    for before, less, more in zip(*(run.values() for run in runs.values()), strict=True):
+        np.testing.assert_allclose(less - more, 0.1 * 1e-2 * before, atol=1e-6)
+
+
+PRECISIONS = [("bf16", None), ("mixed", 0.5), ("fp16", None), ("fp16", 0.5), ("fp32", 0.5)]
+
+
+@pytest.mark.parametrize(("precision", "norm"), PRECISIONS)
+def test_every_precision_learns_and_resumes_to_the_same_bits(precision: str, norm: float | None, tmp_path: Path) -> None:
+    whole, resumed = whole_and_resumed(tmp_path, {"training.precision": precision, "training.max_grad_norm": norm})
+    assert_same(resumed, whole)
+    assert_learns(whole)
+    assert {array.dtype for array in weights(whole).values()} == {np.dtype(np.float32)}, "the weights themselves stay whole"
+    assert keras.config.dtype_policy().name == "float32", "the policy leaks"
+
+
+def test_precisions_differ(tmp_path: Path) -> None:
+    short = {"training.max_steps": 5}
+    assert len({train(tmp_path, {**short, "training.precision": name}).digest for name in ("fp32", "bf16", "fp16")}) == 3
+
+
+def test_the_scale_of_the_loss_is_part_of_the_state(tmp_path: Path) -> None:
+    """With values so large that the scaled gradients overflow at first: the scale falls, and steps are left out."""
+    overrides = {"training.precision": "fp16", "data.standardize": False, "data.type": "wine"}
+    whole, resumed = whole_and_resumed(tmp_path, overrides)
+    assert_same(resumed, whole)
+    saved = load_file(checkpoints(whole)[-1] / "optimizer.safetensors")
+    (scale,) = (float(value) for name, value in saved.items() if name.endswith("dynamic_scale"))
+    assert 0 < scale < 2**15
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_microbatches_give_the_same_step_up_to_rounding(precision: str, tmp_path: Path) -> None:
+    plain = {"model.params.dropout": 0.0, "training.batch_size": 50, "training.max_steps": 10, "training.precision": precision}
+    whole = train(tmp_path, plain)
+    parts, resumed = whole_and_resumed(tmp_path, {**plain, "training.microbatch_size": 16}, at=7)
+    assert_same(resumed, parts)
+    assert parts.digest != whole.digest, "it took no microbatches"
+    close = {"fp32": 1e-6, "fp16": 1e-2}[precision]
+    for name, array in weights(whole).items():
+        np.testing.assert_allclose(weights(parts)[name], array, rtol=0, atol=close)
+    np.testing.assert_allclose(loss_of(parts), loss_of(whole), rtol=0, atol=close)
+
+
+def test_clipping_limits_the_gradient(tmp_path: Path) -> None:
+    sgd = {"training.optimizer": {"type": "sgd"}, "training.max_steps": 1, "training.learning_rate": 1.0}
+    before = train(tmp_path, sgd | {"training.learning_rate": 1e-30})
+    after = train(tmp_path, sgd | {"training.max_grad_norm": 0.01})
+    moved = sum(float(((weights(after)[name] - array) ** 2).sum()) for name, array in weights(before).items())
+    assert moved**0.5 == pytest.approx(0.01, rel=1e-3)
+
+
+def test_the_convolutional_network_trains_and_resumes(tmp_path: Path) -> None:
+    params = {"filters": [4], "hidden": [8], "dropout": 0.1, "normalization": "batch", "image_shape": [8, 8]}
+    overrides = {"data.type": "digits", "model": {"type": "keras_cnn", "params": params}, "training.epochs": None}
+    whole, resumed = whole_and_resumed(tmp_path, overrides)
+    assert_same(resumed, whole)
+    assert [name for name in weights(whole) if "moving" in name], "the statistics of batch normalization are weights"
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [(None, r"\(4,\) are no images .*set model.params.image_shape"), ([3, 3], "takes 9 features a row.* has 4")],
+)
+def test_rows_that_make_no_image(shape: list[int] | None, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=message):
+        train(tmp_path, {"model": {"type": "keras_cnn", "params": {"image_shape": shape}}})
+
+
+@pytest.mark.parametrize("loss", ["auto", "mae", "huber"])
+def test_regression_with_every_loss(loss: str, tmp_path: Path) -> None:
+    whole, resumed = whole_and_resumed(tmp_path, {"data.type": "diabetes", "training.loss": loss})
+    assert_same(resumed, whole)
+    assert_learns(whole)
+    found = trainyard.load(whole).evaluate("test")
+    assert found.outputs.ndim == 1
+    assert 20 < found.outputs.mean() < 300, "predictions are in the unit of the data"
+
+
+def test_losses_mean_what_they_mean_elsewhere(tmp_path: Path) -> None:
+    """The loss of a split is the mean of -log(p of the true class), and that of values the mean squared error in units of
+    their variance.
+    """
+    classes = trainyard.load(train(tmp_path)).evaluate("val")
+    rows = np.arange(len(classes.targets))
+    assert classes.metrics["val_loss"] == pytest.approx(-np.log(classes.outputs[rows, classes.targets]).mean(), rel=1e-5)
+    run = train(tmp_path, {"data.type": "diabetes"})
+    values = trainyard.load(run).evaluate("val")
+    scale = json.loads((run.path / "data.json").read_text())["info"]["target_scale"]
+    errors = ((values.outputs - values.targets) / scale) ** 2
+    assert values.metrics["val_loss"] == pytest.approx(errors.mean(), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("data", "loss", "allowed"), [("iris", "mse", "cross_entropy"), ("diabetes", "cross_entropy", "mse, mae, huber")]
+)
+def test_a_loss_of_another_task_is_refused(data: str, loss: str, allowed: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=f"{loss} is no loss for .*allowed: auto, {allowed}"):
+        train(tmp_path, {"data.type": data, "training.loss": loss})
+
+
+def test_a_typo_in_the_params_is_an_error_of_the_config(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="hiden"):
+        train(tmp_path, {"model": {"type": "keras_mlp", "params": {"hiden": [3]}}})
+
+
+def test_codes_of_categories_are_no_amounts(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("a,b,y\n" + "\n".join(f"{'xyz'[i % 3]},{i},{i % 2}" for i in range(60)))
+    data = {"path": str(tmp_path / "rows.csv"), "type": "csv", "target": "y", "encode": "category"}
+    with pytest.raises(ModelError, match=r"data.encode: category gives codes, which keras_mlp would take for amounts"):
+        train(tmp_path, {"data": data})
+
+
+def test_early_stopping_and_a_schedule_resume_to_the_same_end(tmp_path: Path) -> None:
+    decide = {
+        "training.early_stopping": {"metric": "val_loss", "patience": 2, "mode": "max"},
+        "training.scheduler": {"type": "cosine", "warmup_steps": 4},
+        "training.max_steps": 200,
+    }
+    whole, resumed = whole_and_resumed(tmp_path, decide)
+    assert whole.result["steps"] < 200
+    assert_same(resumed, whole)
+    assert len({row["learning_rate"] for row in whole.history() if "learning_rate" in row}) > 1
+
+
+# -- the user's own models
+
+
+MODULES = """
+import random
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+
+
+class Net(keras.Model):
+    def __init__(self, out_features, width=8):
+        super().__init__()
+        self.out_features, self.width = out_features, width
+        self.first = layers.Dense(width)
+        self.norm = layers.BatchNormalization()
+        self.drop = layers.Dropout(0.3)
+        self.last = layers.Dense(out_features)
+
+    def call(self, x, training=False):
+        return self.last(self.drop(keras.activations.relu(self.norm(self.first(x), training=training)), training=training))
+
+    def get_config(self):
+        return {"out_features": self.out_features, "width": self.width}
+
+
+class Drawing(Net):
+    "Draws from the shared generator, in training and in evaluation."
+
+    def call(self, x, training=False):
+        return super().call(x, training=training) * (1 + 0.1 * keras.random.normal((), dtype=self.compute_dtype))
+
+
+class Unrepeatable(Net):
+    "Draws from a generator of TensorFlow's."
+
+    def call(self, x, training=False):
+        return super().call(x, training=training) * (1 + 0.1 * tf.random.normal(()))
+
+
+class Penalized(keras.Model):
+    def __init__(self, out_features, strength=0.1):
+        super().__init__()
+        self.last = layers.Dense(out_features, kernel_regularizer=keras.regularizers.L2(strength))
+
+    def call(self, x):
+        return self.last(x)
+
+
+class Tied(keras.Model):
+    def __init__(self, in_features, out_features):
+        super().__init__()
+        self.inner = layers.Dense(in_features)
+        self.last = layers.Dense(out_features)
+
+    def call(self, x):
+        return self.last(self.inner(self.inner(x)))
+
+
+class Unused(Net):
+    "A layer that the loss does not depend on."
+
+    def __init__(self, out_features):
+        super().__init__(out_features)
+        self.idle = layers.Dense(3)
+
+    def call(self, x, training=False):
+        self.idle(x)
+        return super().call(x, training=training)
+
+
+class Frozen(Net):
+    def __init__(self, out_features):
+        super().__init__(out_features)
+        self.first.trainable = False
+
+
+class Flat(Net):
+    "One output for each row, without a second dimension."
+
+    def __init__(self):
+        super().__init__(1)
+
+    def call(self, x, training=False):
+        return keras.ops.squeeze(super().call(x, training=training), axis=1)
+
+
+class Wide(Net):
+    def __init__(self, out_features):
+        super().__init__(out_features + 4)
+
+
+class Fails(Net):
+    def __init__(self, in_features, out_features):
+        raise ValueError("no such width")
+
+
+class Empty(keras.Model):
+    def call(self, x):
+        return x[:, :3]
+
+
+class Pair(Net):
+    def call(self, x, training=False):
+        return super().call(x, training=training), None
+
+
+class Choking(Net):
+    def call(self, x, training=False):
+        if training:
+            raise RuntimeError("choked")
+        return super().call(x)
+
+
+class OwnStep(Net):
+    def train_step(self, data):
+        return {}
+
+
+def net(in_features, out_features, activation=None, rate=None, width=8):
+    inputs = keras.Input((in_features,))
+    model = keras.Model(inputs, layers.Dense(out_features, activation)(layers.Dense(width, "tanh")(inputs)))
+    if rate:
+        model.compile(optimizer=keras.optimizers.SGD(rate), loss="sparse_categorical_crossentropy")
+    return model
+
+
+def no_model():
+    return 3
+
+
+SIZE = 3
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A working directory with the module `keras_of_mine`."""
+    folder = tmp_path_factory.mktemp("cwd")
+    (folder / "keras_of_mine.py").write_text(textwrap.dedent(MODULES))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.syspath_prepend(str(folder))
+        yield
+    sys.modules.pop("keras_of_mine", None)
+
+
+def own(name: str, **params: Any) -> dict[str, Any]:
+    return {"model": {"type": f"keras_of_mine:{name}", "framework": "keras", "params": params}}
+
+
+@pytest.mark.parametrize("name", ["Net", "Drawing", "Penalized", "Tied", "Unused", "Frozen"])
+def test_a_class_of_the_users_resumes_to_the_same_bits(name: str, tmp_path: Path) -> None:
+    whole, resumed = whole_and_resumed(tmp_path, own(name))
+    assert_same(resumed, whole)
+    assert "keras_of_mine" in whole.manifest["code"]["modules"]
+
+
+@pytest.mark.parametrize("name", ["Drawing", "Unused"])
+def test_microbatches_of_a_class_of_the_users_resume(name: str, tmp_path: Path) -> None:
+    whole, resumed = whole_and_resumed(tmp_path, own(name) | {"training.microbatch_size": 5, "training.precision": "bf16"})
+    assert_same(resumed, whole)
+
+
+def test_a_class_needs_no_framework_beside_it(tmp_path: Path) -> None:
+    run = train(tmp_path, {"model": {"type": "keras_of_mine:Net", "params": {"width": 5}}})
+    assert weights(run)["000.dense.kernel"].shape == (4, 5)
+
+
+def test_a_function_that_makes_a_model_needs_it(tmp_path: Path) -> None:
+    whole, resumed = whole_and_resumed(tmp_path, own("net", width=5))
+    assert_same(resumed, whole)
+    with pytest.raises(InputError, match="function given, a class is needed"):
+        train(tmp_path, {"model": {"type": "keras_of_mine:net"}})
+
+
+def test_frozen_weights_stay(tmp_path: Path) -> None:
+    before, after = (weights(train(tmp_path, own("Frozen") | {"training.max_steps": steps})) for steps in (1, 9))
+    moved = {name for name, array in before.items() if not np.array_equal(array, after[name])}
+    assert moved
+    assert not moved & {"000.dense.kernel", "001.dense.bias"}
+
+
+def test_penalties_are_learnt_from_but_not_told(tmp_path: Path) -> None:
+    weak, strong = (train(tmp_path, own("Penalized", strength=s) | {"training.max_steps": 20}) for s in (0.0, 10.0))
+    assert np.abs(weights(strong)["000.dense.kernel"]).mean() < np.abs(weights(weak)["000.dense.kernel"]).mean()
+    assert loss_of(weak)[0] == loss_of(strong)[0]
+
+
+def test_a_generator_of_tensorflows_own_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "trainyard")
+    train(tmp_path, own("Unrepeatable") | {"training.max_steps": 2})
+    assert "draws from TensorFlow's own generators (RandomStandardNormal)" in caplog.text
+    with pytest.raises(ModelError, match=r"bitwise is asked for, but .*keras.random.SeedGenerator"):
+        train(tmp_path, own("Unrepeatable") | {"training.determinism": "bitwise"})
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Wide", r"for 8 samples it gives \(8, 7\), but the data has 3 classes: a tensor of shape \(8, 3\) is expected"),
+        ("Fails", r"Fails\(in_features=4, out_features=3\) failed: ValueError: no such width"),
+        ("Empty", "it has no weights to train"),
+        ("Pair", "for 8 samples it gives tuple, .* a tensor of shape"),
+        ("OwnStep", "it has a train_step of its own, which .* never called"),
+        ("no_model", "it gives a int, not a keras.Model"),
+        ("SIZE", "int given; a keras.Model class, or a function that makes one"),
+        ("Nets", "keras_of_mine has no 'Nets'"),
+    ],
+)
+def test_a_model_that_cannot_be_is_refused(name: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message) as error:
+        train(tmp_path, own(name))
+    assert error.value.exit_code == 2
+    assert not list(tmp_path.rglob("config.yaml")), "a run is left behind"
+
+
+def test_a_constructor_that_does_not_take_the_params(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"Net\(out_features=3, widht=\.\.\.\) failed: .*'?widht'?"):
+        train(tmp_path, own("Net", widht=5))
+
+
+def test_a_model_that_fails_in_training_names_the_step(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"step 1 failed: RuntimeError: .*see where with --debug"):
+        train(tmp_path, own("Choking"))
+
+
+# -- what the outputs are
+
+
+def test_probabilities_and_logits_are_told_apart(tmp_path: Path) -> None:
+    """The same model with a softmax at its end and without learns the same, up to rounding."""
+    runs = [train(tmp_path, own("net", activation=activation)) for activation in (None, "softmax")]
+    np.testing.assert_allclose(loss_of(runs[0]), loss_of(runs[1]), rtol=1e-4)
+    found = [trainyard.load(run).evaluate("test").outputs for run in runs]
+    np.testing.assert_allclose(found[0], found[1], atol=1e-4)
+
+
+@pytest.mark.parametrize("activation", [None, "sigmoid"])
+def test_one_output_serves_two_classes(activation: str | None, tmp_path: Path) -> None:
+    overrides = own("net", activation=activation, out_features=1) | {"data.type": "breast_cancer"}
+    run = train(tmp_path, overrides)
+    found = trainyard.load(run).evaluate("test")
+    assert found.outputs.shape[1] == 2
+    np.testing.assert_allclose(found.outputs.sum(axis=1), 1, atol=1e-6)
+    assert found.metrics["test_accuracy"] > 0.8
+    rows = np.arange(len(found.targets))
+    assert found.metrics["test_loss"] == pytest.approx(-np.log(found.outputs[rows, found.targets]).mean(), rel=1e-3)
+
+
+def test_one_output_without_a_word_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="nothing tells whether it is a probability; give it two outputs, or compile"):
+        train(tmp_path, own("Net", out_features=1) | {"data.type": "breast_cancer"})
+
+
+def test_values_may_come_without_a_second_dimension(tmp_path: Path) -> None:
+    whole, resumed = whole_and_resumed(tmp_path, own("Flat") | {"data.type": "diabetes"})
+    assert_same(resumed, whole)
+    assert_learns(whole)
+
+
+# -- compiled models
+
+
+def functional(*, classes: int = 3, activation: str | None = "softmax", **compiled: Any) -> Any:
+    """A model with its weights already made."""
+    inputs = keras.Input((4,))
+    hidden = keras.layers.Dropout(0.1)(keras.layers.Dense(8, "relu")(inputs))
+    model = keras.Model(inputs, keras.layers.Dense(classes, activation)(hidden))
+    if compiled:
+        model.compile(**compiled)
+    return model
+
+
+AUTO = {"training.optimizer": {"type": COMPILED}, "training.learning_rate": 1e-3}
+
+
+def test_an_object_is_copied_and_resumed(tmp_path: Path) -> None:
+    model = functional()
+    model.layers[1].trainable = False
+    before = [array.copy() for array in model.get_weights()]
+    whole, resumed = whole_and_resumed(tmp_path, {}, model=model)
+    assert_same(resumed, whole)
+    for mine, old in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(mine, old)
+    np.testing.assert_array_equal(weights(whole)["000.dense.kernel"], before[0])
+    assert not np.array_equal(weights(whole)["002.dense.kernel"], before[2])
+
+
+@pytest.mark.parametrize("kind", ["lambda", "nested", "recurrent", "sequential"])
+def test_objects_of_any_layers_are_copied(kind: str, tmp_path: Path) -> None:
+    layers = keras.layers
+    inner = keras.Sequential([keras.Input((4,)), layers.Dense(6, "relu"), layers.BatchNormalization()])
+    stacks: dict[str, list[Any]] = {
+        "lambda": [layers.Lambda(lambda x: keras.ops.tanh(2 * x)), layers.Dense(3)],
+        "nested": [inner, layers.Dense(3)],
+        "recurrent": [layers.Reshape((2, 2)), layers.GRU(4, dropout=0.1), layers.Dense(3)],
+        "sequential": [layers.Dense(6, "relu", kernel_regularizer="l2"), layers.GaussianNoise(0.1), layers.Dense(3)],
+    }
+    model = keras.Sequential([keras.Input((4,)), *stacks[kind]])
+    before = model.predict(np.ones((2, 4)), verbose=0)
+    whole, resumed = whole_and_resumed(tmp_path, {}, model=model)
+    assert_same(resumed, whole)
+    np.testing.assert_array_equal(model.predict(np.ones((2, 4)), verbose=0), before)
+
+
+def test_an_object_of_a_class_of_the_users_is_copied(tmp_path: Path) -> None:
+    from keras_of_mine import Net  # type: ignore[import-not-found]
+
+    model = Net(out_features=3)
+    model(np.zeros((1, 4), dtype=np.float32))
+    before = model.get_weights()[0].copy()
+    run = trainyard.train(SMALL, {"training.learning_rate": 1e-30, "training.max_steps": 1}, runs_dir=tmp_path, model=model)
+    np.testing.assert_array_equal(weights(run)["000.dense.kernel"], before)
+
+
+def test_an_object_that_cannot_be_copied_is_refused(tmp_path: Path) -> None:
+    class Closed(keras.Model):  # type: ignore[misc]
+        def __init__(self, secret: object) -> None:
+            super().__init__()
+            self.last = keras.layers.Dense(3)
+
+        def get_config(self) -> dict[str, Any]:
+            raise NotImplementedError("no config")
+
+        def call(self, x: Any) -> Any:
+            return self.last(x)
+
+    with pytest.raises(ModelError, match=r"cannot be copied \(.*no config.*\); give its class a get_config"):
+        trainyard.train(SMALL, runs_dir=tmp_path, model=Closed(object()))
+
+
+def test_what_a_model_is_compiled_with_is_what_trains_it(tmp_path: Path) -> None:
+    loss = keras.losses.SparseCategoricalCrossentropy()
+    model = functional(optimizer=keras.optimizers.SGD(0.05, momentum=0.9), loss=loss)
+    whole, resumed = whole_and_resumed(tmp_path, AUTO, model=model)
+    assert_same(resumed, whole)
+    assert {row["learning_rate"] for row in whole.history() if "learning_rate" in row} == {0.05}
+    assert any("momentum" in name for name in load_file(checkpoints(whole)[-1] / "optimizer.safetensors"))
+    named = {"training.optimizer": {"type": "sgd", "momentum": 0.9}, "training.learning_rate": 0.05}
+    assert trainyard.train(SMALL, named, runs_dir=tmp_path, model=model).digest == whole.digest
+
+
+def test_the_config_wins_over_what_a_model_is_compiled_with(tmp_path: Path) -> None:
+    model = functional(optimizer=keras.optimizers.SGD(0.05), loss="categorical_crossentropy")
+    run = trainyard.train(SMALL, {**AUTO, "training.learning_rate": 0.2}, runs_dir=tmp_path, model=model)
+    assert {row["learning_rate"] for row in run.history() if "learning_rate" in row} == {0.2}
+
+
+def own_loss(targets: Any, outputs: Any) -> Any:
+    """Is given the indices of the classes, as `fit` would with such targets."""
+    return keras.ops.sparse_categorical_crossentropy(targets, outputs)
+
+
+LOSSES = ["sparse_categorical_crossentropy", "categorical_crossentropy", "crossentropy", own_loss]
+
+
+def test_every_form_of_a_compiled_cross_entropy_is_the_same(tmp_path: Path) -> None:
+    model = functional()
+    losses = []
+    for loss in [None, *LOSSES, keras.losses.CategoricalCrossentropy()]:
+        model.compile(optimizer="adam", loss=loss)
+        losses.append(loss_of(trainyard.train(SMALL, AUTO, runs_dir=tmp_path, model=model)))
+    for some in losses[1:]:
+        np.testing.assert_allclose(some, losses[0], rtol=1e-4)
+
+
+def test_a_compiled_loss_that_is_another_one_is_used(tmp_path: Path) -> None:
+    model = functional()
+    model.compile(optimizer="adam", loss=keras.losses.CategoricalFocalCrossentropy(gamma=3.0))
+    focal = trainyard.train(SMALL, AUTO, runs_dir=tmp_path, model=model)
+    plain = trainyard.train(SMALL, {**AUTO, "training.loss": "cross_entropy"}, runs_dir=tmp_path, model=model)
+    assert loss_of(focal)[0] < 0.7 * loss_of(plain)[0]
+
+
+def test_a_compiled_loss_of_values(tmp_path: Path) -> None:
+    inputs = keras.Input((10,))
+    model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+    model.compile(optimizer="adam", loss="mse")
+    data = {"data.type": "diabetes"}
+    compiled = trainyard.train(SMALL, AUTO | data, runs_dir=tmp_path, model=model)
+    named = trainyard.train(SMALL, AUTO | data | {"training.loss": "mse"}, runs_dir=tmp_path, model=model)
+    np.testing.assert_allclose(loss_of(compiled), loss_of(named), rtol=1e-5)
+
+
+SCHEDULE = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("compiled", "message"),
+    [
+        ({"optimizer": keras.optimizers.SGD(SCHEDULE), "loss": "mse"}, "a schedule for a learning rate; .*training.scheduler"),
+        ({"optimizer": keras.optimizers.SGD(use_ema=True), "loss": "mse"}, "use_ema"),
+        ({"loss": keras.losses.SparseCategoricalCrossentropy(reduction="sum")}, "reduction is 'sum'"),
+        ({"loss": "no_such_loss"}, "'no_such_loss', which Keras does not know"),
+        ({"loss": ["mse", "mae"]}, "2 losses in a list or dictionary; a single one is needed"),
+    ],
+)
+def test_what_cannot_be_kept_of_a_compiled_model_is_refused(compiled: Any, message: str, tmp_path: Path) -> None:
+    model = functional()
+    model.compile(**compiled)
+    with pytest.raises(ModelError, match=message):
+        trainyard.train(SMALL, AUTO, runs_dir=tmp_path, model=model)
+
+
+def test_a_function_that_compiles_must_agree_with_the_config(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"compiled with the learning rate 0.05; set training.learning_rate to it"):
+        train(tmp_path, own("net", activation="softmax", rate=0.05) | AUTO)
+    run = train(tmp_path, own("net", activation="softmax", rate=0.05) | AUTO | {"training.learning_rate": 0.05})
+    assert not any("momentum" in name for name in load_file(checkpoints(run)[-1] / "optimizer.safetensors"))
+
+
+# -- saved models
+
+
+def saved(folder: Path, model: Any) -> dict[str, Any]:
+    file = folder / "model.keras"
+    model.save(file)
+    return {"model": {"type": "keras", "params": {"file": str(file)}}, "training.learning_rate": 1e-3}
+
+
+def test_a_saved_model_goes_on_learning(tmp_path: Path) -> None:
+    model = functional(optimizer=keras.optimizers.Adam(0.004), loss="sparse_categorical_crossentropy")
+    overrides = saved(tmp_path, model)
+    whole, resumed = whole_and_resumed(tmp_path, overrides)
+    assert_same(resumed, whole)
+    assert {row["learning_rate"] for row in whole.history() if "learning_rate" in row} == {0.004}
+    assert "model file" in whole.manifest["environment"]["framework"]
+    frozen = trainyard.train(SMALL, overrides | {"training.learning_rate": 1e-30, "training.max_steps": 1}, runs_dir=tmp_path)
+    for mine, old in zip(weights(frozen).values(), model.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, old, atol=1e-12)
+
+
+def test_a_saved_model_computes_in_halves_where_asked(tmp_path: Path) -> None:
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(3)])
+    overrides = saved(tmp_path, model) | {"training.max_steps": 5}
+    runs = [trainyard.train(SMALL, overrides | {"training.precision": name}, runs_dir=tmp_path) for name in ("fp32", "bf16")]
+    assert runs[0].digest != runs[1].digest
+    np.testing.assert_allclose(loss_of(runs[0]), loss_of(runs[1]), atol=0.05)
+
+
+def test_no_code_of_a_file_is_executed(tmp_path: Path) -> None:
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Lambda(lambda x: x * 2), keras.layers.Dense(3)])
+    with pytest.raises(ModelError, match="a Lambda layer holds code, and no code of a file is executed"):
+        trainyard.train(SMALL, saved(tmp_path, model), runs_dir=tmp_path)
+
+
+@pytest.mark.parametrize(("content", "message"), [(None, "there is no file"), (b"PK not really", "no whole .keras file")])
+def test_a_file_that_is_no_model(content: bytes | None, message: str, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "model.keras").write_bytes(content)
+    model = {"type": "keras", "params": {"file": str(tmp_path / "model.keras")}}
+    with pytest.raises(ModelError, match=message):
+        train(tmp_path, {"model": model, "training.learning_rate": 1e-3})
+
+
+def test_classes_of_the_users_in_a_file_are_named(tmp_path: Path) -> None:
+    from keras_of_mine import Net
+
+    model = Net(out_features=3)
+    model(np.zeros((1, 4), dtype=np.float32))
+    overrides = saved(tmp_path, model)
+    with pytest.raises(ModelError, match=r"name the classes of your own that it needs in model.params.custom_objects"):
+        trainyard.train(SMALL, overrides, runs_dir=tmp_path)
+    overrides["model"]["params"]["custom_objects"] = ["keras_of_mine:Net"]
+    assert trainyard.train(SMALL, overrides, runs_dir=tmp_path).status == "completed"
+
+
+# -- what comes out
+
+
+@pytest.mark.parametrize("form", ["keras", "saved_model"])
+def test_an_export_computes_what_the_model_computes(form: str, tmp_path: Path) -> None:
+    run = train(tmp_path / "runs")
+    parts = build(load(run.path / "config.yaml", adapters=Catalog()).config, 1, Objects())
+    parts.framework.restore(checkpoints(run)[-1], weights_only=True)
+    split = parts.bundle.splits["test"]
+    (tmp_path / "out").mkdir()
+    parts.framework.export(tmp_path / "out" / "exported", form)
+    features = split.take(np.arange(len(split))).features
+    if form == "keras":
+        (tmp_path / "out" / "exported").rename(tmp_path / "out" / "exported.keras")
+        logits = keras.models.load_model(tmp_path / "out" / "exported.keras").predict(features, verbose=0)
+    else:
+        served = tf.saved_model.load(str(tmp_path / "out" / "exported"))
+        logits = served.serve(features).numpy()
+    expected = np.concatenate([part.outputs for part in parts.framework.predict(split)])
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(keras.ops.softmax(logits)), expected, atol=1e-5)
+    assert [path.name.split(".")[0] for path in (tmp_path / "out").iterdir()] == ["exported"]
+
+
+def test_the_native_model_is_kerass(tmp_path: Path) -> None:
+    parts = build(load({**SMALL, "model": KERAS}, adapters=Catalog()).config, 1, Objects())
+    assert isinstance(parts.framework.native, keras.Model)
+
+
+def test_a_model_predicts_again_from_its_run(tmp_path: Path) -> None:
+    run = train(tmp_path, own("Drawing"))
+    first, second = (trainyard.load(run).evaluate("test") for _ in range(2))
+    np.testing.assert_array_equal(first.outputs, second.outputs)
+    assert first.metrics["test_loss"] == run.metrics["test_loss"]
+
+
+def test_weights_of_a_run_begin_another(tmp_path: Path) -> None:
+    run = train(tmp_path)
+    best = next((run.path / "best").rglob("weights.safetensors"))
+    begun = train(tmp_path, {"model": {**KERAS, "init_from": run.id}, "training.learning_rate": 1e-30, "training.max_steps": 1})
+    for name, array in load_file(best).items():
+        np.testing.assert_allclose(weights(begun)[name], array, atol=1e-12)
+    other = {**KERAS, "params": {"hidden": [17]}, "init_from": run.id}
+    with pytest.raises(
+        ModelError, match=r"the weights do not fit the model: 000.dense.kernel is \(4, 17\) here, \(4, 16\) there"
+    ):
+        train(tmp_path, {"model": other})
+
+
+# -- what a step must not depend on
+
+
+def test_what_was_made_and_drawn_before_changes_nothing(tmp_path: Path) -> None:
+    import random
+
+    first = train(tmp_path, own("Drawing"))
+    functional().predict(np.zeros((2, 4)), verbose=0)
+    keras.random.normal((3,))
+    random.seed(99)
+    np.random.seed(99)
+    second = train(tmp_path, own("Drawing"))
+    assert second.digest == first.digest
+    assert list(weights(second)) == list(weights(first))
+
+
+def test_building_leaves_the_global_generators_alone() -> None:
+    import random
+
+    config = load({**SMALL, "model": KERAS}, adapters=Catalog()).config
+    random.seed(5)
+    np.random.seed(5)
+    before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
+    build(config, 1, Objects())
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # type: ignore[index]
+
+
+def test_the_seed_changes_the_weights_and_the_order(tmp_path: Path) -> None:
+    first, second = (train(tmp_path, {"experiment.seed": seed}) for seed in (1, 2**62))
+    assert first.digest != second.digest
+    assert first.manifest["weights"] != second.manifest["weights"]
+
+
+def test_cadences_change_no_weight(tmp_path: Path) -> None:
+    other = {"evaluation.every_n_steps": 1, "evaluation.batch_size": 7, "checkpoint.every_n_steps": 3}
+    assert train(tmp_path, other).digest == train(tmp_path).digest
+
+
+def test_samples_that_are_fetched_one_by_one(tmp_path: Path) -> None:
+    rows = [(np.array([i % 3, i % 5, 1.0], dtype=np.float32), i % 3) for i in range(160)]
+    data = {"train": rows[:120], "val": rows[120:140], "test": rows[140:]}
+    whole = trainyard.train(SMALL, {"model": KERAS}, runs_dir=tmp_path / "whole", data=data)
+    cut = crashed(tmp_path / "cut", {"model": KERAS}, data=data)
+    assert_same(trainyard.resume(cut, data=data), whole)
+
+
+def test_images_of_bytes(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    y = draw.integers(0, 3, 160)
+    x = (draw.integers(0, 60, (160, 6, 6)) + 60 * y[:, None, None]).astype(np.uint8)
+    model = {"type": "keras_cnn", "params": {"filters": [4], "hidden": []}}
+    data = {"train": (x[:120], y[:120]), "val": (x[120:140], y[120:140]), "test": (x[140:], y[140:])}
+    run = trainyard.train(SMALL, {"model": model, "training.max_steps": 60}, runs_dir=tmp_path, data=data)
+    assert_learns(run)
+    assert trainyard.load(run, model=None).outputs(x[:5]).shape == (5, 3)
+
+
+def test_several_values_at_once(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(160, 4)).astype(np.float32)
+    y = np.stack([x[:, 0] + x[:, 1], x[:, 2]], axis=1)
+    data = {"train": (x[:120], y[:120]), "val": (x[120:140], y[120:140]), "test": (x[140:], y[140:])}
+    run = trainyard.train(SMALL, {"model": KERAS, "training.max_steps": 60}, runs_dir=tmp_path, data=data)
+    assert_learns(run)
+    assert trainyard.load(run).outputs(x[:5]).shape == (5, 2)
+
+
+# -- processes
+
+
+def test_threads_that_cannot_be_had_any_more_are_told(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"training.threads: 7 are asked for, but TensorFlow computes with 1 already"):
+        train(tmp_path, {"training.threads": 7})
+
+
+def test_a_model_predicts_on_any_number_of_threads(tmp_path: Path) -> None:
+    config = load({**SMALL, "model": KERAS, "training": {"threads": 7}}, adapters=Catalog()).config
+    parts = build(load({**SMALL, "model": KERAS}, adapters=Catalog()).config, 1, Objects())
+    parts.framework.snapshot(weights_only=True).write(tmp_path)
+    alone = build_framework(config, parts.bundle, 7, None)
+    alone.restore(tmp_path, weights_only=True)
+    split = parts.bundle.splits["test"]
+    for one, other in zip(parts.framework.predict(split), alone.predict(split), strict=True):
+        np.testing.assert_allclose(one.outputs, other.outputs, atol=1e-6)
+
+
+def test_another_backend_in_the_same_process_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="backend: torch was asked for, but Keras computes with tensorflow already"):
+        train(tmp_path, {"model": {"type": "keras_mlp", "params": {"backend": "torch"}}})
+
+
+def test_a_device_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+    if tf.config.list_physical_devices("GPU"):
+        pytest.skip("there is a CUDA device")
+    with pytest.raises(ModelError, match=r"device: cuda:0 was asked for, but Keras \(tensorflow\) sees no CUDA device; use cpu"):
+        train(tmp_path, {"training.device": "cuda:0"})
+
+
+def victim(*words: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "trainyard.testing.victim", *words]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=240, check=False, env={**os.environ, **environment}
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["tensorflow", "torch", "jax"])
+@pytest.mark.parametrize("micro", [None, 5])
+def test_every_backend_resumes_to_the_same_bits(backend: str, micro: int | None, tmp_path: Path) -> None:
+    pytest.importorskip(backend)
+    params = {"hidden": [16], "dropout": 0.2, "normalization": "batch", "backend": backend}
+    training = {**SMALL["training"], "microbatch_size": micro, "precision": "bf16" if micro else "fp32", "max_grad_norm": 1.0}
+    config = {**SMALL, "model": {"type": "keras_mlp", "params": params}, "training": training}
+    file = tmp_path / "config.yaml"
+    file.write_text(load(config, adapters=Catalog()).dump())
+    done = victim("never", "0", str(file), str(tmp_path / "whole"), folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    whole = RunDir(Path(done.stdout.strip().splitlines()[-1]))
+    assert whole.read("manifest.json")["environment"]["framework"]["backend"].startswith(backend)
+    assert victim("step", "17", str(file), str(tmp_path / "cut"), folder=tmp_path).returncode == -signal.SIGKILL
+    (cut,) = (tmp_path / "cut").glob("*/*/config.yaml")
+    resumed = victim("never", "0", "--resume", str(cut.parent), folder=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    keys = ("digest", "metrics", "best", "steps")
+    found, expected = RunDir(cut.parent).read("result.json"), whole.read("result.json")
+    assert {key: found[key] for key in keys} == {key: expected[key] for key in keys}
+    assert np.isfinite(expected["metrics"]["test_loss"])
+
+
+@pytest.mark.slow
+def test_a_run_imports_no_other_framework(tmp_path: Path) -> None:
+    others = ("torch", "sklearn", "xgboost", "lightgbm", "catboost", "jax", "transformers")
+    code = (
+        "import json, sys, trainyard; trainyard.train(json.loads(sys.argv[1]), runs_dir='runs'); "
+        f"print([name for name in {others} if name in sys.modules]); import sklearn"
+    )
+    draw = np.random.default_rng(0)
+    np.savez(tmp_path / "rows.npz", X=draw.normal(size=(160, 4)), y=draw.integers(0, 3, 160))  # iris comes from scikit-learn
+    config = {**SMALL, "data": {"path": "rows.npz"}, "model": KERAS}
+    words = [sys.executable, "-c", code, json.dumps(config)]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+def test_a_backend_that_is_not_installed_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "import sys; sys.modules['tensorflow'] = None; from trainyard.frameworks.keras.backend import import_keras; "
+        "import_keras('tensorflow')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "tensorflow is not installed: run `pip install 'trainyard[keras]'`" in done.stderr

@@ -1,0 +1,33 @@
+"""The Keras framework keeps the contract: with dropout, batch normalization and microbatches, and with all that decides."""
+
+from typing import Any
+
+import pytest
+
+from trainyard.testing.framework_suite import FEW_KILLS, FrameworkSuite
+
+pytest.importorskip("keras")
+pytest.importorskip("tensorflow")
+
+
+class TestKeras(FrameworkSuite):
+    framework = "keras"
+    kills = FEW_KILLS
+
+    @classmethod
+    def config(cls) -> dict[str, Any]:
+        return {
+            "data": {"type": "breast_cancer"},
+            "model": {"type": "keras_mlp", "params": {"hidden": [32, 16], "dropout": 0.2, "normalization": "batch"}},
+            "training": {
+                "max_steps": 47,
+                "batch_size": 50,
+                "microbatch_size": 13,
+                "learning_rate": 0.01,
+                "scheduler": {"type": "plateau", "metric": "val_loss", "factor": 0.5, "patience": 0},
+                "early_stopping": {"metric": "val_f1", "patience": 9},
+                "max_grad_norm": 1.0,
+                "threads": 1,
+            },
+            "evaluation": {"every_n_steps": 3},
+        }

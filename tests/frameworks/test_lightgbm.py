@@ -1,0 +1,485 @@
+"""The LightGBM framework: what it trains is LightGBM's, and every way to train it resumes to the same bits."""
+
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import lightgbm
+import numpy as np
+import pytest
+
+import trainyard
+from trainyard.config import load
+from trainyard.core import registry
+from trainyard.core.build import Objects, Parts, build
+from trainyard.core.catalog import Catalog
+from trainyard.datasets.base import DataBundle
+from trainyard.digest import tensor_records
+from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
+from trainyard.frameworks.lightgbm.data import safe_names
+from trainyard.types import Array, Batch, DataInfo, Ids, SplitName
+
+ROUNDS = 34
+COUNTS = {"two": 2, "three": 3, "values": 1, "amounts": 1}
+SAMPLED = {"subsample": 0.7, "colsample_bytree": 0.6, "colsample_bynode": 0.7, "extra_trees": True}
+GOSS = {"data_sample_strategy": "goss", "learning_rate": 0.2}
+
+
+class Taken:
+    """A split that does not show its arrays."""
+
+    def __init__(self, features: Array, targets: Array) -> None:
+        self._features, self._targets = features, targets
+
+    def __len__(self) -> int:
+        return len(self._features)
+
+    def take(self, ids: Ids) -> Batch:
+        return Batch(self._features[ids], self._targets[ids])
+
+    def fingerprint(self) -> str:
+        return "-"
+
+
+class Shown(Taken):
+    """A split in memory."""
+
+    def __init__(self, features: Array, targets: Array) -> None:
+        super().__init__(features, targets)
+        self.features, self.targets = features, targets
+
+
+def rows(kind: str) -> tuple[Array, Array]:
+    """900 rows of six features, with gaps; the third is a category of twelve."""
+    random = np.random.default_rng(0)
+    features = random.normal(size=(900, 6)).astype(np.float32)
+    features[:, 2] = random.integers(0, 12, 900)
+    values = features[:, 0] + features[:, 1] * features[:, 3] + (features[:, 2] % 3 == 1) + random.normal(0, 0.3, 900)
+    features[random.random(features.shape) < 0.05] = np.nan
+    targets = {
+        "two": (values > 0).astype(np.int64),
+        "three": np.digitize(values, [0, 1]).astype(np.int64),
+        "values": values.astype(np.float32),
+        "amounts": np.exp(values).astype(np.float32),
+    }
+    return features, targets[kind]
+
+
+def bundle(kind: str, split: type[Taken] = Shown) -> DataBundle:
+    features, targets = rows(kind)
+    task, count = ("classification" if kind in ("two", "three") else "regression"), COUNTS[kind]
+    classes = list(range(count)) if task == "classification" else None
+    names = [f"x{i}" for i in range(6)]
+    info = DataInfo(task, (6,), count, classes, names, categories=(0, 0, 12, 0, 0, 0))  # type: ignore[arg-type]
+    cuts: dict[SplitName, slice] = {"train": slice(0, 600), "val": slice(600, 750), "test": slice(750, 900)}
+    return DataBundle(info, {name: split(features[cut], targets[cut]) for name, cut in cuts.items()})
+
+
+def parts(data: DataBundle, params: Mapping[str, Any], threads: int = 1, **training: Any) -> Parts:
+    config = {"model": {"type": "lightgbm", "params": dict(params)}, "training": {"max_steps": ROUNDS, **training}}
+    return build(load(config, adapters=Catalog()).config, threads, Objects(data=data))
+
+
+def trained(data: DataBundle, params: Mapping[str, Any], threads: int = 1, **training: Any) -> Parts:
+    made = parts(data, params, threads, **training)
+    for step in range(ROUNDS):
+        made.framework.step(step, made.plan.learning_rate)
+    return made
+
+
+def trees(text: str) -> str:
+    return text[text.index("Tree=0") : text.index("end of trees")]
+
+
+def gradients(raw: Array, dataset: Any) -> tuple[Array, Array]:
+    """Of cross entropy, for two classes."""
+    shares = 1 / (1 + np.exp(-raw))
+    return shares - dataset.get_label(), shares * (1 - shares)
+
+
+def error_rate(predictions: Array, dataset: Any) -> tuple[str, float, bool]:
+    return "error", float(((predictions > 0.5) != dataset.get_label()).mean()), False
+
+
+@pytest.fixture(autouse=True)
+def mine() -> Iterator[None]:
+    """A module of the user's, as a config names it."""
+    module = types.ModuleType("mine_lightgbm")
+    module.__dict__.update({"gradients": gradients, "error_rate": error_rate, "number": 3})
+    sys.modules[module.__name__] = module
+    yield
+    del sys.modules[module.__name__]
+
+
+# -- exactness
+
+WAYS: list[tuple[str, dict[str, Any]]] = [
+    ("two", {}),
+    ("two", SAMPLED),
+    ("three", SAMPLED | {"subsample_freq": 3}),
+    ("values", {"subsample": 0.5}),
+    ("values", SAMPLED | {"objective": "quantile", "alpha": 0.3}),
+    ("amounts", SAMPLED | {"objective": "tweedie"}),
+    ("three", SAMPLED | {"objective": "multiclassova", "class_weight": "balanced"}),
+    ("values", SAMPLED | {"monotone_constraints": {"x0": 1}}),
+    ("two", GOSS),
+    ("two", GOSS | {"learning_rate": 0.08, "colsample_bytree": 0.6}),  # it begins to choose rows between two boundaries
+    ("three", GOSS | {"top_rate": 0.4, "other_rate": 0.3, "colsample_bytree": 0.6}),
+    ("values", GOSS | {"objective": "regression_l1", "learning_rate": 1 / 3}),
+    ("two", SAMPLED | {"boosting": "dart"}),
+    ("three", SAMPLED | {"boosting": "rf"}),
+    ("two", SAMPLED | {"objective": "mine_lightgbm:gradients"}),
+    ("two", GOSS | {"objective": "mine_lightgbm:gradients"}),
+    # Rounds in which no tree can be made, the first among them.
+    ("two", {"min_child_samples": 280, "subsample": 0.95, "subsample_freq": 3, "colsample_bytree": 0.4}),
+    ("three", {"min_child_samples": 275, "subsample": 0.95, "colsample_bytree": 0.3, "colsample_bynode": 0.5}),
+    ("two", GOSS | {"min_split_gain": 8.0, "colsample_bytree": 0.3, "learning_rate": 0.5}),
+]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("kind", "params"), WAYS, ids=[f"{kind}-{'-'.join(params) or 'plain'}" for kind, params in WAYS])
+def test_every_way_resumes_to_the_same_bits(kind: str, params: dict[str, Any], threads: int, tmp_path: Path) -> None:
+    data = bundle(kind)
+    whole = parts(data, params, threads)
+    rate, losses = whole.plan.learning_rate, []
+    stops = [step for step in (0, 1, 4, 7, 10, 20, 30) if step % whole.plan.boundary == 0]
+    for step in range(ROUNDS):
+        if step in stops:
+            (tmp_path / str(step)).mkdir()
+            whole.framework.snapshot().write(tmp_path / str(step))
+        losses += whole.framework.read([whole.framework.step(step, rate).loss])
+    expected = tensor_records(whole.framework.state())
+    predicted = [found.loss for found in whole.framework.predict(data.splits["val"])]
+    for stop in stops:
+        resumed = parts(data, params, threads)
+        resumed.framework.restore(tmp_path / str(stop))
+        unread = [resumed.framework.step(step, rate).loss for step in range(stop, ROUNDS)]
+        assert resumed.framework.read(unread) == losses[stop:], f"resumed after {stop}"
+        assert tensor_records(resumed.framework.state()) == expected, f"resumed after {stop}"
+        assert [found.loss for found in resumed.framework.predict(data.splits["val"])] == predicted
+
+
+def test_the_learning_rate_may_change_in_every_round(tmp_path: Path) -> None:
+    data = bundle("two")
+    whole, resumed = parts(data, SAMPLED), parts(data, SAMPLED)
+    for step in range(ROUNDS):
+        if step == 10:
+            whole.framework.snapshot().write(tmp_path)
+        whole.framework.step(step, 0.3 / (1 + step // 3))
+    resumed.framework.restore(tmp_path)
+    for step in range(10, ROUNDS):
+        resumed.framework.step(step, 0.3 / (1 + step // 3))
+    assert tensor_records(resumed.framework.state()) == tensor_records(whole.framework.state())
+    assert tensor_records(whole.framework.state()) != tensor_records(trained(data, SAMPLED).framework.state())
+
+
+def test_the_seed_decides_what_is_drawn() -> None:
+    data = bundle("two")
+    for params in (SAMPLED, GOSS, SAMPLED | {"boosting": "dart"}):
+        config = {"model": {"type": "lightgbm", "params": params}, "training": {"max_steps": ROUNDS}}
+        found = set()
+        for seed in (0, 1):
+            made = build(load(config | {"experiment": {"seed": seed}}, adapters=Catalog()).config, 1, Objects(data=data))
+            for step in range(ROUNDS):
+                made.framework.step(step, 0.1)
+            found.add(str(tensor_records(made.framework.state(weights_only=True))))
+        assert len(found) == 2, params
+
+
+def test_rounds_differ_in_what_they_draw() -> None:
+    made = trained(bundle("two"), {"subsample": 0.5, "colsample_bytree": 0.5, "num_leaves": 2, "learning_rate": 1e-6})
+    features = {tree["tree_structure"]["split_feature"] for tree in made.framework.native.dump_model()["tree_info"]}
+    counts = {tree["tree_structure"]["internal_count"] for tree in made.framework.native.dump_model()["tree_info"]}
+    assert len(features) > 1
+    assert len(counts) > 4, "the same rows are drawn again and again"
+
+
+# -- the library's own results
+
+
+@pytest.mark.parametrize("kind", ["two", "three", "values"])
+def test_without_sampling_the_trees_are_those_of_lightgbm_train(kind: str) -> None:
+    data = bundle(kind)
+    made = trained(data, {"num_leaves": 9})
+    objective = {"two": "binary", "three": "multiclass", "values": "regression"}[kind]
+    params = {"objective": objective, "num_leaves": 9, "num_threads": 1, "verbosity": -1, "force_col_wise": True}
+    params |= {"num_class": 3} if kind == "three" else {}
+    train = data.splits["train"]
+    dataset = lightgbm.Dataset(train.features, train.targets, categorical_feature=[2])  # type: ignore[attr-defined]
+    assert trees(made.framework.native.model_to_string()) == trees(lightgbm.train(params, dataset, ROUNDS).model_to_string())
+
+
+@pytest.mark.parametrize(
+    ("kind", "params"),
+    [
+        ("two", SAMPLED),
+        ("three", SAMPLED),
+        ("values", SAMPLED),
+        ("amounts", {"objective": "poisson"}),
+        ("three", {"boosting": "rf", **SAMPLED}),
+        ("two", {"boosting": "dart"}),
+    ],
+    ids=str,
+)
+def test_outputs_are_the_librarys_however_they_came_about(kind: str, params: dict[str, Any]) -> None:
+    data = bundle(kind)
+    made = parts(data, params)
+    for step in range(ROUNDS):
+        made.framework.step(step, made.plan.learning_rate)
+        (found,) = made.framework.predict(data.splits["val"])  # as it is after each round: new trees are added to the sums
+    val = data.splits["val"]
+    library = made.framework.native.predict(val.features, num_threads=1)  # type: ignore[attr-defined]
+    library = np.column_stack([1 - library, library]) if kind == "two" else library
+    np.testing.assert_allclose(found.outputs, library, rtol=1e-6, atol=1e-7)
+    (afresh,) = made.framework.predict(Shown(val.features, val.targets))  # type: ignore[attr-defined]
+    assert np.array_equal(found.outputs, afresh.outputs)
+    assert found.loss == afresh.loss
+
+
+def test_losses_are_those_that_other_frameworks_report() -> None:
+    for kind in ("two", "values"):
+        data = bundle(kind)
+        made = trained(data, {})
+        (found,) = made.framework.predict(data.splits["val"])
+        picked = found.outputs[np.arange(150), found.targets] if kind == "two" else found.outputs - found.targets
+        expected = -np.log(picked).sum() if kind == "two" else np.square(picked).sum()
+        assert found.loss == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_the_loss_of_a_round_is_that_of_the_training_rows() -> None:
+    data = bundle("two")
+    made = parts(data, SAMPLED)
+    for step in range(4):
+        (loss,) = made.framework.read([made.framework.step(step, 0.1).loss])
+        (found,) = made.framework.predict(data.splits["train"])
+        assert loss == pytest.approx(found.loss / 600, rel=1e-12)
+
+
+def test_of_many_rows_a_sample_stands_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainyard.frameworks.lightgbm.SAMPLE", (100, 200))
+    data = bundle("two")
+    made = parts(data, {})
+    (loss,) = made.framework.read([made.framework.step(0, 0.1).loss])
+    (found,) = made.framework.predict(data.splits["train"])
+    assert loss != found.loss / 600
+    assert loss == pytest.approx(found.loss / 600, rel=0.05)
+
+
+def test_importance_counts_splits_and_sums_gains() -> None:
+    made = trained(bundle("two"), {})
+    found, library = made.framework.importance(), made.framework.native.feature_importance
+    assert set(found) == {"gain", "split"}
+    assert found["split"].sum() > ROUNDS
+    assert np.array_equal(found["gain"], library("gain"))
+
+
+def test_it_is_exported_as_the_library_writes_it(tmp_path: Path) -> None:
+    made = trained(bundle("three"), SAMPLED)
+    made.framework.export(tmp_path / "model.txt", "txt")
+    read = lightgbm.Booster(model_file=str(tmp_path / "model.txt"))
+    features = rows("three")[0]
+    assert np.array_equal(read.predict(features), made.framework.native.predict(features))
+    assert read.feature_name() == [f"x{i}" for i in range(6)]
+
+
+# -- data
+
+
+def test_rows_that_are_not_in_memory_give_a_model_of_the_same_worth(tmp_path: Path) -> None:
+    models = {split: trained(bundle("two", split), SAMPLED) for split in (Shown, Taken)}
+    losses = [next(iter(made.framework.predict(made.bundle.splits["val"]))).loss for made in models.values()]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    streamed = models[Taken]
+    streamed.framework.snapshot().write(tmp_path)
+    again = parts(bundle("two", Taken), SAMPLED)
+    again.framework.restore(tmp_path)
+    assert tensor_records(again.framework.state()) == tensor_records(streamed.framework.state())
+
+
+def test_categories_are_split_as_sets() -> None:
+    made = trained(bundle("two"), {"min_data_per_group": 5, "cat_smooth": 1.0})
+    assert "num_cat=1" in made.framework.native.model_to_string()
+
+
+def test_names_that_lightgbm_refuses_are_changed() -> None:
+    assert safe_names(["a b", 'c"{x}', "d"]) == ["a_b", "c__x_", "d"]
+    assert safe_names(["a b", "a_b"]) == ["feature_0", "feature_1"]
+
+
+def test_a_csv_with_categories_and_gaps_trains_as_it_is(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    colors = random.choice(["red", "green", "blue"], 300)
+    lines = [f"{i % 7 if i % 9 else ''},{color},{'yes' if color == 'red' else 'no'}" for i, color in enumerate(colors)]
+    (tmp_path / "data.csv").write_text("n,colour of it,answer\n" + "\n".join(lines), encoding="utf-8")
+    data = {"path": str(tmp_path / "data.csv"), "target": "answer"}
+    config = {"data": data, "model": {"type": "lightgbm"}, "training": {"epochs": 20}}
+    run = trainyard.train(config, runs_dir=tmp_path / "runs")
+    assert run.metrics["test_accuracy"] == 1.0
+    assert run.manifest["determinism"]["tier"] == "bitwise"
+
+
+# -- options
+
+
+def test_n_estimators_wins_over_epochs() -> None:
+    assert parts(bundle("two"), {"n_estimators": 7}).plan.total_steps == 7
+    assert parts(bundle("two"), {}).plan.total_steps == ROUNDS
+
+
+def test_a_metric_of_ones_own_is_the_loss() -> None:
+    data = bundle("two")
+    made = trained(data, {"metric": "mine_lightgbm:error_rate"})
+    (found,) = made.framework.predict(data.splits["val"])
+    assert found.loss == pytest.approx(150 * float((found.outputs.argmax(axis=1) != found.targets).mean()))
+
+
+def test_an_objective_of_ones_own_learns_as_the_one_it_copies() -> None:
+    data = bundle("two")
+    own = trained(data, {"objective": "mine_lightgbm:gradients"})
+    usual = trained(data, {"boost_from_average": False})
+    outputs = [next(iter(made.framework.predict(data.splits["val"]))).outputs for made in (own, usual)]
+    np.testing.assert_allclose(*outputs, atol=0.02)
+
+
+def test_a_model_goes_on_from_another(tmp_path: Path) -> None:
+    data = bundle("two")
+    first = trained(data, SAMPLED)
+    first.framework.snapshot(weights_only=True).write(tmp_path)
+    for params in (SAMPLED, GOSS, {"boosting": "dart"}):
+        onward = parts(data, params)
+        onward.framework.restore(tmp_path, weights_only=True)
+        for step in range(10):
+            onward.framework.step(step, onward.plan.learning_rate)
+        (tmp_path / str(params)).mkdir()
+        onward.framework.snapshot().write(tmp_path / str(params))
+        onward.framework.step(10, onward.plan.learning_rate)
+        assert onward.framework.native.num_trees() == ROUNDS + 11
+        resumed = parts(data, params)
+        resumed.framework.restore(tmp_path / str(params))
+        resumed.framework.step(10, onward.plan.learning_rate)
+        assert tensor_records(resumed.framework.state()) == tensor_records(onward.framework.state())
+
+
+@pytest.mark.parametrize(
+    ("kind", "params", "message"),
+    [
+        ("values", SAMPLED, "objective regression, the run|objective binary"),
+        ("three", SAMPLED, "another number of classes"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_not_gone_on_from(kind: str, params: dict[str, Any], message: str, tmp_path: Path) -> None:
+    trained(bundle("two"), {}).framework.snapshot(weights_only=True).write(tmp_path)
+    with pytest.raises(ModelError, match=message):
+        parts(bundle(kind), params).framework.restore(tmp_path, weights_only=True)
+
+
+def test_a_forest_does_not_go_on_from_another_model() -> None:
+    config = {"model": {"type": "lightgbm", "params": {"boosting": "rf", **SAMPLED}, "init_from": "last"}}
+    with pytest.raises(InputError, match="averages its trees"):
+        build(load(config, adapters=Catalog()).config, 1, Objects(data=bundle("two")))
+
+
+def test_the_best_model_is_evaluated_after_the_training(tmp_path: Path) -> None:
+    for params in (SAMPLED, {"boosting": "dart"}, {"boosting": "rf", **SAMPLED}):
+        made = trained(bundle("three"), params)
+        expected = next(iter(made.framework.predict(made.bundle.splits["val"]))).loss
+        (folder := tmp_path / str(params)).mkdir()
+        made.framework.snapshot(weights_only=True).write(folder)
+        made.framework.step(ROUNDS, made.plan.learning_rate)
+        made.framework.restore(folder, weights_only=True)
+        assert next(iter(made.framework.predict(made.bundle.splits["val"]))).loss == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "params", "message"),
+    [
+        ("two", {"objective": "regression"}, "regression is not for targets of 2 classes; allowed: binary"),
+        ("values", {"objective": "binary"}, "not for targets of values; allowed: regression, "),
+        ("two", {"objective": "mine_lightgbm:number"}, "is a int; a function is needed"),
+        ("two", {"objective": "nowhere:at_all"}, "no module 'nowhere'"),
+        ("two", {"metric": "auc"}, "list metrics in evaluation.metrics"),
+        ("two", {"metric": "mine_lightgbm:absent"}, "has no 'absent'"),
+        ("two", {"data_sample_strategy": "goss", "subsample": 0.5}, "goss chooses the rows itself"),
+        ("two", {"data_sample_strategy": "goss", "boosting": "rf"}, "does not go with boosting: rf"),
+        ("two", {"data_sample_strategy": "goss", "top_rate": 0.8, "other_rate": 0.3}, "more than 1 together"),
+        ("two", {"boosting": "rf"}, "needs subsample or colsample_bytree below 1"),
+        ("two", {"is_unbalance": True, "scale_pos_weight": 2.0}, "exclude each other"),
+        ("two", {"monotone_constraints": [1, 0]}, "2 values for 6 features"),
+        ("two", {"monotone_constraints": {"y": 1}}, "no feature 'y'; there are x0, x1"),
+        ("values", {"objective": "quantile", "alpha": 1.5}, "this model cannot be trained: .*alpha"),
+        ("two", {"device_type": "cuda"}, "was not enabled in this build; take training.device: cpu"),
+    ],
+)
+def test_what_cannot_be_trained_is_said(kind: str, params: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        parts(bundle(kind), params)
+
+
+def test_an_unknown_option_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'num_leaves'"):
+        parts(bundle("two"), {"num_leafs": 3})
+
+
+@pytest.mark.parametrize("params", [GOSS, {"boosting": "dart"}], ids=str)
+def test_where_the_learning_rate_cannot_change_a_scheduler_is_refused(params: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="the learning rate has to stay"):
+        parts(bundle("two"), params, scheduler={"type": "cosine"})
+
+
+def test_an_objective_that_fails_is_named() -> None:
+    sys.modules["mine_lightgbm"].__dict__["gradients"] = lambda raw, dataset: (raw[:3], raw[:3])
+    made = parts(bundle("two"), {"objective": "mine_lightgbm:gradients"})
+    with pytest.raises(TrainingError, match="round 1 failed: ValueError: Lengths of gradient"):
+        made.framework.step(0, 0.1)
+
+
+def test_on_another_device_it_claims_no_exactness() -> None:
+    config = load({"model": {"type": "lightgbm"}, "training": {"device": "cuda:1"}}, adapters=Catalog()).config
+    assert registry.adapter("framework", "lightgbm").determinism(config).tier == "order"
+
+
+# -- estimators
+
+
+def test_an_estimator_gives_its_options(tmp_path: Path) -> None:
+    estimator = lightgbm.LGBMClassifier(n_estimators=12, num_leaves=5, subsample=0.8, subsample_freq=1, random_state=4)
+    config = {"data": {"type": "iris", "standardize": False}, "training": {"threads": 1}}
+    run = trainyard.train(config, model=estimator, runs_dir=tmp_path)
+    assert run.result["steps"] == 12
+    options = {"n_estimators": 12, "num_leaves": 5, "subsample": 0.8}
+    by_name = trainyard.train(config | {"model": {"type": "lightgbm", "params": options}}, runs_dir=tmp_path)
+    by_path = {"type": "lightgbm:LGBMClassifier", "params": options | {"subsample_freq": 1}}
+    assert run.digest == by_name.digest == trainyard.train(config | {"model": by_path}, runs_dir=tmp_path).digest
+
+
+@pytest.mark.parametrize(
+    ("estimator", "message"),
+    [
+        (lightgbm.LGBMRegressor(), "is for regression, the data is one for classification"),
+        (lightgbm.LGBMRanker(), "LGBMRanker is not trained here"),
+        (lightgbm.LGBMClassifier(bagging_fraction=0.5), "bagging_fraction: Extra inputs are not permitted"),
+        (lightgbm.LGBMClassifier(num_leaves=1), "num_leaves: Input should be greater than 1"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_estimator_that_cannot_be_followed_is_refused(estimator: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=message):
+        trainyard.train({"data": {"type": "iris"}}, model=estimator, runs_dir=tmp_path)
+
+
+def test_an_estimators_own_objective_gets_the_targets_first() -> None:
+    def swapped(targets: Array, raw: Array) -> tuple[Array, Array]:
+        shares = 1 / (1 + np.exp(-raw))
+        return shares - targets, shares * (1 - shares)
+
+    data = bundle("two")
+    config = load({"model": {"type": "lightgbm:LGBMClassifier"}}, adapters=Catalog()).config
+    estimator = lightgbm.LGBMClassifier(objective=swapped, n_estimators=ROUNDS)
+    made = build(config, 1, Objects(data=data, model=estimator))
+    for step in range(ROUNDS):
+        made.framework.step(step, 0.1)
+    by_path = trained(data, {"objective": "mine_lightgbm:gradients"})
+    assert tensor_records(made.framework.state(weights_only=True)) == tensor_records(by_path.framework.state(weights_only=True))

@@ -1,0 +1,702 @@
+"""The scikit-learn framework: every short name fits, is stored and goes on exactly; what cannot work is said at once."""
+
+import json
+import logging
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sklearn
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.ensemble import (
+    BaggingClassifier,
+    GradientBoostingClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+    RandomForestRegressor,
+    VotingClassifier,
+)
+from sklearn.feature_selection import SelectKBest, f_classif
+from sklearn.linear_model import LogisticRegression, SGDClassifier
+from sklearn.multioutput import MultiOutputRegressor
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, StandardScaler
+from sklearn.svm import SVC, LinearSVC
+
+import trainyard
+from small_runs import journal_values
+from trainyard.config import load
+from trainyard.config.schema import RunConfig
+from trainyard.core.catalog import Catalog
+from trainyard.datasets.arrays import Arrays
+from trainyard.digest import tensor_records
+from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
+from trainyard.frameworks.base import WEIGHTS_FILE, Job
+from trainyard.frameworks.sklearn import SklearnFramework, storage
+from trainyard.frameworks.sklearn.binning import Bins
+from trainyard.frameworks.sklearn.generate import text
+from trainyard.frameworks.sklearn.models import TABLE, table
+from trainyard.frameworks.sklearn.steps import kind_of
+from trainyard.order import SampleOrder
+from trainyard.types import DataInfo
+
+ROWS, FEATURES, CLASSES = 90, 5, 3
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(ROWS, FEATURES)).astype(np.float32)
+LABELS = np.tile(np.arange(CLASSES), ROWS // CLASSES)
+X[:, 0] += LABELS
+VALUES = (2 * X[:, 0] + X[:, 1] * X[:, 2] + RANDOM.normal(scale=0.1, size=ROWS)).astype(np.float32)
+
+# What the small runs below need to be runs at all; all else is as the short name has it.
+OPTIONS: Mapping[str, dict[str, Any]] = {
+    "pls_canonical": {"n_components": 1},
+    "cca": {"n_components": 1},
+    "radius_neighbors": {"radius": 50.0},
+    "gradient_boosting": {"n_estimators": 7, "iterations_per_step": 3, "subsample": 0.5, "max_features": 2},
+    "random_forest": {"n_estimators": 7, "iterations_per_step": 3, "max_features": 2, "max_samples": 0.7},
+    "extra_trees": {"n_estimators": 7, "iterations_per_step": 3, "bootstrap": True, "max_features": 2},
+    "bagging": {"n_estimators": 7, "iterations_per_step": 3, "max_features": 0.6, "max_samples": 0.6},
+    "hist_gradient_boosting": {"max_iter": 7, "iterations_per_step": 3, "max_features": 0.5, "min_samples_leaf": 5},
+}
+GROWING = [name for name, entry in table()["models"].items() if entry["steps"] == "growth"]
+LEARNING = [name for name, entry in table()["models"].items() if entry["steps"] == "batches"]
+EVERY = [
+    (name, task)
+    for name, entry in [*table()["models"].items(), *((alias, table()["models"][of]) for alias, of in table()["aliases"].items())]
+    for task in ("classification", "regression")
+    if task in entry
+]
+
+
+def config_of(model: str | Mapping[str, Any], **sections: Any) -> RunConfig:
+    given = {"type": model} if isinstance(model, str) else dict(model)
+    wanted = {"model": given, "data": {"type": "iris"}, "experiment": {"seed": 3}, **sections}
+    return load(wanted, adapters=Catalog()).config
+
+
+def rows_for(name: str, task: str) -> tuple[np.ndarray, np.ndarray]:
+    """Rows that such a model takes."""
+    features: np.ndarray = X
+    targets: np.ndarray = LABELS if task == "classification" else VALUES
+    if not table()["models"].get(name, {"data": {}})["data"].get("standardize", True):
+        features = np.abs(X * 2).round().clip(0, 3)
+    if name in {"gamma_regressor", "poisson_regressor"}:
+        targets = np.abs(VALUES) + 0.1
+    if name.startswith("multi_task") or name in {"cca", "pls_canonical"}:
+        targets = np.stack([VALUES, X[:, 1]], axis=1)
+    return features[:, :1] if name == "isotonic_regression" else features, targets
+
+
+def framework_for(
+    config: RunConfig,
+    rows: tuple[np.ndarray, np.ndarray] = (X, LABELS),
+    *,
+    model: Any = None,
+    threads: int = 1,
+    info: Mapping[str, Any] | None = None,
+    trains: bool = True,
+) -> SklearnFramework:
+    """The framework on a few rows, of which the last 30 are for validation."""
+    features, targets = rows
+    classes = targets.dtype.kind == "i"
+    described: dict[str, Any] = {
+        "task": "classification" if classes else "regression",
+        "input_shape": features.shape[1:],
+        "outputs": CLASSES if classes else targets.reshape(len(targets), -1).shape[1],
+        "classes": ["a", "b", "c"] if classes else None,
+        **(info or {}),
+    }
+    splits = {"train": Arrays(features[:60], targets[:60]), "val": Arrays(features[60:], targets[60:])}
+    plan = SklearnFramework.plan(config, 60, model)
+    order = SampleOrder(60, plan.batch_size, config.experiment.seed) if trains else None
+    job = Job(config, DataInfo(**described), splits if trains else {}, order, threads, config.model.params, model)  # type: ignore[arg-type]
+    return SklearnFramework(job)
+
+
+def named(name: str, task: str = "classification", **more: Any) -> SklearnFramework:
+    config = config_of({"type": name, "params": OPTIONS.get(name, {})}, training={"batch_size": 16, "max_steps": 6})
+    return framework_for(config, rows_for(name, task), **more)
+
+
+def steps_of(framework: SklearnFramework, config: RunConfig | None = None) -> int:
+    job = framework._job
+    return SklearnFramework.plan(config or job.config, 60, job.model).total_steps
+
+
+def train(framework: SklearnFramework, first: int = 0, last: int | None = None) -> SklearnFramework:
+    rate = SklearnFramework.plan(framework._job.config, 60, framework._job.model).learning_rate
+    for step in range(first, steps_of(framework) if last is None else last):
+        framework.step(step, rate / (1 + step))
+    return framework
+
+
+def outputs(framework: SklearnFramework, split: str = "val") -> np.ndarray:
+    return np.concatenate([part.outputs for part in framework.predict(framework._job.splits[split])])  # type: ignore[index]
+
+
+def saved(framework: SklearnFramework, folder: Path, **how: Any) -> Path:
+    folder.mkdir()
+    framework.snapshot(**how).write(folder)
+    return folder
+
+
+# -- every short name
+
+
+def test_the_table_is_that_of_the_installed_version() -> None:
+    if table()["scikit-learn"] != sklearn.__version__:
+        pytest.skip(f"it was made with scikit-learn {table()['scikit-learn']}")
+    assert TABLE.read_text(encoding="utf-8") == text(), "run python -m trainyard.frameworks.sklearn.generate"
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize(("name", "task"), EVERY, ids=lambda value: value)
+def test_every_name_goes_on_exactly_from_what_was_stored(name: str, task: str, tmp_path: Path) -> None:
+    whole, cut = train(named(name, task)), named(name, task)
+    middle = steps_of(cut) // 2
+    folder = saved(train(cut, last=middle or None), tmp_path / "middle")
+    resumed = named(name, task)
+    resumed.restore(folder)
+    assert tensor_records(resumed.state()) == tensor_records(cut.state()), "what was restored is not what was stored"
+    if middle:
+        train(resumed, first=middle)
+    assert tensor_records(resumed.state()) == tensor_records(whole.state())
+
+    reader = named(name, task, trains=False)
+    reader.restore(saved(whole, tmp_path / "end", weights_only=True), weights_only=True)
+    split = whole._job.splits["val"]
+    found = np.concatenate([part.outputs for part in reader.predict(split)])
+    np.testing.assert_array_equal(found, outputs(whole))
+    assert found.dtype == np.float32
+    assert found.shape == ((30, CLASSES) if task == "classification" else whole._job.splits["val"].targets.shape)  # type: ignore[attr-defined]
+    if task == "classification":
+        np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-5)
+
+
+def test_every_name_has_options_with_a_meaning_and_defaults_that_they_allow() -> None:
+    assert {"random_forest", "logistic_regression", "hist_gradient_boosting", "svm"} <= set(SklearnFramework.models)
+    for name, options in SklearnFramework.models.items():
+        fields = options.model_fields
+        assert all(field.description for field in fields.values()), name
+        written = options().model_dump_json()
+        assert options.model_validate_json(written, strict=True) == options(), name
+        assert not {"random_state", "n_jobs", "warm_start", "verbose"} & set(fields), name
+
+
+# -- growing ensembles
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+@pytest.mark.parametrize("name", GROWING)
+def test_the_steps_make_the_model_that_one_fit_makes(name: str, task: str) -> None:
+    framework = train(named(name, task), last=3)
+    features, targets = rows_for(name, task)
+    fitted = sklearn.base.clone(framework.native)
+    if name == "hist_gradient_boosting":
+        framework = named(name, task)
+        for step in range(3):
+            framework.step(step, fitted.learning_rate)  # `train` varies it
+    fitted.fit(features[:60], targets[:60])
+    found = fitted.predict_proba(features) if task == "classification" else fitted.predict(features)
+    ours = framework.native.predict_proba(features) if task == "classification" else framework.native.predict(features)
+    np.testing.assert_array_equal(ours, found)
+    np.testing.assert_array_equal(outputs(framework), found[60:].astype(np.float32))
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_an_earlier_model_cut_from_a_later_one_has_the_same_bytes(name: str, tmp_path: Path) -> None:
+    then, later = train(named(name), last=1), train(named(name))
+    assert SklearnFramework.plan(later._job.config, 60).cumulative
+    first = saved(then, tmp_path / "then", weights_only=True) / WEIGHTS_FILE
+    cut = saved(later, tmp_path / "later", weights_only=True, step=1) / WEIGHTS_FILE
+    assert first.read_bytes() == cut.read_bytes()
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_threads_and_the_size_of_a_step_change_no_bit(name: str) -> None:
+    one = train(named(name))
+    config = config_of({"type": name, "params": {**OPTIONS[name], "iterations_per_step": 7}})
+    many = framework_for(config, rows_for(name, "classification"), threads=3)
+    rate = SklearnFramework.plan(config, 60).learning_rate
+    if name == "hist_gradient_boosting":  # whose rate `train` varies
+        one = named(name)
+        for step in range(3):
+            one.step(step, rate)
+    many.step(0, rate)
+    assert tensor_records(one.state(weights_only=True)) == tensor_records(many.state(weights_only=True))
+    np.testing.assert_allclose(outputs(one), outputs(many), rtol=1e-6)
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_keeping_the_bins_changes_no_bit(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = train(named("hist_gradient_boosting", task))
+    monkeypatch.setattr(Bins, "kept", lambda self, estimator: nullcontext())
+    anew = train(named("hist_gradient_boosting", task))
+    assert tensor_records(kept.state()) == tensor_records(anew.state())
+    assert not {"_bin_data", "_raw_predict"} & set(vars(kept.native)), "what stood in for methods is left behind"
+
+
+def test_a_schedule_varies_the_rate_of_each_tree_of_histogram_boosting_only() -> None:
+    slow, fast = named("hist_gradient_boosting"), named("hist_gradient_boosting")
+    slow.step(0, 0.01)
+    fast.step(0, 0.5)
+    assert not np.array_equal(outputs(slow), outputs(fast))
+    assert slow.native.learning_rate == fast.native.learning_rate == 0.1
+    for name in ("gradient_boosting", "random_forest", "logistic_regression"):
+        assert "scheduler" not in SklearnFramework.training_keys(name, {}), "the log names it as without effect"
+    config = config_of("sklearn.svm:SVC", training={"scheduler": "cosine"})
+    with pytest.raises(ModelError, match=r"training\.scheduler.*no learning rate"):
+        SklearnFramework.plan(config, 60)
+
+
+def test_predictions_of_a_forest_are_those_of_scikit_learn_whatever_was_asked_before() -> None:
+    framework = named("random_forest", "regression")
+    for step in range(3):
+        framework.step(step, 1.0)
+        for split in ("val", "train", "val"):
+            features = framework._job.splits[split].features  # type: ignore[attr-defined]
+            np.testing.assert_array_equal(outputs(framework, split), framework.native.predict(features).astype(np.float32))
+
+
+def test_weights_of_another_run_are_trees_that_more_are_added_to(tmp_path: Path) -> None:
+    for name in GROWING:
+        folder = saved(train(named(name)), tmp_path / name, weights_only=True)
+        further = named(name)
+        further.restore(folder, weights_only=True)
+        further.step(0, 0.1)
+        middle = saved(further, tmp_path / f"{name}-middle")
+        train(further, first=1)
+        assert outputs(further).shape == (30, CLASSES)
+        assert getattr(further.native, "max_iter" if name.startswith("hist") else "n_estimators") == 14
+        resumed = named(name)
+        resumed.restore(middle)
+        assert tensor_records(train(resumed, first=1).state()) == tensor_records(further.state())
+
+
+# -- minibatches
+
+
+@pytest.mark.parametrize("options", [{"solver": "sgd"}, {"solver": "sgd", "learning_rate": "invscaling"}, {"solver": "adam"}])
+def test_a_perceptron_with_layers_takes_the_rate_of_each_step(options: dict[str, Any]) -> None:
+    config = config_of({"type": "sklearn_mlp", "params": options}, training={"batch_size": 16, "max_steps": 4})
+    still, moving = framework_for(config), framework_for(config)
+    for step in range(4):
+        still.step(step, 1e-12)
+        moving.step(step, 0.05)
+    start = framework_for(config)
+    start.step(0, 1e-12)
+    np.testing.assert_allclose(outputs(still), outputs(start), atol=1e-6)
+    assert np.abs(outputs(moving) - outputs(start)).max() > 0.01
+    assert len(moving.native.loss_curve_) == 1
+
+
+def test_stochastic_gradient_descent_takes_the_rate_where_its_rule_uses_one() -> None:
+    assert (
+        SklearnFramework.plan(config_of({"type": "sgd", "params": {"learning_rate": "constant", "eta0": 0.5}}), 150).learning_rate
+        == 0.5
+    )
+    optimal = config_of({"type": "sgd", "params": {"learning_rate": "optimal"}})
+    assert SklearnFramework.plan(optimal, 150).learning_rate == 1.0
+
+
+def test_a_minibatch_model_plans_by_training_and_knows_all_classes_from_the_first_step() -> None:
+    config = config_of("sgd", training={"batch_size": 16, "epochs": 3})
+    assert SklearnFramework.plan(config, 60)[:2] == (16, 12)
+    framework = framework_for(config, (X, np.where(np.arange(ROWS) < 60, LABELS % 2, LABELS)))
+    train(framework)
+    assert outputs(framework).shape == (30, CLASSES)
+
+
+def test_what_needs_all_rows_at_once_fits_in_one_step() -> None:
+    assert [kind_of(one) for one in (SGDClassifier(early_stopping=True), SGDClassifier(class_weight="balanced"))] == ["once"] * 2
+    assert kind_of(RandomForestClassifier(oob_score=True)) == "once"
+    assert kind_of(GradientBoostingClassifier(n_iter_no_change=3)) == "once"
+    assert kind_of(HistGradientBoostingClassifier(early_stopping=True)) == "once"
+    assert kind_of(HistGradientBoostingClassifier()) == "growth"
+
+
+# -- what is told of the outputs
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_decision_values_become_probabilities_that_keep_their_order(classes: int) -> None:
+    labels = LABELS % classes
+    framework = train(
+        framework_for(config_of("linear_svm"), (X, labels), info={"outputs": classes, "classes": list("abc")[:classes]})
+    )
+    found = outputs(framework)
+    np.testing.assert_array_equal(found.argmax(axis=1), framework.native.predict(X[60:]))
+    values = framework.native.decision_function(X[60:])
+    expected = 1 / (1 + np.exp(-values)) if classes == 2 else (np.exp(values) / np.exp(values).sum(axis=1, keepdims=True))[:, 1]
+    np.testing.assert_allclose(found[:, 1], expected, rtol=1e-5)
+
+
+class Guess(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Knows the first class that it saw."""
+
+    def fit(self, features: Any, targets: Any) -> "Guess":
+        self.classes_ = np.unique(targets)
+        self.first_ = targets[0]
+        return self
+
+    def predict(self, features: Any) -> Any:
+        return np.full(len(features), self.first_)
+
+
+def test_votes_and_classes_without_rows() -> None:
+    framework = train(framework_for(config_of("sgd"), (X, LABELS % 2), model=Guess()))
+    assert outputs(framework).tolist() == [[1, 0, 0]] * 30
+    (part,) = framework.predict(framework._job.splits["val"])
+    assert part.loss == pytest.approx(10 * -np.log(np.finfo(np.float32).eps))
+
+
+def test_the_loss_is_the_usual_one() -> None:
+    framework = train(named("random_forest"))
+    (part,) = framework.predict(framework._job.splits["val"])
+    chosen = framework.native.predict_proba(rows_for("random_forest", "classification")[0][60:])[np.arange(30), LABELS[60:]]
+    assert part.loss == pytest.approx(-np.log(np.maximum(chosen, np.finfo(np.float32).eps)).sum())
+    several = train(framework_for(config_of("ridge"), (X, np.stack([VALUES, X[:, 1]], axis=1))))
+    (part,) = several.predict(several._job.splits["val"])
+    assert part.loss == pytest.approx(((part.outputs - part.targets) ** 2).mean(axis=1).sum(), rel=1e-5)
+
+
+# -- objects and import paths
+
+
+def logarithm(values: Any) -> Any:
+    """A function of the user's own."""
+    return np.log1p(np.abs(values))
+
+
+OBJECTS: list[Any] = [
+    make_pipeline(StandardScaler(copy=False), SVC()),
+    Pipeline([("scale", StandardScaler()), ("choose", SelectKBest(f_classif, k=3)), ("forest", RandomForestClassifier(5))]),
+    make_pipeline(
+        FunctionTransformer(np.log1p, validate=False), FunctionTransformer(logarithm), PolynomialFeatures(), LogisticRegression()
+    ),
+    VotingClassifier([("forest", RandomForestClassifier(5, n_jobs=-1)), ("logistic", LogisticRegression())], voting="soft"),
+    BaggingClassifier(KNeighborsClassifier(), n_estimators=12, random_state=np.random.RandomState(7)),
+    RandomForestClassifier(12, random_state=5),
+    HistGradientBoostingClassifier(max_iter=12),
+]
+
+
+@pytest.mark.parametrize("model", OBJECTS, ids=lambda model: type(model).__name__)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_an_object_is_cloned_seeded_and_goes_on_exactly(model: Any, tmp_path: Path) -> None:
+    rows, before = (np.abs(X), LABELS), repr(model)
+    config = config_of("sgd")
+    whole, cut = train(framework_for(config, rows, model=model, threads=2)), framework_for(config, rows, model=model, threads=2)
+    folder = saved(train(cut, last=1), tmp_path / "cut")
+    resumed = framework_for(config, rows, model=model, threads=2)
+    resumed.restore(folder)
+    assert tensor_records(train(resumed, first=1).state()) == tensor_records(whole.state())
+    assert repr(model) == before
+    assert not hasattr(model, "classes_") or not hasattr(model, "n_features_in_"), "the user's object was fitted"
+    np.testing.assert_array_equal(rows[0], np.abs(X))
+    seeds = [value for name, value in whole.native.get_params().items() if name.endswith("random_state")]
+    assert all(isinstance(seed, int) for seed in seeds)
+
+
+def test_a_pipeline_runs_from_start_to_prediction(tmp_path: Path) -> None:
+    model = make_pipeline(StandardScaler(), SVC())
+    run = trainyard.train({"data": {"type": "iris"}, "training": {"threads": 1}}, model=model, runs_dir=tmp_path)
+    assert (run.result["steps"], run.result["status"]) == (1, "completed")
+    assert run.metrics["test_accuracy"] > 0.8
+    assert len(trainyard.load(run, model=model).outputs(np.zeros((3, 4)))) == 3
+
+
+def test_an_estimator_of_the_users_own_is_found_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "our_estimators.py").write_text(
+        textwrap.dedent("""
+        import numpy as np
+        from sklearn.base import BaseEstimator, ClassifierMixin
+
+        class Prior:
+            def __init__(self, shares):
+                self.shares = shares
+
+        class Shares(ClassifierMixin, BaseEstimator):
+            def __init__(self, smoothing=0.0):
+                self.smoothing = smoothing
+
+            def partial_fit(self, features, targets, classes=None):
+                if classes is not None:
+                    self.classes_ = classes
+                counts = np.bincount(targets, minlength=len(self.classes_))
+                self.counts_ = getattr(self, "counts_", self.smoothing) + counts
+                self.prior_ = Prior(self.counts_ / self.counts_.sum())
+                return self
+
+            def predict_proba(self, features):
+                return np.tile(self.prior_.shares, (len(features), 1))
+
+        class Lambda(Shares):
+            def partial_fit(self, features, targets, classes=None):
+                self.hidden_ = lambda: None
+                return super().partial_fit(features, targets, classes)
+        """),
+        encoding="utf-8",
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    config = {"type": "our_estimators:Shares", "params": {"smoothing": 1.0}}
+    run = trainyard.train({"model": config, "data": {"type": "iris"}, "training": {"batch_size": 50}}, runs_dir=tmp_path / "runs")
+    assert run.result["steps"] == 30
+    np.testing.assert_allclose(trainyard.load(run).outputs(np.zeros((2, 4))), 1 / 3, atol=0.02)
+    with pytest.raises(ModelError, match=r"Shares does not take these options.*; it takes smoothing"):
+        framework_for(config_of({**config, "params": {"smooth": 1}}))
+    with pytest.raises(ModelError, match=r"not trusted.*lambda"):
+        framework_for(config_of("our_estimators:Lambda")).step(0, 1.0)
+    with pytest.raises(ModelError, match=r"not a subclass of sklearn.base.BaseEstimator"):
+        framework_for(config_of({"type": "our_estimators:Prior", "framework": "sklearn"}))
+    del sys.modules["our_estimators"]
+
+
+# -- what is wrong is said at once
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ({"type": "random_forest", "params": {"n_estimators": 0}}, "expected a whole number of at least 1, got 0"),
+        ({"type": "random_forest", "params": {"max_features": "root"}}, "log2, sqrt"),
+        ({"type": "random_forest", "params": {"random_state": 1}}, "unknown key"),
+        ({"type": "svm", "params": {"kernel": "rbg"}}, "rbf"),
+        ({"type": "hist_gradient_boosting", "params": {"early_stopping": True}}, "training.early_stopping"),
+    ],
+)
+def test_options_are_checked_without_scikit_learn(model: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        config_of(model)
+
+
+def test_options_that_only_scikit_learn_understands_are_checked_before_the_first_step() -> None:
+    with pytest.raises(ModelError, match=r"sklearn.ensemble:RandomForestClassifier: The 'max_depth' parameter"):
+        framework_for(config_of({"type": "sklearn.ensemble:RandomForestClassifier", "params": {"max_depth": -5}}))
+    with pytest.raises(ModelError, match=r"AdaBoostClassifier does not take these options.*loss"):
+        named_with("ada_boost", {"loss": "square"})
+    named_with("ada_boost", {"loss": "square"}, "regression")
+    with pytest.raises(ModelError, match=r"step 1 failed: ValueError.*newton-cg"):
+        named_with("logistic_regression", {"solver": "newton-cg", "dual": True}).step(0, 1.0)
+
+
+def named_with(name: str, params: dict[str, Any], task: str = "classification") -> SklearnFramework:
+    return framework_for(config_of({"type": name, "params": params}), rows_for(name, task))
+
+
+def test_a_model_of_another_task_says_what_to_use_instead() -> None:
+    with pytest.raises(ModelError, match=r"logistic_regression does classification.*regression; use linear_regression or ridge"):
+        framework_for(config_of("logistic_regression"), (X, VALUES))
+    with pytest.raises(ModelError, match=r"lars does regression.*use random_forest"):
+        framework_for(config_of("lars"))
+    with pytest.raises(ModelError, match=r"StandardScaler does no classification"):
+        framework_for(config_of("sgd"), model=StandardScaler())
+    with pytest.raises(ModelError, match="SVR predicts one value, but the data have 2"):
+        framework_for(config_of("svm"), (X, np.stack([VALUES, VALUES], axis=1)))
+    with pytest.raises(ModelError, match="MultiTaskLasso needs several values"):
+        framework_for(config_of("multi_task_lasso"), (X, VALUES))
+    train(
+        framework_for(
+            config_of("sgd"), (X, np.stack([VALUES, VALUES], axis=1)), model=MultiOutputRegressor(RandomForestRegressor(3))
+        )
+    )
+
+
+def test_data_that_a_model_does_not_take_are_refused() -> None:
+    with pytest.raises(ModelError, match="takes no negative values"):
+        framework_for(config_of("multinomial_nb"))
+    with pytest.raises(ModelError, match=r"data\.impute: keep"):
+        framework_for(config_of("svm", data={"type": "iris", "impute": "keep"}))
+    gaps = np.where(X > 1.5, np.nan, X).astype(np.float32)
+    train(framework_for(config_of("random_forest"), (gaps, LABELS)))
+    with pytest.raises(ModelError, match=r"(?s)step 1 failed.*give data\.impute"):
+        framework_for(config_of("svm"), (gaps, LABELS)).step(0, 1.0)
+    with pytest.raises(ModelError, match=r"model\.init_from: svm fits in one step"):
+        framework_for(config_of({"type": "svm", "init_from": "last"}))
+
+
+def test_categories_are_told_to_histogram_boosting_and_refused_elsewhere(caplog: pytest.LogCaptureFixture) -> None:
+    codes = X.copy()
+    codes[:, 1], codes[:, 2] = np.arange(ROWS) % 4, np.arange(ROWS)
+    info = {"categories": (0, 4, 300, 0, 0)}
+    framework = framework_for(config_of("hist_gradient_boosting"), (codes, LABELS), info=info)
+    framework.step(0, 0.1)
+    assert framework.native.is_categorical_.tolist() == [False, True, False, False, False]
+    assert "more than 255 categories" in caplog.text
+    for name in ("random_forest", "ridge"):
+        with pytest.raises(ModelError, match=r"data\.encode: category"):
+            framework_for(config_of(name), (codes, LABELS), info=info)
+
+
+def test_weights_of_classes_go_by_label() -> None:
+    heavy = train(named_with("logistic_regression", {"class_weight": {"a": 1e6}}))
+    assert heavy.native.class_weight == {0: 1e6}
+    assert (outputs(heavy).argmax(axis=1) == 0).all()
+    with pytest.raises(ModelError, match="no class d; the classes are a, b, c"):
+        named_with("random_forest", {"class_weight": {"d": 2.0}})
+
+
+def test_warnings_of_scikit_learn_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    framework = named_with("logistic_regression", {"max_iter": 1})
+    framework.step(0, 1.0)
+    framework.step(0, 1.0)
+    assert [record.levelno for record in caplog.records if "ConvergenceWarning" in record.message] == [logging.WARNING]
+
+
+def test_what_is_done_in_one_step_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    named("svm")
+    named("random_forest")
+    assert [record.message for record in caplog.records] == [
+        "svm fits in one step: it cannot be resumed in the middle, stopped early or pruned"
+    ]
+
+
+def test_a_failing_step_is_translated(monkeypatch: pytest.MonkeyPatch) -> None:
+    framework = named("random_forest")
+    framework.step(0, 1.0)
+
+    def fail(*args: Any) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(RandomForestClassifier, "fit", fail)
+    with pytest.raises(TrainingError, match="step 2 failed: MemoryError: no room"):
+        framework.step(1, 1.0)
+
+
+def test_keys_of_training_without_effect_are_told_by_the_kind_of_steps() -> None:
+    assert not SklearnFramework.training_keys("random_forest", {})
+    assert SklearnFramework.training_keys("hist_gradient_boosting", {}) == ("scheduler",)
+    assert set(SklearnFramework.training_keys("sgd", {})) == {"epochs", "max_steps", "batch_size", "scheduler"}
+    assert set(SklearnFramework.training_keys("our.module:Model", {})) == {"epochs", "max_steps", "batch_size", "scheduler"}
+    assert SklearnFramework.defaults("random_forest") == {"data.standardize": False, "data.impute": "keep"}
+    assert SklearnFramework.defaults("naive_bayes") == {"training.epochs": 1}
+    assert SklearnFramework.defaults("our.module:Model") == {}
+
+
+# -- storage
+
+
+def test_equal_objects_are_packed_to_equal_bytes_and_shared_arrays_stay_shared() -> None:
+    array = np.arange(3.0)
+    shared, apart = {"a": array, "b": array}, {"a": array, "b": array.copy()}
+    packed = storage.pack(shared)
+    again = storage.unpack(packed, storage.Trust())
+    assert again["a"] is again["b"]
+    assert {name: data.tobytes() for name, data in storage.pack(again).items()} == {n: d.tobytes() for n, d in packed.items()}
+    other = storage.unpack(storage.pack(apart), storage.Trust())
+    assert other["a"] is not other["b"]
+    one, two = ({"x": {"b", "a", "c"}}, {"x": {"c", "b", "a"}})
+    assert {n: d.tobytes() for n, d in storage.pack(one).items()} == {n: d.tobytes() for n, d in storage.pack(two).items()}
+
+
+def test_skops_trusts_what_it_always_does_and_is_imported_without_torch() -> None:
+    code = """
+        import sys
+        from trainyard.frameworks.sklearn import storage
+        storage.imported()
+        assert "torch" not in sys.modules, "torch"
+        from skops.io._trusted_types import SKLEARN_ESTIMATOR_TYPE_NAMES as trusted
+        from sklearn.utils import all_estimators
+        assert sorted(trusted) == sorted(f"{cls.__module__}.{name}" for name, cls in all_estimators())
+    """
+    if table()["scikit-learn"] == sklearn.__version__:
+        subprocess.run([sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)], check=True)
+
+
+def crafted(change: Callable[[dict[str, Any]], None]) -> dict[str, np.ndarray]:
+    """A packed estimator whose structure someone has changed."""
+    packed = storage.pack(LinearSVC().fit(X, LABELS))
+    structure = json.loads(packed[storage.STRUCTURE].tobytes())
+    change(structure["content"]["content"])
+    return {**packed, storage.STRUCTURE: np.frombuffer(json.dumps(structure).encode(), dtype=np.uint8)}
+
+
+@pytest.mark.parametrize(
+    ("loader", "module", "name"),
+    [
+        ("FunctionNode", "posix", "system"),
+        ("TypeNode", "subprocess", "Popen"),
+        ("ObjectNode", "test_sklearn", "Guess"),
+        ("ObjectNode", "sklearn.tree._tree", "nothing"),
+        ("FunctionNode", "sklearn.utils", "shuffle"),
+        ("FunctionNode", "sklearn.calibration", "clone"),
+    ],
+)
+def test_nothing_is_made_that_is_not_trusted(loader: str, module: str, name: str) -> None:
+    def change(attributes: dict[str, Any]) -> None:
+        attributes["coef_"] = {"__loader__": loader, "__module__": module, "__class__": name, "content": None}
+
+    with pytest.raises(ModelError, match=rf"not trusted.*{module}.{name}"):
+        storage.unpack(crafted(change), storage.Trust(names=frozenset({"sklearn.svm._classes.LinearSVC"})))
+
+
+def test_what_the_users_own_model_is_made_of_is_trusted() -> None:
+    trust = storage.trust_in(make_pipeline(FunctionTransformer(logarithm), Guess()))
+    own = Guess().__class__.__module__
+    assert trust.covers(own, "logarithm")
+    assert trust.covers(own, "Guess")
+    assert not trust.covers(own, "crafted"), "a function that the model does not hold"
+    assert not trust.covers("posix", "system")
+    with pytest.raises(ModelError, match="cannot be stored"):
+        storage.trust_in(FunctionTransformer(lambda values: values))
+
+
+def test_weights_that_are_none_or_another_models_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no weights of an estimator"):
+        storage.unpack({"w": np.zeros(3)}, storage.Trust())
+    folder = saved(train(named("random_forest")), tmp_path / "forest")
+    with pytest.raises(ModelError, match="weights of RandomForestClassifier, but model extra_trees is ExtraTreesClassifier"):
+        named("extra_trees").restore(folder)
+    narrow = framework_for(config_of("random_forest"), (X[:, :3], LABELS))
+    with pytest.raises(ModelError, match="for 5 features, but the data have 3"):
+        narrow.restore(folder)
+
+
+# -- the rest of the contract
+
+
+def test_importance_is_of_impurity_or_of_coefficients() -> None:
+    forest, linear, neighbours = (train(named(name)) for name in ("random_forest", "logistic_regression", "knn"))
+    assert {name: values.shape for name, values in forest.importance().items()} == {"impurity": (FEATURES,)}
+    np.testing.assert_allclose(linear.importance()["coefficient"], np.abs(linear.native.coef_).mean(axis=0))
+    assert neighbours.importance() == {}
+
+
+def test_an_exported_file_is_read_by_skops(tmp_path: Path) -> None:
+    import skops.io
+
+    framework = train(named("random_forest"))
+    framework.export(tmp_path / "model.skops", "skops")
+    loaded = skops.io.load(tmp_path / "model.skops", trusted=["sklearn.tree._tree.Tree"])
+    features = rows_for("random_forest", "classification")[0]
+    np.testing.assert_array_equal(loaded.predict_proba(features), framework.native.predict_proba(features))
+    with pytest.raises(InputError, match="allowed: skops"):
+        framework.export(tmp_path / "model.pkl", "pickle")
+
+
+def test_a_forest_is_stopped_early_and_its_best_model_is_cut_out(tmp_path: Path) -> None:
+    config = {
+        "data": {"type": "diabetes"},
+        "model": {"type": "gradient_boosting", "params": {"n_estimators": 400, "learning_rate": 0.5, "iterations_per_step": 5}},
+        "training": {"early_stopping": {"metric": "val_loss", "patience": 3}, "threads": 1},
+    }
+    run = trainyard.train(config, runs_dir=tmp_path)
+    assert run.result["best"]["step"] < run.result["steps"] < 80
+    assert trainyard.load(run).outputs(np.zeros((1, 10), dtype=np.float32)).shape == (1,)
+    assert list(journal_values(run)[0]) == list(range(1, run.result["steps"] + 1))
+
+
+@pytest.fixture(autouse=True)
+def _forget_no_log_level() -> Iterator[None]:
+    """Levels that a test sets on our logger do not outlive it."""
+    level = logging.getLogger("trainyard").level
+    yield
+    logging.getLogger("trainyard").setLevel(level)

@@ -1,0 +1,62 @@
+"""The scikit-learn framework keeps the contract: as trees are added, minibatch by minibatch, and in a single step."""
+
+from typing import Any, ClassVar
+
+from trainyard.testing.framework_suite import FEW_KILLS, ONE_STEP_KILLS, ONE_STEP_THREE_KILLS, FrameworkSuite, Kills
+
+
+class TestForest(FrameworkSuite):
+    framework = "sklearn"
+
+    @classmethod
+    def config(cls) -> dict[str, Any]:
+        return {
+            "data": {"type": "breast_cancer"},
+            "model": {
+                "type": "random_forest",
+                "params": {"n_estimators": 83, "iterations_per_step": 2, "max_depth": 4, "max_samples": 0.5},
+            },
+            "training": {"early_stopping": {"metric": "val_loss", "patience": 30}, "threads": 1},
+            "evaluation": {"every_n_steps": 3},
+        }
+
+
+class TestBoosting(FrameworkSuite):
+    framework = "sklearn"
+    kills: ClassVar[Kills] = FEW_KILLS
+
+    @classmethod
+    def config(cls) -> dict[str, Any]:
+        return {
+            "data": {"type": "diabetes"},
+            "model": {
+                "type": "hist_gradient_boosting",
+                "params": {"max_iter": 82, "iterations_per_step": 2, "max_features": 0.5, "max_depth": 3},
+            },
+            "training": {"scheduler": {"type": "cosine", "final_lr_ratio": 0.1}, "threads": 1},
+            "evaluation": {"every_n_steps": 3},
+        }
+
+
+class TestMinibatches(FrameworkSuite):
+    framework = "sklearn"
+    kills: ClassVar[Kills] = FEW_KILLS
+
+    @classmethod
+    def config(cls) -> dict[str, Any]:
+        return {
+            "data": {"type": "wine"},
+            "model": {"type": "sklearn_mlp", "params": {"hidden_layer_sizes": [16], "learning_rate_init": 0.01}},
+            "training": {"max_steps": 47, "batch_size": 24, "scheduler": "linear", "threads": 1},
+            "evaluation": {"every_n_steps": 3},
+        }
+
+
+class TestOneStep(FrameworkSuite):
+    framework = "sklearn"
+    kills: ClassVar[Kills] = ONE_STEP_KILLS
+    three_kills: ClassVar[Kills] = ONE_STEP_THREE_KILLS
+
+    @classmethod
+    def config(cls) -> dict[str, Any]:
+        return {"data": {"type": "wine"}, "model": {"type": "svm", "params": {"C": 10}}, "training": {"threads": 1}}

@@ -1,0 +1,56 @@
+"""The XGBoost framework keeps the contract: with rows and features sampled, with dart, and where any round may be the last."""
+
+from typing import Any
+
+from trainyard.testing.framework_suite import KILLS, FrameworkSuite
+
+SAMPLES = {"subsample": 0.7, "colsample_bytree": 0.7, "colsample_bylevel": 0.8, "colsample_bynode": 0.8}
+# A round takes a millisecond, and there is a boundary only at every 50th: fewer checkpoints are written than elsewhere.
+FEWER = {("write", 8): ("write", 3), ("commit", 4): ("commit", 2)}
+FEW_WRITES = tuple(FEWER.get(kill, kill) for kill in KILLS)
+
+
+class TestXgboost(FrameworkSuite):
+    framework = "xgboost"
+    kills = FEW_WRITES
+
+    @classmethod
+    def config(cls) -> dict[str, Any]:
+        return {
+            "data": {"type": "breast_cancer"},
+            "model": {"type": "xgboost", "params": {"n_estimators": 120, "max_depth": 4, **SAMPLES}},
+            "training": {
+                "scheduler": {"type": "plateau", "metric": "val_loss", "factor": 0.5, "patience": 0},
+                "early_stopping": {"metric": "val_loss", "patience": 100},
+                "threads": 1,
+            },
+        }
+
+
+class TestDart(FrameworkSuite):
+    framework = "xgboost"
+    kills = (("step", 13), ("evaluation", 3), ("commit", 2))
+
+    @classmethod
+    def config(cls) -> dict[str, Any]:
+        dart = {"booster": "dart", "rate_drop": 0.2, "skip_drop": 0.2, "sample_type": "weighted", "one_drop": True}
+        return {
+            "data": {"type": "iris"},
+            "model": {"type": "xgboost", "params": {"n_estimators": 120, "max_depth": 3, **dart, **SAMPLES}},
+            "training": {"scheduler": {"type": "cosine"}, "threads": 1},
+            "evaluation": {"every_n_steps": 3},
+        }
+
+
+class TestEveryRound(FrameworkSuite):
+    framework = "xgboost"
+    kills = (("step", 29), ("evaluation", 3), ("commit", 1))
+
+    @classmethod
+    def config(cls) -> dict[str, Any]:
+        return {
+            "data": {"type": "diabetes"},
+            "model": {"type": "xgboost", "params": {"max_depth": 3, "learning_rate": 0.1, "objective": "reg:absoluteerror"}},
+            "training": {"max_steps": 40, "threads": 1},
+            "evaluation": {"every_n_steps": 3},
+        }

@@ -1,0 +1,214 @@
+"""Several models on the same rows: ranks, significance, cost, and what happens when one fails."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from study_configs import TOY, SignalInRun, signal_after
+
+import trainyard
+from trainyard.errors import ConfigError, InputError
+from trainyard.evaluation.significance import holm, over_folds
+from trainyard.studies.benchmark import Benchmark
+from trainyard.studies.ranking import COLUMNS
+
+ABSENT = "absent_package:Model"  # looks right in a config, and cannot be imported
+
+
+@pytest.fixture(scope="module")
+def folded(tmp_path_factory: pytest.TempPathFactory) -> Benchmark:
+    """Two models and one that fails, on three folds."""
+    runs_dir = tmp_path_factory.mktemp("folded")
+    params = {"mlp": {"hidden": [8]}}
+    return trainyard.benchmark(TOY, models=["toy", ABSENT, "mlp"], params=params, folds=3, runs_dir=runs_dir)
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> Benchmark:
+    """Two models on one split, of which one hardly learns."""
+    changes = {"data.split.test": 0.4, "training.learning_rate": 1e-6}
+    params = {"mlp": {"hidden": [8]}}
+    return trainyard.benchmark(TOY, changes, models=["mlp", "toy"], params=params, runs_dir=tmp_path_factory.mktemp("single"))
+
+
+def test_the_table_is_ranked(folded: Benchmark) -> None:
+    assert [row["rank"] for row in folded.rows] == [1, 2, None]
+    first, second, failed = folded.rows
+    assert {first["model"], second["model"]} == {"toy", "mlp"}
+    assert first["metric"] == "test_accuracy"
+    assert first["mean"] >= second["mean"]
+    assert folded.best == first["model"]
+    for row in (first, second):
+        values = [run.metrics["test_accuracy"] for run in folded.runs[row["model"]]]
+        assert row["values"] == values
+        assert (row["mean"], row["std"]) == pytest.approx((np.mean(values), np.std(values, ddof=1)))
+        assert row["runs"] == [run.id for run in folded.runs[row["model"]]]
+    assert failed["model"] == ABSENT
+    assert "absent_package" in folded.failed[ABSENT]
+    assert folded.status == "failed"
+
+
+def test_all_learn_from_the_same_rows(folded: Benchmark) -> None:
+    for toy, mlp in zip(folded.runs["toy"], folded.runs["mlp"], strict=True):
+        assert toy.manifest["data"]["rows"] == mlp.manifest["data"]["rows"]
+        assert (toy.manifest["seed"], toy.manifest["parent"]["fold"]) == (mlp.manifest["seed"], mlp.manifest["parent"]["fold"])
+        assert toy.manifest["parent"]["relation"] == "benchmark"
+    assert trainyard.reproduce(folded.runs["mlp"][2], runs_dir=folded.path.parent.parent).verdict == "identical"
+
+
+def test_significance_over_folds(folded: Benchmark) -> None:
+    first, second, failed = folded.rows
+    expected = over_folds("accuracy", first["values"], second["values"], 50 / 90)
+    assert (second["p_value"], second["p_adjusted"]) == pytest.approx((expected.p_value, holm([expected.p_value])[0]))
+    assert (second["test"], second["effect"]) == ("corrected resampled t", pytest.approx(second["mean"] - first["mean"]))
+    assert (first["p_value"], failed["p_value"]) == (None, None)
+
+
+def test_what_each_costs(folded: Benchmark) -> None:
+    for row in folded.rows[:2]:
+        runs = folded.runs[row["model"]]
+        assert row["train_seconds"] == pytest.approx(np.mean([run.result["train_seconds"] for run in runs]))
+        weights = [path.stat().st_size for run in runs for path in run.path.glob("best/*/weights.safetensors")]
+        assert row["model_bytes"] == round(np.mean(weights))
+        assert 0 < row["one_row_ms"] < 1000
+        assert row["rows_per_second"] > 1000 / row["one_row_ms"]  # many at once are not slower than one by one
+
+
+def test_what_is_left_to_read(folded: Benchmark) -> None:
+    with open(folded.path / "table.csv", encoding="utf-8") as file:
+        head, *rows = csv.reader(file)
+    assert tuple(head) == COLUMNS
+    assert [row[1] for row in rows] == [row["model"] for row in folded.rows]
+    assert folded.table.columns.tolist() == list(COLUMNS)
+    assert folded.table["mean"].tolist()[:2] == [row["mean"] for row in folded.rows[:2]]
+    lines = (folded.path / "table.md").read_text(encoding="utf-8").splitlines()
+    assert [line.count("|") for line in lines] == [11] * 5
+    page = (folded.path / "report.html").read_text(encoding="utf-8")
+    assert page.count("<svg") == 2
+    assert "absent_package" in page
+    assert "<td>mlp</td>" in folded._repr_html_()
+    assert repr(folded).startswith(f"<Benchmark small/{folded.id} failed: ")
+
+
+def test_one_split(single: Benchmark) -> None:
+    assert single.status == "completed"
+    first, second = single.rows
+    assert (first["std"], len(first["values"])) == (None, 1)
+    assert second["test"] == "exact McNemar"
+    compared = trainyard.compare(single.runs[first["model"]][0], single.runs[second["model"]][0])
+    accuracy = next(test for test in compared.tests if test.metric == "accuracy")
+    assert (second["p_value"], second["effect"]) == (accuracy.p_value, accuracy.effect)
+
+
+def test_the_metric_to_rank_by(tmp_path: Path) -> None:
+    study = trainyard.benchmark(TOY, models=["toy"], metric="log_loss", runs_dir=tmp_path)
+    (row,) = study.rows
+    assert (row["metric"], row["mean"]) == ("test_log_loss", study.runs["toy"][0].metrics["test_log_loss"])
+    assert "test_accuracy" in study.runs["toy"][0].metrics
+    study = trainyard.benchmark(TOY, models=["toy", "mlp"], metric="val_loss", runs_dir=tmp_path)
+    assert [row["metric"] for row in study.rows] == ["val_loss", "val_loss"]
+    assert study.rows[0]["mean"] <= study.rows[1]["mean"]
+    assert study.rows[1]["test"] == "paired sign-flip permutation"
+
+
+def test_options_hold_for_their_own_model(tmp_path: Path) -> None:
+    changes = {"model.params.noise": 0.5, "model.init_from": None}
+    study = trainyard.benchmark(TOY, changes, models=["toy", "mlp"], params={"mlp": {"hidden": [5]}}, runs_dir=tmp_path)
+    config = {model: trainyard.check(runs[0].path / "config.yaml").config.model for model, runs in study.runs.items()}
+    assert config["toy"].params["noise"] == 0.5
+    assert config["mlp"].params["hidden"] == [5]
+    assert "noise" not in config["mlp"].params
+    texts = ["model.noise=0.5", "training.epochs=1"]
+    study = trainyard.benchmark(TOY, texts, models=["mlp"], runs_dir=tmp_path)
+    assert study.runs["mlp"][0].result["epochs"] == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"models": []}, "none given"),
+        ({"models": ["toy", "toy"]}, "named twice"),
+        ({"models": ["toy"], "params": {"mlp": {}}}, "mlp is not among the models"),
+        ({"models": ["toy"], "folds": 1}, "folds: 1 given"),
+        ({"models": ["toy"], "metric": "speed"}, "no metric is named 'speed'"),
+        ({"models": ["toy"], "metric": "train_loss"}, "of rows that were learned"),
+        ({"models": ["toy", "toi", "mlq"]}, "(?s)2 problems.*toi.*mlq"),
+        ({"models": ["toy"], "params": {"toy": {"loud": 1}}}, "unknown key"),
+    ],
+)
+def test_wrong_input_trains_nothing(asked: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        trainyard.benchmark(TOY, **asked, runs_dir=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_nothing_is_left_where_no_model_can_be_trained(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no such file"):
+        trainyard.benchmark({**TOY, "data": {"path": "none.csv", "target": "y"}}, models=["toy", "mlp"], runs_dir=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_there_must_be_rows_to_rank_by(tmp_path: Path) -> None:
+    only_train = {"type": "csv", "train_path": "rows.csv", "target": "y"}
+    for metric, data in (
+        (None, {"type": "iris", "split": {"test": 0.0}}),
+        ("val_f1", {"type": "iris", "split": {"val": 0.0}}),
+        (None, only_train),
+    ):
+        with pytest.raises(InputError, match=r"no (test|val) rows to rank by; ask for --folds"):
+            trainyard.benchmark({**TOY, "data": data}, models=["toy"], metric=metric, runs_dir=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+    pair = (np.zeros((40, 2), np.float32), np.arange(40) % 2)
+    with pytest.raises(InputError, match=r"has no test split; it has train, val"):
+        trainyard.benchmark(TOY, models=["toy"], data=(pair, (pair[0] + 1, pair[1])), runs_dir=tmp_path)
+
+
+def test_a_model_of_which_all_is_lost_but_others_go_on(tmp_path: Path) -> None:
+    """It fails in training rather than at its start, in the first fold; the second is not tried."""
+    changes = {"training.learning_rate": 1e308, "training.max_grad_norm": 1.0}
+    study = trainyard.benchmark(TOY, changes, models=["toy", "mlp"], folds=2, runs_dir=tmp_path)
+    assert set(study.failed) >= {"toy"}
+    assert len(study.runs["toy"]) == 1
+
+
+# -- stopped and resumed
+
+
+def without_cost(study: Benchmark) -> list[dict[str, Any]]:
+    measured = {"train_seconds", "one_row_ms", "rows_per_second", "runs"}
+    return [{key: value for key, value in row.items() if key not in measured} for row in study.rows]
+
+
+def test_stopped_and_resumed(folded: Benchmark, tmp_path: Path) -> None:
+    params = {"mlp": {"hidden": [8]}}
+    asked: dict[str, Any] = {"models": ["toy", ABSENT, "mlp"], "params": params, "folds": 3, "runs_dir": tmp_path}
+    cut = trainyard.benchmark(TOY, **asked, callbacks=[SignalInRun(4, 5)])
+    assert (cut.status, cut.rows, cut.best) == ("preempted", [], None)
+    assert [len(runs) for runs in cut.runs.values()] == [3, 2]
+    again = trainyard.benchmark(TOY, **asked, resume=True, watch=signal_after(1))
+    assert (again.path, again.status) == (cut.path, "preempted")
+    resumed = trainyard.benchmark(TOY, **asked, resume=True)
+    assert resumed.path == cut.path
+    assert without_cost(resumed) == without_cost(folded)
+    assert resumed.runs["mlp"][1].result["attempts"] == 2
+
+
+def test_a_failed_model_is_tried_again_the_others_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked: dict[str, Any] = {"models": ["toy", "later_package:Net"], "runs_dir": tmp_path / "runs"}
+    first = trainyard.benchmark(TOY, **asked)
+    assert set(first.failed) == {"later_package:Net"}
+    kept = first.runs["toy"][0]
+    (tmp_path / "later_package.py").write_text(
+        "import torch\nclass Net(torch.nn.Linear):\n    def __init__(self):\n        super().__init__(4, 3)\n", encoding="utf-8"
+    )
+    again = trainyard.benchmark(TOY, **asked, resume=True)
+    assert (again.path, again.status, again.failed) == (first.path, "completed", {})
+    assert (again.runs["toy"][0].id, again.runs["toy"][0].result["attempts"]) == (kept.id, 1)
+
+
+def test_config_errors_are_those_of_configs() -> None:
+    with pytest.raises(ConfigError):
+        trainyard.benchmark({"model": {"type": "toy"}}, models=["toy"])
