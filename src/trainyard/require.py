@@ -5,25 +5,58 @@ from __future__ import annotations
 import difflib
 import importlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 from trainyard.errors import InputError, MissingExtraError
 
+_closed = False  # whether this process runs the code of Trainyard and the libraries that it needs, and no other
 
-def require(module: str, extra: str) -> ModuleType:
+
+def close_process() -> None:
+    """Says that this process makes one run and ends. Until a config has it import something, no code but ours runs in it."""
+    global _closed  # noqa: PLW0603 - it is the process's
+    _closed = True
+
+
+def open_process() -> None:
+    """Says that other code is about to be imported."""
+    global _closed  # noqa: PLW0603
+    _closed = False
+
+
+def require(module: str, extra: str, *, spare: str | None = None) -> ModuleType:
     """Imports `module`, or says which extra of Trainyard brings it.
+
+    Args:
+        spare: a library that `module` imports where it is installed, for what Trainyard does not use. It is kept out of a
+            process in which nobody else can miss it: scikit-learn takes a second and 100 MB.
 
     Raises:
         MissingExtraError: the library is not installed.
     """
     try:
-        return importlib.import_module(module)
+        with _seemingly_absent(spare if _closed else None):
+            return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
             raise  # the library is there, but something that it needs is not: its own message says more
         raise MissingExtraError(f"{module.split('.')[0]} is not installed: run `pip install 'trainyard[{extra}]'`") from error
+
+
+@contextmanager
+def _seemingly_absent(library: str | None) -> Iterator[None]:
+    if library is None or library in sys.modules:
+        yield
+        return
+    modules: dict[str, Any] = sys.modules
+    modules[library] = None  # with this, an import of it fails as if it were not installed
+    try:
+        yield
+    finally:
+        del modules[library]
 
 
 def import_path(path: str) -> Any:
@@ -39,6 +72,7 @@ def import_path(path: str) -> Any:
     if not module_name or not attribute:
         raise InputError(f"{path!r} is no import path: write package.module:name")
     _refuse_standard(path, module_name)
+    open_process()
     found: Any = _module(path, module_name)
     for part in attribute.split("."):
         if not hasattr(found, part):

@@ -321,6 +321,7 @@ def test_what_cannot_be_trained_is_said(kind: str, params: dict[str, Any], messa
     with pytest.raises(ModelError, match=message) as raised:
         parts(bundle(kind, categories=kind != "pairs"), params).framework.step(0, 0.1)
     assert ".cpp" not in str(raised.value)
+    assert sys.exc_info() == (None, None, None), "CatBoost leaves its error behind"
 
 
 def test_an_unknown_option_is_an_error() -> None:

@@ -18,12 +18,16 @@ from types import FrameType
 from typing import NoReturn
 
 from trainyard.core.signals import EXIT_CODES, STATUS_OF
+from trainyard.require import close_process
 
-_TRAINING = ("train", "resume", "reproduce", "cross-validate", "benchmark")
+_SINGLE = ("train", "resume")  # commands of one run
+_TRAINING = (*_SINGLE, "reproduce", "cross-validate", "benchmark")
 
 
 def command() -> NoReturn:
     """The process of a command, from its first line to its exit code."""
+    if _verb(sys.argv[1:]) in _SINGLE:
+        close_process()
     code = main()
     # An interpreter that has loaded numerical libraries takes a fifth of a second to take itself apart.
     atexit._run_exitfuncs()
@@ -45,13 +49,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @contextmanager
 def _early_signals(words: Sequence[str]) -> Iterator[None]:
     """While a training command loads, and after its run has ended, a signal ends the process; in between core has its own."""
-    chosen = list(STATUS_OF) if next((word for word in words if not word.startswith("-")), "") in _TRAINING else []
+    chosen = list(STATUS_OF) if _verb(words) in _TRAINING else []
     previous = {signum: signal.signal(signum, _end_at_once) for signum in chosen}
     try:
         yield
     finally:
         for signum, handler in previous.items():
             signal.signal(signum, handler)
+
+
+def _verb(words: Sequence[str]) -> str:
+    return next((word for word in words if not word.startswith("-")), "")
 
 
 def _end_at_once(number: int, _: FrameType | None) -> None:

@@ -14,6 +14,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from trainyard.errors import InputError, ModelError
+from trainyard.require import open_process
 
 _PACKAGES = {"framework": "frameworks", "dataset": "datasets", "tracker": "trackers"}
 
@@ -52,6 +53,8 @@ def find(kind: str, name: str) -> Any:
         if (found := getattr(module, _class_name(kind, name), None)) is not None:
             return found
     if (point := _entry_points(kind).get(name)) is not None:
+        if kind != "framework":  # of which all are looked at, but only one is used
+            open_process()
         return point.load()
     return None
 

@@ -21,6 +21,7 @@ from trainyard.config import load
 from trainyard.core import attempt, registry
 from trainyard.core.build import framework_name
 from trainyard.core.catalog import Catalog
+from trainyard.core.writer import Job, Writer
 from trainyard.stores.local import LocalStore
 
 PHASES = ("start-up", "step", "evaluation", "write", "commit", "final-evaluation", "end", "never")
@@ -45,6 +46,8 @@ class Countdown:
 def arm(phase: str, count: int, framework: Any, signum: signal.Signals = signal.SIGKILL) -> None:
     """Patches what belongs to `phase`, so that the process dies there, or gets another signal."""
     tick = Countdown(count, signum)
+    if phase in ("write", "commit"):
+        Writer.submit = _drained(Writer.submit)  # type: ignore[method-assign]
     if phase == "start-up":
         attempt.build = _before(tick, attempt.build)  # type: ignore[attr-defined]
     elif phase == "step":
@@ -76,6 +79,16 @@ def _after(tick: Countdown, function: Callable[..., Any]) -> Callable[..., Any]:
         result = function(*args, **kwargs)
         tick()
         return result
+
+    return wrapped
+
+
+def _drained(submit: Callable[..., None]) -> Callable[..., None]:
+    """Drops no checkpoint for a newer one, however fast the steps are: how many are written must not depend on it."""
+
+    def wrapped(writer: Writer, job: Job) -> None:
+        writer.drain()
+        submit(writer, job)
 
     return wrapped
 

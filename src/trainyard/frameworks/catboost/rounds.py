@@ -7,6 +7,7 @@ the rounds (some defaults depend on their number), stopped after some, and what 
 from __future__ import annotations
 
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +66,16 @@ class Rounds:
             self.model = self._library.CatBoost(self._options | {"iterations": self._total, "train_dir": folder})
             if self._ahead < self._total:
                 how = {"save_snapshot": True, "snapshot_file": str(file), "snapshot_interval": _NOT_BEFORE_THE_END}
-                self.model.fit(self._pool, verbose=False, callbacks=[_Stop(upto)], **how)
+                self._fit(callbacks=[_Stop(upto)], **how)
                 self.snapshot = file.read_bytes()
             else:
-                self.model.fit(self._pool, verbose=False)
+                self._fit()
         self.made = upto
+
+    def _fit(self, **how: Any) -> None:
+        """In a thread, since the error of a user's objective stays, in the one where it came up, the cause of all later ones."""
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(self.model.fit, self._pool, verbose=False, **how).result()
 
     def resume(self, model: Any, rounds: int, snapshot: bytes) -> None:
         """Takes up what was made before."""

@@ -71,7 +71,7 @@ class LightgbmFramework(Framework):
         )
 
     def __init__(self, job: Job) -> None:
-        self._library = require("lightgbm", "lightgbm")
+        self._library = require("lightgbm", "lightgbm", spare="sklearn")
         require("safetensors", "lightgbm")
         self._library.register_logger(logging.getLogger("lightgbm"))  # else it prints
         self._job = job

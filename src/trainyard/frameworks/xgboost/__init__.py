@@ -28,6 +28,7 @@ from trainyard.errors import ModelError, TrainingError, TrainyardError
 from trainyard.frameworks.base import WEIGHTS_FILE, Framework, Job, Plan, Snapshot, rounds_plan
 from trainyard.frameworks.stored import Files, StoredSnapshot, buffers, bytes_array, read_arrays
 from trainyard.frameworks.xgboost.devices import chosen_device
+from trainyard.frameworks.xgboost.library import xgboost
 from trainyard.frameworks.xgboost.matrices import Matrices, feature_names
 from trainyard.frameworks.xgboost.native import constraints, refuse_categories, refuse_misfit
 from trainyard.frameworks.xgboost.params import XgboostParams
@@ -88,7 +89,7 @@ class XgboostFramework(Framework):
         )
 
     def __init__(self, job: Job) -> None:
-        require("xgboost", "xgboost")
+        self._library = xgboost()
         require("safetensors", "xgboost")
         self._job = job
         self._recipe = resolve(job.config, job.model)
@@ -105,7 +106,7 @@ class XgboostFramework(Framework):
             self._booster = self._make()
 
     def describe(self) -> Mapping[str, str]:
-        found = {"xgboost": require("xgboost", "xgboost").__version__, "device": self._device}
+        found = {"xgboost": self._library.__version__, "device": self._device}
         if self._job.model is not None:  # nothing else says what an object's options were, should they be others at a resume
             found["estimator"] = json.dumps(self._recipe.params.model_dump(exclude_defaults=True), sort_keys=True)
         return found
@@ -173,19 +174,18 @@ class XgboostFramework(Framework):
 
     def _make(self, raw: bytearray | None = None) -> xgb.Booster:
         """A booster with the options of the run, and the trees in `raw`."""
-        import xgboost
-
         job, objective = self._job, self._recipe.objective(self._job.info)
         base = {"nthread": job.threads, "device": self._device, "eval_metric": self._loss.metric}
         if job.order is None:  # the file knows the rest
-            return xgboost.Booster(base | {"num_feature": int(np.prod(job.info.input_shape))}, model_file=raw)
+            found: xgb.Booster = self._library.Booster(base | {"num_feature": int(np.prod(job.info.input_shape))}, model_file=raw)
+            return found
         options = self._recipe.params.native() | constraints(self._recipe.params, job.info) | base
         options |= {"objective": objective, "seed": _seed(job), "seed_per_iteration": True}
         if objective.startswith("multi:"):
             options["num_class"] = job.info.outputs
         if raw is not None:
             refuse_misfit(raw, job, self._recipe.params, objective)
-        booster = xgboost.Booster(options, [self._matrices.train], raw)
+        booster: xgb.Booster = self._library.Booster(options, [self._matrices.train], raw)
         booster.feature_names = None  # as the rows have none
         return booster
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 
 from trainyard.errors import ModelError
-from trainyard.require import require
+from trainyard.frameworks.xgboost.library import xgboost
 
 
 def chosen_device(name: str) -> str:
@@ -27,7 +27,7 @@ def chosen_device(name: str) -> str:
 
 def _lacking() -> str:
     """Why there is no CUDA, or nothing."""
-    if not require("xgboost", "xgboost").build_info()["USE_CUDA"]:
+    if not xgboost().build_info()["USE_CUDA"]:
         return "this xgboost was built without CUDA (the package xgboost-cpu is; xgboost has it)"
     return "" if _cuda_devices() else "there is no CUDA device"
 

@@ -12,8 +12,9 @@ from pydantic import ValidationError
 
 from trainyard.config.schema import RunConfig
 from trainyard.errors import ModelError
+from trainyard.frameworks.xgboost.library import xgboost
 from trainyard.frameworks.xgboost.params import OBJECTIVES, Objective, XgboostParams
-from trainyard.require import import_path, require
+from trainyard.require import import_path
 from trainyard.types import Array, DataInfo
 
 log = logging.getLogger("trainyard")
@@ -96,11 +97,9 @@ def _imported(config: RunConfig) -> Any:
 
 
 def _from_estimator(model: Any) -> Recipe:
-    require("xgboost", "xgboost")
-    import xgboost
-
+    library = xgboost()
     name = type(model).__name__
-    if not isinstance(model, xgboost.XGBModel) or isinstance(model, xgboost.XGBRanker):
+    if not isinstance(model, library.XGBModel) or isinstance(model, library.XGBRanker):
         raise ModelError(f"model {name} is not trained here: give XGBClassifier, XGBRegressor or model.type: xgboost")
     given = {key: value for key, value in model.get_params().items() if value is not None and key not in _NEUTRAL}
     for key, instead in _ELSEWHERE.items():
