@@ -53,6 +53,26 @@ options = {"objective": "binary:logistic", "learning_rate": 0.1, "subsample": 0.
 xgboost.train(options, train, ROUNDS, [(val, "val")], verbose_eval=False).save_model("model.ubj")
 """,
     ),
+    "lightgbm": Library(
+        "{type: lightgbm, n_estimators: ROUNDS, learning_rate: 0.1, subsample: 0.8, colsample_bytree: 0.8}",
+        """\
+import lightgbm, numpy
+data = numpy.load("FILE")
+options = {"objective": "binary", "learning_rate": 0.1, "bagging_fraction": 0.8, "bagging_freq": 1, "feature_fraction": 0.8,
+           "num_threads": THREADS, "verbosity": -1}
+train = lightgbm.Dataset(data["X_train"], data["y_train"])
+lightgbm.train(options, train, ROUNDS).save_model("model.txt")
+""",
+        """\
+import lightgbm, numpy
+data = numpy.load("FILE")
+options = {"objective": "binary", "learning_rate": 0.1, "bagging_fraction": 0.8, "bagging_freq": 1, "feature_fraction": 0.8,
+           "num_threads": THREADS, "verbosity": -1}
+train = lightgbm.Dataset(data["X_train"], data["y_train"])
+val = train.create_valid(data["X_val"], data["y_val"])
+lightgbm.train(options, train, ROUNDS, [val]).save_model("model.txt")
+""",
+    ),
 }
 FILES = {"bare": "bare.npz", "validated": "validated.npz"}
 

@@ -21,6 +21,7 @@ from trainyard.config import load
 from trainyard.core.build import Objects, build, build_framework
 from trainyard.core.catalog import Catalog
 from trainyard.core.run import RunDir
+from trainyard.digest import sha256_file
 from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
 from trainyard.frameworks.keras.backend import import_keras
 from trainyard.frameworks.keras.params import COMPILED, OPTIMIZERS
@@ -641,7 +642,7 @@ def test_a_saved_model_goes_on_learning(tmp_path: Path) -> None:
     whole, resumed = whole_and_resumed(tmp_path, overrides)
     assert_same(resumed, whole)
     assert {row["learning_rate"] for row in whole.history() if "learning_rate" in row} == {0.004}
-    assert "model file" in whole.manifest["environment"]["framework"]
+    assert whole.manifest["model"] == {"file": sha256_file(tmp_path / "model.keras")}
     frozen = trainyard.train(SMALL, overrides | {"training.learning_rate": 1e-30, "training.max_steps": 1}, runs_dir=tmp_path)
     for mine, old in zip(weights(frozen).values(), model.get_weights(), strict=True):
         np.testing.assert_allclose(mine, old, atol=1e-12)

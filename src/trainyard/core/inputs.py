@@ -192,7 +192,7 @@ def _cpu() -> str:
 
 @dataclass(frozen=True)
 class Difference:
-    """An input that differs between two runs; `input` is config, data, code, environment or weights."""
+    """An input that differs between two runs; `input` is config, data, code, environment, model or weights."""
 
     input: str
     what: str
@@ -212,12 +212,13 @@ def _short(value: Any) -> str:
 
 
 def differences(before: Json, now: Json) -> list[Difference]:
-    """What differs between the inputs of two manifests, in the order config, data, code, environment, weights."""
+    """What differs between the inputs of two manifests, in the order config, data, code, environment, model, weights."""
     found: list[Difference] = []
     found += _compare("config", before.get("computation", {}), now.get("computation", {}))
     found += _compare("data", _data_view(before), _data_view(now))
     found += _compare("code", _code_view(before), _code_view(now))
     found += _compare("environment", _flat_environment(before), _flat_environment(now))
+    found += _compare("model", before.get("model", {}), now.get("model", {}))
     found += _compare("weights", before.get("weights", {}), now.get("weights", {}))
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,13 @@ from trainyard.types import Determinism
 log = logging.getLogger("trainyard")
 Json = dict[str, Any]
 NAME = "manifest.json"
-_INPUTS = ("config_hash", "computation_hash", "computation", "data", "code", "environment", "weights")
+_INPUTS = ("config_hash", "computation_hash", "computation", "data", "code", "environment", "model", "weights")
 
 
 def make_manifest(run: RunDir, resolved: Resolved, objects: Objects, parts: Parts, determinism: Determinism) -> Json:
     """All inputs of the computation as they are now; the framework still has its initial weights."""
     here = Path.cwd()
+    definition = dict(parts.framework.definition())
     return {
         "format": 1,
         "run_id": run.id,
@@ -42,22 +44,36 @@ def make_manifest(run: RunDir, resolved: Resolved, objects: Objects, parts: Part
         "computation_hash": resolved.computation_hash(),
         "computation": resolved.computation(),
         "data": data_inputs(parts.bundle),
-        "code": code_inputs(_code_roots(parts, objects), here),
+        "code": code_inputs(_code_roots(parts, objects, definition), here),
         "environment": environment_inputs(parts.threads, parts.framework.describe()),
+        "model": definition,
         "weights": {"initial": digest(tensor_records(parts.framework.state(weights_only=True)))},
         "determinism": determinism._asdict(),
         "changes": [],
     }
 
 
-def _code_roots(parts: Parts, objects: Objects) -> list[str]:
+def _code_roots(parts: Parts, objects: Objects, definition: Mapping[str, str]) -> list[str]:
     """The modules that the run's own code begins in: the model's, the data's, and those of adapters from elsewhere."""
     config = parts.config
-    paths = [config.model.type, *([config.data.type] if config.data else [])]
+    paths = [config.model.type, *_texts(config.model.params), *definition.values()]
+    paths += [config.data.type, *_texts(config.data.params)] if config.data else []
     classes = [type(parts.framework), *([type(objects.model)] if objects.model is not None else [])]
     if config.data and objects.data is None:
         classes.append(registry.dataset_of(config.data.type))
     return [path.partition(":")[0] for path in paths if ":" in path] + [cls.__module__ for cls in classes]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Those that a value holds, however deep: an option may be an import path."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _texts(item)
+    elif isinstance(value, Sequence):
+        for item in value:
+            yield from _texts(item)
 
 
 def check_unchanged(run: RunDir, before: Json, now: Json, *, allow_change: bool) -> None:
@@ -88,5 +104,5 @@ def _record(run: RunDir, before: Json, now: Json, changed: list[Difference]) -> 
         log.warning("changed since the run began: %s", difference)
     entry = {"time": time.time(), "differences": [difference.to_json() for difference in changed]}
     lowered = {"tier": "statistical", "reason": f"the inputs changed before a resume: {changed[0]}"}
-    inputs = {key: now[key] for key in _INPUTS}  # from here on, these are what a resume is compared with
+    inputs = {key: now[key] for key in _INPUTS if key in now}  # from here on, these are what a resume is compared with
     run.write(NAME, {**before, **inputs, "changes": [*before.get("changes", []), entry], "determinism": lowered})

@@ -174,6 +174,12 @@ class Framework(ABC):
     def describe(self) -> Mapping[str, str]:
         """What of it belongs to the run's environment: the library's version, the device ..."""
 
+    def definition(self) -> Mapping[str, str]:
+        """What the model is made from, as far as neither config nor initial weights tell: an object's options, the digest of its
+        file, the import paths of its parts. A resume with others is refused, and code that a path leads to is an input, too.
+        """
+        return {}
+
     @abstractmethod
     def step(self, step: int, lr: float) -> StepResult:
         """Makes step number `step` (from 0), on the samples `order.batch(step)`, at learning rate `lr`.

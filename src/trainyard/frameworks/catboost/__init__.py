@@ -22,6 +22,7 @@ from trainyard.frameworks.catboost.model import from_bytes, to_bytes
 from trainyard.frameworks.catboost.objective import build_objective
 from trainyard.frameworks.catboost.params import CatboostParams, asked, native
 from trainyard.frameworks.catboost.rounds import Rounds
+from trainyard.frameworks.definition import of_estimator
 from trainyard.frameworks.stored import Files, StoredSnapshot, buffers, bytes_array, read_arrays
 from trainyard.order import INIT, PREDICT, KeyedPermutation, stream_seed
 from trainyard.require import require
@@ -93,6 +94,9 @@ class CatboostFramework(Framework):
 
     def describe(self) -> Mapping[str, str]:
         return {"catboost": self._library.__version__, "device": self._device[0].lower()}
+
+    def definition(self) -> Mapping[str, str]:
+        return {} if self._job.model is None else of_estimator(self._job.model)
 
     def step(self, step: int, lr: float) -> StepResult:  # noqa: ARG002 - it stays
         assert self._rounds, "made only to predict"

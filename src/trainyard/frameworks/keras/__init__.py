@@ -94,9 +94,15 @@ class KerasFramework(Framework):
         self._micro = training.microbatch_size or training.batch_size
 
     def describe(self) -> Mapping[str, str]:
-        named = self._job.model is None and self._job.config.model.type == "keras"
-        file = {"model file": sha256_file(Path(self._job.model_params["file"]))} if named else {}
-        return {**self._backend.describe(), **file}
+        return self._backend.describe()
+
+    def definition(self) -> Mapping[str, str]:
+        if self._job.model is not None:
+            from trainyard.frameworks.keras.models import definition
+
+            return definition(self._job.model)
+        named = self._job.config.model.type == "keras"
+        return {"file": sha256_file(Path(self._job.model_params["file"]))} if named else {}
 
     def step(self, step: int, lr: float) -> StepResult:
         assert self._job.order is not None, "made only to predict"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trainyard.digest import sha256_json
 from trainyard.errors import InputError, ModelError
 from trainyard.frameworks.base import Job
+from trainyard.frameworks.definition import path_of
 from trainyard.frameworks.keras.builtin import BUILT_IN
 from trainyard.frameworks.keras.losses import Outputs
 from trainyard.frameworks.keras.optim import saved_config
@@ -51,6 +54,28 @@ def build_model(keras: Any, job: Job, policy: str) -> tuple[Any, Compiled]:
     if policy != "float32":
         _set_policy(model, policy)
     return _checked(model, job), _compiled(source)
+
+
+def definition(model: Any) -> dict[str, str]:
+    """Of a model object: the digest of its layers and of what it was compiled with, and the classes that are the user's own.
+
+    Keras numbers the layers of a process, so that the same model, made again, has other names; and one that has seen data knows
+    the shapes. Neither counts.
+    """
+    names: dict[str, str] = {}
+
+    def plain(node: Any) -> Any:
+        if isinstance(node, dict):
+            if isinstance(name := node.get("name"), str):
+                names.setdefault(name, f"#{len(names)}")
+            return {key: plain(value) for key, value in node.items() if key != "build_config"}
+        if isinstance(node, list):
+            return [plain(item) for item in node]
+        return names.get(node, node) if isinstance(node, str) else node
+
+    layers = [model, *model._flatten_layers(include_self=False)]
+    own = {f"layer {number}": path_of(type(layer)) for number, layer in enumerate(layers) if not _of_keras(type(layer))}
+    return {"layers": sha256_json(plain(json.loads(model.to_json()))), **own}
 
 
 def _checked(model: Any, job: Job) -> Any:

@@ -16,6 +16,7 @@ from trainyard.datasets.base import Split
 from trainyard.digest import FileRecord
 from trainyard.errors import InputError, ModelError, TrainingError, TrainyardError
 from trainyard.frameworks.base import WEIGHTS_FILE, Framework, Job, Plan, Snapshot, rounds_plan
+from trainyard.frameworks.definition import of_estimator
 from trainyard.frameworks.lightgbm.boosting import EVERY, Boosting, Recipe, bin_seed
 from trainyard.frameworks.lightgbm.data import Rows, Scores, make_dataset
 from trainyard.frameworks.lightgbm.estimators import asked
@@ -90,6 +91,9 @@ class LightgbmFramework(Framework):
 
     def describe(self) -> Mapping[str, str]:
         return {"lightgbm": self._library.__version__, "device": _device(self._job.config, self._asked.params)}
+
+    def definition(self) -> Mapping[str, str]:
+        return {} if self._job.model is None else of_estimator(self._job.model)
 
     def step(self, step: int, lr: float) -> StepResult:
         boosting = self._boosting

@@ -16,6 +16,7 @@ from trainyard.config.schema import ConstantSchedule, RunConfig
 from trainyard.datasets.base import Split
 from trainyard.errors import InputError, ModelError, TrainingError, TrainyardError
 from trainyard.frameworks.base import WEIGHTS_FILE, Framework, Job, Plan, Snapshot, minibatch_plan
+from trainyard.frameworks.definition import of_estimator
 from trainyard.frameworks.sklearn import storage
 from trainyard.frameworks.sklearn.estimator import prepared, unfitted
 from trainyard.frameworks.sklearn.models import ITERATIONS, PER_STEP, Models, defaults, entry
@@ -91,6 +92,9 @@ class SklearnFramework(Framework):
 
     def describe(self) -> Mapping[str, str]:
         return {"scikit-learn": self._version, "device": "cpu"}
+
+    def definition(self) -> Mapping[str, str]:
+        return {} if self._job.model is None else of_estimator(self._job.model)
 
     def step(self, step: int, lr: float) -> StepResult:
         with self._running(f"step {step + 1}", first=step == 0):

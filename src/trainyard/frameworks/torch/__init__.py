@@ -13,8 +13,10 @@ from pydantic import BaseModel
 
 from trainyard.config.schema import RunConfig, TrainingConfig
 from trainyard.datasets.base import Split
+from trainyard.digest import sha256_bytes
 from trainyard.errors import ModelError, TrainingError, TrainyardError
 from trainyard.frameworks.base import WEIGHTS_FILE, Framework, Job, Plan, Snapshot, minibatch_plan, refuse_gaps
+from trainyard.frameworks.definition import path_of
 from trainyard.frameworks.torch.params import LOSSES, MODELS, OPTIMIZERS
 from trainyard.order import INIT, PREDICT, stream_seed
 from trainyard.require import require
@@ -81,6 +83,13 @@ class TorchFramework(Framework):
 
         device = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else self._device.type
         return {"torch": torch.__version__, "device": device}
+
+    def definition(self) -> Mapping[str, str]:
+        if self._job.model is None:
+            return {}
+        parts = [("class", self._job.model), *((name, part) for name, part in self._job.model.named_modules() if name)]
+        own = {name: path_of(type(part)) for name, part in parts if not type(part).__module__.startswith("torch.")}
+        return {"layers": sha256_bytes(repr(self._job.model).encode()), **own}
 
     def step(self, step: int, lr: float) -> StepResult:
         try:

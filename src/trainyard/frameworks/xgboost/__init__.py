@@ -12,7 +12,6 @@ one tree at a time, or all of them at once, to the same bits.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from trainyard.config.schema import RunConfig
 from trainyard.datasets.base import Split
 from trainyard.errors import ModelError, TrainingError, TrainyardError
 from trainyard.frameworks.base import WEIGHTS_FILE, Framework, Job, Plan, Snapshot, rounds_plan
+from trainyard.frameworks.definition import of_estimator
 from trainyard.frameworks.stored import Files, StoredSnapshot, buffers, bytes_array, read_arrays
 from trainyard.frameworks.xgboost.devices import chosen_device
 from trainyard.frameworks.xgboost.library import xgboost
@@ -106,10 +106,10 @@ class XgboostFramework(Framework):
             self._booster = self._make()
 
     def describe(self) -> Mapping[str, str]:
-        found = {"xgboost": self._library.__version__, "device": self._device}
-        if self._job.model is not None:  # nothing else says what an object's options were, should they be others at a resume
-            found["estimator"] = json.dumps(self._recipe.params.model_dump(exclude_defaults=True), sort_keys=True)
-        return found
+        return {"xgboost": self._library.__version__, "device": self._device}
+
+    def definition(self) -> Mapping[str, str]:
+        return {} if self._job.model is None else of_estimator(self._job.model)
 
     def step(self, step: int, lr: float) -> StepResult:
         assert self._sample is not None, "made only to predict"

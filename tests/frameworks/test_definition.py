@@ -1,0 +1,96 @@
+"""What a model is made from is an input of the run: code that an option leads to, and the options of an object."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightgbm import LGBMClassifier
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from xgboost import XGBClassifier
+
+import trainyard
+from small_runs import SignalAt
+from trainyard.errors import ChangedInputsError
+from trainyard.frameworks.definition import in_words
+
+CONFIG = {"data": {"type": "wine"}, "training": {"threads": 1}, "logging": {"every_n_steps": 1}}
+OBJECTIVE = """\
+import numpy as np
+def objective(raw, data):
+    p = np.exp(raw - raw.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    return p - np.eye(3)[data.get_label().astype(int)], {factor} * p * (1 - p)
+"""
+
+
+class Block(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x)
+
+
+def doubled(x: Any) -> Any:
+    return 2 * x
+
+
+def net(dropout: float) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(13, 8), Block(), torch.nn.Dropout(dropout), torch.nn.Linear(8, 3))
+
+
+def forest(depth: int) -> Any:
+    scaled = make_pipeline(FunctionTransformer(doubled), StandardScaler())
+    return make_pipeline(scaled, RandomForestClassifier(20, max_depth=depth))
+
+
+@pytest.mark.parametrize(
+    ("make", "values", "changed"),
+    [
+        (lambda depth: XGBClassifier(max_depth=depth, n_estimators=20), (2, 3), "model: max_depth was 2, is 3"),
+        (lambda leaves: LGBMClassifier(num_leaves=leaves, n_estimators=20), (4, 5), "model: num_leaves was 4, is 5"),
+        (lambda depth: RandomForestClassifier(100, max_depth=depth), (2, 3), "model: max_depth was 2, is 3"),
+        (net, (0.1, 0.2), "model: layers was"),
+    ],
+    ids=["xgboost", "lightgbm", "sklearn", "torch"],
+)
+def test_an_object_with_other_options_is_refused(
+    make: Callable[[Any], Any], values: tuple[Any, Any], changed: str, tmp_path: Path
+) -> None:
+    config = CONFIG | {"training": {"threads": 1, "max_steps": 12, "batch_size": 32}}
+    cut = trainyard.train(config, runs_dir=tmp_path, model=make(values[0]), callbacks=[SignalAt(3)])
+    assert cut.status == "preempted"
+    with pytest.raises(ChangedInputsError, match=changed):
+        trainyard.resume(cut, model=make(values[1]))
+    assert trainyard.resume(cut, model=make(values[0])).status == "completed"
+
+
+def test_the_code_of_an_objective_is_an_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "defined_objective.py"
+    file.write_text(OBJECTIVE.format(factor=2.0), encoding="utf-8")
+    model = {"type": "xgboost", "params": {"objective": "defined_objective:objective", "n_estimators": 12}}
+    cut = trainyard.train(CONFIG | {"model": model}, runs_dir=tmp_path, callbacks=[SignalAt(3)])
+    assert list(cut.manifest["code"]["modules"]) == ["defined_objective"]
+    file.write_text(OBJECTIVE.format(factor=1.0), encoding="utf-8")
+    with pytest.raises(ChangedInputsError, match="code: module defined_objective was"):
+        trainyard.resume(cut)
+
+
+def test_the_code_of_an_objects_parts_is_an_input(tmp_path: Path) -> None:
+    config = CONFIG | {"training": {"threads": 1, "max_steps": 2, "batch_size": 32}}
+    for model in (net(0.1), forest(2)):
+        run = trainyard.train(config, runs_dir=tmp_path, model=model)
+        assert any("test_definition" in name for name in run.manifest["code"]["modules"]), "Block, and doubled"
+
+
+def test_values_in_words() -> None:
+    values = [1, np.float64(0.5), True, None, "a", (1, [2, "b"]), {"x": np.int64(1)}, doubled, Block, Block()]
+    own = f"{__name__}:"
+    paths = [own + "doubled", own + "Block", own + "Block"]
+    expected = ["1", "0.5", "True", "None", "a", '["1", "[\\"2\\", \\"b\\"]"]', '{"x": "1"}', *paths]
+    assert [in_words(value) for value in values] == expected
+    assert in_words(np.zeros(3)) == in_words(np.zeros(3)) != in_words(np.zeros(4))
