@@ -23,6 +23,7 @@ from trainyard.core.journal import read_segment, segments
 from trainyard.core.loop import Loop
 from trainyard.core.run import RunDir, all_runs
 from trainyard.core.signals import Signals, Stopped
+from trainyard.core.writer import Writer
 from trainyard.run import Run
 from trainyard.stores.local import LocalStore
 from trainyard.testing import victim
@@ -62,7 +63,8 @@ def arm(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`victim.arm` in this process, undone at the end of the test."""
     framework = registry.adapter("framework", "torch")
     patched = [(attempt, "build"), (attempt, "evaluate_outcome"), (framework, "step"), (framework, "predict")]
-    for owner, name in [*patched, (LocalStore, "put"), (LocalStore, "put_if_absent")]:
+    patched += [(LocalStore, "put"), (LocalStore, "put_if_absent"), (Writer, "submit")]
+    for owner, name in patched:
         monkeypatch.setattr(owner, name, getattr(owner, name))
     return lambda phase, count, signum: victim.arm(phase, count, framework, signum)
 

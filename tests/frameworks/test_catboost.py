@@ -346,9 +346,16 @@ def test_on_cuda_it_is_trained_at_once() -> None:
         framework.plan(other, 600)
 
 
+def test_a_scheduler_has_no_effect_and_the_log_says_so() -> None:
+    given = {"model": {"type": "catboost"}, "training": {"max_steps": 9, "scheduler": "cosine"}}
+    assert any("training.scheduler has no effect on catboost" in note for note in load(given, adapters=Catalog()).notes)
+    made = parts(bundle("two"), {"learning_rate": 0.2}, scheduler={"type": "cosine"})
+    assert {made.rules.learning_rate(step) for step in range(ROUNDS)} == {0.2}
+
+
 def test_what_catboost_cannot_do_is_refused() -> None:
     with pytest.raises(InputError, match="learning rate stays the same"):
-        parts(bundle("two"), {}, scheduler={"type": "cosine"})
+        trainyard.train({"training": {"scheduler": "cosine"}, "data": {"type": "iris"}}, model=catboost.CatBoostClassifier())
     config = load({"model": {"type": "catboost", "init_from": "last"}}, adapters=Catalog()).config
     with pytest.raises(InputError, match="from its own snapshots only"):
         build(config, 1, Objects(data=bundle("two")))

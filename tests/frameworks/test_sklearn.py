@@ -131,7 +131,7 @@ def steps_of(framework: SklearnFramework, config: RunConfig | None = None) -> in
 
 
 def train(framework: SklearnFramework, first: int = 0, last: int | None = None) -> SklearnFramework:
-    rate = SklearnFramework.plan(framework._job.config, 60, framework._job.model).learning_rate
+    rate = SklearnFramework.plan(framework._job.config, 60, framework._job.model).learning_rate or 1.0
     for step in range(first, steps_of(framework) if last is None else last):
         framework.step(step, rate / (1 + step))
     return framework
@@ -224,7 +224,7 @@ def test_threads_and_the_size_of_a_step_change_no_bit(name: str) -> None:
     one = train(named(name))
     config = config_of({"type": name, "params": {**OPTIONS[name], "iterations_per_step": 7}})
     many = framework_for(config, rows_for(name, "classification"), threads=3)
-    rate = SklearnFramework.plan(config, 60).learning_rate
+    rate = SklearnFramework.plan(config, 60).learning_rate or 1.0
     if name == "hist_gradient_boosting":  # whose rate `train` varies
         one = named(name)
         for step in range(3):
@@ -303,7 +303,7 @@ def test_stochastic_gradient_descent_takes_the_rate_where_its_rule_uses_one() ->
         == 0.5
     )
     optimal = config_of({"type": "sgd", "params": {"learning_rate": "optimal"}})
-    assert SklearnFramework.plan(optimal, 150).learning_rate == 1.0
+    assert SklearnFramework.plan(optimal, 150).learning_rate is None
 
 
 def test_a_minibatch_model_plans_by_training_and_knows_all_classes_from_the_first_step() -> None:

@@ -137,9 +137,10 @@ class Loop:
 
     def _log(self) -> None:
         state, now = self.state, time.perf_counter()
+        rated = self.crew.rules.has_learning_rate
         metrics = {
             "train_loss": state.loss_sum / max(1, state.loss_samples),
-            "learning_rate": self._rate(state.step - 1) * self._drop,
+            **({"learning_rate": self._rate(state.step - 1) * self._drop} if rated else {}),
             "epoch": self.crew.order.epochs(state.step),
             "samples_per_second": self._logged_samples / max(1e-9, now - self._logged_at),
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from trainyard.config.schema import PlateauSchedule, RunConfig
+from trainyard.config.schema import ConstantSchedule, PlateauSchedule, RunConfig
 from trainyard.core.decisions import (
     Mode,
     best_evaluations,
@@ -36,7 +36,12 @@ class Rules:
 
     def __init__(self, config: RunConfig, plan: Plan, steps_per_epoch: int, mode: Callable[[str], Mode]) -> None:
         self.total_steps = plan.total_steps
-        self.learning_rate = learning_rate(config.training.scheduler, plan.learning_rate, self.total_steps)
+        self.has_learning_rate = plan.learning_rate is not None
+        scheduled = plan.scheduled and self.has_learning_rate
+        self._schedule = config.training.scheduler if scheduled else ConstantSchedule()
+        self.learning_rate = learning_rate(
+            self._schedule, 1.0 if plan.learning_rate is None else plan.learning_rate, plan.total_steps
+        )
         self.boundary = plan.boundary
         self._config = config
         self._evaluate_every = config.evaluation.every_n_steps or steps_per_epoch
@@ -89,11 +94,11 @@ class Rules:
         return self._mode_of(metric) if given == "auto" else given
 
     def _drops(self, history: History) -> int:
-        schedule = self._config.training.scheduler
+        schedule = self._schedule
         if not isinstance(schedule, PlateauSchedule):
             return 0
         return plateau_drops(schedule, self._mode(schedule.metric, schedule.mode), history)
 
     def _drop_factor(self, drops: int) -> float:
-        schedule = self._config.training.scheduler
+        schedule = self._schedule
         return schedule.factor**drops if isinstance(schedule, PlateauSchedule) else 1.0

@@ -38,18 +38,20 @@ class Plan(NamedTuple):
     Args:
         batch_size: samples of one step: all training rows, where a step sees them all (an epoch is then one step).
         total_steps: the steps of a run that nothing stops early.
-        learning_rate: the highest one, which `training.scheduler` varies.
+        learning_rate: the highest one; None where there is none, and `step` is given 1.
         boundary: a snapshot continues exactly only after a multiple of so many steps. It is a matter of the config alone: the
             model must not depend on when it was saved.
         cumulative: whether the state after a step still holds the model of every earlier one, as that of additive trees
             does: then the weights of the best step are taken when they are needed, with `snapshot(step=...)`.
+        scheduled: whether `training.scheduler` varies the learning rate.
     """
 
     batch_size: int
     total_steps: int
-    learning_rate: float
+    learning_rate: float | None
     boundary: int = 1
     cumulative: bool = False
+    scheduled: bool = True
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,8 @@ class CatboostFramework(Framework):
     @staticmethod
     def plan(config: RunConfig, rows: int, model: Any = None) -> Plan:
         params, schedule = asked(config, model).params, config.training.scheduler
-        if schedule.type != "constant" or schedule.warmup_steps:
+        varies = schedule.type != "constant" or schedule.warmup_steps
+        if varies and (model is not None or ":" in config.model.type):  # of the short name, the log tells
             raise InputError("training.scheduler: CatBoost's learning rate stays the same; leave the scheduler out")
         if config.model.init_from:
             raise InputError("model.init_from: CatBoost goes on from its own snapshots only, not from a model; leave it out")
@@ -65,7 +66,7 @@ class CatboostFramework(Framework):
             raise InputError(f"grow_policy: {params.grow_policy} is not trained on CUDA; take SymmetricTree, or the CPU")
         plan = rounds_plan(config, rows, params.n_estimators, params.learning_rate)
         ahead = (AHEAD if symmetric else 1) if on_cpu else plan.total_steps  # on CUDA it cannot be stopped
-        return plan._replace(boundary=ahead, cumulative=symmetric)
+        return plan._replace(boundary=ahead, cumulative=symmetric, scheduled=False)
 
     @staticmethod
     def determinism(config: RunConfig) -> Determinism:

@@ -61,7 +61,7 @@ class SklearnFramework(Framework):
         varies = type(scheduler) is not ConstantSchedule or scheduler.warmup_steps
         if rate is None and varies and entry(config.model.type) is None:  # of those with a name, the log tells
             raise ModelError(f"training.scheduler: {config.model.type} has no learning rate that changes from step to step")
-        lr = 1.0 if rate is None else float(getattr(estimator, rate))
+        lr = None if rate is None else float(getattr(estimator, rate))
         if kind == "batches":
             return minibatch_plan(config, rows)._replace(learning_rate=lr)
         family = family_of(estimator)
