@@ -454,9 +454,42 @@ def test_an_estimator_of_the_users_own_is_found_by_its_path(tmp_path: Path, monk
         framework_for(config_of({**config, "params": {"smooth": 1}}))
     with pytest.raises(ModelError, match=r"not trusted.*lambda"):
         framework_for(config_of("our_estimators:Lambda")).step(0, 1.0)
-    with pytest.raises(ModelError, match=r"not a subclass of sklearn.base.BaseEstimator"):
-        framework_for(config_of({"type": "our_estimators:Prior", "framework": "sklearn"}))
+    with pytest.raises(ModelError, match=r"it gives a Prior, and no scikit-learn estimator"):
+        framework_for(config_of({"type": "our_estimators:Prior", "framework": "sklearn", "params": {"shares": 1}}))
     del sys.modules["our_estimators"]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"type": "our_pipelines:pipeline", "params": {"svc__C": 0.5}},
+        {"type": "our_pipelines:scaled", "params": {"c": 0.5}, "framework": "sklearn"},
+    ],
+    ids=["object", "function"],
+)
+def test_a_pipeline_in_a_module_is_found_by_its_path(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "our_pipelines.py").write_text(
+        textwrap.dedent("""
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+        from sklearn.svm import SVC
+
+        def scaled(c=1.0):
+            return make_pipeline(StandardScaler(), SVC(C=c))
+
+        pipeline = scaled()
+        """),
+        encoding="utf-8",
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    run = trainyard.train({"model": model, "data": {"type": "iris"}}, runs_dir=tmp_path / "runs")
+    fitted = trainyard.load(run).native
+    assert fitted[-1].C == 0.5
+    assert list(run.manifest["code"]["modules"]) == ["our_pipelines"]
+    wrong = {**model, "params": {"gamma": 1}}
+    with pytest.raises(ModelError, match=r"our_pipelines.*gamma"):
+        trainyard.train({"model": wrong, "data": {"type": "iris"}}, runs_dir=tmp_path / "runs")
+    del sys.modules["our_pipelines"]
 
 
 # -- what is wrong is said at once

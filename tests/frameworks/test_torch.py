@@ -304,6 +304,7 @@ class NoModel:
 
 
 SIZE = 3
+OBJECT = Net(4, 3)
 """
 
 
@@ -345,6 +346,14 @@ def test_params_reach_the_users_constructor(tmp_path: Path) -> None:
     assert weights(run)["first.weight"].shape == (5, 4)
 
 
+def test_a_function_makes_a_model(tmp_path: Path) -> None:
+    model = {"type": "nets_of_mine:function", "framework": "torch"}
+    run = trainyard.train({**SMALL, "model": model}, runs_dir=tmp_path)
+    assert weights(run)["first.weight"].shape[1] == 4
+    with pytest.raises(InputError, match=r"it gives a NoModel, not a torch\.nn\.Module"):
+        trainyard.train({**SMALL, "model": {**model, "type": "nets_of_mine:NoModel"}}, runs_dir=tmp_path)
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
@@ -355,8 +364,9 @@ def test_params_reach_the_users_constructor(tmp_path: Path) -> None:
         ("nets_of_mine:Fails", r"Fails\(in_features=4, out_features=3\) failed: ValueError: no such width"),
         ("nets_of_mine:Empty", "it has no parameters to train"),
         ("nets_of_mine:Tuple", "for one sample it gives tuple, .* a tensor of shape"),
-        ("nets_of_mine:function", "function given, a class is needed"),
-        ("nets_of_mine:SIZE", "int given, a class is needed"),
+        ("nets_of_mine:function", "is a function: say in model.framework"),
+        ("nets_of_mine:SIZE", "int is no model of a known framework"),
+        ("nets_of_mine:OBJECT", "an object, whose weights no seed tells"),
         ("nets_of_mine:NoModel", "no model of a known framework"),
         ("nets_of_mine:Nets", "nets_of_mine has no 'Nets'"),
         ("os:system", "belongs to Python's standard library"),

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FunctionType
 from typing import Any, cast
 
 from trainyard.callbacks.base import Callback, RunView
@@ -91,12 +92,12 @@ def framework_name(config: RunConfig, model: Any = None) -> str:
         return config.model.framework
     if ":" in config.model.type:
         try:
-            cls = import_path(config.model.type)
+            found = import_path(config.model.type)
         except InputError as error:
             raise ModelError(f"model.type: {error}") from error
-        if not isinstance(cls, type):
-            raise ModelError(f"model {config.model.type}: {type(cls).__name__} given, a class is needed")
-        return registry.framework_of_class(cls)
+        if isinstance(found, FunctionType):
+            raise ModelError(f"model {config.model.type} is a function: say in model.framework what its models are made with")
+        return registry.framework_of_class(found if isinstance(found, type) else type(found))
     if (name := registry.framework_of(config.model.type)) is None:
         raise ModelError(f"model {config.model.type}: framework not installed")
     return name

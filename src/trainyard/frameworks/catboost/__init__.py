@@ -196,7 +196,7 @@ class CatboostFramework(Framework):
             return self._pools[id(split)]
         rows = rows_of(split)
         made = self._pool(rows.features), rows.targets
-        if any(split is own for own in self._job.splits.values()):
+        if self._job.owns(split):
             self._pools[id(split)] = made
         return made
 

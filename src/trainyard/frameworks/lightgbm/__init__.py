@@ -195,7 +195,7 @@ class LightgbmFramework(Framework):
 
     def _scores_of(self, split: Split) -> Scores:
         """Kept for the run's own splits, of which predictions are asked again and again."""
-        if all(split is not own for own in self._job.splits.values()):
+        if not self._job.owns(split):
             return Scores(Rows(split), self._objective.width)
         if id(split) not in self._scores:
             self._scores[id(split)] = Scores(Rows(split), self._objective.width)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -50,12 +51,11 @@ def unfitted(config: RunConfig, model: Any = None, task: Task | None = None) -> 
         return _cloned(model)
     name, params = config.model.type, config.model.params
     if ":" in name:
-        cls, options = _imported(name), {key: value for key, value in params.items() if key != PER_STEP}
-    else:
-        options = chosen(name, params)
-        classes = [_named(name, one) for one in ((task,) if task else TASKS) if task or one in (entry(name) or {})]
-        cls = next((one for one in classes if set(options) <= set(one._get_param_names())), classes[0])
-    return _made(name, cls, options)
+        return _imported(name, {key: value for key, value in params.items() if key != PER_STEP})
+    options = chosen(name, params)
+    classes = [_named(name, one) for one in ((task,) if task else TASKS) if task or one in (entry(name) or {})]
+    cls = next((one for one in classes if set(options) <= set(one._get_param_names())), classes[0])
+    return _made(name, cls, options, cls._get_param_names())
 
 
 def _named(name: str, task: Task) -> Any:
@@ -74,26 +74,35 @@ def _named(name: str, task: Task) -> Any:
     return cls
 
 
-def _imported(path: str) -> type:
+def _imported(path: str, options: Mapping[str, Any]) -> Any:
+    """Of the user's: an estimator with other options, or what a class or a function gives with them."""
     from sklearn.base import BaseEstimator
 
     try:
-        cls = import_path(path)
+        found = import_path(path)
     except InputError as error:
         raise ModelError(f"model.type: {error}") from error
-    if not (isinstance(cls, type) and issubclass(cls, BaseEstimator)):
-        raise ModelError(f"model {path}: not a subclass of sklearn.base.BaseEstimator")
-    return cls
+    if isinstance(found, BaseEstimator):
+        try:
+            return _cloned(found).set_params(**options)
+        except ValueError as error:
+            raise ModelError(f"model {path}: {error}") from error
+    if not callable(found):
+        raise ModelError(f"model {path}: {type(found).__name__} given; an estimator, its class, or a function is needed")
+    made = _made(path, found, options, inspect.signature(found).parameters)
+    if not isinstance(made, BaseEstimator):
+        raise ModelError(f"model {path}: it gives a {type(made).__name__}, and no scikit-learn estimator")
+    return made
 
 
-def _made(name: str, cls: Any, options: Mapping[str, Any]) -> Any:
+def _made(name: str, make: Any, options: Mapping[str, Any], known: Iterable[str]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of classes that a later version drops
         try:
-            return cls(**options)
+            return make(**options)
         except TypeError as error:
-            known = ", ".join(cls._get_param_names())
-            raise ModelError(f"model {name}: {cls.__name__} does not take these options: {error}; it takes {known}") from error
+            takes = ", ".join(known)
+            raise ModelError(f"model {name}: {make.__name__} does not take these options: {error}; it takes {takes}") from error
 
 
 def _cloned(model: Any) -> Any:

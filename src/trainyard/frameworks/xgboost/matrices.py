@@ -33,7 +33,7 @@ class Matrices:
         self._job = job
         self._params = params
         self._options = _options(job)
-        self._made: dict[int, tuple[Split, xgb.DMatrix]] = {}
+        self._made: dict[int, xgb.DMatrix] = {}
         self._folder: Path | None = None
         if params.external_memory and job.order is not None:
             self._folder, owner = _cache_folder()
@@ -41,10 +41,12 @@ class Matrices:
             weakref.finalize(self, _clean, self._made, self._folder, owner)
 
     def of(self, split: Split) -> xgb.DMatrix:
-        """The features and targets of a split."""
+        """The features and targets of a split; only the run's own are kept."""
+        if not self._job.owns(split):
+            return self._make(split)
         if id(split) not in self._made:
-            self._made[id(split)] = (split, self._make(split))
-        return self._made[id(split)][1]
+            self._made[id(split)] = self._make(split)
+        return self._made[id(split)]
 
     @property
     def train(self) -> xgb.DMatrix:
