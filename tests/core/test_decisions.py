@@ -1,18 +1,22 @@
 """Decisions are functions of the history: patience, best models, plateaus, learning rates."""
 
 import math
+from typing import Any
 
 import pytest
 
+from trainyard.config import load
 from trainyard.config.schema import (
     ConstantSchedule,
     CosineSchedule,
-    EarlyStoppingConfig,
     LinearSchedule,
-    PlateauSchedule,
     StepSchedule,
 )
-from trainyard.core.decisions import best_evaluations, learning_rate, plateau_drops, should_stop, stale_evaluations
+from trainyard.core.catalog import Catalog
+from trainyard.core.decisions import Patience, best_evaluations, learning_rate
+from trainyard.core.rules import Rules
+from trainyard.evaluation.metrics import mode_of
+from trainyard.frameworks.base import Plan
 from trainyard.types import Evaluation
 
 NAN = math.nan
@@ -22,23 +26,50 @@ def history(*values: float) -> list[Evaluation]:
     return [Evaluation(10 * (i + 1), {"val_loss": value}) for i, value in enumerate(values)]
 
 
+def shown(patience: Patience, *values: float) -> Patience:
+    for evaluation in history(*values):
+        patience.see(evaluation)
+    return patience
+
+
+def rules_of(training: dict[str, Any]) -> Rules:
+    given = {"model": "mlp", "data": "iris", "training": training, "checkpoint": {"save_top_k": 3}}
+    return Rules(load(given, adapters=Catalog()).config, Plan(16, 100, 0.1), 10, mode_of)
+
+
 @pytest.mark.parametrize(
     ("values", "stale"),
     [((), 0), ((3,), 0), ((3, 2, 1), 0), ((1, 2, 3), 2), ((1, 1), 1), ((NAN, NAN), 2), ((2, NAN, 1), 0)],
 )
-def test_stale_evaluations(values: tuple[float, ...], stale: int) -> None:
-    assert stale_evaluations(history(*values), "val_loss", "min") == stale
+def test_patience_counts_the_evaluations_since_the_best(values: tuple[float, ...], stale: int) -> None:
+    assert shown(Patience("val_loss", "min"), *values).stale == stale
 
 
 def test_smaller_changes_than_min_delta_are_no_improvement() -> None:
-    assert stale_evaluations(history(1.0, 0.95, 0.85), "val_loss", "min", min_delta=0.1) == 0
-    assert stale_evaluations(history(1.0, 0.95, 0.91), "val_loss", "min", min_delta=0.1) == 2
+    assert shown(Patience("val_loss", "min", 0.1), 1.0, 0.95, 0.85).stale == 0
+    assert shown(Patience("val_loss", "min", 0.1), 1.0, 0.95, 0.91).stale == 2
 
 
 def test_early_stopping_counts_evaluations() -> None:
-    config = EarlyStoppingConfig(patience=2)
-    assert [should_stop(config, "min", history(*[1, 2, 3][:n])) for n in range(4)] == [False, False, False, True]
-    assert not should_stop(None, "min", history(1, 2, 3, 4))
+    rules = rules_of({"early_stopping": {"metric": "val_loss", "patience": 2}})
+    assert [rules.until(history(*[1, 2, 3][:n])) for n in range(4)] == [100, 100, 100, 30]
+    assert rules_of({}).until(history(1, 2, 3, 4)) == 100
+
+
+def test_a_history_that_grows_decides_as_one_that_is_given_whole() -> None:
+    training = {
+        "early_stopping": {"metric": "val_loss", "patience": 6},
+        "scheduler": {"type": "plateau", "metric": "val_loss", "patience": 1, "factor": 0.5},
+    }
+    values = [3, 2, 2, 2, 2, 1, NAN, 1, 1, 1, 1, 1]
+    grown, growing = rules_of(training), list[Evaluation]()
+    for evaluation in history(*values):
+        growing.append(evaluation)
+        fresh, whole = rules_of(training), list(growing)
+        for decide in ("news", "best_steps", "until", "drop"):
+            assert getattr(grown, decide)(growing) == getattr(fresh, decide)(whole), decide
+    assert (grown.drop(growing), grown.until(growing), grown.best_steps(growing)) == (0.5**4, 120, [60, 80, 90])
+    assert grown.drop(growing[:3]) == 1, "another history"
 
 
 def test_best_evaluations_prefer_the_earlier_of_equals_and_never_a_nan() -> None:
@@ -49,8 +80,7 @@ def test_best_evaluations_prefer_the_earlier_of_equals_and_never_a_nan() -> None
 
 
 def test_each_drop_starts_the_patience_of_a_plateau_anew() -> None:
-    schedule = PlateauSchedule(patience=1)
-    drops = [plateau_drops(schedule, "min", history(*[1.0] * n)) for n in range(1, 8)]
+    drops = [shown(Patience("val_loss", "min", limit=1), *[1.0] * n).lost for n in range(1, 8)]
     assert drops == [0, 0, 1, 1, 2, 2, 3]
 
 

@@ -10,9 +10,7 @@ from typing import Literal
 from trainyard.config.schema import (
     ConstantSchedule,
     CosineSchedule,
-    EarlyStoppingConfig,
     LinearSchedule,
-    PlateauSchedule,
     StepSchedule,
 )
 from trainyard.types import Evaluation
@@ -33,39 +31,37 @@ def _with(history: Sequence[Evaluation], metric: str) -> list[Evaluation]:
     return [evaluation for evaluation in history if metric in evaluation.metrics]
 
 
-def stale_evaluations(history: Sequence[Evaluation], metric: str, mode: Mode, min_delta: float = 0.0) -> int:
-    """How many evaluations there were since the last one that improved `metric` by more than `min_delta`."""
-    best, stale = math.inf, 0
-    for evaluation in _with(history, metric):
-        value = badness(evaluation, metric, mode)
-        if value < best - min_delta:
-            best, stale = value, 0
-        else:
-            stale += 1
-    return stale
+class Patience:
+    """Counts the evaluations since `metric` improved by more than `min_delta`, and begins anew where they are more than `limit`.
 
+    What it holds is a function of the evaluations that it was shown, in their order.
+    """
 
-def should_stop(config: EarlyStoppingConfig | None, mode: Mode, history: Sequence[Evaluation]) -> bool:
-    """Whether early stopping ends the training here."""
-    return config is not None and stale_evaluations(history, config.metric, mode, config.min_delta) >= config.patience
+    def __init__(self, metric: str, mode: Mode, min_delta: float = 0.0, limit: float = math.inf) -> None:
+        self._metric = metric
+        self._mode: Mode = mode
+        self._min_delta = min_delta
+        self._limit = limit
+        self._best = math.inf
+        self.stale = 0
+        self.lost = 0  # how often it began anew
+
+    def see(self, evaluation: Evaluation) -> None:
+        if self._metric not in evaluation.metrics:
+            return
+        value = badness(evaluation, self._metric, self._mode)
+        if value < self._best - self._min_delta:
+            self._best, self.stale = value, 0
+            return
+        self.stale += 1
+        if self.stale > self._limit:
+            self.lost, self.stale = self.lost + 1, 0
 
 
 def best_evaluations(history: Sequence[Evaluation], metric: str, mode: Mode, count: int) -> list[Evaluation]:
     """The best evaluations, best first; of equal ones the earlier is better. A NaN is never among them."""
     real = [evaluation for evaluation in _with(history, metric) if not math.isnan(evaluation.metrics[metric])]
     return heapq.nsmallest(count, real, key=lambda evaluation: (badness(evaluation, metric, mode), evaluation.step))
-
-
-def plateau_drops(schedule: PlateauSchedule, mode: Mode, history: Sequence[Evaluation]) -> int:
-    """How often the plateau schedule has lowered the learning rate; each drop starts its patience anew."""
-    best, stale, drops = math.inf, 0, 0
-    for evaluation in _with(history, schedule.metric):
-        value = badness(evaluation, schedule.metric, mode)
-        if value < best:
-            best, stale = value, 0
-        elif (stale := stale + 1) > schedule.patience:
-            drops, stale = drops + 1, 0
-    return drops
 
 
 def learning_rate(schedule: ConstantSchedule, base: float, total_steps: int) -> Callable[[int], float]:

@@ -8,10 +8,9 @@ from typing import Any, Literal
 from trainyard.config.schema import ConstantSchedule, PlateauSchedule, RunConfig
 from trainyard.core.decisions import (
     Mode,
+    Patience,
     best_evaluations,
     learning_rate,
-    plateau_drops,
-    should_stop,
 )
 from trainyard.frameworks.base import Plan
 from trainyard.types import Evaluation
@@ -25,7 +24,7 @@ def next_multiple(step: int, every: int) -> int:
 
 
 class Rules:
-    """Functions of the step and of the history of evaluations; no state.
+    """Functions of the step and of the history of evaluations; what is kept of a history saves looking at it again.
 
     Args:
         config: the run's config.
@@ -46,6 +45,8 @@ class Rules:
         self._config = config
         self._evaluate_every = config.evaluation.every_n_steps or steps_per_epoch
         self._mode_of = mode
+        self._history: History | None = None
+        self._seen = 0
 
     def evaluates(self, step: int) -> bool:
         """Whether the validation split is evaluated after this step."""
@@ -63,42 +64,71 @@ class Rules:
 
     def best_steps(self, history: History) -> list[int]:
         """The steps of the best models, best first."""
-        config = self._config.checkpoint
-        mode = self._mode(config.metric, config.mode)
-        return [best.step for best in best_evaluations(history, config.metric, mode, config.save_top_k)]
+        return [best.step for best in self._standing(history).best]
 
     def until(self, history: History) -> int:
         """The step that the training ends with, as far as is known."""
-        config = self._config.training.early_stopping
-        if config and history and should_stop(config, self._mode(config.metric, config.mode), history):
-            return history[-1].step
-        return self.total_steps
+        return history[-1].step if history and self._standing(history).stops else self.total_steps
 
     def drop(self, history: History) -> float:
         """The factor that a plateau schedule puts on the learning rate."""
-        return self._drop_factor(self._drops(history))
+        schedule = self._schedule
+        return schedule.factor ** self._standing(history).drops if isinstance(schedule, PlateauSchedule) else 1.0
 
     def news(self, history: History) -> list[tuple[str, dict[str, Any]]]:
         """What the newest evaluation changed, as events."""
-        step, metric = history[-1].step, self._config.checkpoint.metric
+        step, metric, standing = history[-1].step, self._config.checkpoint.metric, self._standing(history)
         found: list[tuple[str, dict[str, Any]]] = []
         if self.best_steps(history)[:1] == [step]:
             found.append(("best", {"metric": metric, "value": history[-1].metrics[metric]}))
-        if (drops := self._drops(history)) > self._drops(history[:-1]):
-            found.append(("learning_rate_drop", {"factor": self._drop_factor(drops)}))
+        if standing.has_dropped:
+            found.append(("learning_rate_drop", {"factor": self.drop(history)}))
         if self.until(history) == step < self.total_steps:
             found.append(("early_stop", {"metric": self._config.training.early_stopping.metric}))  # type: ignore[union-attr]
         return found
 
-    def _mode(self, metric: str, given: Literal["auto", "min", "max"]) -> Mode:
-        return self._mode_of(metric) if given == "auto" else given
+    def _standing(self, history: History) -> _Standing:
+        """What the history decides; of one that has grown, only what is new is looked at."""
+        if self._history is not history or len(history) < self._seen:
+            self._history, self._seen = history, 0
+            self._known = _Standing(self._config, self._schedule, self._mode_of)
+        for evaluation in history[self._seen :]:
+            self._known.see(evaluation)
+        self._seen = len(history)
+        return self._known
 
-    def _drops(self, history: History) -> int:
-        schedule = self._schedule
-        if not isinstance(schedule, PlateauSchedule):
-            return 0
-        return plateau_drops(schedule, self._mode(schedule.metric, schedule.mode), history)
 
-    def _drop_factor(self, drops: int) -> float:
-        schedule = self._schedule
-        return schedule.factor**drops if isinstance(schedule, PlateauSchedule) else 1.0
+class _Standing:
+    """What the evaluations up to here decide."""
+
+    def __init__(self, config: RunConfig, schedule: ConstantSchedule, mode_of: Callable[[str], Mode]) -> None:
+        def mode(metric: str, given: Literal["auto", "min", "max"]) -> Mode:
+            return mode_of(metric) if given == "auto" else given
+
+        self._kept, stopping = config.checkpoint, config.training.early_stopping
+        self._mode = mode(self._kept.metric, self._kept.mode)
+        self._stopping: Patience | None = None
+        if stopping:
+            self._stopping = Patience(stopping.metric, mode(stopping.metric, stopping.mode), stopping.min_delta)
+        self._patience = stopping.patience if stopping else 0
+        self._plateau: Patience | None = None
+        if isinstance(schedule, PlateauSchedule):
+            self._plateau = Patience(schedule.metric, mode(schedule.metric, schedule.mode), limit=schedule.patience)
+        self.best: list[Evaluation] = []
+        self.has_dropped = False  # by the newest evaluation
+
+    @property
+    def stops(self) -> bool:
+        return self._stopping is not None and self._stopping.stale >= self._patience
+
+    @property
+    def drops(self) -> int:
+        return self._plateau.lost if self._plateau else 0
+
+    def see(self, evaluation: Evaluation) -> None:
+        drops = self.drops
+        for patience in (self._stopping, self._plateau):
+            if patience:
+                patience.see(evaluation)
+        self.has_dropped = self.drops > drops
+        self.best = best_evaluations([*self.best, evaluation], self._kept.metric, self._mode, self._kept.save_top_k)
