@@ -12,6 +12,7 @@ from trainyard.config import load
 from trainyard.core.inputs import Difference, differences
 from trainyard.core.journal import number
 from trainyard.core.run import RunDir
+from trainyard.evaluation.metrics import bare
 from trainyard.evaluation.significance import Significance, same_rows
 from trainyard.redact import redacted, redacted_value
 from trainyard.run import Run
@@ -96,13 +97,16 @@ def _tested(first: Run, second: Run) -> tuple[Sequence[Significance], str | None
 
 
 def _tests(first: Run, second: Run) -> list[Significance]:
+    from trainyard.core.build import wanted_metrics
     from trainyard.studies.predictions import predicted
 
     found = []
     for run in (first, second):
         with contextlib.chdir(_working_directory(run)):
             found.append(predicted(RunDir(run.path)))
-    metrics = [name for name in found[0].result.metrics if name in found[1].result.metrics and name != "test_loss"]
+    # Of a metric that a model brings, nothing but its value is known.
+    ours, theirs = ({bare(name) for name in wanted_metrics(part.config, part.info)} for part in found)
+    metrics = [name for name in found[0].result.metrics if name != "test_loss" and bare(name) in ours & theirs]
     one, other = (part.scores for part in found)
     return [same_rows(metric, one, other) for metric in metrics]
 

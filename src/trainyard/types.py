@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -40,13 +41,15 @@ class Predictions(NamedTuple):
     """The outputs for some rows of a split, on the host.
 
     `ids`: (rows,) int64 positions in the split; `outputs`: class probabilities (rows, classes) float32, or values
-    (rows,) / (rows, outputs) float32; `targets`: as in `Batch`; `loss`: the loss summed over these rows.
+    (rows,) / (rows, outputs) float32; `targets`: as in `Batch`; `loss`: the loss summed over these rows; `measures`: of metrics
+    that the model brings itself, by name, over all rows of the split up to here (those of the last part count).
     """
 
     ids: Ids
     outputs: Array
     targets: Array
     loss: float
+    measures: Mapping[str, float] = MappingProxyType({})
 
 
 class NamedBuffer(NamedTuple):

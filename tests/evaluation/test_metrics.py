@@ -196,6 +196,18 @@ def test_no_rows_make_every_metric_nan():
     assert all(math.isnan(value) for value in evaluate([], ["accuracy"], classes(3), "test").metrics.values())
 
 
+def test_what_a_model_measures_itself_is_added_where_no_metric_of_ours_has_the_name():
+    parts = [
+        predicted(np.eye(3, dtype=np.float32)[[0, 1]], np.array([0, 1]))._replace(measures={"auc": 0.5}),
+        predicted(np.eye(3, dtype=np.float32)[[2]], np.array([2]))._replace(measures={"auc": 0.75, "accuracy": 0.1, "loss": 9.0}),
+    ]
+    found = evaluate(parts, ["accuracy"], classes(3), "val").metrics
+    assert found == {"val_loss": 2 / 3, "val_accuracy": 1.0, "val_auc": 0.75}
+    parts[1].outputs[0, 0] = np.nan
+    assert math.isnan(evaluate(parts, [], classes(3), "val").metrics["val_auc"])
+    assert "test_auc" not in evaluate(parts[:0], [], classes(3), "test").metrics
+
+
 def test_outputs_of_the_wrong_shape_are_the_models_fault():
     with pytest.raises(ModelError, match=r"\(10, 2\); \(10, 3\) is needed"):
         evaluate([predicted(np.zeros((10, 2), np.float32), np.zeros(10, np.int64))], ["accuracy"], classes(3), "val")

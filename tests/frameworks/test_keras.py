@@ -342,6 +342,12 @@ def net(in_features, out_features, activation=None, rate=None, width=8):
     return model
 
 
+def measured(in_features, out_features):
+    model = net(in_features, out_features, "softmax")
+    model.compile(loss="categorical_crossentropy", metrics=["AUC", keras.metrics.Precision()])
+    return model
+
+
 def no_model():
     return 3
 
@@ -387,7 +393,7 @@ def test_a_class_needs_no_framework_beside_it(tmp_path: Path) -> None:
 def test_a_function_that_makes_a_model_needs_it(tmp_path: Path) -> None:
     whole, resumed = whole_and_resumed(tmp_path, own("net", width=5))
     assert_same(resumed, whole)
-    with pytest.raises(InputError, match="function given, a class is needed"):
+    with pytest.raises(InputError, match=r"is a function: say in model\.framework"):
         train(tmp_path, {"model": {"type": "keras_of_mine:net"}})
 
 
@@ -625,6 +631,145 @@ def test_a_function_that_compiles_must_agree_with_the_config(tmp_path: Path) -> 
         train(tmp_path, own("net", activation="softmax", rate=0.05) | AUTO)
     run = train(tmp_path, own("net", activation="softmax", rate=0.05) | AUTO | {"training.learning_rate": 0.05})
     assert not any("momentum" in name for name in load_file(checkpoints(run)[-1] / "optimizer.safetensors"))
+
+
+# -- compiled metrics
+
+
+class Spread(keras.metrics.Metric):  # type: ignore[misc]
+    """Gives a dictionary, and has a state of its own."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+        self.least = self.add_variable((), "zeros", name="least")
+        self.most = self.add_variable((), "zeros", name="most")
+
+    def update_state(self, targets: Any, outputs: Any, sample_weight: Any = None) -> None:
+        self.least.assign(keras.ops.minimum(self.least, self.scale * keras.ops.min(outputs)))
+        self.most.assign(keras.ops.maximum(self.most, self.scale * keras.ops.max(outputs)))
+
+    def result(self) -> Any:
+        return {"least": self.least, "most": self.most}
+
+
+def distance(targets: Any, outputs: Any) -> Any:
+    return keras.ops.sum(keras.ops.abs(targets - outputs), axis=-1)
+
+
+COMPARED = """
+import sys
+import numpy as np
+from trainyard.frameworks.keras.backend import import_keras
+
+keras = import_keras(sys.argv[1])
+from keras import metrics
+from trainyard.config import load
+from trainyard.core.build import Objects, build, default_threads
+from trainyard.core.catalog import Catalog
+from trainyard.evaluation.metrics import evaluate
+
+
+def own(targets, outputs):
+    return keras.ops.sum(keras.ops.abs(targets - outputs), axis=-1)
+
+
+def compare(data, model, one_hot, names, **compiled):
+    model.compile(**compiled)
+    config = {"experiment": {"name": "x"}, "data": {"type": data, "standardize": False}, "model": {"type": "keras_mlp"}}
+    config["training"] = {"epochs": 1, "determinism": "bitwise"}
+    parts = build(load(config, adapters=Catalog()).config, default_threads(), Objects(model=model))
+    split, before = parts.bundle.splits["val"], [variable.numpy() for variable in model.metrics_variables]
+    found = [evaluate(parts.framework.predict(split), [], parts.bundle.info, "val").metrics for _ in range(2)]
+    assert found[0] == found[1], "an evaluation leaves something behind"
+    assert all(np.array_equal(*pair) for pair in zip(before, (v.numpy() for v in model.metrics_variables)))
+    x, y = split.take(np.arange(len(split)))
+    y = np.eye(one_hot)[y] if one_hot else y
+    expected = model.evaluate(x, y, batch_size=1024, verbose=0, return_dict=True)
+    del expected["loss"], found[0]["val_loss"]
+    assert set(expected) == set(names), expected
+    np.testing.assert_allclose([found[0][f"val_{name}"] for name in names], list(map(expected.get, names)), rtol=1e-6, atol=1e-6)
+    assert len(found[0]) == len(names), found[0]
+
+
+def model(features, columns, activation):
+    inputs = keras.Input((features,))
+    return keras.Model(inputs, keras.layers.Dense(columns, activation)(keras.layers.Rescaling(0.1)(inputs)))
+
+
+several = ["accuracy", "AUC", "mae", metrics.Precision(name="sure"), metrics.F1Score("macro"), own]
+compare("iris", model(4, 3, "softmax"), 3, ["accuracy", "AUC", "mae", "sure", "f1_score", "own", "weighted_accuracy", "mse"],
+    loss="categorical_crossentropy", metrics=several, weighted_metrics=["accuracy", "mse"])
+compare("iris", model(4, 3, None), 0, ["acc", "sparse_top_k_categorical_accuracy"],
+    loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    metrics={"acc": "acc", "top": metrics.SparseTopKCategoricalAccuracy(2)})
+compare("breast_cancer", model(30, 1, "sigmoid"), 0, ["accuracy", "auc", "auc_1", "recall"], loss="binary_crossentropy",
+    metrics=["accuracy", metrics.AUC(name="auc"), metrics.AUC(curve="PR", name="auc_1"), metrics.Recall(name="recall")])
+"""
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "torch", "jax"])
+def test_compiled_metrics_are_those_of_keras(backend: str) -> None:
+    pytest.importorskip(backend)
+    done = subprocess.run([sys.executable, "-c", COMPARED, backend], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_compiled_metrics_are_in_every_result(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    spread, first = Spread(0.5), keras.metrics.AUC()
+    spread.update_state(np.zeros(2), np.full(2, 9.0))
+    metrics = ["accuracy", first, keras.metrics.AUC(curve="PR"), spread, distance, keras.metrics.F1Score()]
+    model = functional(optimizer="adam", loss="categorical_crossentropy", metrics=metrics)
+    whole, resumed = whole_and_resumed(tmp_path, AUTO, model=model)
+    assert_same(resumed, whole)
+    ours, theirs = ["loss", "accuracy", "f1"], ["auc", "auc_1", "spread_least", "spread_most", "distance"]
+    assert list(whole.metrics) == [f"{split}_{name}" for split in ("val", "test") for name in ours + theirs]
+    assert {name for row in whole.history() for name in row if name.startswith("val_")} == {f"val_{n}" for n in ours + theirs}
+    assert 0.15 < whole.metrics["test_spread_most"] <= 0.5
+    assert (float(spread.most), float(spread.least)) == (4.5, 0), "the user's own object has changed"
+    assert "metric f1_score, which the model was compiled with, gives 3 values, not one: left out" in caplog.text
+    assert trainyard.load(whole, model=model).evaluate("test").metrics["test_auc"] == whole.metrics["test_auc"]
+    plain = functional(optimizer="adam", loss="categorical_crossentropy")
+    plain.set_weights(model.get_weights())
+    assert trainyard.train(SMALL, AUTO, runs_dir=tmp_path, model=plain).digest == whole.digest, "a metric has changed the model"
+
+
+def test_compiled_metrics_of_values_are_in_the_unit_of_the_data(tmp_path: Path) -> None:
+    model = keras.Sequential([keras.Input((10,)), keras.layers.Dense(1)])
+    model.compile(loss="mse", metrics=[keras.metrics.MeanAbsoluteError(), distance])
+    found = trainyard.train(SMALL, AUTO | {"data.type": "diabetes"}, runs_dir=tmp_path, model=model).metrics
+    for name in ("mean_absolute_error", "distance"):
+        assert found[f"test_{name}"] == pytest.approx(found["test_mae"], rel=1e-5)
+
+
+def test_runs_with_metrics_of_their_models_are_reproduced_and_compared(tmp_path: Path) -> None:
+    runs = [train(tmp_path, own("measured") | {"experiment.seed": seed}) for seed in (1, 2)]
+    assert trainyard.reproduce(runs[0]).verdict == "identical"
+    found = trainyard.compare(*runs)
+    assert {"test_auc", "test_AUC", "test_precision"} & {pair.name for pair in found.numbers} == {"test_AUC", "test_precision"}
+    assert {test.metric for test in found.tests} == {"accuracy", "f1"}
+    assert "validation AUC" in trainyard.report(runs[0]).read_text()
+
+
+def test_metrics_of_a_saved_model(tmp_path: Path) -> None:
+    model = functional(optimizer="adam", loss="categorical_crossentropy", metrics=["AUC", keras.metrics.Precision()])
+    whole, resumed = whole_and_resumed(tmp_path, saved(tmp_path, model))
+    assert_same(resumed, whole)
+    assert {"test_AUC", "test_precision"} < set(whole.metrics)
+
+
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        ("no_such", r"cannot be computed: ValueError: .*no_such.*; leave it out of compile"),
+        (lambda targets, outputs: 1 / 0, r"\(one of AUC, .*lambda.*\) cannot be computed: ZeroDivisionError"),
+    ],
+)
+def test_a_compiled_metric_that_fails_is_told_before_the_first_step(metric: Any, message: str, tmp_path: Path) -> None:
+    model = functional(optimizer="adam", loss="categorical_crossentropy", metrics=["AUC", metric])
+    with pytest.raises(ModelError, match=message):
+        trainyard.train(SMALL, AUTO, runs_dir=tmp_path, model=model)
+    assert not list(tmp_path.rglob("config.yaml")), "a run is left behind"
 
 
 # -- saved models

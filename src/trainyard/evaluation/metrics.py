@@ -1,7 +1,8 @@
 """The metrics by name, and the evaluation of a split.
 
 A metric's name stands alone (`f1`) or behind the split that it speaks of (`val_f1`). Every split has a `loss`
-besides, as the framework summed it.
+besides, as the framework summed it, and the metrics that a model brings itself: these are shown, and decide nothing, as
+nobody knows which way is better.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ def evaluate(predictions: Iterable[Predictions], metrics: Sequence[str], info: D
 
     `metrics` may be bare or stand behind a split's name, and may contain `loss`; `prefix` is the split, `val`. A metric
     that is not defined for these rows is NaN, and so are all where the model gave values that are not finite, or there
-    are no rows.
+    are no rows. What the model measures itself (`Predictions.measures`) is added, unless a metric of ours has its name.
 
     Raises:
         InputError: a metric is unknown, or is not for this task.
@@ -154,6 +155,8 @@ def evaluate(predictions: Iterable[Predictions], metrics: Sequence[str], info: D
     for name in wanted:
         if name != LOSS:
             found[f"{prefix}_{name}"] = METRICS[name].function(scores) if scores else float("nan")
+    for name, value in parts[-1].measures.items() if parts else ():
+        found.setdefault(f"{prefix}_{name}", value if scores else float("nan"))
     return EvaluationResult(prefix, found, outputs, targets, ids)
 
 

@@ -133,7 +133,7 @@ def _conclude(study: Study, tasks: Sequence[Task], given: Given) -> Json:
     study.write("out_of_fold.json", tables(pooled, parts[0].info))
     folds = [_fold(task, run) for task, run in zip(tasks, runs, strict=True) if run is not None]
     ratio = float(np.mean([fold["rows"]["test"] / fold["rows"]["train"] for fold in folds]))
-    names = list(folds[0]["metrics"])
+    names = [name for name in folds[0]["metrics"] if all(name in fold["metrics"] for fold in folds)]
     return {
         "status": "completed",
         "study_id": study.id,

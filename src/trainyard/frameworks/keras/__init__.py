@@ -20,7 +20,7 @@ from trainyard.frameworks.keras.params import COMPILED, LOSSES, MODELS, OPTIMIZE
 from trainyard.frameworks.stored import StoredSnapshot, buffers
 from trainyard.order import INIT, PREDICT, STEP, stream_seed
 from trainyard.require import require
-from trainyard.types import Batch, Determinism, Ids, NamedBuffer, Predictions, StepResult
+from trainyard.types import Array, Batch, Determinism, Ids, NamedBuffer, Predictions, StepResult
 
 log = logging.getLogger("trainyard")
 
@@ -72,7 +72,7 @@ class KerasFramework(Framework):
 
     def __init__(self, job: Job) -> None:
         require("safetensors", "keras")
-        from trainyard.frameworks.keras import backend, engine, losses, models, state
+        from trainyard.frameworks.keras import backend, engine, losses, measures, models, state
 
         if job.config.model.type in ("keras_mlp", "keras_cnn"):
             refuse_gaps(job)
@@ -87,6 +87,7 @@ class KerasFramework(Framework):
             strict = training.determinism == "bitwise"
             learner = engine.Learner(self._model, loss, optimizer, engine.generators_of(keras, self._model), strict)
             self._engine = engine.make_engine(self._backend, learner)
+            self._metrics = measures.of_model(self._backend, compiled, self._outputs, job)
         self._generators = len(learner.generators)
         self._seeds_for = engine.seeds_for
         self._state = state.TrainingState(self._model, optimizer)
@@ -118,6 +119,7 @@ class KerasFramework(Framework):
 
     def predict(self, split: Split) -> Iterator[Predictions]:
         seed, size = self._job.config.experiment.seed, self._job.config.evaluation.batch_size or 4 * self._micro
+        parts: list[tuple[Array, Array]] = []  # for the metrics that the model was compiled with, if any
         for start in range(0, len(split), size):
             ids: Ids = np.arange(start, min(start + size, len(split)), dtype=np.int64)
             batch = _contiguous(split.take(ids))
@@ -128,7 +130,11 @@ class KerasFramework(Framework):
             except Exception as error:
                 raise _translated(error, "a prediction") from error
             values = self._outputs.to_predictions(outputs, self._job.info)
-            yield Predictions(ids, values, batch.targets, loss * len(ids))
+            found = Predictions(ids, values, batch.targets, loss * len(ids))
+            if self._metrics is not None:
+                parts.append((outputs, batch.targets))
+                found = found._replace(measures=self._metrics.over(parts)) if ids[-1] + 1 == len(split) else found
+            yield found
 
     def snapshot(self, *, weights_only: bool = False, step: int | None = None) -> Snapshot:  # noqa: ARG002 - not cumulative
         self._engine.publish()

@@ -95,11 +95,8 @@ def _compiled(keras: Any, given: Any, form: Outputs) -> Loss:
 
     A loss of Keras that is not sparse is given classes as one-hot rows; the user's own function is given their indices.
     """
-    found = _function(keras, given)
-    inner = getattr(found, "fn", found)  # of Keras's Loss objects
-    own = str(inner.__module__).split(".")[0] == "keras"
-    one_hot = own and not form.single and "sparse" not in getattr(inner, "__name__", "")
-    ops = keras.ops
+    found, ops = _function(keras, given), keras.ops
+    one_hot = takes_one_hot(found, form)
 
     def loss(outputs: Any, targets: Any) -> Any:
         if form.single:
@@ -110,6 +107,24 @@ def _compiled(keras: Any, given: Any, form: Outputs) -> Loss:
         return ops.mean(found(targets, outputs))
 
     return loss
+
+
+def takes_one_hot(found: Any, form: Outputs) -> bool:
+    """Whether a loss or a metric is one of Keras's that takes classes as one-hot rows, and not as numbers."""
+    inner = _inner(found)
+    name = getattr(inner, "__name__", type(inner).__name__)
+    return in_keras(found) and not form.single and "sparse" not in name.lower()
+
+
+def in_keras(found: Any) -> bool:
+    """Whether what a loss or a metric computes with is Keras's own."""
+    return str(_inner(found).__module__).split(".")[0] == "keras"
+
+
+def _inner(found: Any) -> Any:
+    """The function that one of Keras's metrics or losses is made of, if it is."""
+    inner = getattr(found, "_fn", found)
+    return getattr(inner, "fn", inner)
 
 
 def _function(keras: Any, given: Any) -> Any:

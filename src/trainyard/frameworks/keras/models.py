@@ -31,6 +31,7 @@ class Compiled(NamedTuple):
 
     loss: Any = None
     optimizer: Any = None
+    metrics: Any = None  # Keras's CompileMetrics, which holds what `compile` was given
 
 
 def build_model(keras: Any, job: Job, policy: str) -> tuple[Any, Compiled]:
@@ -94,7 +95,9 @@ def _of_keras(thing: Any) -> bool:
 
 
 def _compiled(model: Any) -> Compiled:
-    return Compiled(model.loss, model.optimizer) if getattr(model, "compiled", False) else Compiled()
+    if not getattr(model, "compiled", False):
+        return Compiled()
+    return Compiled(model.loss, model.optimizer, getattr(model, "_compile_metrics", None))
 
 
 @contextmanager
@@ -183,6 +186,8 @@ def _made(keras: Any, job: Job) -> Any:
     if name in BUILT_IN:
         params.pop("backend")
     make: Any = BUILT_IN.get(name) or _imported(name, "model.type")
+    if isinstance(make, keras.Model):
+        raise ModelError(f"model {name} is an object, whose weights no seed tells: name its class, or a function")
     if not callable(make):
         raise ModelError(
             f"model {name}: {type(make).__name__} given; a keras.Model class, or a function that makes one, is needed"
