@@ -163,7 +163,8 @@ def evaluate(predictions: Iterable[Predictions], metrics: Sequence[str], info: D
 def _joined(parts: Sequence[Predictions], info: DataInfo) -> tuple[Array, Array, Ids]:
     if not parts:
         return np.empty((0, info.outputs), np.float32), np.empty(0, np.int64), np.empty(0, np.int64)
-    outputs, targets, ids = (np.concatenate([part[field] for part in parts]) for field in (1, 2, 0))
+    columns = ([part.outputs for part in parts], [part.targets for part in parts], [part.ids for part in parts])
+    outputs, targets, ids = (column[0] if len(column) == 1 else np.concatenate(column) for column in columns)
     expected: tuple[int, ...] = (len(targets), info.outputs)
     fits = outputs.shape == expected or (info.task == "regression" and outputs.size == targets.size == np.prod(expected))
     if not fits:
