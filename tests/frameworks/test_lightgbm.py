@@ -132,6 +132,8 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
     ("three", SAMPLED | {"boosting": "rf"}),
     ("two", SAMPLED | {"objective": "mine_lightgbm:gradients"}),
     ("two", GOSS | {"objective": "mine_lightgbm:gradients"}),
+    ("values", GOSS | {"monotone_constraints": {"x0": 1}, "path_smooth": 1.0, "min_child_samples": 100}),
+    ("two", SAMPLED | {"subsample_freq": 4, "monotone_constraints": {"x0": 1}, "path_smooth": 1.0, "min_child_samples": 150}),
     # Rounds in which no tree can be made, the first among them.
     ("two", {"min_child_samples": 280, "subsample": 0.95, "subsample_freq": 3, "colsample_bytree": 0.4}),
     ("three", {"min_child_samples": 275, "subsample": 0.95, "colsample_bytree": 0.3, "colsample_bynode": 0.5}),

@@ -83,7 +83,7 @@ class LightgbmFramework(Framework):
         self._trees = Trees(self._library, self._objective.width, job.threads)
         self._scores: dict[int, Scores] = {}
         self._boosting: Boosting | None = None
-        self._restarts, self._training_rows = params.boosting != "gbdt", len(job.splits["train"]) if job.order else 0
+        self._changes, self._training_rows = params.boosting != "gbdt", len(job.splits["train"]) if job.order else 0
         if job.order is not None:
             self._sample = Scores(Rows(job.splits["train"], _sample_ids(job)), self._objective.width)
             with self._translated("this model cannot be trained", ModelError):
@@ -102,12 +102,12 @@ class LightgbmFramework(Framework):
             if boosting.waits:  # the losses of the rounds to come build on these sums
                 self._sample.take(self._trees)
             boosting.step(step, lr)
-            loss = self._changing_loss(boosting) if self._restarts else boosting.rounds
+            loss = self._changing_loss(boosting) if self._changes else boosting.rounds
         return StepResult(loss, self._training_rows)
 
     def read(self, losses: Sequence[Any]) -> list[float]:
         """A round leaves its number; the trees up to there give its loss, for many rounds at once in little time."""
-        if self._restarts or not losses:
+        if self._changes or not losses:
             return [float(loss) for loss in losses]
         assert self._boosting
         with self._translated("a prediction failed", TrainingError):
@@ -167,7 +167,7 @@ class LightgbmFramework(Framework):
         weight = _balanced(train.targets) if self._asked.params.class_weight else None
         dataset = make_dataset(self._library, train, job.info, params, weight=weight)
         sample = None
-        if self._restarts:
+        if self._changes:
             sample = (make_dataset(self._library, self._sample.rows, job.info, params, reference=dataset), self._sample.rows)
         return Boosting(self._library, Recipe(params, seed, self._asked.gradients), dataset, train, self._trees, sample)
 
@@ -277,9 +277,8 @@ class _Snapshot:
 
 def _fixed_rate(params: LightgbmParams) -> str | None:
     """Why the learning rate cannot change, if so."""
-    if params.boosting != "gbdt":
-        return f"boosting: {params.boosting} makes its rounds once more where it is resumed"
-    return "goss reckons with the learning rate" if params.data_sample_strategy == "goss" else None
+    kind = f"boosting: {params.boosting}" if params.boosting != "gbdt" else params.data_sample_strategy
+    return None if kind == "bagging" else f"{kind} makes its rounds once more where it is resumed"
 
 
 def _device(config: RunConfig, params: LightgbmParams) -> str:

@@ -7,10 +7,11 @@ and wherever the learning rate changes, by resetting the booster's parameters. S
 round is what would have come. (In every round it would do, too, but its 0.2 ms are felt.)
 
 What resetting does, by LightGBM's sources (4.x): the features' generator starts anew where its seed differs from the one
-before; the thresholds' (extra_trees) and those of goss always do; the rows' only where the fraction of rows changes, which
-is why it alternates between two values that no draw, a multiple of 1/32768, can tell apart.
+before; the thresholds' (extra_trees) always do; the rows' only where the fraction of rows changes, which is why it alternates
+between two values that no draw, a multiple of 1/32768, can tell apart.
 
-Dart changes trees that are there, and a random forest averages: both make their rounds once more.
+Dart changes trees that are there, a random forest averages, and goss takes all rows until it has counted enough rounds: a
+resume makes their rounds once more.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ _SEED_BITS = 30  # LightGBM counts on from a seed, within 31 bits
 _SEED_STEPS = 1 << 10
 _DRAWS = 32768  # its random numbers are multiples of 1 / _DRAWS
 _NEVER = 1 << 30  # rounds: only we say when the rows are drawn anew
+_TRIES = 100  # rounds, each with other rows
 EVERY = 10  # rounds between two resets, where something is drawn; part of the model's definition
 _ROWS, _FEATURES, _THRESHOLDS, _DROPS, _BINS = range(5)  # what is drawn
 
@@ -48,12 +50,12 @@ class Recipe:
     @property
     def restarts(self) -> bool:
         """Whether only the rounds themselves lead to the state after them."""
-        return bool(self.params["boosting"] != "gbdt")
+        return self.changes or bool(self.params["data_sample_strategy"] == "goss")
 
     @property
-    def goss(self) -> bool:
-        """Whether the rows are chosen by their gradients."""
-        return bool(self.params["data_sample_strategy"] == "goss")
+    def changes(self) -> bool:
+        """Whether a round changes what those before it made."""
+        return bool(self.params["boosting"] != "gbdt")
 
     @property
     def rows_every(self) -> int:
@@ -64,25 +66,16 @@ class Recipe:
     def draws(self) -> bool:
         """Whether anything is."""
         shares = (self.params["feature_fraction"], self.params["feature_fraction_bynode"])
-        return bool(self.goss or self.rows_every or min(shares) < 1 or self.params["extra_trees"])
+        return bool(self.rows_every or min(shares) < 1 or self.params["extra_trees"])
 
     @property
     def boundary(self) -> int:
         """Rounds between two from which it goes on exactly."""
         return EVERY if self.draws and not self.restarts else 1
 
-    @property
-    def unsampled_rounds(self) -> int:
-        """For so many rounds goss takes all rows."""
-        return int(1 / self.rate(self.params["learning_rate"])) if self.goss else 0
-
-    def rate(self, learning_rate: float) -> float:
-        """Goss reckons with 1 / rate: as short as that LightGBM reads the same number."""
-        return float(f"{learning_rate:.12g}") if self.goss else learning_rate
-
     def initial(self) -> dict[str, Any]:
         """The parameters that a booster begins with."""
-        found = self.params | {"learning_rate": self.rate(self.params["learning_rate"])}
+        found = dict(self.params)
         if self.restarts:  # the generators run on from here
             uses = {"bagging_seed": _ROWS, "feature_fraction_seed": _FEATURES, "extra_seed": _THRESHOLDS, "drop_seed": _DROPS}
             return found | {name: _short(stream_seed(self.seed, INIT, use)) for name, use in uses.items()}
@@ -93,9 +86,8 @@ class Recipe:
 
     def of_round(self, step: int, learning_rate: float) -> dict[str, Any]:
         """What is reset before a round; those of two resets have other seeds always."""
-        found = {"learning_rate": self.rate(learning_rate), "num_threads": self.params["num_threads"]}
-        found |= {"feature_fraction_seed": self._seed(step, _FEATURES), "extra_seed": self._seed(step, _THRESHOLDS)}
-        return found | ({"bagging_seed": self._seed(step, _ROWS)} if self.goss else {})
+        found = {"learning_rate": learning_rate, "num_threads": self.params["num_threads"]}
+        return found | {"feature_fraction_seed": self._seed(step, _FEATURES), "extra_seed": self._seed(step, _THRESHOLDS)}
 
     def of_draw(self, step: int, side: int) -> dict[str, Any]:
         """What is reset to draw the rows of the round; `side` differs from that of the draw before."""
@@ -166,8 +158,7 @@ class Boosting:
     def _open(self) -> None:
         self._first = self._trees.rounds
         self._fresh = True
-        self._goss = False  # whether it chooses rows by now
-        self._counted = 0  # rounds of the booster that have a split: its own count
+        self._begun = False  # whether one of its rounds has a split
         self._rounds = 0  # of the booster
         self._kept: list[int] = []  # those that are the model's
         self._collected = (0, 0)  # how many of both have been fetched
@@ -187,11 +178,11 @@ class Boosting:
         if self._booster is None:
             self._open()
         if not self._recipe.restarts:
-            self._count_up()
+            self._make_first()
         empty = self._update(lambda: self._reset(step, learning_rate))
         self._fresh = False
         self.made += not empty
-        self._counted += not empty
+        self._begun |= not empty
         if not empty or not self._rounds:  # LightGBM keeps its first tree even if it is empty
             if not empty or not self._first:  # but of the model it may not be the first
                 self._kept.append(self._rounds)
@@ -203,7 +194,7 @@ class Boosting:
         if self._fetched == len(self.ends):
             return
         self._fetched = len(self.ends)
-        if self._recipe.restarts:  # the earlier trees have changed, too
+        if self._recipe.changes:
             self._trees.cut(self._first)
             self._collected = (0, 0)
         (rounds, kept), width = self._collected, self._trees.width
@@ -247,8 +238,7 @@ class Boosting:
         recipe, every = self._recipe, self._recipe.rows_every
         if recipe.restarts:
             return
-        begins = recipe.goss and not self._goss and self.made >= recipe.unsampled_rounds
-        due = begins or learning_rate != self._rate or (recipe.draws and step % EVERY == 0)
+        due = learning_rate != self._rate or (recipe.draws and step % EVERY == 0)
         rows = every > 1 and (step % every == 0 or not self.made)  # what stays for several rounds is drawn when it is due
         if not (due or rows):
             return
@@ -256,7 +246,7 @@ class Boosting:
         if rows or every == 1 or (every and self._fresh):
             self._side = -self._side
             values |= recipe.of_draw(step, self._side)
-        self._rate, self._goss = learning_rate, self._goss or begins
+        self._rate = learning_rate
         self._booster.reset_parameter(values)
 
     def _update(self, prepare: Callable[[], None]) -> bool:
@@ -272,26 +262,19 @@ class Boosting:
 
         return bool(self._booster.update(fobj=objective))
 
-    def _count_up(self) -> None:
-        """Has a fresh booster count the rounds of those before it, as far as it matters, as trees that add nothing.
-
-        Goss begins to choose rows after some rounds; and before the first one, rows are drawn anew whatever we say.
+    def _make_first(self) -> None:
+        """Gives a fresh booster a first round that adds nothing: before that, it draws rows anew whatever we say.
 
         Raises:
-            TrainingError: there are no such trees.
+            TrainingError: there is no split to be made.
         """
-        recipe = self._recipe
-        wanted = recipe.unsampled_rounds if recipe.goss else int(recipe.rows_every > 1)
-        if self._counted >= wanted or self.made < wanted:
+        if self._recipe.rows_every <= 1 or self._begun or not self.made:
             return
-        params = recipe.initial()
-        # One split each; their values, at such a learning rate, are rounded to 0.
-        self._booster.reset_parameter({"learning_rate": 1e-100, "max_depth": 1, "min_gain_to_split": 0.0})
-        for _ in range(10 * wanted + 100):
-            if self._counted >= wanted:
+        self._booster.reset_parameter({"learning_rate": 1e-100})  # with which values are rounded away
+        for _ in range(_TRIES):
+            self._begun = not self._update(lambda: None)
+            if self._begun:
                 break
-            self._counted += not self._update(lambda: None)
         else:
             raise TrainingError("the training cannot go on from here: no split is left to be made")
         self._rounds = self._booster.current_iteration()
-        self._booster.reset_parameter({name: params[name] for name in ("max_depth", "num_leaves", "min_gain_to_split")})
