@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 from trainyard.errors import InputError, MissingExtraError
 
+_IMPORT_PATH = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.<>]*")
 _closed = False  # whether this process runs the code of Trainyard and the libraries that it needs, and no other
 
 
 def close_process() -> None:
-    """Says that this process makes one run and ends. Until a config has it import something, no code but ours runs in it."""
+    """Says that this process makes one run and ends: no code but ours runs in it, if the config names no other."""
     global _closed  # noqa: PLW0603 - it is the process's
     _closed = True
 
 
 def open_process() -> None:
-    """Says that other code is about to be imported."""
+    """Says that other code is to be imported."""
     global _closed  # noqa: PLW0603
     _closed = False
 
@@ -72,7 +74,6 @@ def import_path(path: str) -> Any:
     if not module_name or not attribute:
         raise InputError(f"{path!r} is no import path: write package.module:name")
     _refuse_standard(path, module_name)
-    open_process()
     found: Any = _module(path, module_name)
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -81,6 +82,19 @@ def import_path(path: str) -> Any:
     if callable(found):
         _refuse_standard(path, str(getattr(found, "__module__", None) or type(found).__module__))
     return found
+
+
+def import_paths(value: Any) -> Iterator[str]:
+    """The texts in a value, however deep, that may be import paths."""
+    if isinstance(value, str):
+        if _IMPORT_PATH.fullmatch(value):
+            yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from import_paths(item)
+    elif isinstance(value, Sequence):
+        for item in value:
+            yield from import_paths(item)
 
 
 def _refuse_standard(path: str, module: str) -> None:

@@ -6,12 +6,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from test_saver import FullDisk
 from trainyard_toy import ToyFramework
 
 import trainyard
 from small_runs import SMALL, SignalAt, assert_same, checkpoints
 from trainyard.core.checkpoint import step_of
 from trainyard.core.journal import read_segment, segments
+from trainyard.errors import CheckpointError
 from trainyard.frameworks.base import WEIGHTS_FILE, Job, Plan, Snapshot
 from trainyard.frameworks.stored import StoredSnapshot, buffers
 from trainyard.types import NamedBuffer, StepResult
@@ -65,6 +67,19 @@ def test_a_forced_save_falls_back_to_the_last_boundary(at: int, config: dict[str
     resumed = trainyard.resume(run)
     assert next(read_segment(segments(run.path / "journal")[-1]))["from_step"] == boundary
     assert_same(resumed, whole)
+
+
+@pytest.mark.usefixtures("bounded")
+def test_a_save_that_fails_at_the_end_is_an_error(
+    config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = trainyard.train(config, runs_dir=tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        FullDisk(patch, "checkpoints", 10**6)
+        with pytest.raises(CheckpointError, match="No space left"):
+            trainyard.train(config, runs_dir=tmp_path / "cut", callbacks=[SignalAt(13)])
+    (run,) = trainyard.runs(tmp_path / "cut")
+    assert_same(trainyard.resume(run), whole)
 
 
 @pytest.mark.usefixtures("bounded")

@@ -1,5 +1,6 @@
 """What a model is made from is an input of the run: code that an option leads to, and the options of an object."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,10 +88,32 @@ def test_the_code_of_an_objects_parts_is_an_input(tmp_path: Path) -> None:
         assert any("test_definition" in name for name in run.manifest["code"]["modules"]), "Block, and doubled"
 
 
+def adding(amount: float) -> Any:
+    return lambda x: x + amount
+
+
+class Adder:
+    def __init__(self, amount: float) -> None:
+        self.amount = amount
+
+    def __call__(self, x: Any) -> Any:
+        return x + self.amount
+
+
 def test_values_in_words() -> None:
-    values = [1, np.float64(0.5), True, None, "a", (1, [2, "b"]), {"x": np.int64(1)}, doubled, Block, Block()]
-    own = f"{__name__}:"
-    paths = [own + "doubled", own + "Block", own + "Block"]
-    expected = ["1", "0.5", "True", "None", "a", '["1", "[\\"2\\", \\"b\\"]"]', '{"x": "1"}', *paths]
-    assert [in_words(value) for value in values] == expected
-    assert in_words(np.zeros(3)) == in_words(np.zeros(3)) != in_words(np.zeros(4))
+    here = f"{__name__}:"
+    values = {"a": 1, "b": np.float64(0.5), "c": True, "d": None, "e": "text", "f": doubled, "g": Block}
+    told = ["1", "0.5", "True", "None", "text", f"{here}doubled", f"{here}Block"]
+    assert [in_words(name, value) for name, value in values.items()] == [{n: t} for n, t in zip(values, told, strict=True)]
+    nested = in_words("x", {"y": [1, doubled]})
+    assert nested == {"x": "builtins:dict", "x.y": "builtins:list", "x.y.0": "1", "x.y.1": f"{here}doubled"}
+    assert in_words("a", np.zeros(3)) == in_words("a", np.zeros(3)) != in_words("a", np.zeros(4))
+
+
+def partly(amount: float) -> Any:
+    return functools.partial(pow, amount)
+
+
+@pytest.mark.parametrize("make", [Adder, adding, partly])
+def test_what_a_function_was_made_with_is_told(make: Callable[[float], Any]) -> None:
+    assert in_words("f", make(1.0)) == in_words("f", make(1.0)) != in_words("f", make(2.0))

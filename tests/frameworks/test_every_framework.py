@@ -110,6 +110,40 @@ def test_a_run_imports_no_other_framework(model: str, tmp_path: Path) -> None:
     assert not loaded & FRAMEWORKS - {own} - BRINGS.get(own, set())
 
 
+COMMAND = """
+import sys
+from trainyard.cli import main
+def end(code):
+    print("sklearn" in sys.modules)
+    sys.exit(code)
+main.os._exit = end
+sys.argv[1:] = ["train", "config.yaml", "--runs-dir", "runs"]
+main.command()
+"""
+USER_CODE = """
+def load():
+    from {library} import {estimator}
+    x, y = [[float(i), float(-i)] for i in range(60)], [i % 2 for i in range(60)]
+    {estimator}(n_estimators=2).fit(x, y)
+    return x, y
+"""
+
+
+@pytest.mark.parametrize(("library", "estimator"), [("xgboost", "XGBClassifier"), ("lightgbm", "LGBMClassifier")])
+def test_a_command_leaves_out_what_nobody_can_want(library: str, estimator: str, tmp_path: Path) -> None:
+    """scikit-learn, which boosters import if it is there; code of the user's may want it, and finds it."""
+    np.savez(tmp_path / "data.npz", X_train=np.arange(80.0).reshape(40, 2), y_train=np.arange(40) % 2)
+    (tmp_path / "user_code.py").write_text(USER_CODE.format(library=library, estimator=estimator), encoding="utf-8")
+    for data, imported in (({"path": "data.npz"}, "False"), ({"type": "user_code:load"}, "True")):
+        config = {"data": data, "model": {"type": library, "n_estimators": 3}}
+        (tmp_path / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, "-c", COMMAND], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[-1] == imported
+
+
 WITHOUT = """
 import sys
 class Without:

@@ -38,6 +38,7 @@ from trainyard.core.state import RunState, seed_global_random
 from trainyard.digest import digest, tensor_records
 from trainyard.errors import CheckpointError, InputError, ModelError, TrainingError
 from trainyard.frameworks.base import WEIGHTS_FILE
+from trainyard.require import import_paths, open_process
 from trainyard.trackers.feed import Feeders
 from trainyard.types import Determinism
 
@@ -120,6 +121,8 @@ class _Attempt:
     def _prepare(self) -> tuple[Parts, RunState]:
         """Builds everything, and puts it where the newest checkpoint left off."""
         request, run, config = self._request, self._run, self._request.resolved.config
+        if any(import_paths(config.model_dump())):
+            open_process()  # before anything is imported on its behalf
         self._place.resume.sweep()
         before = run.read(manifest.NAME)
         commit, complaints = self._place.resume.newest()
@@ -226,7 +229,7 @@ class _Attempt:
         saver.drain()
         for step, message in saver.failures():
             loop.crew.recorder.event(state.step, "checkpoint_failed", saved_step=step, message=message)
-            if step == state.step:
+            if step == saver.newest:
                 raise CheckpointError(f"{message}; earlier checkpoints are untouched: make room, then resume the run")
         result = standing(self._run, parts, state, status, self._number)
         if status == "completed":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from trainyard.digest import digest, tensor_records
 from trainyard.errors import ChangedInputsError
 from trainyard.order import SEMANTICS
 from trainyard.redact import redacted
+from trainyard.require import import_paths
 from trainyard.types import Determinism
 
 log = logging.getLogger("trainyard")
@@ -56,24 +57,12 @@ def make_manifest(run: RunDir, resolved: Resolved, objects: Objects, parts: Part
 def _code_roots(parts: Parts, objects: Objects, definition: Mapping[str, str]) -> list[str]:
     """The modules that the run's own code begins in: the model's, the data's, and those of adapters from elsewhere."""
     config = parts.config
-    paths = [config.model.type, *_texts(config.model.params), *definition.values()]
-    paths += [config.data.type, *_texts(config.data.params)] if config.data else []
+    data = config.data and [config.data.type, config.data.params]
+    paths = import_paths([config.model.type, config.model.params, data, definition])
     classes = [type(parts.framework), *([type(objects.model)] if objects.model is not None else [])]
     if config.data and objects.data is None:
         classes.append(registry.dataset_of(config.data.type))
-    return [path.partition(":")[0] for path in paths if ":" in path] + [cls.__module__ for cls in classes]
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Those that a value holds, however deep: an option may be an import path."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _texts(item)
-    elif isinstance(value, Sequence):
-        for item in value:
-            yield from _texts(item)
+    return [path.partition(":")[0] for path in paths] + [cls.__module__ for cls in classes]
 
 
 def check_unchanged(run: RunDir, before: Json, now: Json, *, allow_change: bool) -> None:

@@ -53,7 +53,9 @@ class Saver:
         self._cut: set[int] = set()  # best models of a cumulative framework that were taken already
         self._owed: dict[int, Snapshot] = {}  # best models by step; only the writer's thread looks at them
         self._current_best: frozenset[int] = frozenset()  # by the loop's evaluations
+        self._submitted_best: frozenset[int] = frozenset()  # by the newest save that was asked for
         self._durable_best: frozenset[int] = frozenset()  # by the newest commit: a resume may need them again
+        self.newest = 0  # the step of that save
 
     def start(self, wake: Callable[[], None]) -> None:
         """Starts the clock of `every_n_minutes`, anew after each save."""
@@ -107,7 +109,8 @@ class Saver:
             pending = self._pending(state, best) if state.step > self._saved_step else None
         if pending is None or pending.step <= self._saved_step:
             return
-        self._saved_step = pending.step
+        self._saved_step = self.newest = pending.step
+        self._submitted_best = pending.best
         self._cut_best(pending.best)
         self._recorder.journal.flush()
         self._writer.submit(Job(pending.step, lambda: self._write(pending), replaceable=True))
@@ -125,7 +128,8 @@ class Saver:
             self._write_owed()  # no resume checkpoint without the best models that it knows of
             commit = self._shelves.resume.commit(pending.step, pending.snapshot, pending.state)
         except Exception:
-            self._saved_step = -1
+            if self._saved_step == pending.step:  # else a newer one is waiting
+                self._saved_step = -1
             raise
         finally:
             if self._plan.boundary == 1:  # else it may be asked for again
@@ -145,9 +149,9 @@ class Saver:
     def _cut_best(self, best: Collection[int]) -> None:
         """Takes the best models out of a later one, where it holds them: most are surpassed before anyone needs them."""
         if self._plan.cumulative:
-            for step in sorted(set(best) - self._cut):
+            missing, self._cut = sorted(set(best) - self._cut), set(best)
+            for step in missing:
                 self._submit_best(step, self._framework.snapshot(weights_only=True, step=step))
-            self._cut = set(best)
 
     def _submit_best(self, step: int, snapshot: Snapshot) -> None:
         def write() -> None:
@@ -160,7 +164,7 @@ class Saver:
     def _write_owed(self) -> None:
         """Writes the best models that are not on disk yet, those whose writing failed before among them."""
         for step, snapshot in list(self._owed.items()):
-            if step in self._current_best | self._durable_best | self._cut:  # else it was surpassed while it waited
+            if step in self._wanted():  # else it was surpassed while it waited
                 self._shelves.best.commit(step, snapshot)
             snapshot.release()
             del self._owed[step]
@@ -184,6 +188,11 @@ class Saver:
         self.stop_clock()
         self._writer.close()
 
+    def _wanted(self) -> Collection[int]:
+        """The steps of the best models that are, or that a resume from some commit, done or to come, will need."""
+        marked = self._marked.best if self._marked else frozenset()
+        return self._current_best | self._durable_best | self._submitted_best | marked | self._cut
+
     def _prune_best(self) -> None:
-        wanted = self._current_best | self._durable_best | self._cut
+        wanted = self._wanted()
         self._shelves.best.prune({name for name in self._shelves.best.names() if step_of(name) in wanted})
