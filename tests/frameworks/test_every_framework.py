@@ -121,9 +121,10 @@ sys.argv[1:] = ["train", "config.yaml", "--runs-dir", "runs"]
 main.command()
 """
 USER_CODE = """
+import numpy as np
 def load():
     from {library} import {estimator}
-    x, y = [[float(i), float(-i)] for i in range(60)], [i % 2 for i in range(60)]
+    x, y = np.random.default_rng(0).normal(size=(200, 3)), np.arange(200) % 2
     {estimator}(n_estimators=2).fit(x, y)
     return x, y
 """
@@ -132,7 +133,8 @@ def load():
 @pytest.mark.parametrize(("library", "estimator"), [("xgboost", "XGBClassifier"), ("lightgbm", "LGBMClassifier")])
 def test_a_command_leaves_out_what_nobody_can_want(library: str, estimator: str, tmp_path: Path) -> None:
     """scikit-learn, which boosters import if it is there; code of the user's may want it, and finds it."""
-    np.savez(tmp_path / "data.npz", X_train=np.arange(80.0).reshape(40, 2), y_train=np.arange(40) % 2)
+    features = np.random.default_rng(0).normal(size=(200, 3))
+    np.savez(tmp_path / "data.npz", X_train=features, y_train=np.arange(200) % 2)
     (tmp_path / "user_code.py").write_text(USER_CODE.format(library=library, estimator=estimator), encoding="utf-8")
     for data, imported in (({"path": "data.npz"}, "False"), ({"type": "user_code:load"}, "True")):
         config = {"data": data, "model": {"type": library, "n_estimators": 3}}

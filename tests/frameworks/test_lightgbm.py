@@ -17,7 +17,7 @@ from trainyard.core.build import Objects, Parts, build
 from trainyard.core.catalog import Catalog
 from trainyard.datasets.base import DataBundle
 from trainyard.digest import tensor_records
-from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
+from trainyard.errors import ConfigError, InputError, ModelError
 from trainyard.frameworks.lightgbm.data import safe_names
 from trainyard.types import Array, Batch, DataInfo, Ids, SplitName
 
@@ -434,7 +434,7 @@ def test_where_the_learning_rate_cannot_change_a_scheduler_is_refused(params: di
 def test_an_objective_that_fails_is_named() -> None:
     sys.modules["mine_lightgbm"].__dict__["gradients"] = lambda raw, dataset: (raw[:3], raw[:3])
     made = parts(bundle("two"), {"objective": "mine_lightgbm:gradients"})
-    with pytest.raises(TrainingError, match="round 1 failed: ValueError: Lengths of gradient"):
+    with pytest.raises(ModelError, match="round 1 failed: ValueError: Lengths of gradient"):
         made.framework.step(0, 0.1)
 
 
@@ -485,3 +485,11 @@ def test_an_estimators_own_objective_gets_the_targets_first() -> None:
         made.framework.step(step, 0.1)
     by_path = trained(data, {"objective": "mine_lightgbm:gradients"})
     assert tensor_records(made.framework.state(weights_only=True)) == tensor_records(by_path.framework.state(weights_only=True))
+
+
+def test_too_few_rows_for_any_split_are_said() -> None:
+    info = DataInfo("classification", (1,), 2, [0, 1], ["a"])
+    rows = Shown(np.arange(30, dtype=np.float32).reshape(30, 1), np.arange(30) % 2)
+    made = parts(DataBundle(info, {"train": rows, "val": rows, "test": rows}), {"min_child_samples": 20})
+    with pytest.raises(ModelError, match=r"no feature can be split; give more rows, or less model\.params\.min_child_samples"):
+        made.framework.step(0, 0.1)

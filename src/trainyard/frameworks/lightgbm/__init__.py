@@ -98,7 +98,7 @@ class LightgbmFramework(Framework):
     def step(self, step: int, lr: float) -> StepResult:
         boosting = self._boosting
         assert boosting, "made only to predict"
-        with self._translated(f"round {step + 1} failed", TrainingError):
+        with self._translated(f"round {step + 1} failed", TrainingError if step else ModelError):
             if boosting.waits:  # the losses of the rounds to come build on these sums
                 self._sample.take(self._trees)
             boosting.step(step, lr)
@@ -246,6 +246,8 @@ class LightgbmFramework(Framework):
             name = "" if type(error).__name__ == "LightGBMError" else f"{type(error).__name__}: "
             said = (str(error).splitlines() or [""])[0].rstrip(".")
             hint = "see where with --debug"
+            if "num_features" in said:
+                said, hint = "no feature can be split", "give more rows, or less model.params.min_child_samples"
             if "was not enabled in this build" in said or "OpenCL" in said:
                 hint = "take training.device: cpu, device_type: gpu (OpenCL), or a LightGBM that is built for the device"
             raise kind(f"{what}: {name}{said}; {hint}") from error

@@ -270,7 +270,8 @@ class Boosting:
         """
         if self._recipe.rows_every <= 1 or self._begun or not self.made:
             return
-        self._booster.reset_parameter({"learning_rate": 1e-100})  # with which values are rounded away
+        gain = self._recipe.params["min_gain_to_split"]
+        self._booster.reset_parameter({"learning_rate": 1e-100, "min_gain_to_split": 0.0})  # values are rounded away
         for _ in range(_TRIES):
             self._begun = not self._update(lambda: None)
             if self._begun:
@@ -278,3 +279,4 @@ class Boosting:
         else:
             raise TrainingError("the training cannot go on from here: no split is left to be made")
         self._rounds = self._booster.current_iteration()
+        self._booster.reset_parameter({"min_gain_to_split": gain})
