@@ -11,7 +11,7 @@ import pytest
 
 import trainyard
 from trainyard.callbacks.base import Callback
-from trainyard.core.journal import losses, read
+from trainyard.core.journal import evaluations, losses, read
 from trainyard.core.saver import Saver
 from trainyard.run import Run
 
@@ -88,9 +88,8 @@ def crashed(runs: Path, overrides: Mapping[str, Any] | None = None, *, at: int =
 def journal_values(run: Run) -> tuple[dict[int, float], list[Any]]:
     """What the journal says that the inputs alone decide: the loss of each step, and the values of each evaluation."""
     records = read(run.path / "journal")
-    kept = [(record["kind"], record["step"], record["values"]) for record in records if record["kind"] == "evaluation"]
-    train_losses = [("metrics", r["step"], r["values"]["train_loss"]) for r in records if r["kind"] == "metrics"]
-    return losses(records), kept + train_losses
+    train_losses = [(r["step"], r["values"]["train_loss"]) for r in records if r["kind"] == "metrics"]
+    return losses(records), [*evaluations(records), *train_losses]
 
 
 def assert_same(run: Run, whole: Run) -> None:

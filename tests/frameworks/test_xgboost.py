@@ -123,11 +123,17 @@ RESUMED = [
     ("classes", {**SAMPLING, **DART}),
     ("classes", {**SAMPLING, "num_parallel_tree": 2}),
     ("pairs", SAMPLING),
+    # For some the library stores it once, for others for each output.
+    *((target, {"base_score": 0.3}) for target in ("binary", "classes", "values", "pairs")),
+    ("binary", {"base_score": 1 / 3, "objective": "multi:softprob"}),
+    ("counts", {"base_score": 1.7, "objective": "count:poisson"}),
+    ("classes", {**SAMPLING, **DART, "base_score": 0.3}),
 ]
 LIMITED = [
     ("values", {**ROW_SAMPLING, "colsample_bylevel": 0.8, "tree_method": "exact"}),
     ("pairs", {**SAMPLING, "multi_strategy": "multi_output_tree"}),
     ("classes", {**SAMPLING, "multi_strategy": "multi_output_tree"}),
+    *((target, {"base_score": 0.3, "multi_strategy": "multi_output_tree"}) for target in ("classes", "pairs")),
 ]
 _NAMES = {id(params): name for table in (BINARY, REGRESSION) for name, params in table.items()}
 
@@ -175,7 +181,7 @@ def test_at_other_rounds_than_boundaries_it_would_not(tmp_path: Path) -> None:
 
 def test_plans() -> None:
     def plan(params: Mapping[str, Any], training: Mapping[str, Any] | None = None) -> tuple[Any, ...]:
-        return tuple(XgboostFramework.plan(config_of(params, training), ROWS))
+        return XgboostFramework.plan(config_of(params, training), ROWS)[:5]
 
     assert plan({}) == (ROWS, 100, 0.3, 1, True)
     assert plan({"learning_rate": 0.1}, {"max_steps": 7}) == (ROWS, 7, 0.1, 1, True)
@@ -415,7 +421,7 @@ def test_an_objective_and_a_metric_of_ones_own_are_followed() -> None:
 
 @pytest.mark.usefixtures("mine")
 def test_functions_that_do_not_work_are_named() -> None:
-    with pytest.raises(TrainingError, match=r"step 1 failed: KeyError: 'nothing there'"):
+    with pytest.raises(ModelError, match=r"step 1 failed: KeyError: 'nothing there'"):
         framework_of("binary", {"objective": "my_boosting:broken"}).step(0, 0.3)
     with pytest.raises(ModelError, match="'my_boosting:number' is a int; a function is needed"):
         framework_of("binary", {"metric": "my_boosting:number"})
@@ -477,7 +483,10 @@ REFUSED_ESTIMATORS: list[tuple[Any, str]] = [
     (xgb.XGBClassifier(booster="gblinear"), "booster: Input should be 'gbtree' or 'dart'"),
     (xgb.XGBClassifier(eta=0.1), "eta: Extra inputs are not permitted"),
     (xgb.XGBClassifier(eval_metric=["auc", "error"]), "list the others as evaluation.metrics"),
-    (xgb.XGBRegressor(objective="reg:tweedie"), "objective reg:tweedie is not for targets of 2 classes: .* give binary:logistic"),
+    (xgb.XGBClassifier(objective="reg:tweedie"), "objective reg:tweedie is not for targets of 2 classes: .* give binary"),
+    (xgb.XGBRegressor(), "model xgboost is for regression, the data is one for classification"),
+    (xgb.XGBRFRegressor(), "is for regression, the data is one for classification"),
+    (xgb.XGBModel(), "XGBModel is not trained here"),
 ]
 
 
@@ -485,6 +494,12 @@ REFUSED_ESTIMATORS: list[tuple[Any, str]] = [
 def test_what_an_estimator_cannot_say_is_refused(model: Any, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         framework_of("binary", {}, model=model)
+
+
+def test_a_classifier_does_not_become_a_regressor() -> None:
+    message = "model xgboost:XGBClassifier is for classification, the data is one for regression"
+    with pytest.raises(ModelError, match=message):
+        framework_of("values", {}, type="xgboost:XGBClassifier")
 
 
 def test_what_an_estimator_says_in_vain_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -611,6 +626,19 @@ def test_weights_of_another_kind_are_refused(target: str, params: dict[str, Any]
         framework_of(target, params).restore(tmp_path, weights_only=True)
 
 
+@pytest.mark.parametrize("target", ["binary", "classes", "pairs"])
+def test_weights_bring_their_base_score(target: str, tmp_path: Path) -> None:
+    first = trained(target, {"base_score": 0.3}, rounds=2)
+    first.snapshot(weights_only=True).write(tmp_path)
+    for same in ({}, {"base_score": 0.3}):
+        then = framework_of(target, same)
+        then.restore(tmp_path, weights_only=True)
+        assert weights_only(then) == weights_only(first)
+        then.step(0, 0.3)
+    with pytest.raises(ModelError, match=r"has base_score 0\.3, the run 0\.4"):
+        framework_of(target, {"base_score": 0.4}).restore(tmp_path, weights_only=True)
+
+
 def test_weights_of_other_data_are_refused(tmp_path: Path) -> None:
     trained("binary", {}, rounds=1).snapshot(weights_only=True).write(tmp_path)
     info = DataInfo("classification", (8,), 2, (0, 1), list("abcdefgh"))
@@ -660,6 +688,10 @@ REFUSED_CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"objective": "rank:ndcg"}, "'rank:ndcg' is none of binary:logistic"),
     ({"metric": "auc"}, "list evaluation.metrics"),
     ({"tree_method": "exact", "colsample_bynode": 0.5}, "tree_method: exact does not go with colsample_bynode"),
+    ({"tree_method": "exact", "max_leaves": 9}, "tree_method: exact does not go with max_leaves"),
+    ({"tree_method": "exact", "max_depth": 0}, "tree_method: exact does not go with max_depth: 0; give a depth"),
+    ({"metric": "rmse@2"}, "'rmse@2': a number has only error@THRESHOLD"),
+    ({"metric": "tweedie-nloglik@2"}, "and tweedie-nloglik@POWER, between 1 and 2"),
     ({"tree_method": "approx", "external_memory": True}, "tree_method: approx does not go with external_memory"),
     ({"tree_method": "exact", "multi_strategy": "multi_output_tree"}, "multi_output_tree does not go with tree_method"),
     ({"multi_strategy": "multi_output_tree", **DART}, "multi_output_tree does not go with booster"),
@@ -691,11 +723,68 @@ def test_options_that_do_not_fit_the_data_are_refused(params: dict[str, Any], me
         framework_of("classes", params)
 
 
-def test_what_the_library_refuses_is_said_without_its_stack() -> None:
-    with pytest.raises(TrainingError, match=r"step 1 failed: label must be non-negative") as raised:
-        framework_of("values", {"objective": "count:poisson"}).step(0, 0.3)
+@pytest.mark.parametrize(
+    ("target", "params", "message"),
+    [
+        ("binary", {"metric": "mlogloss"}, "metric mlogloss is not for objective binary:logistic; allowed: logloss, error, rmse"),
+        ("classes", {"metric": "logloss"}, "metric logloss is not for objective multi:softprob; allowed: mlogloss, merror$"),
+        ("values", {"metric": "quantile"}, "metric quantile is not for objective reg:squarederror"),
+        ("values", {"metric": "mlogloss"}, "metric mlogloss is not for objective reg:squarederror"),
+        ("values", {"metric": "error@0.3"}, "metric error@0.3 is not for objective reg:squarederror"),
+        ("pairs", {"objective": "reg:quantileerror"}, "objective reg:quantileerror is for one value, the targets have 2"),
+        ("binary", {"base_score": 5.0}, r"this model cannot be built: .*base_score must be in \(0,1\)"),
+        ("counts", {"objective": "reg:gamma", "base_score": -1.0}, "cannot be built: .*base_score` must be greater than 0"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_before_the_first_round(target: str, params: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message) as raised:
+        framework_of(target, params)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("target", "params"),
+    [
+        ("binary", {"metric": "error@0.3"}),
+        ("counts", {"metric": "tweedie-nloglik"}),
+        ("counts", {"metric": "tweedie-nloglik@1.2"}),
+        ("values", {"objective": "reg:quantileerror", "metric": "quantile"}),
+        ("shares", {"objective": "reg:logistic", "metric": "logloss"}),
+    ],
+)
+def test_metrics_with_a_number_or_an_objective_of_their_own(target: str, params: dict[str, Any]) -> None:
+    assert np.isfinite(framework_of(target, params).step(0, 0.3).loss)
+
+
+@pytest.mark.parametrize(
+    ("objective", "message"),
+    [("count:poisson", "label must be non-negative"), ("reg:gamma", "label must be pos"), ("reg:logistic", "label must be in")],
+)
+def test_targets_that_the_library_refuses_are_wrong_input_said_without_its_stack(objective: str, message: str) -> None:
+    with pytest.raises(ModelError, match=f"step 1 failed: {message}") as raised:
+        framework_of("values", {"objective": objective}).step(0, 0.3)
     assert "\n" not in str(raised.value)
     assert "/src/" not in str(raised.value)
+
+
+def test_errors_of_the_library_are_translated_wherever_it_is_called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise xgb.core.XGBoostError("[12:00:00] /workspace/src/x.cc:1: it broke\nStack trace:\n  [bt] (0)")
+
+    framework = trained("values", {}, rounds=1)
+    for name in ("save_raw", "predict", "get_score", "update"):
+        monkeypatch.setattr(xgb.Booster, name, broken)
+    calls = (
+        lambda: list(framework.state()),
+        framework.snapshot,
+        lambda: list(framework.predict(framework._job.splits["val"])),
+        framework.importance,
+        lambda: framework.export(tmp_path / "model", "ubj"),
+        lambda: framework.step(1, 0.3),
+    )
+    for call in calls:
+        with pytest.raises(TrainingError, match=r"^[^\n]*: it broke; see where with --debug$"):
+            call()
 
 
 def test_a_run_of_an_object_is_resumed_and_reproduced(tmp_path: Path) -> None:

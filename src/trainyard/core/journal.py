@@ -146,6 +146,11 @@ def number(value: float | str) -> float:
     return float(value)
 
 
+def evaluations(records: Sequence[Record]) -> list[tuple[int, dict[str, Any]]]:
+    """The step and the metrics of each evaluation."""
+    return [(int(record["step"]), record["values"]) for record in records if record["kind"] == "evaluation"]
+
+
 def losses(records: Sequence[Record]) -> dict[int, float]:
     """The loss of each step."""
     found: dict[int, float] = {}

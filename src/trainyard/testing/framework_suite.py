@@ -27,7 +27,7 @@ from trainyard.config import load
 from trainyard.core import registry
 from trainyard.core.build import Objects, Parts, build, shelves
 from trainyard.core.catalog import Catalog
-from trainyard.core.journal import losses, read, read_segment, segments
+from trainyard.core.journal import evaluations, losses, read, read_segment, segments
 from trainyard.core.run import RunDir, all_runs
 from trainyard.digest import digest, tensor_records
 from trainyard.frameworks.base import WEIGHTS_FILE
@@ -227,4 +227,6 @@ class FrameworkSuite:
         result, expected = run.read("result.json"), uninterrupted.read("result.json")
         same = ("status", "steps", "digest", "metrics", "best", "evaluated")
         assert {key: result[key] for key in same} == {key: expected[key] for key in same}
-        assert losses(read(run.journal)) == losses(read(uninterrupted.journal))
+        told, expected_told = read(run.journal), read(uninterrupted.journal)
+        assert losses(told) == losses(expected_told)
+        assert evaluations(told) == evaluations(expected_told)

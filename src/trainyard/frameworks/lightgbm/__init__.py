@@ -31,6 +31,7 @@ from trainyard.types import Array, Determinism, Ids, NamedBuffer, Predictions, S
 log = logging.getLogger("trainyard")
 
 _BLOCK = 1 << 16  # rows of which predictions are given at once
+_READ_VALUES = 1 << 22  # predictions that are held at once for the losses of many rounds
 _PROGRESS_FILE = "progress.safetensors"
 SAMPLE = (1_000, 10_000)  # training rows that stand for all where the loss of a step is computed: least and most
 _ROW_WISE_ROWS = 1000  # for each feature: with fewer, histograms are made column by column
@@ -110,10 +111,14 @@ class LightgbmFramework(Framework):
         if self._changes or not losses:
             return [float(loss) for loss in losses]
         assert self._boosting
+        found: list[float] = []
+        count = max(1, _READ_VALUES // (len(self._sample.rows) * self._objective.width))
         with self._translated("a prediction failed", TrainingError):
-            raw = np.stack([self._sample.advance(rounds, self._boosting).copy() for rounds in losses])
-            predictions = self._objective.predictions(raw.reshape(-1, raw.shape[2]))
-            return self._losses(predictions, np.tile(self._sample.rows.targets, len(losses)), len(losses))
+            for part in (losses[start : start + count] for start in range(0, len(losses), count)):
+                raw = np.stack([self._sample.advance(rounds, self._boosting).copy() for rounds in part])
+                predictions = self._objective.predictions(raw.reshape(-1, raw.shape[2]))
+                found += self._losses(predictions, np.tile(self._sample.rows.targets, len(part)), len(part))
+        return found
 
     def predict(self, split: Split) -> Iterator[Predictions]:
         scores = self._scores_of(split)

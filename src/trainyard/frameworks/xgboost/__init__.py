@@ -94,6 +94,7 @@ class XgboostFramework(Framework):
         self._job = job
         self._recipe = resolve(job.config, job.model)
         self._device = chosen_device(job.config.training.device)
+        self._check_estimator()
         self._loss = self._recipe.loss(job.info)
         refuse_categories(self._recipe.params, job.info)
         self._matrices = Matrices(job, self._recipe.params)
@@ -113,7 +114,8 @@ class XgboostFramework(Framework):
 
     def step(self, step: int, lr: float) -> StepResult:
         assert self._sample is not None, "made only to predict"
-        with _translated(f"step {step + 1} failed", TrainingError):
+        # Only now the library looks at the targets, and at some options.
+        with _translated(f"step {step + 1} failed", TrainingError if step else ModelError):
             if self._grown and self._boundary > 1 and step % self._boundary == 0:
                 self._begin_afresh()
             self._grown = True
@@ -164,13 +166,20 @@ class XgboostFramework(Framework):
         size = int(np.prod(self._job.info.input_shape))
         places = {name: i for i, name in enumerate(self._booster.feature_names or [f"f{i}" for i in range(size)])}
         found = {kind: np.zeros(size) for kind in ("gain", "weight", "cover")}
-        for kind, values in found.items():
-            for name, value in self._booster.get_score(importance_type=kind).items():
-                values[places[name]] = value
+        with _translated("the importance of the features cannot be told", TrainingError):
+            for kind, values in found.items():
+                for name, value in self._booster.get_score(importance_type=kind).items():
+                    values[places[name]] = value
         return found
 
     def export(self, path: Path, form: str) -> None:
-        path.write_bytes(self._raw(self._booster, form))
+        with _translated("the export failed", TrainingError):
+            path.write_bytes(self._raw(self._booster, form))
+
+    def _check_estimator(self) -> None:
+        task = self._recipe.task
+        if task is not None and task != self._job.info.task:
+            raise ModelError(f"model {self._job.config.model.type} is for {task}, the data is one for {self._job.info.task}")
 
     def _make(self, raw: bytearray | None = None) -> xgb.Booster:
         """A booster with the options of the run, and the trees in `raw`."""
@@ -185,7 +194,9 @@ class XgboostFramework(Framework):
             options["num_class"] = job.info.outputs
         if raw is not None:
             refuse_misfit(raw, job, self._recipe.params, objective)
+            options.pop("base_score", None)  # `raw` has it for each output; given again, it would be stored in another form
         booster: xgb.Booster = self._library.Booster(options, [self._matrices.train], raw)
+        booster.save_config()  # only now it looks at the options, and says what is wrong with them
         booster.feature_names = None  # as the rows have none
         return booster
 
@@ -212,9 +223,10 @@ class XgboostFramework(Framework):
 
     def _files(self, weights_only: bool, step: int | None = None) -> Files:
         booster = self._booster
-        if step is not None and self._first + step < booster.num_boosted_rounds():
-            booster = booster[: self._first + step]
-        files = {WEIGHTS_FILE: {"model": bytes_array(self._raw(booster, "ubj"))}}
+        with _translated("the model cannot be copied", TrainingError):
+            if step is not None and self._first + step < booster.num_boosted_rounds():
+                booster = booster[: self._first + step]
+            files = {WEIGHTS_FILE: {"model": bytes_array(self._raw(booster, "ubj"))}}
         return files if weights_only else files | {_STATE_FILE: {"first": np.array([self._first])}}
 
     def _raw(self, booster: xgb.Booster, form: str) -> bytearray:

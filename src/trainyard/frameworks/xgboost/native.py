@@ -85,6 +85,9 @@ def refuse_misfit(raw: bytearray, job: Job, params: XgboostParams, objective: st
         "outputs": 1 if objective == "binary:logistic" else info.outputs,
         "feature names": feature_names(info),
     }
+    if params.base_score is not None:  # it goes on from that of the model
+        found["base_score"] = ", ".join(dict.fromkeys(str(np.float32(score)) for score in json.loads(sizes["base_score"])))
+        expected["base_score"] = str(np.float32(params.base_score))
     for what, value in expected.items():
         if found[what] != value:
             raise ModelError(f"the model to go on from has {what} {found[what]}, the run {value}")

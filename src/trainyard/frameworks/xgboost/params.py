@@ -38,6 +38,7 @@ METRICS = (
     *("logloss", "mlogloss", "error", "merror", "rmse", "rmsle", "mae", "mape", "mphe", "quantile"),
     *("poisson-nloglik", "gamma-nloglik", "gamma-deviance", "tweedie-nloglik"),
 )
+_NUMBERED = re.compile(r"error@0?\.\d+|tweedie-nloglik@1\.\d*[1-9]\d*")  # the threshold, and the power of the variance
 # A path to a function of the user's; the other objectives of the library look the same.
 _IMPORT_PATH = re.compile(r"(?!(binary|multi|reg|count|rank|survival):)[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
@@ -122,12 +123,14 @@ class XgboostParams(Section):
     @field_validator("metric")
     @classmethod
     def _known_metric(cls, value: str | None) -> str | None:
-        if value is not None and value.split("@")[0] not in METRICS and not _IMPORT_PATH.fullmatch(value):
-            raise ValueError(
-                f"{value!r} is none of {', '.join(METRICS)}, and no package.module:function; it is reported as the loss, so that "
-                "less must be better: for others, auc among them, list evaluation.metrics"
-            )
-        return value
+        if value is None or value in METRICS or _NUMBERED.fullmatch(value) or _IMPORT_PATH.fullmatch(value):
+            return value
+        if value.split("@")[0] in METRICS:
+            raise ValueError(f"{value!r}: a number has only error@THRESHOLD, below 1, and tweedie-nloglik@POWER, between 1 and 2")
+        raise ValueError(
+            f"{value!r} is none of {', '.join(METRICS)}, and no package.module:function; it is reported as the loss, so that "
+            "less must be better: for others, auc among them, list evaluation.metrics"
+        )
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
@@ -136,6 +139,9 @@ class XgboostParams(Section):
                 raise ValueError(f"{name} has an effect only with {other}: {value}; leave it out")
         if self.tree_method == "exact":
             self._refuse("tree_method: exact", ("colsample_bynode", "sampling_method", "external_memory", "max_bin"))
+            self._refuse("tree_method: exact", ("grow_policy", "max_leaves"))  # at which it would not even look
+            if not self.max_depth:
+                raise ValueError("tree_method: exact does not go with max_depth: 0; give a depth")
         if self.tree_method == "approx":
             self._refuse("tree_method: approx", ("external_memory",))
         if self.multi_strategy == "multi_output_tree":

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from trainyard.config.schema import RunConfig
 from trainyard.errors import ModelError
 from trainyard.frameworks.xgboost.library import xgboost
-from trainyard.frameworks.xgboost.params import OBJECTIVES, Objective, XgboostParams
+from trainyard.frameworks.xgboost.params import METRICS, OBJECTIVES, Objective, XgboostParams
 from trainyard.require import import_path
-from trainyard.types import Array, DataInfo
+from trainyard.types import Array, DataInfo, Task
 
 log = logging.getLogger("trainyard")
 
@@ -34,11 +34,15 @@ _NEUTRAL = {"enable_categorical", "importance_type", "verbosity", "validate_para
 
 @dataclass(frozen=True)
 class Recipe:
-    """Options, and functions of the user's that stand for the objective and the metric; `objective` still has the link."""
+    """Options, and functions of the user's that stand for the objective and the metric; `objective` still has the link.
+
+    `task` is what an estimator is for.
+    """
 
     params: XgboostParams
     gradients: Gradients | None = None
     metric: Metric | None = None
+    task: Task | None = None
 
     def objective(self, info: DataInfo) -> str:
         """The built-in objective that turns margins into outputs, and gives the gradients unless `gradients` does.
@@ -52,14 +56,33 @@ class Recipe:
         if OBJECTIVES[chosen].task != info.task or (chosen == "binary:logistic" and info.outputs != 2):
             targets = f"{info.outputs} classes" if info.task == "classification" else "values"
             raise ModelError(f"objective {chosen} is not for targets of {targets}: leave it out, or give {usual}")
+        if chosen == "reg:quantileerror" and info.outputs > 1:
+            raise ModelError(f"objective {chosen} is for one value, the targets have {info.outputs}; give another")
         return chosen
 
     def loss(self, info: DataInfo) -> Objective:
-        """The built-in metric that is reported as the loss, and its power."""
-        found = OBJECTIVES[self.objective(info)]
-        if self.metric is None and self.params.metric is not None:
-            return Objective(info.task, self.params.metric)
+        """The built-in metric that is reported as the loss, and its power.
+
+        Raises:
+            ModelError: it is not for the objective's outputs.
+        """
+        objective, metric = self.objective(info), self.params.metric
+        found = OBJECTIVES[objective]
+        if self.metric is None and metric is not None:
+            if metric.split("@")[0] not in (allowed := _metrics_of(objective)):
+                raise ModelError(f"metric {metric} is not for objective {objective}; allowed: {', '.join(allowed)}")
+            found = Objective(info.task, OBJECTIVES["reg:tweedie"].metric if metric == "tweedie-nloglik" else metric)
         return found._replace(metric=found.metric.format(**self.params.model_dump()))
+
+
+def _metrics_of(objective: str) -> list[str]:
+    """Those that the library computes from the outputs of a built-in objective, and that mean something there."""
+    of_classes = ("mlogloss", "merror")
+    if objective == "multi:softprob":
+        return list(of_classes)
+    of_shares = () if objective.endswith(":logistic") else ("logloss", "error")
+    of_quantiles = () if objective == "reg:quantileerror" else ("quantile",)
+    return [metric for metric in METRICS if metric not in (*of_classes, *of_shares, *of_quantiles)]
 
 
 def resolve(config: RunConfig, model: Any = None) -> Recipe:
@@ -99,7 +122,9 @@ def _imported(config: RunConfig) -> Any:
 def _from_estimator(model: Any) -> Recipe:
     library = xgboost()
     name = type(model).__name__
-    if not isinstance(model, library.XGBModel) or isinstance(model, library.XGBRanker):
+    tasks: Mapping[type, Task] = {library.XGBClassifier: "classification", library.XGBRegressor: "regression"}
+    task = next((task for cls, task in tasks.items() if isinstance(model, cls)), None)
+    if task is None:
         raise ModelError(f"model {name} is not trained here: give XGBClassifier, XGBRegressor or model.type: xgboost")
     given = {key: value for key, value in model.get_params().items() if value is not None and key not in _NEUTRAL}
     for key, instead in _ELSEWHERE.items():
@@ -110,10 +135,10 @@ def _from_estimator(model: Any) -> Recipe:
     missing = given.pop("missing", math.nan)
     if not (isinstance(missing, float) and math.isnan(missing)):
         raise ModelError(f"{name}(missing={missing!r}): missing values are NaN in all frameworks; mark them so in the data")
-    return _recipe(model, given)
+    return _recipe(model, given, task)
 
 
-def _recipe(model: Any, given: dict[str, Any]) -> Recipe:
+def _recipe(model: Any, given: dict[str, Any], task: Task) -> Recipe:
     """`given` are the options of the estimator that are set, and that a run leaves to it."""
     objective, metric = given.pop("objective", None), given.pop("eval_metric", None)
     if model.n_estimators is not None or model.get_num_boosting_rounds() == 1:
@@ -127,7 +152,7 @@ def _recipe(model: Any, given: dict[str, Any]) -> Recipe:
     if isinstance(metric, str):
         given["metric"] = metric
     params = _validated(type(model).__name__, given)
-    return Recipe(params, _of_targets(objective), _named(metric))
+    return Recipe(params, _of_targets(objective), _named(metric), task)
 
 
 def _validated(name: str, given: Mapping[str, Any]) -> XgboostParams:
