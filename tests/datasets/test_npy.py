@@ -74,7 +74,11 @@ def test_features_are_not_read_into_memory(tmp_path: Path) -> None:
         ({"X": X}, {}, "y.npy is missing"),
         ({"X": X, "y": Y[:5]}, {}, "90 rows, y.npy 5"),
         ({"X": np.full((90, 2), np.nan), "y": Y}, {}, "the first in row 0"),
+        ({"X": np.where(X[7, 2, 1] == X, -1e300, X), "y": Y}, {}, r"hold -1e\+300 in row 7 \(from 0\): too large for float32"),
+        ({"X": np.where(X[7, 2, 1] == X, 1e39, X), "y": Y}, {"impute": "keep"}, r"1e\+39 in row 7 .* too large for float32"),
         ({"X": Y, "y": Y}, {}, "numbers"),
+        ({"X": X, "y": np.array(5)}, {}, "y.npy holds a single value"),
+        ({"X": np.array(5.0), "y": Y}, {}, "X.npy holds a single value"),
         ({"X": X, "y": Y}, {"features": ["a"]}, "data.features needs named columns"),
         ({"X": X, "y": Y}, {"split": SplitConfig(group="g")}, "data.split.group"),
         ({"X_train": X, "y_train": Y, "X_val": X[:, :2], "y_val": Y}, {}, "a row"),
@@ -83,6 +87,30 @@ def test_features_are_not_read_into_memory(tmp_path: Path) -> None:
 def test_what_is_wrong_is_said(arrays: dict[str, Any], settings: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=words):
         dataset(write(tmp_path, **arrays), **settings).load()
+
+
+def test_an_archive_is_no_array(tmp_path: Path) -> None:
+    write(tmp_path)
+    np.savez(tmp_path / "X.npz", X=X)
+    (tmp_path / "X.npz").replace(tmp_path / "X.npy")
+    with pytest.raises(DataError, match=r"X.npy is an archive of arrays \(npz\)"):
+        dataset(tmp_path).load()
+    (tmp_path / "X.npy").write_bytes(b"PK\x03\x04")
+    with pytest.raises(DataError, match="cannot be read as npy"):
+        dataset(tmp_path).load()
+
+
+def test_values_are_looked_at_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainyard.datasets.npy._BLOCK_BYTES", 10 * X[:1].nbytes)
+    changed = X.copy()
+    changed[34, 1, 0] = 1e300
+    with pytest.raises(DataError, match=r"in row 34 \(from 0\)"):
+        dataset(write(tmp_path, X=changed, y=Y)).load()
+
+
+def test_other_byte_orders_are_served_in_that_of_the_machine(tmp_path: Path) -> None:
+    found = dataset(write(tmp_path, X=(X * 9).astype(">i4"), y=Y)).load().splits["train"].take(np.arange(5)).features
+    assert found.dtype.isnative
 
 
 def test_trains(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from rows import config, load, people
 
 from trainyard.datasets import examples
 from trainyard.datasets.base import Dataset
+from trainyard.datasets.examples import read_examples
 from trainyard.datasets.records import _masked, _scalar, crc32c, read_records
 from trainyard.datasets.tfdata import from_tf_dataset, is_tf_dataset
 from trainyard.datasets.tfrecord import TfrecordDataset
@@ -243,6 +244,42 @@ def test_values_of_different_counts_are_placed(tmp_path: Path) -> None:
     rows = [{"v": [1.0, 2.0] if i != 7 else None, "bought": i % 2} for i in range(20)]
     with pytest.raises(DataError, match=r"feature 'v' is missing in record 8; only single values may be"):
         load(TfrecordDataset, config(path=write(tmp_path / "a.tfrecord", rows)))
+
+
+def test_records_without_features_are_counted(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [{"x": 1.0, "bought": 1}, {}, {"x": 2.0, "bought": 0}, {}, {}]
+    path = write(tmp_path / "a.tfrecord", rows)
+    assert {name: len(column) for name, column in read_examples(path).items()} == {"x": 5, "bought": 5}
+    table = TfrecordDataset(config(), TfrecordDataset.Params()).read(path)
+    np.testing.assert_array_equal(table.columns["x"], [1, np.nan, 2, np.nan, np.nan])
+    with pytest.raises(DataError, match="no value in rows 2, 4, 5"):
+        load(TfrecordDataset, config(path=path))
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "told"),
+    [
+        (300, "uint8", "300"),
+        (-1, "uint8", "-1"),
+        (2**40, "int32", "1099511627776"),
+        (2**24 + 1, "float32", "16777217"),
+        (0.7, "int64", "0.699"),
+        (1e30, "int64", "1.*e.30"),
+        (float("nan"), "int64", "nan"),
+        ([1, 256], "uint8", "256"),
+    ],
+)
+def test_a_declared_type_changes_no_value(value: Any, dtype: str, told: str, tmp_path: Path) -> None:
+    good = [0, 255] if isinstance(value, list) else type(value)(7)
+    rows = [{"v": value if i == 7 else good, "bought": i % 2} for i in range(20)]
+    shape = [2] if isinstance(value, list) else []
+    features = {"v": {"dtype": dtype, "shape": shape}, "bought": {"dtype": "int64"}}
+    with pytest.raises(
+        DataError, match=rf"feature 'v' of record 8 holds {told}\S*, which no {dtype} is; set data.params.features"
+    ):
+        load(TfrecordDataset, config(path=write(tmp_path / "a.tfrecord", rows)), features=features)
+    rows[7]["v"] = good
+    load(TfrecordDataset, config(path=write(tmp_path / "a.tfrecord", rows)), features=features)
 
 
 def test_several_files_make_one(tmp_path: Path) -> None:

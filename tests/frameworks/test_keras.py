@@ -24,8 +24,11 @@ from trainyard.core.run import RunDir
 from trainyard.digest import sha256_file
 from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
 from trainyard.frameworks.keras.backend import import_keras
+from trainyard.frameworks.keras.losses import Outputs
+from trainyard.frameworks.keras.models import _last_activation
 from trainyard.frameworks.keras.params import COMPILED, OPTIMIZERS
 from trainyard.run import Run
+from trainyard.types import DataInfo
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("keras")
@@ -130,6 +133,21 @@ def test_microbatches_give_the_same_step_up_to_rounding(precision: str, tmp_path
     for name, array in weights(whole).items():
         np.testing.assert_allclose(weights(parts)[name], array, rtol=0, atol=close)
     np.testing.assert_allclose(loss_of(parts), loss_of(whole), rtol=0, atol=close)
+
+
+def test_an_embedding_learns_the_same_from_microbatches_and_under_clipping(tmp_path: Path) -> None:
+    """The gradient of an embedding comes as rows, some of them twice, of which the norm and Adam's squares want the sum."""
+    few = own("embedding") | {"data.standardize": False, "training.batch_size": 48, "training.max_steps": 8}
+    few |= {"training.optimizer": {"type": "adam"}, "training.max_grad_norm": 0.1}
+    whole = train(tmp_path, few)
+    parts, resumed = whole_and_resumed(tmp_path, {**few, "training.microbatch_size": 16}, at=5)
+    assert_same(resumed, parts)
+    for name, array in weights(whole).items():
+        np.testing.assert_allclose(weights(parts)[name], array, rtol=0, atol=1e-5)
+    sgd = few | {"training.optimizer": {"type": "sgd"}, "training.max_steps": 1, "training.learning_rate": 1.0}
+    pair = (weights(train(tmp_path, sgd | {"training.learning_rate": rate})) for rate in (1e-30, 1.0))
+    moved = sum(float(((new - old) ** 2).sum()) for old, new in zip(*(one.values() for one in pair), strict=True))
+    assert moved**0.5 == pytest.approx(0.1, rel=1e-3)
 
 
 def test_clipping_limits_the_gradient(tmp_path: Path) -> None:
@@ -334,6 +352,31 @@ class OwnStep(Net):
         return {}
 
 
+class Measuring(Net):
+    def __init__(self, out_features):
+        super().__init__(out_features)
+        self.mean = keras.metrics.Mean()
+
+    def call(self, x, training=False):
+        self.mean.update_state(x)
+        return super().call(x, training=training)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        return {"mean": self.mean.result()}
+
+
+class Apart(Net):
+    "A sigmoid for each class, which only the loss tells."
+
+    def call(self, x, training=False):
+        return keras.ops.sigmoid(super().call(x, training=training))
+
+
+def embedding(in_features, out_features):
+    rows = [keras.Input((in_features,)), layers.Embedding(9, 4), layers.Flatten(), layers.Dense(out_features)]
+    return keras.Sequential(rows)
+
+
 def net(in_features, out_features, activation=None, rate=None, width=8):
     inputs = keras.Input((in_features,))
     model = keras.Model(inputs, layers.Dense(out_features, activation)(layers.Dense(width, "tanh")(inputs)))
@@ -410,6 +453,15 @@ def test_penalties_are_learnt_from_but_not_told(tmp_path: Path) -> None:
     assert loss_of(weak)[0] == loss_of(strong)[0]
 
 
+def test_metrics_that_a_model_computes_itself_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    whole, resumed = whole_and_resumed(tmp_path, own("Measuring"))
+    assert_same(resumed, whole)
+    assert "keras_of_mine:Measuring: metrics of its own, which it was not compiled with, are never computed" in caplog.text
+    caplog.clear()
+    train(tmp_path, own("measured") | {"training.max_steps": 1})
+    assert "metrics of its own" not in caplog.text
+
+
 def test_a_generator_of_tensorflows_own_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "trainyard")
     train(tmp_path, own("Unrepeatable") | {"training.max_steps": 2})
@@ -457,6 +509,86 @@ def test_probabilities_and_logits_are_told_apart(tmp_path: Path) -> None:
     np.testing.assert_allclose(loss_of(runs[0]), loss_of(runs[1]), rtol=1e-4)
     found = [trainyard.load(run).evaluate("test").outputs for run in runs]
     np.testing.assert_allclose(found[0], found[1], atol=1e-4)
+
+
+BINARY = keras.losses.BinaryCrossentropy
+APART = [
+    ("sigmoid", "binary_crossentropy"),
+    ("sigmoid", "mse"),
+    ("sigmoid", None),
+    (None, BINARY(from_logits=True)),
+    ("class", BINARY()),
+]
+
+
+@pytest.mark.parametrize(("activation", "loss"), APART)
+def test_a_sigmoid_for_each_class_gives_shares_of_their_sum(activation: str | None, loss: Any) -> None:
+    from keras_of_mine import Apart
+
+    model = Apart(3) if activation == "class" else functional(activation=activation)
+    if loss is not None:
+        model.compile(optimizer="adam", loss=loss)
+    parts = build(load({**SMALL, "model": KERAS}, adapters=Catalog()).config, 1, Objects(model=model))
+    split = parts.bundle.splits["test"]
+    batch = split.take(np.arange(len(split)))
+    raw = parts.framework.native(batch.features, training=False).numpy()
+    sigmoids = 1 / (1 + np.exp(-raw)) if activation is None else raw
+    found = list(parts.framework.predict(split))
+    outputs = np.concatenate([part.outputs for part in found])
+    np.testing.assert_allclose(outputs, sigmoids / sigmoids.sum(axis=1, keepdims=True), rtol=1e-5)
+    if loss is None:
+        expected = -np.log(outputs[np.arange(len(split)), batch.targets]).sum()
+        assert sum(part.loss for part in found) == pytest.approx(expected, rel=1e-5)
+
+
+def test_probabilities_that_vanish_are_equal_shares() -> None:
+    info = DataInfo("classification", (4,), 3, ["a", "b", "c"])
+    found = Outputs(single=False, logits=False, apart=True).to_predictions(np.zeros((1, 3), dtype=np.float32), info)
+    np.testing.assert_allclose(found, 1 / 3, rtol=1e-6)
+    low = np.array([[-300, -200, -200]], dtype=np.float32)
+    found = Outputs(single=False, logits=True, apart=True).to_predictions(low, info)
+    np.testing.assert_allclose(found, [[0, 0.5, 0.5]], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("classes", "activation", "loss", "message"),
+    [
+        (
+            3,
+            None,
+            "sparse_categorical_crossentropy",
+            r"gives logits \(linear\), but .* takes probabilities: set from_logits=True",
+        ),
+        (3, "softmax", keras.losses.CategoricalCrossentropy(from_logits=True), r"gives probabilities \(softmax\), but .* logits"),
+        (1, "sigmoid", BINARY(from_logits=True), r"gives probabilities \(sigmoid\), but .* takes logits: set from_logits=False"),
+        (3, "class", "sparse_categorical_crossentropy", "gives logits, but .* takes probabilities"),
+    ],
+)
+def test_a_loss_that_takes_the_outputs_for_something_else_is_refused(
+    classes: int, activation: str | None, loss: Any, message: str, tmp_path: Path
+) -> None:
+    from keras_of_mine import Net
+
+    inputs, data = keras.Input((4 if classes == 3 else 30,)), {"data.type": "iris" if classes == 3 else "breast_cancer"}
+    model = Net(3) if activation == "class" else keras.Model(inputs, keras.layers.Dense(classes, activation)(inputs))
+    model.compile(optimizer="adam", loss=loss)
+    with pytest.raises(ModelError, match=message):
+        trainyard.train(SMALL, AUTO | data, runs_dir=tmp_path, model=model)
+    named = {"training.loss": "cross_entropy", "training.max_steps": 2}
+    assert trainyard.train(SMALL, AUTO | data | named, runs_dir=tmp_path, model=model).status == "completed"
+
+
+def test_the_last_activation_is_found() -> None:
+    layers, inputs = keras.layers, keras.Input((4,))
+    hidden = layers.Dense(3, "sigmoid")(inputs)
+    inner = keras.Sequential([keras.Input((4,)), layers.Dense(3), layers.Softmax()])
+    cases = {
+        "sigmoid": [keras.Model(inputs, layers.Activation("linear")(hidden)), keras.Model(inputs, keras.ops.sigmoid(hidden))],
+        "softmax": [inner, keras.Sequential([keras.Input((4,)), inner]), keras.Model(inputs, inner(inputs))],
+        "linear": [keras.Sequential([keras.Input((4,)), layers.Dense(3), layers.Activation("linear")])],
+    }
+    for name, models in cases.items():
+        assert [_last_activation(model) for model in models] == [name] * len(models)
 
 
 @pytest.mark.parametrize("activation", [None, "sigmoid"])

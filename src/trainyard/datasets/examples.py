@@ -37,7 +37,7 @@ class Feature(Section):
 
 
 def read_examples(path: str) -> dict[str, list[Values]]:
-    """The values of each feature, record by record.
+    """The values of each feature, one entry for each record of the file.
 
     Raises:
         DataError: the file is damaged, or a record is no `tf.train.Example`.
@@ -45,7 +45,8 @@ def read_examples(path: str) -> dict[str, list[Values]]:
     message = _example()
     decode_error = require("google.protobuf.message", "tfrecord").DecodeError
     columns: dict[str, list[Values]] = {}
-    for number, record in enumerate(read_records(path)):
+    records = read_records(path)
+    for number, record in enumerate(records):
         try:
             example = message.FromString(record.tobytes())
         except decode_error as error:
@@ -56,10 +57,9 @@ def read_examples(path: str) -> dict[str, list[Values]]:
             column = columns.setdefault(name, [])
             column += [None] * (number - len(column))
             column.append(_values(feature))
-    count = max(map(len, columns.values()), default=0)
-    if not count:
+    if not columns:
         raise DataError(f"{path}: its records hold no features")
-    return {name: [*column, *[None] * (count - len(column))] for name, column in sorted(columns.items())}
+    return {name: [*column, *[None] * (len(records) - len(column))] for name, column in sorted(columns.items())}
 
 
 def _values(feature: Any) -> Values:
@@ -155,8 +155,19 @@ def _row(values: Values, feature: Feature, where: str) -> Any:
         return texts if feature.shape else texts[0]
     if feature.dtype == "string":
         raise DataError(f"{where} holds numbers, not text; set data.params.features")
-    typed = values.astype(feature.dtype)
+    typed = _typed(values, feature.dtype, where)
     return typed.reshape(feature.shape) if feature.shape else typed[0].item()
+
+
+def _typed(values: Array, dtype: str, where: str) -> Array:
+    if values.dtype.kind == np.dtype(dtype).kind == "f":  # stored in 32 bits, or in these
+        return values.astype(dtype)
+    with np.errstate(invalid="ignore"):
+        typed = values.astype(dtype)
+        changed = values[typed.astype(values.dtype) != values]
+    if len(changed):
+        raise DataError(f"{where} holds {changed[0]}, which no {dtype} is; set data.params.features")
+    return typed
 
 
 def _unpacked(values: list[bytes], feature: Feature, where: str) -> Array:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
+from zipfile import BadZipFile
 
 import numpy as np
 from pydantic import BaseModel
@@ -80,23 +81,31 @@ def _pair(folder: Path, ending: str) -> tuple[Array, Array]:
 
 def _mapped(path: Path) -> Array:
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError as error:
         there = listed(sorted(file.name for file in path.parent.iterdir())) or "nothing"
         raise DataError(f"{path} is missing; the folder holds {there}") from error
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
         raise DataError(f"{path} cannot be read as npy: {error}; save arrays of numbers with numpy.save") from error
+    if not isinstance(found, np.ndarray):
+        found.close()
+        raise DataError(f"{path} is an archive of arrays (npz), whatever its name; save each with numpy.save")
+    if not found.ndim:
+        raise DataError(f"{path} holds a single value, not one for each row")
+    return found
 
 
 def _refuse_bad_values(features: Array, name: SplitName, *, keep: bool) -> None:
     for start, stop in _ranges(len(features), features[:1].nbytes):
-        block = features[start:stop]
+        with np.errstate(over="ignore"):
+            block = features[start:stop].astype(_served(features.dtype))
         bad = np.isinf(block) if keep else ~np.isfinite(block)
         if bad.any():
-            row = start + int(np.flatnonzero(bad.reshape(len(block), -1).any(axis=1))[0])
-            raise DataError(
-                f"the {name} features hold {'' if keep else 'NaN or '}infinite values, the first in row {row} (from 0)"
-            )
+            place = np.unravel_index(int(bad.argmax()), bad.shape)
+            value, row = features[start:stop][place], f"row {start + int(place[0])} (from 0)"
+            if np.isfinite(value):
+                raise DataError(f"the {name} features hold {value} in {row}: too large for float32, in which they are served")
+            raise DataError(f"the {name} features hold {'' if keep else 'NaN or '}infinite values, the first in {row}")
 
 
 def _ranges(rows: int, row_bytes: int) -> Iterator[tuple[int, int]]:
@@ -106,7 +115,7 @@ def _ranges(rows: int, row_bytes: int) -> Iterator[tuple[int, int]]:
 
 
 def _served(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    return np.dtype(np.float32) if dtype.kind in "fb" else dtype
+    return np.dtype(np.float32) if dtype.kind in "fb" else dtype.newbyteorder("=")
 
 
 class MappedRows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,22 +21,31 @@ _REGRESSION = ("mse", "mae", "huber")
 @dataclass(frozen=True)
 class Outputs:
     """What a model's outputs mean. `single`: one column, of two classes or of one value; `logits`: of classes, else
-    probabilities.
+    probabilities; `apart`: each of several columns is (the logit of) a probability of its own, and they need not sum to 1, as
+    of one sigmoid for each class.
     """
 
     single: bool
     logits: bool
+    apart: bool = False
 
     def to_predictions(self, outputs: Array, info: DataInfo) -> Array:
-        """Class probabilities (rows, classes), or values (rows,) / (rows, outputs) in the data's unit; float32."""
+        """Class probabilities (rows, classes), or values (rows,) / (rows, outputs) in the data's unit; float32.
+
+        A row has one class only, so that probabilities that stand apart are divided by their sum.
+        """
         if info.task == "regression":
             values = outputs.reshape(len(outputs)) if self.single else outputs
             return (values * np.float32(info.target_scale) + np.float32(info.target_mean)).astype(np.float32)
         if self.single:
             second = 1 / (1 + np.exp(-outputs.reshape(-1))) if self.logits else outputs.reshape(-1)
             return np.stack([1 - second, second], axis=1).astype(np.float32)
-        if not self.logits:
+        if not (self.logits or self.apart):
             return outputs
+        if not self.logits:
+            outputs = np.log(np.maximum(outputs, np.finfo(np.float32).tiny))  # all may be 0
+        elif self.apart:
+            outputs = -np.logaddexp(np.float32(0), -outputs)  # the logarithm of the sigmoid
         shifted = np.exp(outputs - outputs.max(axis=1, keepdims=True))
         probabilities: Array = (shifted / shifted.sum(axis=1, keepdims=True)).astype(np.float32)
         return probabilities
@@ -49,7 +59,7 @@ def build_loss(keras: Any, name: str, compiled: Any, outputs: Outputs, info: Dat
     Raises:
         ModelError: the loss is not one for this task, or no single function.
     """
-    if name == "auto" and compiled is not None and str(compiled).lower() not in ("crossentropy", "ce"):
+    if name == "auto" and compiled is not None and not _is_plain_cross_entropy(compiled):
         return _scaled(_compiled(keras, compiled, outputs), info)
     if name == "auto":
         name = "cross_entropy" if info.task == "classification" else "mse"
@@ -67,6 +77,8 @@ def _cross_entropy(keras: Any, form: Outputs) -> Loss:
         return ops.mean(ops.binary_crossentropy(wanted, ops.reshape(outputs, (-1, 1)), from_logits=form.logits))
 
     def categorical(outputs: Any, targets: Any) -> Any:
+        if form.apart:  # probabilities, whose sum not every backend would divide them by
+            outputs = outputs / (ops.sum(outputs, axis=-1, keepdims=True) + keras.config.epsilon())
         return ops.mean(ops.sparse_categorical_crossentropy(targets, outputs, from_logits=form.logits))
 
     return binary if form.single else categorical
@@ -107,6 +119,37 @@ def _compiled(keras: Any, given: Any, form: Outputs) -> Loss:
         return ops.mean(found(targets, outputs))
 
     return loss
+
+
+def takes_logits(keras: Any, given: Any) -> bool | None:
+    """Whether what `compile(loss=...)` was given takes logits, and not probabilities; None where it does not say."""
+    if given is None or isinstance(given, list | tuple | dict):
+        return None
+    if _is_plain_cross_entropy(given):
+        return False
+    try:
+        found = keras.losses.get(given)
+        default = getattr(inspect.signature(found).parameters.get("from_logits"), "default", None)
+    except (ValueError, TypeError):
+        return None  # it is refused where it is used
+    told = getattr(found, "from_logits", default)
+    return told if isinstance(told, bool) else None
+
+
+def judges_columns_apart(keras: Any, given: Any) -> bool:
+    """Whether what `compile(loss=...)` was given is a binary loss of Keras's: to it, each column is a probability of its own."""
+    if given is None:
+        return False
+    try:
+        inner = _inner(keras.losses.get(given))
+    except (ValueError, TypeError):
+        return False
+    return in_keras(inner) and "binary" in getattr(inner, "__name__", type(inner).__name__).lower()
+
+
+def _is_plain_cross_entropy(given: Any) -> bool:
+    """Whether it is a name for which Keras chooses among its cross entropies."""
+    return str(given).lower() in ("crossentropy", "ce")
 
 
 def takes_one_hot(found: Any, form: Outputs) -> bool:

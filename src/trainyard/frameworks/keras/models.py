@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -16,10 +17,12 @@ from trainyard.errors import InputError, ModelError
 from trainyard.frameworks.base import Job
 from trainyard.frameworks.definition import path_of
 from trainyard.frameworks.keras.builtin import BUILT_IN
-from trainyard.frameworks.keras.losses import Outputs
+from trainyard.frameworks.keras.losses import Outputs, judges_columns_apart, takes_logits
 from trainyard.frameworks.keras.optim import saved_config
 from trainyard.require import import_path
 from trainyard.types import Array, DataInfo
+
+log = logging.getLogger("trainyard")
 
 POLICIES = {"bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 _TRIED_ROWS = 8
@@ -85,6 +88,12 @@ def _checked(model: Any, job: Job) -> Any:
         raise ModelError(
             f"model {job.config.model.type}: it has a {' and a '.join(own)} of its own, which are never called here: steps are "
             "Trainyard's. Put what they do into layers (`add_loss` takes further losses), or into a compiled loss"
+        )
+    measures = not _of_keras(type(model).compute_metrics) or any(layer._metrics for layer in model._flatten_layers())
+    if measures and job.order:
+        log.warning(
+            "model %s: metrics of its own, which it was not compiled with, are never computed here: give them to compile",
+            job.config.model.type,
         )
     return model
 
@@ -256,27 +265,49 @@ def tried(keras: Any, model: Any, compiled: Compiled, job: Job) -> Outputs:
             f"model {name}: for {_TRIED_ROWS} samples it gives {given}, but the data has {info.outputs} {kind}: a tensor of "
             f"shape ({_TRIED_ROWS}, {info.outputs}) is expected"
         )
-    return _meaning(model, compiled, np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(found, "float32"))), info)
+    values = np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(found, "float32")))
+    return _meaning(keras, model, compiled.loss, values, job)
 
 
-def _meaning(model: Any, compiled: Compiled, found: Array, info: DataInfo) -> Outputs:
-    """Probabilities are told by their sum; of a single output, its activation or the compiled loss must tell."""
+def _meaning(keras: Any, model: Any, loss: Any, found: Array, job: Job) -> Outputs:
+    """Whether outputs are logits or probabilities is told by the last activation; else, of several, by their values; and by the
+    compiled loss, which must not contradict where it is the one that trains.
+    """
     single = found.ndim == 1 or found.shape[1] == 1
-    if info.task == "regression":
+    if job.info.task == "regression":
         return Outputs(single, logits=False)
-    if not single:
-        sums_to_one = bool((found >= 0).all() and np.allclose(found.sum(axis=1), 1, atol=1e-2))
-        return Outputs(single, logits=not sums_to_one)
-    logits = getattr(compiled.loss, "from_logits", None)
-    if logits is None and str(compiled.loss).lower() in ("binary_crossentropy", "crossentropy", "ce"):
-        logits = False
-    layers = model.layers if getattr(model, "outputs", None) else []  # of a class of the user's, any may come last
-    activation = getattr(getattr(layers[-1], "activation", None), "__name__", "") if layers else ""
-    if logits is None and activation in ("sigmoid", "linear"):
-        logits = activation == "linear"
-    if logits is None:
+    activation, by_loss, used = _last_activation(model), takes_logits(keras, loss), job.config.training.loss == "auto"
+    logits = {"linear": True, "sigmoid": False, "softmax": None if single else False}.get(activation)
+    sums_to_one = bool((found >= 0).all() and np.allclose(found.sum(axis=-1), 1, atol=1e-2))
+    if logits is None and not single:
+        outside = bool((found < 0).any() or (found > 1 + 1e-2).any())
+        logits = False if sums_to_one else True if outside else None
+    if used and logits is not None and by_loss is not None and by_loss != logits:
+        gives, takes = ("logits" if one else "probabilities" for one in (logits, by_loss))
+        raise ModelError(
+            f"the model gives {gives}{activation and f' ({activation})'}, but is compiled with a loss that takes {takes}: set "
+            f"from_logits={logits} in the loss, or give the model another last activation"
+        )
+    logits = by_loss if logits is None else logits
+    if logits is None and single:
         raise ModelError(
             "the model gives one output for two classes, and nothing tells whether it is a probability; give it two outputs, or "
             "compile it with keras.losses.BinaryCrossentropy(from_logits=...)"
         )
-    return Outputs(single, logits=bool(logits))
+    logits = logits is not False
+    apart = activation == "sigmoid" or not (logits or sums_to_one) or (used and judges_columns_apart(keras, loss))
+    return Outputs(single, logits, apart=apart and not single)
+
+
+def _last_activation(model: Any) -> str:
+    """The name of what gives a model's outputs: linear, sigmoid, softmax ...; empty where it cannot be told."""
+    outputs = getattr(model, "outputs", None)  # of a class of the user's, any layer may come last
+    if not outputs:
+        return ""
+    layer, node, _ = outputs[0]._keras_history
+    while type(layer).__name__ == "Activation" and layer.activation.__name__ == "linear":  # to bring halves back to float32
+        layer, node, _ = layer._inbound_nodes[node].input_tensors[0]._keras_history
+    if getattr(layer, "outputs", None):
+        return _last_activation(layer)
+    name = str(getattr(getattr(layer, "activation", None), "__name__", type(layer).__name__)).lower()
+    return name if name != "linear" or hasattr(layer, "kernel") else ""

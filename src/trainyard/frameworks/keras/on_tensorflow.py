@@ -98,7 +98,10 @@ class TensorflowEngine:
             loss = learner.loss(outputs, targets) * share
             added = [self._keras.ops.cast(some, "float32") for some in learner.model.losses]
             scaled = learner.optimizer.scale_loss(self._tf.add_n([loss, *(some * share for some in added)]))
-        return loss, tape.gradient(scaled, self._variables)
+        found = tape.gradient(scaled, self._variables)
+        # An embedding's are rows of a matrix, one and the same row several times. Those cannot be added up over microbatches, and
+        # Keras squares each for itself, in norms and in Adam's moments, so that it would learn otherwise than elsewhere.
+        return loss, [None if one is None else self._tf.convert_to_tensor(one) for one in found]
 
     def _apply(self, gradients: Sequence[Any], rate: Any) -> None:
         self._learner.optimizer.learning_rate = rate
