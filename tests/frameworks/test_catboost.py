@@ -15,6 +15,8 @@ from trainyard.config import load
 from trainyard.core import registry
 from trainyard.core.build import Objects, Parts, build
 from trainyard.core.catalog import Catalog
+from trainyard.core.journal import evaluations, losses, read
+from trainyard.core.run import RunDir
 from trainyard.datasets.base import DataBundle
 from trainyard.digest import tensor_records
 from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
@@ -63,6 +65,19 @@ def bundle(kind: str, *, categories: bool = True, shown: bool = True) -> DataBun
     info = DataInfo(task, (6,), count, classes, names, categories=kinds)  # type: ignore[arg-type]
     cuts: dict[SplitName, slice] = {"train": slice(0, 600), "val": slice(600, 750), "test": slice(750, 900)}
     return DataBundle(info, {name: Rows(features[cut], targets[cut], shown=shown) for name, cut in cuts.items()})
+
+
+def table() -> str:
+    """300 rows of a CSV: noise, numbers, two categories, and the class that they tell of."""
+    random = np.random.default_rng(0)
+    colors, towns = random.choice(["red", "green", "blue", "grey"], 300), random.integers(0, 25, 300)
+    numbers = random.normal(size=(300, 2)).round(3)
+    worth = numbers[:, 0] + (colors == "red") + (towns % 3 == 1) + random.normal(0, 0.8, 300)
+    rows = [
+        f"{n},{m},{color},t{town},{'yes' if w > 0.6 else 'no'}"
+        for (n, m), color, town, w in zip(numbers, colors, towns, worth, strict=True)
+    ]
+    return "n,m,color,town,answer\n" + "\n".join(rows)
 
 
 def parts(data: DataBundle, params: Mapping[str, Any], threads: int = 1, **training: Any) -> Parts:
@@ -134,6 +149,8 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
     ("three", {"objective": "MultiClassOneVsAll", "one_hot_max_size": 20}),
     ("two", {"grow_policy": "Depthwise", "colsample_bylevel": 0.6}),
     ("two", SAMPLED | {"objective": "mine_catboost:CrossEntropy"}),
+    ("two", {"monotone_constraints": {"x0": 1}}),
+    ("values", {"objective": "MAE", "monotone_constraints": [1, 0, 0, 0, -1, 0]}),
 ]
 
 
@@ -171,6 +188,80 @@ def test_the_model_of_an_earlier_step_is_the_same_before_and_after_a_resume(tmp_
         (folder := tmp_path / str(number)).mkdir()
         (file,) = made.framework.snapshot(weights_only=True, step=7).write(folder)
         assert file.state() == then
+
+
+# Whatever of the options bears on trees, leaves or statistics of categories, and each objective.
+OPTIONS: list[tuple[str, dict[str, Any]]] = [
+    *[(kind, params) for kind in ("two", "three", "values") for params in ({}, SAMPLED | {"boosting_type": "Ordered"})],
+    ("pairs", {}),
+    ("two", {"leaf_estimation_method": "Newton", "leaf_estimation_iterations": 3, "score_function": "L2"}),
+    ("two", {"leaf_estimation_method": "Gradient", "boost_from_average": True, "has_time": True, "scale_pos_weight": 3.0}),
+    ("two", {"one_hot_max_size": 20, "auto_class_weights": "Balanced", "nan_mode": "Max"}),
+    ("three", {"objective": "MultiClassOneVsAll", "max_ctr_complexity": 1, "model_size_reg": 0.0}),
+    ("two", {"objective": "CrossEntropy", "bootstrap_type": "Bayesian", "bagging_temperature": 2.0}),
+    ("two", {"objective": "Focal:focal_alpha=0.5;focal_gamma=2", "bootstrap_type": "No"}),
+    ("values", {"bootstrap_type": "MVS", "subsample": 0.5, "sampling_frequency": "PerTreeLevel"}),
+    ("values", {"objective": "MAE", "boost_from_average": True, "boosting_type": "Ordered"}),
+    ("values", {"objective": "Quantile:alpha=0.3", "leaf_estimation_method": "Exact"}),
+    *[("values", {"objective": name}) for name in ("Expectile:alpha=0.3", "Huber:delta=1", "LogCosh", "Lq:q=1.5")],
+    *[("amounts", {"objective": name}) for name in ("MAPE", "Poisson", "Tweedie:variance_power=1.5")],
+]
+
+
+@pytest.mark.parametrize(("kind", "params"), OPTIONS, ids=[f"{kind}-{'-'.join(params) or 'plain'}" for kind, params in OPTIONS])
+def test_a_model_that_is_cut_from_a_later_one_is_that_of_its_round(kind: str, params: dict[str, Any]) -> None:
+    """Also one before the first tree that needs the statistics of a category."""
+    data, made = bundle(kind, categories=kind != "pairs"), {}
+    assert parts(data, params).plan.cumulative
+    for ahead in (1, 5, 9, ROUNDS - 1):
+        framework: Any = parts(data, params).framework
+        framework._rounds._ahead = ahead
+        framework.step(0, 0.1)
+        made[ahead] = framework
+    later = made.pop(ROUNDS - 1)
+    for rounds, framework in made.items():
+        framework._done = later._done = rounds
+        assert tensor_records(framework.state()) == tensor_records(later.state()), f"after {rounds}"
+        ours, theirs = (next(iter(one.predict(data.splits["val"]))) for one in (framework, later))
+        assert np.array_equal(ours.outputs, theirs.outputs)
+        assert np.array_equal(later.native.predict(later._sample_pool), framework.native.predict(later._sample_pool))
+
+
+@pytest.mark.parametrize(
+    "params", [{}, SAMPLED, {"monotone_constraints": {"n": 1}, "max_depth": 9}], ids=["plain", "sampled", "monotone"]
+)
+def test_the_best_model_does_not_depend_on_when_the_run_saves(params: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text(table(), encoding="utf-8")
+    found = []
+    for every in (None, 4, 10):
+        config = {
+            "data": {"path": str(tmp_path / "data.csv"), "target": "answer"},
+            "model": {"type": "catboost", "params": {"learning_rate": 0.9, **params}},
+            "training": {"max_steps": 24, "threads": 1},
+            "evaluation": {"every_n_steps": 1},
+            "checkpoint": {"every_n_steps": every, "save_top_k": 2},
+        }
+        run = trainyard.train(config, runs_dir=tmp_path / "runs")
+        records = read(RunDir(run.path).journal)
+        found.append((run.result["best"], run.digest, losses(records), evaluations(records)))
+    assert found[0] == found[1] == found[2]
+    assert found[0][0]["step"] < 24, "the best model is not one of those that are cut from a later one"
+
+
+def test_with_constraints_a_round_changes_the_trees_before_it() -> None:
+    """So every round is made by itself, and its loss is that of its own model."""
+    data, params = bundle("two"), {"monotone_constraints": {"x0": 1}}
+    made, unread = parts(data, params), []
+    assert (made.plan.boundary, made.plan.cumulative) == (1, False)
+    for step in range(ROUNDS):
+        unread.append(made.framework.step(step, 0.1).loss)
+        (now,) = made.framework.read(unread[-1:])
+        (train,) = made.framework.predict(data.splits["train"])
+        assert now == train.loss / 600
+    assert made.framework.read(unread)[3] != made.framework.read([4])[0]
+    config = load({"model": {"type": "catboost", "params": params}, "training": {"device": "cuda"}}, adapters=Catalog()).config
+    with pytest.raises(InputError, match="every round by itself"):
+        registry.adapter("framework", "catboost").plan(config, 600)
 
 
 def test_it_does_not_go_on_where_it_has_no_snapshot(tmp_path: Path) -> None:
@@ -248,6 +339,20 @@ def test_losses_are_those_that_other_frameworks_report() -> None:
         (loss,) = made.framework.read([ROUNDS])
         (train,) = made.framework.predict(data.splits["train"])
         assert loss == train.loss / 600
+
+
+def test_the_loss_is_that_of_the_objective() -> None:
+    data = bundle("amounts", categories=False)
+    expected: dict[str, Any] = {
+        "MAE": lambda wanted, found: np.abs(wanted - found),
+        "MAPE": lambda wanted, found: np.abs(wanted - found) / np.maximum(1, np.abs(wanted)),
+        "Quantile": lambda wanted, found: np.where(wanted > found, 0.5, -0.5) * (wanted - found),
+        "Quantile:alpha=5e-2": lambda wanted, found: np.where(wanted > found, 0.05, -0.95) * (wanted - found),
+        "Quantile:delta=1e-6;alpha=0.9": lambda wanted, found: np.where(wanted > found, 0.9, -0.1) * (wanted - found),
+    }
+    for objective, error in expected.items():
+        (found,) = trained(data, {"objective": objective}).framework.predict(data.splits["val"])
+        assert found.loss == pytest.approx(float(error(found.targets, found.outputs).sum()), rel=1e-4), objective
 
 
 def test_importance_and_export(tmp_path: Path) -> None:

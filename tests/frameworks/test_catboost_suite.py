@@ -1,6 +1,12 @@
-"""The CatBoost framework keeps the contract: with rows and features sampled and ordered boosting, and with other trees."""
+"""The CatBoost framework keeps the contract: with rows and features sampled and ordered boosting, with other trees, with
+categories, and with constraints.
+"""
 
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from test_catboost import table
 
 from trainyard.testing.framework_suite import FEW_KILLS, FrameworkSuite
 
@@ -31,3 +37,31 @@ class TestLossguide(FrameworkSuite):
             "training": {"max_steps": 40, "threads": 1},
             "evaluation": {"every_n_steps": 3},
         }
+
+
+class TestCategories(FrameworkSuite):
+    framework = "catboost"
+    kills = FEW_KILLS
+    data: ClassVar[Path]
+    params: ClassVar[dict[str, Any]] = {"colsample_bylevel": 0.7, "learning_rate": 0.3}
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def table(cls, tmp_path_factory: pytest.TempPathFactory) -> None:
+        """The data, before the config names them."""
+        cls.data = tmp_path_factory.mktemp("categories") / "data.csv"
+        cls.data.write_text(table(), encoding="utf-8")
+
+    @classmethod
+    def config(cls) -> dict[str, Any]:
+        return {
+            "data": {"path": str(cls.data), "target": "answer"},
+            "model": {"type": "catboost", "params": cls.params},
+            "training": {"max_steps": 40, "threads": 1},
+            "evaluation": {"every_n_steps": 3},
+        }
+
+
+class TestConstraints(TestCategories):
+    kills = FEW_KILLS[:1]
+    params: ClassVar[dict[str, Any]] = {"monotone_constraints": {"n": 1}, "learning_rate": 0.3}

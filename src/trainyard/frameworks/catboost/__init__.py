@@ -64,9 +64,12 @@ class CatboostFramework(Framework):
         symmetric, on_cpu = params.grow_policy == "SymmetricTree", not config.training.device.startswith("cuda")
         if not (symmetric or on_cpu):
             raise InputError(f"grow_policy: {params.grow_policy} is not trained on CUDA; take SymmetricTree, or the CPU")
+        if params.monotone_constraints and not on_cpu:
+            raise InputError("monotone_constraints: they need every round by itself, which CUDA does not give; take the CPU")
         plan = rounds_plan(config, rows, params.n_estimators, params.learning_rate)
-        ahead = (AHEAD if symmetric else 1) if on_cpu else plan.total_steps  # on CUDA it cannot be stopped
-        return plan._replace(boundary=ahead, cumulative=symmetric, scheduled=False)
+        cuttable = symmetric and not _shrinks(params)
+        ahead = (AHEAD if cuttable else 1) if on_cpu else plan.total_steps  # on CUDA it cannot be stopped
+        return plan._replace(boundary=ahead, cumulative=cuttable, scheduled=False)
 
     @staticmethod
     def determinism(config: RunConfig) -> Determinism:
@@ -106,12 +109,12 @@ class CatboostFramework(Framework):
         with self._translated(f"round {step + 1} failed", kind):
             self._rounds.reach(step + 1)
         self._done = step + 1
-        return StepResult(self._done, len(self._job.splits["train"]))
+        loss = self._loss(self._done) if _shrinks(self._asked.params) else self._done
+        return StepResult(loss, len(self._job.splits["train"]))
 
     def read(self, losses: Sequence[Any]) -> list[float]:
-        """A round leaves its number; the trees up to there give its loss."""
-        with self._translated("a prediction failed", TrainingError):
-            return [self._objective.loss(self._raw(self._sample_pool, rounds), self._sample.targets) for rounds in losses]
+        """A round leaves its number, and the trees up to there give its loss; or its loss, where they will not stay."""
+        return [loss if isinstance(loss, float) else self._loss(loss) for loss in losses]
 
     def predict(self, split: Split) -> Iterator[Predictions]:
         with self._translated("a prediction failed", TrainingError):
@@ -210,6 +213,10 @@ class CatboostFramework(Framework):
         found = model.predict(pool, prediction_type="RawFormulaVal", ntree_end=upto, thread_count=self._job.threads)
         return np.asarray(found, dtype=np.float64).reshape(pool.num_row(), -1)
 
+    def _loss(self, rounds: int) -> float:
+        with self._translated("a prediction failed", TrainingError):
+            return self._objective.loss(self._raw(self._sample_pool, rounds), self._sample.targets)
+
     def _bytes(self, rounds: int) -> bytes:
         """The model of so many rounds."""
         if self._kept is None or self._kept[0] != rounds:
@@ -249,6 +256,11 @@ class _Snapshot(StoredSnapshot):
     def release(self) -> None:
         super().release()
         self._own = b""
+
+
+def _shrinks(params: CatboostParams) -> bool:
+    """Whether a round changes the trees before it, too: with constraints, CatBoost makes them count less."""
+    return bool(params.monotone_constraints)
 
 
 def _seed(job: Job) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,20 +42,23 @@ class Objective:
 
     def loss(self, raw: Array, targets: Array) -> float:
         """The mean over the rows: of the user's metric; of the cross entropy; of the error that fits the objective, in units of
-        the targets' standard deviation if that is known.
+        the targets' standard deviation if that is known (MAPE's has no unit).
         """
         if self.metric is not None:
             return float(self.metric.get_final_error(*self.metric.evaluate(list(raw.T.copy()), targets, None)))
         outputs = self.outputs(raw)
         if self.info.task == "classification":
             return float(-np.log(np.maximum(outputs[np.arange(len(outputs)), targets], _LEAST)).mean())
-        errors: Array = (targets.reshape(outputs.shape) - outputs) / self.info.target_scale
-        kind, _, parameters = self.name.partition(":")
-        if kind in ("MAE", "MAPE"):
+        wanted = targets.reshape(outputs.shape)
+        errors: Array = (wanted - outputs) / self.info.target_scale
+        kind, _, listed = self.name.partition(":")
+        if kind == "MAE":
             return float(np.abs(errors).mean())
+        if kind == "MAPE":
+            return float((np.abs(wanted - outputs) / np.maximum(1, np.abs(wanted))).mean())
         if kind == "Quantile":
-            found = re.search(r"alpha=([\d.]+)", parameters)
-            alpha = float(found[1]) if found else 0.5
+            parameters = dict(part.split("=", 1) for part in listed.split(";") if "=" in part)
+            alpha = float(parameters.get("alpha", 0.5))
             return float(np.maximum(alpha * errors, (alpha - 1) * errors).mean())
         return float(np.square(errors).mean())
 

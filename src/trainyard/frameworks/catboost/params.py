@@ -25,7 +25,8 @@ class CatboostParams(Section):
     objective: str | None = Field(
         None,
         description="Logloss, MultiClass, MultiClassOneVsAll, RMSE, MultiRMSE, MAE, Quantile:alpha=0.5, Huber:delta=1, MAPE, "
-        "Poisson, Tweedie:variance_power=1.5 ..., or package.module:Class as CatBoost takes it; default: by the task",
+        "Poisson, Tweedie:variance_power=1.5 ..., or package.module:Class as CatBoost takes it; default: by the task; the "
+        "loss is the cross entropy, the error of MAE, Quantile and MAPE, else the squared error",
     )
     metric: str | None = Field(
         None,

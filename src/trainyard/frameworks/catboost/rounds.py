@@ -1,7 +1,9 @@
 """Rounds, some at a time, each time from where CatBoost's own snapshot left off.
 
-CatBoost gives a model only when it ends, but its training goes on from a snapshot to the same bits. So it is asked for all
-the rounds (some defaults depend on their number), stopped after some, and what these left is the model of each of them, too.
+CatBoost gives a model only when it ends, but its training goes on from a snapshot. So it is asked for all the rounds (some
+defaults depend on their number), stopped after some, and what these left is the model of each of them, too. Where it goes on
+is always after the same rounds: with bootstrap_type MVS and leaves that are estimated as Exact (those of MAE, Quantile, MAPE
+and LogCosh by default) it draws other rows after a snapshot than it would have without.
 """
 
 from __future__ import annotations
