@@ -7,8 +7,9 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -16,14 +17,20 @@ import sklearn
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.ensemble import (
     BaggingClassifier,
+    BaggingRegressor,
+    ExtraTreesClassifier,
     GradientBoostingClassifier,
+    GradientBoostingRegressor,
     HistGradientBoostingClassifier,
     RandomForestClassifier,
     RandomForestRegressor,
+    StackingClassifier,
     VotingClassifier,
 )
 from sklearn.feature_selection import SelectKBest, f_classif
+from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import LogisticRegression, SGDClassifier
+from sklearn.model_selection import GridSearchCV, KFold, RepeatedKFold
 from sklearn.multioutput import MultiOutputRegressor
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import Pipeline, make_pipeline
@@ -280,6 +287,25 @@ def test_weights_of_another_run_are_trees_that_more_are_added_to(tmp_path: Path)
         assert tensor_records(train(resumed, first=1).state()) == tensor_records(further.state())
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        RandomForestRegressor(12, monotonic_cst=[1, 0, 0, 0, -1]),
+        RandomForestRegressor(12, monotonic_cst=np.array([1, 0, 0, 0, -1])),
+        BaggingRegressor(GradientBoostingRegressor(n_estimators=2), n_estimators=12),
+        BaggingRegressor(KernelRidge(), n_estimators=12),
+    ],
+    ids=["list", "array", "constants", "rows"],
+)
+def test_what_parts_share_with_their_ensemble_or_class_does_not_change_a_resume(model: Any, tmp_path: Path) -> None:
+    def make() -> SklearnFramework:
+        return framework_for(config_of("sgd"), (X, VALUES), model=model)
+
+    resumed = make()
+    resumed.restore(saved(train(make(), last=1), tmp_path / "cut"))
+    assert tensor_records(train(resumed, first=1).state()) == tensor_records(train(make()).state())
+
+
 # -- minibatches
 
 
@@ -403,6 +429,36 @@ def test_an_object_is_cloned_seeded_and_goes_on_exactly(model: Any, tmp_path: Pa
     np.testing.assert_array_equal(rows[0], np.abs(X))
     seeds = [value for name, value in whole.native.get_params().items() if name.endswith("random_state")]
     assert all(isinstance(seed, int) for seed in seeds)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        GridSearchCV(RandomForestClassifier(3), {"max_depth": [1, 2]}, cv=KFold(3, shuffle=True)),
+        GridSearchCV(
+            VotingClassifier([("one", SVC())]),
+            {"one": [RandomForestClassifier(2), ExtraTreesClassifier(2)]},
+            cv=RepeatedKFold(n_splits=2, n_repeats=2, random_state=np.random.RandomState(1)),
+        ),
+        StackingClassifier([("logistic", LogisticRegression())], cv=KFold(3, shuffle=True)),
+        make_pipeline(StandardScaler(), GridSearchCV(SVC(), {"C": [1, 10]}, cv=KFold(3))),
+    ],
+    ids=["search", "estimators", "stacking", "in a pipeline"],
+)
+def test_splitters_and_estimators_to_choose_from_have_seeds_and_times_are_left_out(model: Any, tmp_path: Path) -> None:
+    before = repr(model)
+    runs = []
+    for seed in (1, 2):
+        np.random.seed(seed)  # what has no seed would draw from it
+        runs.append(train(framework_for(config_of("sgd"), model=model)))
+    first, second = (tensor_records(run.state()) for run in runs)
+    assert first == second
+    assert repr(model) == before
+    reader = framework_for(config_of("sgd"), model=model, trains=False)
+    reader.restore(saved(runs[0], tmp_path / "end"))
+    np.testing.assert_array_equal(reader.native.predict(X), runs[0].native.predict(X))
+    seeds = [value for name, value in reader.native.get_params().items() if name.endswith("random_state")]
+    assert None not in seeds
 
 
 def test_a_pipeline_runs_from_start_to_prediction(tmp_path: Path) -> None:
@@ -568,6 +624,34 @@ def test_categories_are_told_to_histogram_boosting_and_refused_elsewhere(caplog:
             framework_for(config_of(name), (codes, LABELS), info=info)
 
 
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_a_model_with_categories_goes_on_exactly_and_is_read(task: str, tmp_path: Path) -> None:
+    features, targets = rows_for("hist_gradient_boosting", task)
+    codes = np.column_stack([features[:, :1], np.arange(ROWS) % 4, features[:, 2:]]).astype(np.float32)
+    config = config_of({"type": "hist_gradient_boosting", "params": OPTIONS["hist_gradient_boosting"]})
+
+    def make(**how: Any) -> SklearnFramework:
+        return framework_for(config, (codes, targets), info={"categories": (0, 4, 0, 0, 0)}, **how)
+
+    whole, resumed, reader = train(make()), make(), make(trains=False)
+    resumed.restore(saved(train(make(), last=1), tmp_path / "cut"))
+    assert tensor_records(train(resumed, first=1).state()) == tensor_records(whole.state())
+    reader.restore(saved(whole, tmp_path / "end", weights_only=True), weights_only=True)
+    np.testing.assert_array_equal(reader.native.predict(codes), whole.native.predict(codes))
+
+
+def test_every_model_that_takes_categories_is_tried_with_some() -> None:
+    taking = [name for name, entry in table()["models"].items() if "categorical_features" in entry["params"]]
+    assert set(taking) <= {"hist_gradient_boosting"}
+
+
+def test_what_a_model_of_ours_makes_of_itself_must_be_fit_to_be_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "NAMES", ())
+    monkeypatch.setattr(storage, "MODULES", ())
+    with pytest.raises(ModelError, match=r"not trusted.*sklearn\.tree\._tree\.Tree"):
+        named("random_forest").step(0, 1.0)
+
+
 def test_weights_of_classes_go_by_label() -> None:
     heavy = train(named_with("logistic_regression", {"class_weight": {"a": 1e6}}))
     assert heavy.native.class_weight == {0: 1e6}
@@ -581,6 +665,11 @@ def test_warnings_of_scikit_learn_are_logged_once(caplog: pytest.LogCaptureFixtu
     framework.step(0, 1.0)
     framework.step(0, 1.0)
     assert [record.levelno for record in caplog.records if "ConvergenceWarning" in record.message] == [logging.WARNING]
+
+
+def test_the_threads_that_a_model_takes_no_more_are_no_matter_for_the_user(caplog: pytest.LogCaptureFixture) -> None:
+    train(named("logistic_regression"))
+    assert "n_jobs" not in caplog.text
 
 
 def test_what_is_done_in_one_step_is_said(caplog: pytest.LogCaptureFixture) -> None:
@@ -668,7 +757,98 @@ def test_nothing_is_made_that_is_not_trusted(loader: str, module: str, name: str
         attributes["coef_"] = {"__loader__": loader, "__module__": module, "__class__": name, "content": None}
 
     with pytest.raises(ModelError, match=rf"not trusted.*{module}.{name}"):
-        storage.unpack(crafted(change), storage.Trust(names=frozenset({"sklearn.svm._classes.LinearSVC"})))
+        storage.unpack(crafted(change), storage.Trust())
+
+
+class Trap:
+    """A class of the user's package that no file may call."""
+
+    called: ClassVar[list[Any]] = []
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.called.append((args, options))
+
+
+def node(loader: str, thing: str, content: Any = None, **more: Any) -> dict[str, Any]:
+    module, _, name = thing.rpartition(".")
+    return {"__loader__": loader, "__module__": module, "__class__": name, "content": content, **more}
+
+
+def text_of(value: Any) -> dict[str, Any]:
+    return node("JsonNode", "builtins.str", json.dumps(value), is_json=True)
+
+
+def list_of(*nodes: Any, **more: Any) -> dict[str, Any]:
+    return node("ListNode", "builtins.list", list(nodes), **more)
+
+
+TRAP = f"{__name__}.Trap"
+ARGS = node("TupleNode", "builtins.tuple", [text_of("x")])
+SCORER, PROCESS = "sklearn.metrics._scorer", "sklearn.gaussian_process._gpc"
+GOOD_KEYS = list_of(node("TypeNode", "builtins.str"))
+BAD_KEYS = list_of(node("TypeNode", TRAP))
+
+
+def partial_of(func: Any) -> dict[str, Any]:
+    empty = node("DictNode", "builtins.dict", {}, key_types=list_of())
+    return node("PartialNode", "functools.partial", {"func": func, "args": ARGS, "kwds": empty, "namespace": empty})
+
+
+@pytest.mark.parametrize(
+    "evil",
+    [
+        node("ConstructorFromReduceNode", TRAP, ARGS),
+        node("ConstructorFromReduceNode", f"{__name__}.Path", ARGS),  # which this module has only imported
+        node("ConstructorFromReduceNode", f"{SCORER}.partial", ARGS),
+        node("ConstructorFromReduceNode", f"{PROCESS}.itemgetter", ARGS),
+        node("ConstructorFromReduceNode", "sklearn.svm._classes.SVC", ARGS),
+        node("ObjectNode", f"{__name__}.Path"),
+        node("ObjectNode", f"{__name__}.Trap.called"),
+        node("ListNode", TRAP, [text_of("x")]),
+        node("SetNode", TRAP, [text_of("x")]),
+        node("TupleNode", TRAP, [text_of("x")]),
+        node("DictNode", TRAP, {}, key_types=list_of()),
+        node("DictNode", "builtins.dict", {"x": text_of(1)}, key_types=BAD_KEYS),
+        node("DictNode", "builtins.dict", {"x": text_of(1)}, key_types=list_of(node("FunctionNode", TRAP))),
+        node("NdArrayNode", TRAP, [], type="json", shape=ARGS),
+        node("RandomStateNode", TRAP, ARGS),
+        node("RandomGeneratorNode", TRAP, {}),
+        node("LossNode", TRAP, node("DictNode", "builtins.dict", {}, key_types=list_of()), __reduce__={"args": ARGS}),
+        node("MethodNode", TRAP, {"func": "__init__", "obj": node("ObjectNode", TRAP)}),
+        node("OperatorFuncNode", "operator.methodcaller", attrs=ARGS),
+        node("OperatorFuncNode", "operator.call", attrs=ARGS),
+        node("TypeNode", TRAP),
+        node("FunctionNode", TRAP),
+        partial_of(node("TypeNode", TRAP)),
+        partial_of(node("FunctionNode", "sklearn.utils.validation.check_array", __id__=7)),
+        list_of({**BAD_KEYS, "__id__": 7}, node("DictNode", "builtins.dict", {"x": ARGS}, key_types={**GOOD_KEYS, "__id__": 7})),
+        node("CachedNode", TRAP),
+        node("SomeNode", TRAP),
+    ],
+    ids=lambda one: f"{one['__loader__']}-{one['__module__'].split('.')[-1]}.{one['__class__']}",
+)
+def test_no_file_calls_what_it_names(evil: dict[str, Any]) -> None:
+    harmless = node("ObjectNode", TRAP)  # with which its name is one of those that skops is told to trust
+    trust = storage.trust_in(Guess())
+    assert isinstance(storage.unpack(crafted(lambda attributes: attributes.update(coef_=harmless)), trust).coef_, Trap)
+    with pytest.raises(ModelError, match="not trusted"):
+        storage.unpack(crafted(lambda attributes: attributes.update(coef_=list_of(harmless, evil))), trust)
+    assert not Trap.called
+
+
+def test_older_loaders_which_name_what_they_make_elsewhere_are_not_used() -> None:
+    packed = storage.pack(LinearSVC().fit(X, LABELS))
+    structure = {**json.loads(packed[storage.STRUCTURE].tobytes()), "protocol": 0}
+    old = {**packed, storage.STRUCTURE: np.frombuffer(json.dumps(structure).encode(), dtype=np.uint8)}
+    with pytest.raises(ModelError, match="protocol 0"):
+        storage.unpack(old, storage.Trust())
+
+
+def test_what_the_users_model_calls_is_called_with_its_own_arguments() -> None:
+    trust = storage.trust_in(FunctionTransformer(itemgetter(0)))
+    assert storage.unpack(storage.pack(itemgetter(0)), trust)("ab") == "a"
+    with pytest.raises(ModelError, match="not trusted"):
+        storage.unpack(storage.pack(itemgetter(1)), trust)
 
 
 def test_what_the_users_own_model_is_made_of_is_trusted() -> None:

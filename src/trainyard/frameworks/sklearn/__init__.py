@@ -32,6 +32,7 @@ SAMPLE = 2000  # training rows that tell the loss of a step on all of them
 EXPECTED = (  # warnings of what is meant to be
     "ConvergenceWarning: Stochastic Optimizer: Maximum iterations",  # a step makes one
     "UserWarning: class_weight presets",  # all rows are seen from the beginning
+    "FutureWarning: 'n_jobs' has no effect",  # the threads are given to all that take them
 )
 
 
@@ -81,8 +82,9 @@ class SklearnFramework(Framework):
 
         estimator = prepared(job)
         self._kind, self._own = kind_of(estimator), parameters_of(estimator)
-        self._untried = job.model is not None or ":" in job.config.model.type
-        self._trust = storage.trust_in(estimator) if self._untried else storage.Trust()
+        theirs = job.model is not None or ":" in job.config.model.type
+        self._trust = storage.trust_in(estimator) if theirs else storage.Trust()
+        self._untried = theirs or self._kind != "once"  # of ours, the first step of many is small enough to be tried
         means = Means(job.config.experiment.seed, job.threads, job.info, _per_step(job.config))
         self._job, self._learner = job, LEARNERS[self._kind](estimator, means)
         self._outputs, self._pools, self._said = Outputs(job.info, job.threads), ThreadpoolController(), set[str]()
@@ -100,7 +102,7 @@ class SklearnFramework(Framework):
         with self._running(f"step {step + 1}", first=step == 0):
             batch = self._train or self._batch(step)
             self._learner.step(step, lr, *batch)
-            if self._untried:  # what a model of the user's own makes of itself must be fit to be stored
+            if self._untried:  # what the model makes of itself must be fit to be stored
                 storage.unpack(storage.pack(self._learner.model()), self._trust)
                 self._untried = False
             return StepResult(self._loss(batch), len(batch.features))
@@ -127,7 +129,10 @@ class SklearnFramework(Framework):
         features = int(np.prod(self._job.info.input_shape))
         if getattr(estimator, "n_features_in_", features) != features:
             raise ModelError(f"these are weights for {estimator.n_features_in_} features, but the data have {features}")
-        estimator.set_params(**self._own)
+        # Those that are alike stay: a fitted ensemble may share them with its parts.
+        estimator.set_params(
+            **{name: value for name, value in self._own.items() if not storage.same(getattr(estimator, name, None), value)}
+        )
         self._learner.take(estimator, rest)
         self._outputs.forget()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 import logging
@@ -92,7 +93,10 @@ def _imported(path: str, options: Mapping[str, Any]) -> Any:
     made = _made(path, found, options, inspect.signature(found).parameters)
     if not isinstance(made, BaseEstimator):
         raise ModelError(f"model {path}: it gives a {type(made).__name__}, and no scikit-learn estimator")
-    return made
+    try:
+        return copy.deepcopy(made)  # it may hold what belongs to its module, and seeds will be set in it
+    except (TypeError, RuntimeError) as error:
+        raise ModelError(f"model {path}: {type(made).__name__} cannot be copied: {error}") from error
 
 
 def _made(name: str, make: Any, options: Mapping[str, Any], known: Iterable[str]) -> Any:
@@ -158,6 +162,31 @@ def _set_deep(estimator: Any, seed: int) -> None:
         elif last in OURS:
             values[name] = OURS[last]
     estimator.set_params(**values)
+    for number, one in enumerate(_unseeded(estimator)):
+        given = one.random_state  # a generator would be drawn from at each step, and with None, some make one of their own
+        one.random_state = seed_of(seed, INIT, number, 1) if given is None else int(given.randint(2**31 - 1))
+
+
+def _unseeded(value: Any) -> Iterator[Any]:
+    """Splitters without a seed, and estimators in lists and mappings of options: parameters that have no names of their own."""
+    from sklearn.base import BaseEstimator
+
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for one in value:
+            yield from _unseeded(one)
+    elif isinstance(value, BaseEstimator):
+        options = value.get_params(deep=False)
+        if "random_state" in options and not _is_seed(options["random_state"]):
+            yield value
+        yield from _unseeded(options)
+    elif hasattr(value, "split") and getattr(value, "shuffle", True) and not _is_seed(getattr(value, "random_state", 0)):
+        yield value
+
+
+def _is_seed(value: Any) -> bool:
+    return value is not None and not isinstance(value, np.random.RandomState)
 
 
 def _set_growing(estimator: Any, job: Job) -> None:

@@ -170,7 +170,8 @@ class Growth(Learner):
         self._provide_generator()
         setattr(self.estimator, self._family.count, self._iterations(step + 1))
         with settings(self.estimator, **values), self._bins.kept(self.estimator):
-            self.estimator.fit(features, targets)
+            # Views: what is kept of the rows is not shared with earlier steps, which another process may have made.
+            self.estimator.fit(features[:], targets[:])
         self._tidy(seeds)
 
     def _tidy(self, seeds: Any) -> None:
