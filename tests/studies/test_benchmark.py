@@ -1,6 +1,8 @@
 """Several models on the same rows: ranks, significance, cost, and what happens when one fails."""
 
 import csv
+import itertools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,14 @@ import pytest
 from study_configs import TOY, SignalInRun, signal_after
 
 import trainyard
-from trainyard.errors import ConfigError, InputError
+from trainyard.core.journal import finite
+from trainyard.core.run import RunDir
+from trainyard.errors import ChangedInputsError, ConfigError, InputError
 from trainyard.evaluation.significance import holm, over_folds
+from trainyard.studies import ranking
 from trainyard.studies.benchmark import Benchmark
-from trainyard.studies.ranking import COLUMNS
+from trainyard.studies.cost import Latency
+from trainyard.studies.ranking import COLUMNS, Entry, ranked
 
 ABSENT = "absent_package:Model"  # looks right in a config, and cannot be imported
 
@@ -207,6 +213,96 @@ def test_a_failed_model_is_tried_again_the_others_are_kept(tmp_path: Path, monke
     again = trainyard.benchmark(TOY, **asked, resume=True)
     assert (again.path, again.status, again.failed) == (first.path, "completed", {})
     assert (again.runs["toy"][0].id, again.runs["toy"][0].result["attempts"]) == (kept.id, 1)
+
+
+def rows(path: Path, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    values = draw.normal(size=(80, 2))
+    lines = [f"{a:.4f},{b:.4f},{'yes' if a + b > 0 else 'no'}" for a, b in values]
+    path.write_text("\n".join(["a,b,y", *lines]) + "\n", encoding="utf-8")
+
+
+@pytest.fixture
+def from_files(tmp_path: Path) -> dict[str, Any]:
+    """A config with rows for training and for testing in files of their own."""
+    for seed, name in enumerate(("train", "test")):
+        rows(tmp_path / f"{name}.csv", seed)
+    data = {"type": "csv", "train_path": str(tmp_path / "train.csv"), "test_path": str(tmp_path / "test.csv"), "target": "y"}
+    return {**TOY, "data": data}
+
+
+def test_models_of_different_training_rows_are_not_ranked(from_files: dict[str, Any], tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"models": ["toy", "mlp"], "params": {"mlp": {"hidden": [4]}}, "runs_dir": tmp_path / "runs"}
+    cut = trainyard.benchmark(from_files, **asked, watch=signal_after(0))
+    rows(tmp_path / "train.csv", 2)
+    with pytest.raises(ChangedInputsError, match=rf"(?s)run {cut.runs['toy'][0].id}: data: train split, sha256 was") as caught:
+        trainyard.benchmark(from_files, **asked, resume=True)
+    assert caught.value.exit_code == 2
+    assert (cut.status, list(cut.runs), cut.rows) == ("failed", ["toy"], [])
+    rows(tmp_path / "train.csv", 0)
+    assert trainyard.benchmark(from_files, **asked, resume=True).path == cut.path
+    assert cut.status == "completed"
+
+
+def test_rows_that_change_while_it_trains(from_files: dict[str, Any], tmp_path: Path) -> None:
+    def change(_: Any) -> None:
+        rows(tmp_path / "train.csv", 2)
+
+    with pytest.raises(ChangedInputsError, match="data: train split, sha256 was"):
+        trainyard.benchmark(from_files, models=["toy", "mlp"], runs_dir=tmp_path / "runs", watch=change)
+
+
+def test_models_of_different_code_are_not_ranked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = "import torch\nclass Net(torch.nn.Linear):\n    def __init__(self):\n        super().__init__(4, 3)\n"
+    (tmp_path / "edited_package.py").write_text(source, encoding="utf-8")
+    asked: dict[str, Any] = {"models": ["edited_package:Net", "toy"], "runs_dir": tmp_path / "runs"}
+    trainyard.benchmark(TOY, **asked, watch=signal_after(0))
+    (tmp_path / "edited_package.py").write_text(source + "# edited\n", encoding="utf-8")
+    with pytest.raises(ChangedInputsError, match="code: module edited_package was"):
+        trainyard.benchmark(TOY, **asked, resume=True)
+
+
+# -- the ranking itself
+
+
+@pytest.fixture
+def without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranking, "weights_file", lambda run: Path(__file__))
+
+
+@pytest.mark.usefixtures("without_weights")
+def test_equal_models_have_equal_ranks_in_the_order_given(tmp_path: Path) -> None:
+    """Whichever is the fastest."""
+    kinds = ["svm", "toy", "mlp"]
+    means = {"svm": 0.8, "toy": 0.9, "mlp": 0.8}
+    for order in itertools.permutations(kinds):
+        table = ranked([entry(tmp_path, kind, means[kind], means[kind]) for kind in order], "accuracy", {})
+        tied = [kind for kind in order if kind != "toy"]
+        assert [(row["rank"], row["model"]) for row in table] == [(1, "toy"), (2, tied[0]), (2, tied[1])]
+    table = ranked([entry(tmp_path, kind, math.nan, math.nan) for kind in kinds], "accuracy", {})
+    assert [(row["rank"], row["model"]) for row in table] == [(1, kind) for kind in kinds]
+
+
+@pytest.mark.usefixtures("without_weights")
+def test_p_values_are_adjusted_for_all_pairs(tmp_path: Path) -> None:
+    folds = {"a": [0.90, 0.92, 0.91], "b": [0.86, 0.87, 0.88], "c": [0.5, 0.52, 0.49]}
+    table = ranked([entry(tmp_path, name, *values) for name, values in folds.items()], "accuracy", {})
+    p_values = [over_folds("accuracy", folds[i], folds[j], 0.5).p_value for i, j in ("ab", "ac", "bc")]
+    assert [row["p_value"] for row in table] == [None, *p_values[:2]]
+    assert [row["p_adjusted"] for row in table] == [None, *holm(p_values)[:2]]
+
+
+def entry(folder: Path, model: str, *values: float) -> Entry:
+    """A model with these accuracies on its folds, trained in no time that could be told beforehand."""
+    runs = []
+    for fold, value in enumerate(values):
+        run = RunDir(folder / f"{model}-{fold}")
+        seconds = float(np.random.default_rng().random())
+        run.write("result.json", {"metrics": {"test_accuracy": finite(value)}, "train_seconds": seconds})
+        run.write("manifest.json", {"data": {"splits": {"train": {"rows": 100}, "test": {"rows": 50}}}})
+        runs.append(run)
+    return Entry(model, runs, None, Latency(1.0, 1000.0))  # type: ignore[arg-type]
 
 
 def test_config_errors_are_those_of_configs() -> None:

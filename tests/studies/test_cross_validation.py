@@ -13,7 +13,7 @@ from study_configs import TOY, SignalInRun, signal_after
 import trainyard
 from small_runs import Crash, CrashAt
 from trainyard.core.run import RunDir
-from trainyard.errors import ConfigError, DataError, InputError, RunLockedError, TrainingError
+from trainyard.errors import ChangedInputsError, ConfigError, DataError, InputError, RunLockedError, TrainingError
 from trainyard.studies.cross_validation import CrossValidation
 
 
@@ -236,9 +236,50 @@ def test_changed_data_are_noticed(tmp_path: Path) -> None:
     config = {**TOY, "data": {"path": str(path), "target": "y", "exclude": ["day"]}}
     cut = trainyard.cross_validate(config, folds=3, runs_dir=tmp_path, watch=signal_after(1))
     rows().assign(c=rows()["c"].abs()).to_csv(path, index=False)
-    with pytest.raises(InputError, match="the data have changed"):
+    with pytest.raises(ChangedInputsError, match=rf"(?s)run {cut.runs[0].id}: data: train split, sha256 was .*begin a new one"):
         trainyard.cross_validate(config, folds=3, runs_dir=tmp_path, resume=True)
-    assert cut.status == "failed"
+    assert (cut.status, len(cut.runs)) == ("failed", 2)  # nothing more was trained
+    rows().to_csv(path, index=False)
+    assert trainyard.cross_validate(config, folds=3, runs_dir=tmp_path, resume=True).status == "completed"
+
+
+def test_rows_that_no_fold_tests_are_compared_too(tmp_path: Path) -> None:
+    """The oldest block of a time series, changed while the last fold is trained."""
+    path = tmp_path / "rows.csv"
+    rows().to_csv(path, index=False)
+
+    def change(_: Any) -> None:
+        rows().assign(c=np.where(rows()["day"] < 4, 0.0, rows()["c"])).to_csv(path, index=False)
+
+    data = {"path": str(path), "target": "y", "standardize": False, "split": {"time": "day", "val": 0.2}}
+    with pytest.raises(ChangedInputsError, match="data: train split, sha256 was") as caught:
+        trainyard.cross_validate({**TOY, "data": data}, folds=2, runs_dir=tmp_path, watch=change)
+    assert "test split" not in str(caught.value)
+
+
+def test_a_changed_environment_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainyard.cross_validate(TOY, folds=2, runs_dir=tmp_path, watch=signal_after(0))
+    monkeypatch.setenv("OMP_STUDY", "1")
+    assert trainyard.cross_validate(TOY, folds=2, runs_dir=tmp_path, resume=True).status == "completed"
+    assert "environment: flags OMP_STUDY was absent, is 1" in caplog.text
+    assert "the runs of this study differ in their environment" in caplog.text
+
+
+def test_changed_initial_weights_are_noticed(tmp_path: Path) -> None:
+    first = trainyard.train(TOY, {"experiment.seed": 9}, runs_dir=tmp_path)
+    (weights,) = first.path.glob("best/*/weights.safetensors")
+    initial = tmp_path / "initial.safetensors"
+    initial.write_bytes(weights.read_bytes())
+    asked: dict[str, Any] = {"folds": 2, "runs_dir": tmp_path}
+    change = {"model.init_from": str(initial)}
+    trainyard.cross_validate(TOY, change, **asked, watch=signal_after(0))
+    assert trainyard.cross_validate(TOY, change, **asked, resume=True, watch=signal_after(1)).status == "preempted"
+    other = trainyard.train(TOY, {"experiment.seed": 8}, runs_dir=tmp_path)
+    initial.write_bytes(next(other.path.glob("best/*/weights.safetensors")).read_bytes())
+    with pytest.raises(ChangedInputsError, match="weights: initial was"):
+        trainyard.cross_validate(TOY, change, **asked, resume=True)
 
 
 def test_init_from_last_is_not_the_fold_before(tmp_path: Path) -> None:

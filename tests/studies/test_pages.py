@@ -43,6 +43,7 @@ def test_a_benchmark(tmp_path: Path) -> None:
     assert "not installed: &lt;b&gt;" in page
     assert "odd: not tested against the best: other rows" in page
     assert "1 of 2" in page  # significantly worse
+    assert "Holm over all pairs" in page
     assert [chart.attrib["class"] for chart in charts(page)] == ["chart spread", "chart trade"]
     assert "odd &lt;names&gt;" in page
 
@@ -52,6 +53,13 @@ def test_a_benchmark_of_one_model_and_of_none(tmp_path: Path) -> None:
     assert "1 split" in page
     page = study(tmp_path, "benchmark", {"folds": None, "models": [{**row(None, "gone"), "error": "no"}]}, "failed")
     assert not charts(page)
+
+
+def test_equal_models_are_the_best_together(tmp_path: Path) -> None:
+    page = study(
+        tmp_path, "benchmark", {"folds": 2, "models": [row(1, "one"), row(1, "other", p_adjusted=1.0), row(3, "last", 0.7)]}
+    )
+    assert "of one and 1 more, the best" in page
 
 
 def test_a_cross_validation_with_values_that_are_not_finite(tmp_path: Path) -> None:

@@ -5,19 +5,22 @@ All tests are paired: both models are measured on the same rows, or on the same 
 
     accuracy                  the exact McNemar test (McNemar, 1947): of the rows that one model alone gets right, is it half?
     means of losses by row    the sign-flip permutation test (Fisher, 1935): were the models alike, each difference could as
-                              well have the other sign. Squared errors also stand for `rmse` and `r2`, which they order alike.
+                              well have the other sign. Of `r2` these are squared errors, each output's as a share of its
+                              target's variance; of `rmse`, which of several outputs is no such mean, with one output only.
     any other metric          the paired bootstrap (Efron, 1979): rows are drawn again with replacement
     a metric over folds       the corrected resampled t-test (Nadeau and Bengio, 2003): folds share training rows, so their
                               plain variance is too small
 
-Where several models are compared with one, `holm` keeps the chance of any false alarm at the level of a single test
-(Holm, 1979).
+Of several models each two are tested, and `holm` of all these tests keeps the chance of any false alarm at the level of a
+single one (Holm, 1979). That holds for those with the best model, too; of these tests alone it would not, as which model is
+the best is found on the same rows.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -31,14 +34,17 @@ from trainyard.order import random_keys, stream_seed
 from trainyard.types import Array
 
 Floats = NDArray[np.float64]
-Difference = Callable[[Array], float]
+Statistic = Callable[[Array], float | Sequence[float]]
+Pair = tuple[int, int]
 
 LEVEL = 0.05
 _FLIPS = 9999
 _RESAMPLES = 1000
 _LEAST_RESAMPLES = 100
 _RESAMPLED_ROWS = 5_000_000  # of a metric that is computed anew each time: some seconds
+_FLIPS_PER_PAIR, _RESAMPLES_PER_PAIR = 40, 80  # of many pairs more are drawn, lest Holm's factor leave no p-value below 5%
 _LIMIT = 50_000  # rows from which on means are normal for all that can be seen, and nothing need be drawn
+_CLOSE = 1 - 1e-12  # sums of the same numbers in another order differ in the last digits
 _FLIP_STREAM, _BOOTSTRAP_STREAM = 1, 2
 
 
@@ -78,24 +84,51 @@ def same_rows(metric: str, first: Scores, second: Scores, seed: int = 0) -> Sign
     Raises:
         InputError: there is no such metric, or the outputs do not fit it.
     """
-    name = _computable(metric, first)
-    function, rows = METRICS[name].function, len(first.targets)
-    effect = function(second) - function(first)
-    by_row = _row_differences(name, first, second)
-    if by_row is not None and rows >= _LIMIT:
-        drawn, interval = None, _normal_interval(by_row)
+    return all_pairs(metric, [first, second], seed)[0, 1]
+
+
+def all_pairs(metric: str, models: Sequence[Scores], seed: int = 0) -> dict[Pair, Significance]:
+    """Compares each two of several models on the same rows, as `same_rows` does; by their places, the lower one first.
+
+    Raises:
+        InputError: there is no such metric, or the outputs do not fit it.
+    """
+    name = _computable(metric, models[0])
+    pairs, rows = list(itertools.combinations(range(len(models)), 2)), len(models[0].targets)
+    values = [METRICS[name].function(scores) for scores in models]
+    effects = [values[second] - values[first] for first, second in pairs]
+    flipped = [_flipped(name, scores) for scores in models]
+    wanted = _RESAMPLES if flipped[0] is not None else max(_RESAMPLES, _RESAMPLES_PER_PAIR * len(pairs))
+    by_row = [_by_row(name, scores) for scores in models]
+    if by_row[0] is not None and rows >= _LIMIT:
+        drawn: Sequence[Floats] = []
+        intervals = [_normal_interval(difference) for difference in _differences(by_row, pairs)]
     else:
-        drawn = _resampled(function, first, second, seed) if by_row is None else _resampled_means(by_row, seed)
-        interval = _quantiles(drawn)
-    flipped = _row_differences(_FLIPPED.get(name, name), first, second)
+        statistics = [_on_rows(name, scores) for scores in models]
+        drawn = list(bootstrap(lambda ids: [statistic(ids) for statistic in statistics], rows, seed, wanted).T)
+        intervals = [_quantiles(difference) for difference in _differences(drawn, pairs)]
     if name == "accuracy":
-        test, p_value = "exact McNemar", mcnemar(first.predicted, second.predicted, first.targets)
-    elif flipped is not None:
-        test, p_value = "paired sign-flip permutation", sign_flip(flipped, seed)
+        test, targets = "exact McNemar", models[0].targets
+        p_values = [mcnemar(models[first].predicted, models[second].predicted, targets) for first, second in pairs]
+    elif flipped[0] is not None:
+        test, p_values = "paired sign-flip permutation", sign_flips(_differences(flipped, pairs), seed)
     else:
-        assert drawn is not None, "only means are not drawn"
-        test, p_value = "paired bootstrap", bootstrap_p(drawn, effect)
-    return Significance(test, name, effect, *interval, p_value, rows)
+        test = "paired bootstrap"
+        both = zip(_differences(drawn, pairs), effects, strict=True)
+        p_values = [bootstrap_p(difference, effect, wanted) for difference, effect in both]
+    found = zip(effects, intervals, p_values, strict=True)
+    return {
+        pair: Significance(test, name, effect, *interval, p_value, rows)
+        for pair, (effect, interval, p_value) in zip(pairs, found, strict=True)
+    }
+
+
+def _differences(values: Sequence[Floats | None], pairs: Sequence[Pair]) -> Iterator[Floats]:
+    """Of what each model has, the second's less the first's."""
+    for first, second in pairs:
+        one, other = values[first], values[second]
+        if one is not None and other is not None:  # what one model has, all have
+            yield other - one
 
 
 def over_folds(metric: str, first: Sequence[float], second: Sequence[float], test_per_train: float) -> Significance:
@@ -144,51 +177,71 @@ def sign_flip(differences: Array, seed: int = 0) -> float:
     All sign patterns up to 13 rows; 9999 drawn ones (the observed one counted, too: Phipson and Smyth, 2010) up to 50,000
     rows; the normal limit, whose variance is known, beyond.
     """
-    found = np.asarray(differences, np.float64)
-    found = found[found != 0]
+    return sign_flips([differences], seed)[0]
+
+
+def sign_flips(several: Iterable[Array], seed: int = 0) -> list[float]:
+    """The p-values of several such tests on the same rows, with the same signs; of more than 249 tests more are drawn."""
+    p_values: list[float] = []
+    drawn: dict[int, Floats] = {}
+    for index, differences in enumerate(several):
+        found = np.asarray(differences, np.float64)
+        p_value = _undrawn_p(found[found != 0])
+        p_values.append(math.nan if p_value is None else p_value)
+        if p_value is None:
+            drawn[index] = found
+    if drawn:
+        columns = np.stack(list(drawn.values()), axis=1)
+        for index, p_value in zip(drawn, _drawn_p(columns[columns.any(axis=1)], seed), strict=True):
+            p_values[index] = p_value
+    return p_values
+
+
+def _undrawn_p(found: Floats) -> float | None:
+    """That of (rows,) differences other than 0; None where signs must be drawn for it."""
     size, rows = float(np.abs(found.sum())), len(found)
     if rows == 0:
         return 1.0
     if rows >= _LIMIT:
         return math.erfc(size / math.sqrt(2 * float(found @ found)))
-    close = size * (1 - 1e-12)  # sums of the same numbers in another order differ in the last digits
     if 2**rows <= _FLIPS:
         patterns = (np.arange(2**rows)[:, None] >> np.arange(rows)) & 1
-        return float(np.mean(np.abs((2 * patterns - 1) @ found) >= close))
-    hits = sum(int((np.abs(sums) >= close).sum()) for sums in _flipped_sums(found, seed))
-    return (hits + 1) / (_FLIPS + 1)
+        return float(np.mean(np.abs((2 * patterns - 1) @ found) >= size * _CLOSE))
+    return None
 
 
-def _flipped_sums(found: Floats, seed: int) -> Sequence[Floats]:
-    """The sums under random signs, in portions that fit in memory."""
-    words = -(-len(found) // 64)
-    portion = max(1, min(_FLIPS, 4_000_000 // len(found)))
-    sums, total = [], float(found.sum())
-    for start in range(0, _FLIPS, portion):
-        count = min(portion, _FLIPS - start)
+def _drawn_p(columns: Floats, seed: int) -> list[float]:
+    """Those of (rows, tests) differences, by random signs, in portions that fit in memory."""
+    rows, tests = columns.shape
+    flips, words, totals = max(_FLIPS, _FLIPS_PER_PAIR * tests), -(-rows // 64), columns.sum(axis=0)
+    portion = max(1, min(flips, 4_000_000 // rows))
+    hits = np.zeros(tests, np.int64)
+    for start in range(0, flips, portion):
+        count = min(portion, flips - start)
         keys = random_keys(stream_seed(seed, _FLIP_STREAM, start), count * words).astype("<u8").view(np.uint8)
-        bits = np.unpackbits(keys.reshape(count, -1), axis=1, count=len(found))
-        sums.append(2 * (bits @ found) - total)
-    return sums
+        bits = np.unpackbits(keys.reshape(count, -1), axis=1, count=rows)
+        hits += (np.abs(2 * (bits @ columns) - totals) >= np.abs(totals) * _CLOSE).sum(axis=0)
+    return [(int(count) + 1) / (flips + 1) for count in hits]
 
 
-def bootstrap(difference: Difference, rows: int, seed: int = 0) -> Floats:
-    """`difference` of 1000 samples of row ids, drawn with replacement; of more than 5000 rows fewer, but at least 100."""
-    count = max(_LEAST_RESAMPLES, min(_RESAMPLES, _RESAMPLED_ROWS // max(1, rows)))
+def bootstrap(statistic: Statistic, rows: int, seed: int = 0, wanted: int = _RESAMPLES) -> Floats:
+    """`statistic`, or several, of `wanted` samples of row ids, drawn with replacement; of many rows fewer, but at least 100."""
+    few = max(_LEAST_RESAMPLES, min(_RESAMPLES, _RESAMPLED_ROWS // max(1, rows)))
+    count = wanted if wanted * rows <= _RESAMPLED_ROWS else few
     drawn = (random_keys(stream_seed(seed, _BOOTSTRAP_STREAM, index), rows) % np.uint64(rows) for index in range(count))
-    return np.array([difference(ids.astype(np.int64)) for ids in drawn])
+    return np.array([statistic(ids.astype(np.int64)) for ids in drawn])
 
 
-def bootstrap_p(drawn: Array, effect: float) -> float:
+def bootstrap_p(drawn: Array, effect: float, wanted: int = _RESAMPLES) -> float:
     """The p-value by resampled differences (samples,), of which those that are NaN are left out.
 
-    Twice the smaller share beyond 0; of fewer than 1000 samples, which are of many rows, the normal limit with their standard
-    deviation: shares of so few would be coarse.
+    Twice the smaller share beyond 0; of fewer samples than wanted, which are of many rows, the normal limit with their
+    standard deviation: shares of so few would be coarse.
     """
     real = drawn[~np.isnan(drawn)]
     if not len(real) or math.isnan(effect):
         return math.nan
-    if len(drawn) < _RESAMPLES:
+    if len(drawn) < wanted:
         spread = float(real.std())
         return math.erfc(abs(effect) / spread / math.sqrt(2)) if spread > 0 else float(effect == 0)
     beyond = min(int((real <= 0).sum()), int((real >= 0).sum()))
@@ -250,7 +303,6 @@ _MEANS: dict[str, Callable[[Scores], Floats]] = {
     "mae": _absolute,
     "mape": _relative,
 }
-_FLIPPED = {"rmse": "mse", "r2": "mse"}  # equal squared errors, equal metric
 _USUAL_LOSS = {"classification": "log_loss", "regression": "mse"}
 
 
@@ -263,10 +315,28 @@ def _computable(metric: str, scores: Scores) -> str:
     return name
 
 
-def _row_differences(name: str, first: Scores, second: Scores) -> Floats | None:
-    """(rows,) differences of what the metric is a mean of; None where it is no mean."""
+def _by_row(name: str, scores: Scores) -> Floats | None:
+    """(rows,) what the metric is the mean of; None where it is no mean."""
     by_row = _MEANS.get(name)
-    return None if by_row is None else by_row(second) - by_row(first)
+    return None if by_row is None else by_row(scores)
+
+
+def _flipped(name: str, scores: Scores) -> Floats | None:
+    """(rows,) values whose mean tells the metric, given the targets; None where there are none such."""
+    if name in ("rmse", "r2") and scores.outputs.shape[1] == 1:
+        return _squared(scores)
+    if name == "r2":
+        variances = np.var(scores.targets, axis=0)
+        if not variances.all():  # a constant target counts by whether it is met exactly
+            return None
+        return np.asarray(np.mean((scores.outputs - scores.targets) ** 2 / variances, axis=1), np.float64)
+    return _by_row(name, scores)
+
+
+def _on_rows(name: str, scores: Scores) -> Callable[[Array], float]:
+    """The metric of some of the rows."""
+    by_row, function = _by_row(name, scores), METRICS[name].function
+    return lambda ids: float(by_row[ids].mean()) if by_row is not None else function(_taken(scores, ids))
 
 
 def _taken(scores: Scores, ids: Array) -> Scores:
@@ -274,14 +344,6 @@ def _taken(scores: Scores, ids: Array) -> Scores:
 
 
 # -- intervals
-
-
-def _resampled(function: Callable[[Scores], float], first: Scores, second: Scores, seed: int) -> Floats:
-    return bootstrap(lambda ids: function(_taken(second, ids)) - function(_taken(first, ids)), len(first.targets), seed)
-
-
-def _resampled_means(differences: Floats, seed: int) -> Floats:
-    return bootstrap(lambda ids: float(differences[ids].mean()), len(differences), seed)
 
 
 def _quantiles(drawn: Array) -> tuple[float, float]:

@@ -26,7 +26,7 @@ def of_estimator(model: Any) -> dict[str, str]:
 
 
 def in_words(name: str, value: Any) -> dict[str, str]:
-    """A value, and what it consists of under longer names: classes and functions by their import paths, arrays by their digest."""
+    """A value, and its parts under longer names: classes and functions by import path, arrays by digest."""
     return dict(_described(name, value, _DEPTH))
 
 

@@ -204,13 +204,14 @@ def _benchmark(result: Json) -> Section:
 
 
 def _benchmark_figures(result: Json, ranked: Sequence[Json]) -> list[dict[str, str]]:
-    best = ranked[0]
+    best, others = ranked[0], sum(model["rank"] == 1 for model in ranked[1:])
+    named = f"{best['model']} and {others} more" if others else best["model"]
     beaten = sum(numbers({"p": model["p_adjusted"]}).get("p", 1.0) < _ALPHA for model in ranked[1:])
     folds = result.get("folds")
     std = f"± {_number(best['std'])}" if best["std"] is not None else ""
     return [
-        _figure(f"{metric_title(best['metric'])} of {best['model']}, the best", _number(best["mean"]), std),
-        _figure("significantly worse", f"{beaten} of {len(ranked) - 1}", "p < 0.05, Holm", "cost"),
+        _figure(f"{metric_title(best['metric'])} of {named}, the best", _number(best["mean"]), std),
+        _figure("significantly worse", f"{beaten} of {len(ranked) - 1}", "p < 0.05, Holm over all pairs", "cost"),
         _figure("folds", str(folds) if folds else "1 split", "", "cost"),
     ]
 

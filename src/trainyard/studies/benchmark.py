@@ -19,6 +19,7 @@ from trainyard.studies.predictions import predicted
 from trainyard.studies.ranking import COLUMNS, Entry, as_csv, ranked, split_of
 from trainyard.studies.study import Conduct, Given, Json, Study, Task, begin, conduct
 from trainyard.studies.tasks import Config, Overrides, Source
+from trainyard.studies.unchanged import DataNow, warn_of_changes
 
 log = logging.getLogger("trainyard")
 KIND = "benchmark"
@@ -177,13 +178,16 @@ def _tasks(source: Source, contest: Contest) -> list[Task]:
 
 def _conclude(study: Study, tasks: Sequence[Task], given: Given, contest: Contest, failures: Mapping[str, str]) -> Json:
     """The ranked table, as JSON, CSV and Markdown."""
-    split = split_of(contest.metric)
+    split, data = split_of(contest.metric), DataNow(study, given)
     entries = []
     for model in contest.models:
         own = [(task, run) for task in tasks if task.place["model"] == model and (run := study.run(task.place)) is not None]
         if model not in failures:
-            task, run = own[0]
-            entries.append(Entry.of(model, [run for _, run in own], predicted(run, split, given.load(task.resolved))))
+            first = predicted(own[0][1], split, data.load(*own[0]))
+            for task, run in own[1:]:
+                data.check(task, run)
+            warn_of_changes([run.read("manifest.json") for _, run in own])
+            entries.append(Entry.of(model, [run for _, run in own], first))
     rows = ranked(entries, contest.metric, failures)
     write_atomically(study.path / "table.csv", as_csv(rows).encode())
     write_atomically(study.path / "table.md", markdown_table(rows).encode())

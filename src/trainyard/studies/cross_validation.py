@@ -22,6 +22,7 @@ from trainyard.run import Run
 from trainyard.studies.predictions import Predicted, predicted
 from trainyard.studies.study import Conduct, Given, Json, Study, Task, begin, conduct
 from trainyard.studies.tasks import Config, Overrides, Source
+from trainyard.studies.unchanged import DataNow, warn_of_changes
 from trainyard.types import Array, DataInfo, Ids, Predictions
 
 log = logging.getLogger("trainyard")
@@ -125,13 +126,13 @@ def cross_validate(config: Config, overrides: Overrides, given: Given, folds: in
 
 def _conclude(study: Study, tasks: Sequence[Task], given: Given) -> Json:
     """Mean and spread of the metrics, and the predictions of each fold's rows, put together."""
-    runs = [study.run(task.place) for task in tasks]
-    parts = [predicted(run, "test", given.load(task.resolved)) for run, task in zip(runs, tasks, strict=True) if run is not None]
-    _warn_of_changes([run.read("manifest.json") for run in runs if run is not None])
+    done, data = [(task, run) for task in tasks if (run := study.run(task.place)) is not None], DataNow(study, given)
+    parts = [predicted(run, "test", data.load(task, run)) for task, run in done]
+    warn_of_changes([run.read("manifest.json") for _, run in done])
     pooled = _pooled(parts)
     _write_rows(study.path / OUT_OF_FOLD, parts)
     study.write("out_of_fold.json", tables(pooled, parts[0].info))
-    folds = [_fold(task, run) for task, run in zip(tasks, runs, strict=True) if run is not None]
+    folds = [_fold(task, run) for task, run in done]
     ratio = float(np.mean([fold["rows"]["test"] / fold["rows"]["train"] for fold in folds]))
     names = [name for name in folds[0]["metrics"] if all(name in fold["metrics"] for fold in folds)]
     return {
@@ -162,13 +163,6 @@ def spread(values: Sequence[float], test_per_train: float) -> Json:
     low, high = fold_interval(np.asarray(values), test_per_train)
     std = float(np.std(values, ddof=1)) if len(values) > 1 else float("nan")
     return {"mean": finite(float(np.mean(values))), "std": finite(std), "low": finite(low), "high": finite(high)}
-
-
-def _warn_of_changes(manifests: Sequence[Json]) -> None:
-    """A study that took days may have seen its code or environment change between two folds."""
-    for name in ("code", "environment"):
-        if len({manifest[name]["hash"] for manifest in manifests}) > 1:
-            log.warning("the runs of this study differ in their %s; `trainyard runs compare` tells in what", name)
 
 
 def _pooled(parts: Sequence[Predicted]) -> EvaluationResult:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from trainyard.core.journal import finite, number
 from trainyard.core.run import RunDir
 from trainyard.errors import InputError, ModelError
 from trainyard.evaluation.metrics import bare, mode_of
-from trainyard.evaluation.significance import Significance, holm, over_folds, same_rows
+from trainyard.evaluation.significance import Significance, all_pairs, holm, over_folds
 from trainyard.studies.cost import Latency, latency
 from trainyard.studies.predictions import Predicted, other_rows
 from trainyard.studies.study import Json
@@ -76,8 +77,9 @@ def split_of(metric: str | None) -> SplitName:
 def ranked(entries: Sequence[Entry], metric: str | None, errors: Mapping[str, str]) -> list[Json]:
     """The rows of the table, the best model first, those that failed last.
 
-    `p_value` is of the test against the best; `p_adjusted` is that after Holm's correction for all the tests of the table.
-    Where there is none, `untested` says why.
+    Models whose means are equal have the same rank, and stand in the order in which they were given. `p_value` is of the test
+    against the first; `p_adjusted` is that after Holm's correction for the tests of all pairs of models that can be compared,
+    as the first is the best by luck, too. Where there is none, `untested` says why.
     """
     if not entries:
         return [_failed(model, error) for model, error in errors.items()]
@@ -85,16 +87,15 @@ def ranked(entries: Sequence[Entry], metric: str | None, errors: Mapping[str, st
     sign = -1.0 if mode_of(name) == "max" else 1.0
     values = {entry.model: entry.values(name) for entry in entries}
 
-    def place(entry: Entry) -> tuple[bool, float, float]:
+    def place(entry: Entry) -> tuple[bool, float]:
         mean = float(np.mean(values[entry.model]))
-        return math.isnan(mean), sign * mean, _train_seconds(entry)
+        return math.isnan(mean), 0.0 if math.isnan(mean) else sign * mean
 
     order = sorted(entries, key=place)
-    tests = [_tested(order[0], entry, name, values) for entry in order[1:]]
-    adjusted = holm([test.p_value if isinstance(test, Significance) else math.nan for test in tests])
-    rows = [_row(rank, entry, name, values[entry.model]) for rank, entry in enumerate(order, 1)]
-    compared = [row | _told(test, p) for row, test, p in zip(rows[1:], tests, adjusted, strict=True)]
-    return [rows[0], *compared, *(_failed(model, error) for model, error in errors.items())]
+    ranks = [1 + sum(place(other) < place(entry) for other in order) for entry in order]
+    told = _tested(order, name, values)
+    rows = [_row(rank, entry, name, values[entry.model]) | told[entry.model] for rank, entry in zip(ranks, order, strict=True)]
+    return [*rows, *(_failed(model, error) for model, error in errors.items())]
 
 
 def _metric(entry: Entry, metric: str | None) -> str:
@@ -103,22 +104,38 @@ def _metric(entry: Entry, metric: str | None) -> str:
     return f"{split_of(metric)}_{bare(name)}"
 
 
-def _tested(best: Entry, entry: Entry, metric: str, values: Mapping[str, Sequence[float]]) -> Significance | str:
-    """The test of a model against the best, or why there is none."""
-    if len(entry.runs) > 1:
-        return over_folds(metric, values[best.model], values[entry.model], entry.test_per_train(split_of(metric)))
+def _tested(order: Sequence[Entry], metric: str, values: Mapping[str, Sequence[float]]) -> dict[str, Json]:
+    """What is told of each model's test against the first; of the first, nothing."""
+    if len(order[0].runs) > 1:
+        split, compared, untested = split_of(metric), list(order), {}
+        found = {
+            (i, j): over_folds(metric, values[order[i].model], values[order[j].model], order[j].test_per_train(split))
+            for i, j in itertools.combinations(range(len(order)), 2)
+        }
+    else:
+        untested = {entry.model: why for entry in order[1:] if (why := _untestable(order[0], entry, metric)) is not None}
+        compared = [entry for entry in order if entry.model not in untested]
+        found = all_pairs(metric, [entry.first.scores for entry in compared]) if len(compared) > 1 else {}
+    adjusted = dict(zip(found, holm([test.p_value for test in found.values()]), strict=True))
+    told: dict[str, Json] = {model: {"untested": why} for model, why in untested.items()}
+    for place, entry in enumerate(compared):
+        told[entry.model] = _told(found[0, place], adjusted[0, place]) if place else {}
+    return told
+
+
+def _untestable(best: Entry, entry: Entry, metric: str) -> str | None:
+    """Why two models cannot be compared row by row, where they cannot."""
     manifests = [one.runs[0].read("manifest.json") for one in (best, entry)]
     if (why := other_rows(manifests[0], manifests[1], split_of(metric))) is not None:
         return why
     try:
-        return same_rows(metric, best.first.scores, entry.first.scores)
+        _ = best.first.scores, entry.first.scores
     except ModelError as error:
         return str(error)
+    return None
 
 
-def _told(test: Significance | str, p_adjusted: float) -> Json:
-    if isinstance(test, str):
-        return {"untested": test}
+def _told(test: Significance, p_adjusted: float) -> Json:
     return {
         "test": test.test,
         "effect": finite(test.effect),

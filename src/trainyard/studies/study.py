@@ -27,6 +27,7 @@ from trainyard.datasets.objects import from_objects
 from trainyard.digest import fsync_folder, make_folders
 from trainyard.errors import CheckpointError, InputError, TrainyardError
 from trainyard.redact import redacted
+from trainyard.studies.unchanged import check_kept
 
 log = logging.getLogger("trainyard")
 Json = dict[str, Any]
@@ -251,8 +252,10 @@ def _train_all(study: Study, tasks: Sequence[Task], given: Given, how: Conduct) 
     """How it ended, and what failed by group.
 
     Raises:
-        TrainyardError: there are no groups, or all of them failed before a run was begun.
+        TrainyardError: there are no groups, or all of them failed before a run was begun; or the inputs of a run that is kept
+            have changed.
     """
+    check_kept(study, tasks, given)
     errors: dict[str, TrainyardError] = {}
     for task in tasks:
         group = str(task.place.get(how.by or ""))

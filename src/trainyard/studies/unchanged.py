@@ -1,0 +1,130 @@
+"""Whether the runs that a study has are those that it would train now: all of it must come of the same inputs."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainyard.core import manifest, registry
+from trainyard.core.build import Objects, Parts, build, default_threads, framework_name, weights_file
+from trainyard.core.inputs import Difference, data_inputs, differences
+from trainyard.core.run import RunDir
+from trainyard.core.state import preserved_global_random, seed_global_random
+from trainyard.datasets.base import DataBundle
+from trainyard.errors import ChangedInputsError
+from trainyard.frameworks.base import WEIGHTS_FILE
+
+if TYPE_CHECKING:  # `study` calls what is here
+    from trainyard.studies.study import Given, Study, Task
+
+log = logging.getLogger("trainyard")
+Json = dict[str, Any]
+_SHOWN = 12  # differences that a message lists
+
+
+def check_kept(study: Study, tasks: Sequence[Task], given: Given) -> None:
+    """Compares the completed runs of a study with what is there now, as the resume of a run does.
+
+    A changed environment is warned of, and refused only where the config demands `bitwise`.
+
+    Raises:
+        ChangedInputsError: config, data, code or weights are others now; what changed is listed, by run.
+    """
+    refused: list[tuple[RunDir, list[Difference]]] = []
+    for task in tasks:
+        run = study.run(task.place)
+        if run is None or run.status() != "completed":
+            continue  # one that is resumed compares by itself
+        before = run.read(manifest.NAME)
+        changed = differences(before, _inputs_now(run, task, given, before))
+        strict = before.get("computation", {}).get("training.determinism") == "bitwise"
+        refused.append((run, [found for found in changed if strict or found.input != "environment"]))
+        for difference in changed:
+            if not strict and difference.input == "environment":
+                log.warning("changed since runs of this study were trained: %s", difference)
+    _refuse(study, refused)
+
+
+def _inputs_now(run: RunDir, task: Task, given: Given, before: Json) -> Json:
+    """The manifest that the run would have if it were begun now; made in the same order, as its parts may draw randomness."""
+    resolved, config = task.resolved, task.resolved.config
+    threads = before.get("environment", {}).get("threads") or config.training.threads or default_threads()
+    with preserved_global_random():
+        seed_global_random(config.experiment.seed)
+        objects = Objects(None, given.bundle(resolved))
+        parts = build(config, threads, objects)
+        source = Path(before["init_from"]) if before.get("init_from") else None
+        if source is not None and source.exists():
+            _initialize(parts, source)
+        determinism = registry.adapter("framework", framework_name(config)).determinism(config)
+        now = manifest.make_manifest(run, resolved, objects, parts, determinism)
+    if source is not None and not source.exists():
+        now["weights"] = before["weights"]  # nobody can tell any more, and the run needs them no more
+    return now
+
+
+def _initialize(parts: Parts, source: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / WEIGHTS_FILE).symlink_to(source if source.is_file() else weights_file(RunDir(source)))
+        parts.framework.restore(Path(folder), weights_only=True)
+
+
+class DataNow:
+    """The data of a study's runs as they are at its end: they may have changed while it was under way.
+
+    All splits are compared. Of runs whose data are prepared alike they are read once, unless someone needs them.
+    """
+
+    def __init__(self, study: Study, given: Given) -> None:
+        self._study, self._given = study, given
+        self._known: dict[str, Json] = {}
+
+    def check(self, task: Task, run: RunDir) -> None:
+        """Raises ChangedInputsError where the run was trained, validated or tested on other data."""
+        if _section(task) not in self._known:
+            self.load(task, run)
+        before = run.read(manifest.NAME)
+        _refuse(self._study, [(run, differences(before, before | {"data": self._known[_section(task)]}))])
+
+    def load(self, task: Task, run: RunDir) -> DataBundle:
+        """The data of a run.
+
+        Raises:
+            ChangedInputsError: they are others than those that it was made with.
+        """
+        bundle = self._given.load(task.resolved)
+        self._known[_section(task)] = data_inputs(bundle)
+        self.check(task, run)
+        return bundle
+
+
+def _section(task: Task) -> str:
+    """The data section of a config: what is read, and how it is prepared and divided."""
+    return repr(task.resolved.config.data)
+
+
+def _refuse(study: Study, changed: Iterable[tuple[RunDir, Sequence[Difference]]]) -> None:
+    listed = [f"  run {run.id}: {difference}" for run, found in changed for difference in found]
+    if not listed:
+        return
+    more = [f"  and {len(listed) - _SHOWN} more"] if len(listed) > _SHOWN else []
+    raise ChangedInputsError(
+        "\n".join(
+            [
+                f"study {study.id} cannot go on: the inputs of its runs have changed",
+                *listed[:_SHOWN],
+                *more,
+                "put them back and resume the study, or begin a new one",
+            ]
+        )
+    )
+
+
+def warn_of_changes(manifests: Sequence[Json]) -> None:
+    """A study that took days may have seen its code or environment change between two runs of one model."""
+    for name in ("code", "environment"):
+        if len({manifest[name]["hash"] for manifest in manifests}) > 1:
+            log.warning("the runs of this study differ in their %s; `trainyard runs compare` tells in what", name)
