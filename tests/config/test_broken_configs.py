@@ -152,6 +152,11 @@ BROKEN = {
         "2:15: model.type",
         "installed models: mlp, transformer (torch)",
     ),
+    "model by class": (
+        "data: {type: digits}\nmodel: {type: TransformerModel}\n",
+        "2:15: model.type",
+        "no installed framework has it; did you mean 'transformer'?",
+    ),
     "model typo": ("data: {type: digits}\nmodel: {type: tranformer}\n", "2:15: model.type", "did you mean 'transformer'?"),
     "no such framework": (
         "data: {type: digits}\nmodel: {type: mlp, framework: pytorch}\n",

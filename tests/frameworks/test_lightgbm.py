@@ -338,6 +338,14 @@ def test_a_metric_of_ones_own_is_the_loss() -> None:
     assert found.loss == pytest.approx(150 * float((found.outputs.argmax(axis=1) != found.targets).mean()))
 
 
+def test_a_metric_of_which_more_is_better_is_no_loss() -> None:
+    sys.modules["mine_lightgbm"].__dict__["hits"] = lambda predictions, dataset: ("hits", 1.0, True)
+    made = parts(bundle("two"), {"metric": "mine_lightgbm:hits"})
+    made.framework.step(0, 0.1)
+    with pytest.raises(ModelError, match=r"more is better, but it stands for the loss"):
+        made.framework.read([1])
+
+
 def test_an_objective_of_ones_own_learns_as_the_one_it_copies() -> None:
     data = bundle("two")
     own = trained(data, {"objective": "mine_lightgbm:gradients"})

@@ -332,6 +332,11 @@ def test_stochastic_gradient_descent_takes_the_rate_where_its_rule_uses_one() ->
     assert SklearnFramework.plan(optimal, 150).learning_rate is None
 
 
+def test_stochastic_gradient_descent_has_the_rate_of_the_task(tmp_path: Path) -> None:
+    config = {"model": "sgd", "data": {"type": "diabetes"}, "training": {"max_steps": 60}}
+    assert trainyard.train(config, runs_dir=tmp_path).metrics["test_r2"] > 0.3
+
+
 def test_a_minibatch_model_plans_by_training_and_knows_all_classes_from_the_first_step() -> None:
     config = config_of("sgd", training={"batch_size": 16, "epochs": 3})
     assert SklearnFramework.plan(config, 60)[:2] == (16, 12)

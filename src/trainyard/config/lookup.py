@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -88,10 +89,13 @@ class Lookup:
         if framework is not None:
             models = self.adapters.names("model", framework)
             return f"model {name}: {framework} has no such model; it has {', '.join(models)}{nearest(name, models)}"
+        known = self.adapters.names("model")
+        snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()  # RandomForestClassifier
+        if near := nearest(name, known) or nearest(re.sub(r"_(classifier|regressor|model)$", "", snake), known):
+            return f"model {name}: no installed framework has it{near}"
         answers = [f"{', '.join(self.adapters.names('model', one))} ({one})" for one in self.adapters.names("framework")]
         listed = "; ".join(answers) or "none is installed"
-        near = nearest(name, self.adapters.names("model"))
-        return f"model {name}: framework not installed; installed models: {listed}; or package.module:Class{near}"
+        return f"model {name}: framework not installed; installed models: {listed}; or package.module:Class"
 
     def optimizer(self, framework: str | None) -> None:
         names, default = self.adapters.names("optimizer", framework), OptimizerConfig.model_fields["type"].default

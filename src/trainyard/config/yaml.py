@@ -106,7 +106,7 @@ def read(text: str, file: str, problems: Problems) -> Node | None:
         kind = (
             "a list"
             if isinstance(root.value, list)
-            else f"the text {root.value!r}"
+            else f"the text {root.value[:60]!r}{'...' if len(root.value) > 60 else ''}; for a file of data: trainyard init FILE"
             if isinstance(root.value, str)
             else f"{root.value}"
         )

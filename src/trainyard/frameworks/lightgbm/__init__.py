@@ -224,7 +224,12 @@ class LightgbmFramework(Framework):
         parts = zip(np.split(single, count), np.split(targets, count), strict=True)
         # A dataset with these targets, but no bins made: it is asked for the targets only.
         sets = [(part, self._library.Dataset(np.empty((len(wanted), 0)), label=wanted)) for part, wanted in parts]
-        return [float(self._asked.metric(part, dataset)[1]) for part, dataset in sets]
+        values = [self._asked.metric(part, dataset) for part, dataset in sets]
+        if any(higher for _, _, higher in values):
+            raise ModelError(
+                "model.params.metric: of it more is better, but it stands for the loss; return its negative, and False"
+            )
+        return [float(value) for _, value, _ in values]
 
     def _changing_loss(self, boosting: Boosting) -> float:
         """Of the rows that stand for all, by LightGBM's own sums: trees that are there may have changed."""

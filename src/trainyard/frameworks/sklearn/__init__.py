@@ -18,7 +18,7 @@ from trainyard.errors import InputError, ModelError, TrainingError, TrainyardErr
 from trainyard.frameworks.base import WEIGHTS_FILE, Framework, Job, Plan, Snapshot, minibatch_plan
 from trainyard.frameworks.definition import of_estimator
 from trainyard.frameworks.sklearn import storage
-from trainyard.frameworks.sklearn.estimator import prepared, unfitted
+from trainyard.frameworks.sklearn.estimator import either, prepared, unfitted
 from trainyard.frameworks.sklearn.models import ITERATIONS, PER_STEP, Models, defaults, entry
 from trainyard.frameworks.sklearn.outputs import ROWS, Outputs, flat, loss_of, parts_of, take_all
 from trainyard.frameworks.sklearn.steps import FAMILIES, LEARNERS, Means, family_of, kind_of, parameters_of, rate_of
@@ -57,7 +57,10 @@ class SklearnFramework(Framework):
     @staticmethod
     def plan(config: RunConfig, rows: int, model: Any = None) -> Plan:
         estimator = unfitted(config, model)
-        kind, rate = kind_of(estimator), rate_of(estimator)
+        kind = kind_of(estimator)
+        # The data may be for either task, which only they tell; and of one name, one estimator may have a rate and the other not.
+        estimator = next((one for one in either(config, model) if rate_of(one)), estimator)
+        rate = rate_of(estimator)
         scheduler = config.training.scheduler
         varies = type(scheduler) is not ConstantSchedule or scheduler.warmup_steps
         if rate is None and varies and entry(config.model.type) is None:  # of those with a name, the log tells

@@ -8,6 +8,7 @@ import inspect
 import logging
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,17 @@ def unfitted(config: RunConfig, model: Any = None, task: Task | None = None) -> 
     classes = [_named(name, one) for one in ((task,) if task else TASKS) if task or one in (entry(name) or {})]
     cls = next((one for one in classes if set(options) <= set(one._get_param_names())), classes[0])
     return _made(name, cls, options, cls._get_param_names())
+
+
+def either(config: RunConfig, model: Any = None) -> Iterator[Any]:
+    """The estimators that a short name may mean, as far as they take its options; what else is given, as it is."""
+    if model is not None or entry(config.model.type) is None:
+        yield unfitted(config, model)
+        return
+    for task in entry(config.model.type) or {}:
+        if task in TASKS:
+            with suppress(ModelError):
+                yield unfitted(config, None, task)
 
 
 def _named(name: str, task: Task) -> Any:
