@@ -40,7 +40,7 @@ def require(module: str, extra: str, *, spare: str | None = None) -> ModuleType:
         MissingExtraError: the library is not installed.
     """
     try:
-        with _seemingly_absent(spare if _closed else None):
+        with spared(*([spare] if spare and _closed else [])):
             return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
@@ -49,16 +49,17 @@ def require(module: str, extra: str, *, spare: str | None = None) -> ModuleType:
 
 
 @contextmanager
-def _seemingly_absent(library: str | None) -> Iterator[None]:
-    if library is None or library in sys.modules:
-        yield
-        return
+def spared(*libraries: str) -> Iterator[None]:
+    """Hides libraries that another imports at once where they are installed; those that are imported already stay."""
     modules: dict[str, Any] = sys.modules
-    modules[library] = None  # with this, an import of it fails as if it were not installed
+    hidden = [name for name in libraries if name not in modules]
+    for name in hidden:
+        modules[name] = None  # with this, an import of it fails as if it were not installed
     try:
         yield
     finally:
-        del modules[library]
+        for name in hidden:
+            del modules[name]
 
 
 def import_path(path: str) -> Any:

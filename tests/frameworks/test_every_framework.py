@@ -31,8 +31,8 @@ LIBRARIES = {
     "keras_mlp": "keras",
     "mlp": "torch",
 }
-BRINGS = {"keras": {"tensorflow"}}  # what a library cannot do without
-FRAMEWORKS = {"torch", "xgboost", "lightgbm", "catboost", "keras", "tensorflow"}  # scikit-learn serves data sets, too
+BRINGS = {"keras": {"tensorflow", "jax"}}  # what a library cannot do without, or takes along where it is installed
+FRAMEWORKS = {"torch", "xgboost", "lightgbm", "catboost", "keras", "tensorflow", "jax"}  # scikit-learn serves data sets, too
 DIALECT = Path(__file__).with_name("tabular_dialect.yaml")
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -13,7 +13,7 @@ from typing import Any
 
 from trainyard.config.schema import RunConfig
 from trainyard.errors import ModelError
-from trainyard.require import require
+from trainyard.require import require, spared
 
 # The backends in the order in which they are looked for, and the extra that brings each.
 BACKENDS = {"tensorflow": "keras", "jax": "keras-jax", "torch": "torch"}
@@ -90,7 +90,8 @@ def import_keras(backend: str | None = None) -> Any:
         chosen = backend or os.environ.get("KERAS_BACKEND") or _installed()
         if chosen is not None:
             os.environ["KERAS_BACKEND"] = chosen  # read once, while Keras is imported
-        with _spared("sklearn", "matplotlib"):
+        # Only its wrappers and its pictures need these: a second, and a run should import no framework but its own.
+        with spared("sklearn", "matplotlib"):
             if chosen in BACKENDS:
                 require(chosen, BACKENDS[chosen])
             require("keras", "keras")
@@ -116,21 +117,6 @@ def _installed() -> str | None:
     if find_spec("tensorflow") is not None:
         return None
     return next((name for name in BACKENDS if find_spec(name) is not None), None)
-
-
-@contextmanager
-def _spared(*names: str) -> Iterator[None]:
-    """Hides libraries that Keras imports at once where they are installed, though only its wrappers and its pictures need
-    them: that takes a second, and a run should import no framework but its own. Those that are imported already stay.
-    """
-    hidden = [name for name in names if name not in sys.modules]
-    for name in hidden:
-        sys.modules[name] = None  # type: ignore[assignment]  # makes an import fail
-    try:
-        yield
-    finally:
-        for name in hidden:
-            del sys.modules[name]
 
 
 def _version(distribution: str) -> str | None:
