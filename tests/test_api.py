@@ -531,3 +531,28 @@ def test_an_optimizer_that_refuses_its_options_is_wrong_input(tmp_path: Path) ->
     with pytest.raises(InputError, match=r"training.optimizer: sgd refuses its options .*Nesterov momentum"):
         trainyard.train(config, runs_dir=tmp_path)
     assert trainyard.runs(tmp_path) == []
+
+
+def test_a_data_section_beside_objects_need_not_name_a_source(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"age": range(90), "code": [7, 8, 9] * 30, "ill": [0, 1] * 45})
+    config = {**WITHOUT_DATA, "data": {"target": "ill", "exclude": ["code"], "split": {"test": 0.3}}}
+    run = trainyard.train(config, runs_dir=tmp_path, data=frame)
+    splits = {name: split["rows"] for name, split in run.manifest["data"]["splits"].items()}
+    assert (run.manifest["data"]["target"], splits["test"]) == ("ill", pytest.approx(27, abs=2))
+    assert trainyard.load(run).info.input_shape == (1,)
+    by_key = trainyard.train({**WITHOUT_DATA, "data": None}, ["data.target=ill"], runs_dir=tmp_path, data=frame)
+    assert by_key.manifest["data"]["target"] == "ill"
+    with pytest.raises(ConfigError, match="names no source"):
+        trainyard.train(config, runs_dir=tmp_path)
+    with pytest.raises(InputError, match=r"data\.targte: there is no such setting .* did you mean 'target'"):
+        trainyard.train({**WITHOUT_DATA, "data": {"targte": "ill"}}, runs_dir=tmp_path, data=frame)
+
+
+def test_an_export_is_refused_an_ending_of_no_format(whole: Run, tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match=r"model\.pkl: the ending tells no format of this model; end it in \.safetensors, or give"
+    ):
+        trainyard.export(whole, tmp_path / "model.pkl")
+    assert not list(tmp_path.iterdir())
+    for name, form in (("model", None), ("model.safetensors", None), ("model.bin", "safetensors")):
+        assert load_file(trainyard.export(whole, tmp_path / name, form))

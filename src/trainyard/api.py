@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.config import Resolved
 from trainyard.config import load as load_resolved
+from trainyard.config.beside_objects import beside_objects
 from trainyard.core.catalog import Catalog
 from trainyard.core.run import UNFINISHED, RunDir, all_runs, default_runs_dir, find_run
 from trainyard.errors import CheckpointError, ConfigError, InputError, Problem, RunLockedError, TrainyardError
@@ -66,7 +67,8 @@ def train(
         resume: go on with the newest unfinished run of the same computation, if there is one. It keeps its own config:
             what differs and changes only the record (tracking ...) is not used, and named in a warning.
         model: a model object instead of `model.type`. Only who has it can reproduce the run.
-        data: (train, val) or (train, val, test), each an (X, y) pair or a map-style dataset, instead of `data`.
+        data: (train, val) or (train, val, test), each an (X, y) pair or a map-style dataset, or all rows as one pair or data
+            frame, instead of the source that `data` names; its other settings (target, split ...) hold for them.
         callbacks: told of what happens.
 
     Raises:
@@ -77,6 +79,8 @@ def train(
 
     if model is not None:
         config, overrides = _with_model(config, overrides, model)
+    if data is not None:
+        overrides = beside_objects(config, overrides, Catalog())
     resolved = check(config, overrides)
     _log_notes(resolved)
     place = Path(runs_dir) if runs_dir else default_runs_dir()
@@ -236,7 +240,7 @@ def export(
     Args:
         run: a run, a path, an id, a unique prefix, or `last`.
         path: what to make; one that is there is replaced.
-        form: one of the framework's formats; default: the one that the path ends with, else its usual one.
+        form: one of the framework's formats; default: the one that the path ends with; its usual one if the path has no ending.
         runs_dir: where the runs are.
         model: such an object as `train` was given, where it was given one; imported code as in `load`.
     """

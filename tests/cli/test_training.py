@@ -104,6 +104,17 @@ def test_what_one_does_with_a_run(command: Command, trained: Path) -> None:
 
 
 @pytest.mark.slow
+def test_export_says_the_format(command: Command, trained: Path, tmp_path: Path) -> None:
+    runs = ("--runs-dir", trained / "runs")
+    done = command("export", "last", tmp_path / "model.pkl", *runs)
+    assert (done.code, list(tmp_path.iterdir())) == (2, [])
+    assert "end it in .safetensors, or give the format (--format)" in done.err
+    path = tmp_path / "model.safetensors"
+    assert command("export", "last", path, *runs).out == f"{path} (safetensors)\n"
+    assert command("export", "last", path, *runs, "--force", "--json").json == {"path": str(path), "format": "safetensors"}
+
+
+@pytest.mark.slow
 def test_predict(command: Command, trained: Path) -> None:
     runs = ("--runs-dir", trained / "runs")
     head, *rows = command("predict", "last", trained / "rows.csv", *runs).out.splitlines()

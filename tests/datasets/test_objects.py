@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from rows import config, people
 
@@ -186,3 +187,18 @@ def test_tensors() -> None:
     assert bundle.splits["train"].take(np.array([1])).features.tolist() == [[2, 3]]
     subset = torch.utils.data.Subset(data, list(range(20)))
     assert from_objects((subset, subset)).splits["train"].take(np.array([1])).targets.tolist() == [1]
+
+
+def test_a_pair_with_a_data_frame_of_several_kinds() -> None:
+    frame = pd.DataFrame({"age": range(30), "city": ["x", "y"] * 15, "member": [True, False, False] * 10})
+    bought = np.arange(30) % 2
+    with pytest.raises(DataError, match=r"the train features: .* these columns do not: 'city' \(text\)\. Give one data frame"):
+        from_objects((frame, bought), config())
+    numbers = from_objects((frame[["age", "member"]], bought), config())
+    assert numbers.splits["train"].take(np.array([0])).features.shape == (1, 2)
+    assert numbers.splits["train"].take(np.array([0])).features.dtype == np.float32
+
+
+def test_who_named_no_target_is_told_how() -> None:
+    with pytest.raises(DataError, match=r"no column 'target'; set data\.target to the column to predict, one of: age, bought"):
+        from_objects(pd.DataFrame({"age": range(30), "bought": [0, 1] * 15}))

@@ -308,3 +308,13 @@ def entry(folder: Path, model: str, *values: float) -> Entry:
 def test_config_errors_are_those_of_configs() -> None:
     with pytest.raises(ConfigError):
         trainyard.benchmark({"model": {"type": "toy"}}, models=["toy"])
+
+
+@pytest.mark.parametrize("task", ["auto", "classification"])
+def test_a_metric_of_another_task_is_refused_before_anything_is_trained(task: str, tmp_path: Path) -> None:
+    ended: list[Any] = []
+    with pytest.raises(InputError, match="metric 'test_rmse' is for regression, this is classification"):
+        trainyard.benchmark(
+            TOY, {"data.task": task}, models=["toy", "mlp"], metric="test_rmse", runs_dir=tmp_path, watch=ended.append
+        )
+    assert (ended, list(tmp_path.iterdir())) == ([], [])

@@ -77,7 +77,7 @@ def explain(run: str, runs_dir: str | None, as_json: bool) -> None:
 @click.command()
 @options.run_argument
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--format", "form", help="ubj, txt, skops ...  [default: what PATH ends with, else the framework's usual one]")
+@click.option("--format", "form", help="ubj, txt, skops ...  [default: what PATH ends with; the usual one if it has no ending]")
 @click.option("--force", is_flag=True, help="Replace what is at PATH.")
 @options.runs_dir
 @options.as_json
@@ -85,8 +85,10 @@ def export(run: str, path: Path, form: str | None, force: bool, runs_dir: str | 
     """Write a run's model to PATH as its library itself writes one, to be used without Trainyard."""
     if path.exists() and not force:
         raise click.BadParameter(f"{path} is there already: choose another name, or replace it with --force", param_hint="PATH")
-    made = trainyard.export(run, path, form, runs_dir=runs_dir)
-    show({"path": str(made)}, [str(made)], as_json)
+    predictor = trainyard.load(run, runs_dir=runs_dir)
+    chosen = predictor.export_format(path, form)
+    made = predictor.export(path, chosen)
+    show({"path": str(made), "format": chosen}, [f"{made} ({chosen})"], as_json)
 
 
 @click.command()

@@ -15,6 +15,7 @@ FILE_TYPES = {".csv": "csv", ".parquet": "parquet", ".npz": "npz", ".tfrecord": 
 METRIC_KEYS = ("training.early_stopping.metric", "training.scheduler.metric", "checkpoint.metric")
 IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 DEFAULT_EPOCHS = 10
+NO_SOURCE = "names no source; give type (digits, wine ...), path or train_path"
 
 
 def fill_defaults(root: Node, stem: str, *, length: bool) -> None:
@@ -103,7 +104,7 @@ def _check_source(data: Node, problems: Problems) -> None:
     if unset:
         return  # a variable that is not set is reported already
     if kind is None and path is None:
-        problems.report("names no source; give type (digits, wine ...), path or train_path", "data", data.place)
+        problems.report(NO_SOURCE, "data", data.place)
     elif kind is None:
         endings = ", ".join(FILE_TYPES)
         node = mapping(data)["path" if _text(data, "path") else "train_path"]

@@ -55,16 +55,12 @@ class Predictor:
 
         Args:
             path: the file or folder to make; one that is there is replaced when the new one is whole.
-            form: one of the framework's formats; default: the one that the path ends with, else its usual one.
+            form: one of the framework's formats; default: see `export_format`.
 
         Raises:
             InputError: the framework has no such format, or the place cannot be written.
         """
-        forms = self._framework.formats
-        chosen = form or next((one for one in forms if path.suffix == f".{one}"), next(iter(forms), ""))
-        if chosen not in forms:
-            known = f"there are: {', '.join(forms)}" if forms else "its framework has none of its own"
-            raise InputError(f"run {self._run.id} cannot be exported as {form!r}: {known}")
+        chosen = self.export_format(path, form)
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=_folder(path)) as aside:
             made = Path(aside) / path.name
             self._framework.export(made, chosen)
@@ -72,6 +68,24 @@ class Predictor:
                 shutil.rmtree(path)
             made.replace(path)
         return path
+
+    def export_format(self, path: Path, form: str | None = None) -> str:
+        """The format in which `export` writes: the one asked for, else what the path ends with, else the usual one.
+
+        Raises:
+            InputError: the framework has no such format, or none is asked for and the path has an ending of another kind.
+        """
+        forms = self._framework.formats
+        if not forms or (form is not None and form not in forms):
+            known = f"there are: {', '.join(forms)}" if forms else "its framework has none of its own"
+            raise InputError(f"run {self._run.id} cannot be exported{f' as {form!r}' if form else ''}: {known}")
+        ending = path.suffix.removeprefix(".")
+        if form is None and ending and ending not in forms:
+            endings = " or ".join(f".{one}" for one in forms)
+            raise InputError(
+                f"{path}: the ending tells no format of this model; end it in {endings}, or give the format (--format)"
+            )
+        return form or ending or forms[0]
 
     def read(self, path: Path) -> Any:
         """The rows of a CSV or Parquet file, read as the training data were.

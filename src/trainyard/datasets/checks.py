@@ -22,6 +22,13 @@ _ENOUGH = 20  # rows below which one column tells the target by chance too easil
 _IDENTIFIERS = 50  # so many different texts, in most rows another, are no categories
 
 
+def _instead(setting: str, name: str, table: Table) -> str:
+    """What to say of a column that is not there; who may have named no target at all is told how."""
+    if (setting, name) == ("data.target", DataConfig.model_fields["target"].default):
+        return f"set data.target to the column to predict, one of: {listed(table.columns, 12)}"
+    return nearest(name, table.columns)
+
+
 def feature_columns(table: Table, config: DataConfig) -> list[str]:
     """The columns to learn from: all but the target, what the split goes by, and what is excluded.
 
@@ -30,7 +37,7 @@ def feature_columns(table: Table, config: DataConfig) -> list[str]:
     """
     named = {"data.target": [config.target], "data.features": config.features or [], "data.exclude": config.exclude}
     unknown = [
-        f"{setting}: there is no column {name!r}; {nearest(name, table.columns)}"
+        f"{setting}: there is no column {name!r}; {_instead(setting, name, table)}"
         for setting, names in named.items()
         for name in names
         if name not in table.columns

@@ -12,12 +12,13 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from trainyard.config.beside_objects import OBJECTS
 from trainyard.config.schema import DataConfig
 from trainyard.datasets import checks, items, tabular
 from trainyard.datasets.arrays import Arrays
 from trainyard.datasets.base import DataBundle, Split
 from trainyard.datasets.splitting import fractions, split_rows
-from trainyard.datasets.table import Table, as_table, listed, tidy
+from trainyard.datasets.table import Table, as_table, kind_of, listed, nearest, tidy
 from trainyard.datasets.target import Target, inspect, labels_in
 from trainyard.datasets.tfdata import from_tf_dataset, is_tf_dataset
 from trainyard.errors import DataError
@@ -25,6 +26,7 @@ from trainyard.types import SPLITS, Array, DataInfo, Ids, SplitName, Task
 
 Form = Literal["arrays", "frame", "items"]
 Pair = tuple[Array, Array]
+_NUMERIC = ("number", "boolean")
 
 
 def from_objects(data: Any, config: DataConfig | None = None, source: str = "data") -> DataBundle:
@@ -98,6 +100,11 @@ def _form(part: Any, name: SplitName) -> Form:
 
 
 def _refuse_settings(config: DataConfig, form: Form) -> None:
+    if config.type == OBJECTS and config.params:
+        key = next(iter(config.params))
+        raise DataError(
+            f"data.{key}: there is no such setting for data given as objects; {nearest(key, DataConfig.model_fields)}"
+        )
     if form == "frame":
         return
     for name in ("features", "exclude", "impute"):
@@ -115,7 +122,7 @@ def _refuse_settings(config: DataConfig, form: Form) -> None:
 
 
 def _pair(part: tuple[Any, Any], name: SplitName, *, keep: bool) -> Pair:
-    features = items.as_array(part[0], f"the {name} features")
+    features = items.as_array(_numbers(part[0], f"the {name} features"), f"the {name} features")
     targets = np.asarray(part[1].detach().cpu().numpy() if hasattr(part[1], "detach") else part[1])
     if len(features) != len(targets):
         raise DataError(f"the {name} split has {len(features)} rows of features, but {len(targets)} targets")
@@ -126,6 +133,23 @@ def _pair(part: tuple[Any, Any], name: SplitName, *, keep: bool) -> Pair:
         rows = Table({}).where(np.asarray(bad.reshape(len(features), -1).any(axis=1)))
         raise DataError(f"the {name} features hold {'' if keep else 'NaN or '}infinite values in {rows}")
     return features.astype(np.float32) if features.dtype.kind == "b" else features, targets
+
+
+def _numbers(features: Any, what: str) -> Any:
+    """The values of a data frame whose columns are of several kinds; anything else as it is.
+
+    Raises:
+        DataError: a column holds no numbers.
+    """
+    if not hasattr(features, "iloc") or np.ndim(features) != 2 or np.asarray(features).dtype.kind in "biuf":
+        return features
+    columns = as_table(features, what).columns
+    if other := [f"{column!r} ({kind_of(values)})" for column, values in columns.items() if kind_of(values) not in _NUMERIC]:
+        raise DataError(
+            f"{what}: a pair (X, y) must hold numbers, but these columns do not: {listed(other)}. Give one data frame with the "
+            "target among its columns and name that in data.target: its text is encoded"
+        )
+    return np.stack([values.astype(np.float32) for values in columns.values()], axis=1)
 
 
 class _Targets(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 from trainyard.core.journal import number
 from trainyard.core.run import RunDir
 from trainyard.digest import write_atomically
-from trainyard.errors import ConfigError, InputError, Problem
+from trainyard.errors import ConfigError, InputError, Problem, TrainyardError
 from trainyard.evaluation.metrics import LOSS, METRICS, bare, check, default_metrics
 from trainyard.reports.studies import benchmark_table, markdown_table, write_report
 from trainyard.run import Run
@@ -116,6 +116,8 @@ def benchmark(config: Config, overrides: Overrides, given: Given, contest: Conte
             f"there are no {split_of(contest.metric)} rows to rank by; ask for --folds, or give data.split.test or data.test_path"
         )
     tasks = _tasks(source, contest)
+    if contest.metric is not None:
+        _refuse_other_task(contest.metric, source, tasks, given)
     asked = source.asked() | {
         "models": list(contest.models),
         "folds": contest.folds,
@@ -141,6 +143,24 @@ def _refuse_contest(contest: Contest) -> None:
         check(contest.metric)
         if contest.metric.startswith("train_"):
             raise InputError(f"metric: {contest.metric} is of rows that were learned; give {bare(contest.metric)}")
+
+
+def _refuse_other_task(metric: str, source: Source, tasks: Sequence[Task], given: Given) -> None:
+    """Refuses a metric of another task before anything is trained.
+
+    Where the config leaves the task open, the data are read for it. If they cannot be, the runs tell why.
+    """
+    data = source.resolved.config.data
+    if bare(metric) == LOSS:
+        return
+    if data is not None and data.task != "auto":
+        check(metric, data.task)
+        return
+    try:
+        task = given.load(tasks[0].resolved).info.task
+    except TrainyardError:
+        return
+    check(metric, task)
 
 
 def _computing(source: Source, metric: str) -> Source:

@@ -10,7 +10,7 @@ from typing import Any
 
 from trainyard.config import Resolved
 from trainyard.config import load as load_config
-from trainyard.config.emit import inline
+from trainyard.config.beside_objects import OBJECTS, beside_objects, laid_over
 from trainyard.core.catalog import Catalog
 from trainyard.core.run import find_run
 from trainyard.errors import ConfigError, Problem
@@ -21,7 +21,6 @@ log = logging.getLogger("trainyard")
 Config = Path | str | Mapping[str, Any]
 Overrides = Sequence[str] | Mapping[str, Any]
 DEFAULT_FOLDS = 5
-OBJECTS = "python:objects"  # what stands for `data.type` where the data are Python objects and the config names none
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,7 @@ class Source:
             ConfigError: with every problem.
             RunNotFoundError: `model.init_from` leads to no run.
         """
+        overrides = beside_objects(config, overrides, Catalog()) if objects else overrides
         source = Source(config, overrides, load_config(config, overrides, Catalog()))
         if source.resolved.config.data is None:
             if not objects:
@@ -109,10 +109,7 @@ class Source:
         return {"computation_hash": self.resolved.computation_hash(), "data": data}
 
     def _with(self, overrides: Overrides, more: Mapping[str, Any]) -> Source:
-        if isinstance(overrides, Mapping):
-            laid: Overrides = {**overrides, **more}
-        else:
-            laid = [*overrides, *(f"{key}={inline(value)}" for key, value in more.items())]
+        laid = laid_over(overrides, more)
         return Source(self.config, laid, load_config(self.config, laid, Catalog()))
 
 
