@@ -31,7 +31,7 @@ LIBRARIES = {
     "keras_mlp": "keras",
     "mlp": "torch",
 }
-BRINGS = {"keras": {"tensorflow", "jax"}}  # what a library cannot do without, or takes along where it is installed
+BRINGS = {"keras": {"tensorflow"}}  # what a library cannot do without
 FRAMEWORKS = {"torch", "xgboost", "lightgbm", "catboost", "keras", "tensorflow", "jax"}  # scikit-learn serves data sets, too
 DIALECT = Path(__file__).with_name("tabular_dialect.yaml")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from trainyard.config.schema import RunConfig
@@ -87,11 +89,12 @@ def import_keras(backend: str | None = None) -> Any:
     """The module `keras`, which computes with `backend`; None leaves the choice to KERAS_BACKEND, and to what is installed."""
     if "keras" not in sys.modules:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's errors alone, not its remarks
-        chosen = backend or os.environ.get("KERAS_BACKEND") or _installed()
+        chosen = backend or os.environ.get("KERAS_BACKEND") or _installed() or _preferred()
         if chosen is not None:
             os.environ["KERAS_BACKEND"] = chosen  # read once, while Keras is imported
-        # Only its wrappers and its pictures need these: a second, and a run should import no framework but its own.
-        with spared("sklearn", "matplotlib"):
+        # Only its wrappers and its pictures need these, and TensorFlow takes JAX along: seconds, and a run should import no
+        # framework but its own.
+        with spared("sklearn", "matplotlib", *([] if chosen == "jax" else ["jax"])):
             if chosen in BACKENDS:
                 require(chosen, BACKENDS[chosen])
             require("keras", "keras")
@@ -117,6 +120,15 @@ def _installed() -> str | None:
     if find_spec("tensorflow") is not None:
         return None
     return next((name for name in BACKENDS if find_spec(name) is not None), None)
+
+
+def _preferred() -> str | None:
+    """What Keras's own settings name, as it reads them."""
+    file = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras") / "keras.json"
+    try:
+        return str(json.loads(file.read_text(encoding="utf-8"))["backend"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _version(distribution: str) -> str | None:
