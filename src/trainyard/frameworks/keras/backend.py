@@ -89,12 +89,12 @@ def import_keras(backend: str | None = None) -> Any:
     """The module `keras`, which computes with `backend`; None leaves the choice to KERAS_BACKEND, and to what is installed."""
     if "keras" not in sys.modules:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's errors alone, not its remarks
-        chosen = backend or os.environ.get("KERAS_BACKEND") or _installed() or _preferred()
+        chosen = backend or os.environ.get("KERAS_BACKEND") or _installed()
         if chosen is not None:
             os.environ["KERAS_BACKEND"] = chosen  # read once, while Keras is imported
         # Only its wrappers and its pictures need these, and TensorFlow takes JAX along: seconds, and a run should import no
         # framework but its own.
-        with spared("sklearn", "matplotlib", *([] if chosen == "jax" else ["jax"])):
+        with spared("sklearn", "matplotlib", *([] if (chosen or _preferred()) == "jax" else ["jax"])):
             if chosen in BACKENDS:
                 require(chosen, BACKENDS[chosen])
             require("keras", "keras")
