@@ -18,18 +18,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+import numpy as np
 from pydantic import BaseModel
 
 from trainyard.config.schema import RunConfig
 from trainyard.datasets.base import Split
 from trainyard.digest import FileRecord
 from trainyard.errors import DataError, InputError, ModelError
-from trainyard.order import SampleOrder
-from trainyard.types import Array, DataInfo, Determinism, NamedBuffer, Predictions, SplitName, StepResult
+from trainyard.order import PREDICT, KeyedPermutation, SampleOrder, stream_seed
+from trainyard.types import Array, DataInfo, Determinism, Ids, NamedBuffer, Predictions, SplitName, StepResult
 
 # The file that holds the model's weights, under their own names. In `state()` a tensor is called FILE.TENSOR,
 # so what the run's digest covers is named `weights.*`.
 WEIGHTS_FILE = "weights.safetensors"
+LOSS_SAMPLE = (1_000, 10_000)  # rows: least and most
 
 
 class Plan(NamedTuple):
@@ -96,6 +98,17 @@ def rounds_plan(config: RunConfig, rows: int, rounds: int | None, learning_rate:
     total = rounds or training.max_steps or training.epochs
     assert total, "`config.load` sets one of them"
     return Plan(rows, total, learning_rate)
+
+
+def loss_sample(job: Job, one_in: int) -> Ids | None:
+    """(n,) sorted positions of the training rows that stand for all of them where the loss of a step is computed, always the
+    same: one row in so many, within `LOSS_SAMPLE`, as more would be felt in the time of a round; None: all.
+    """
+    rows, (least, most) = len(job.splits["train"]), LOSS_SAMPLE
+    size = min(most, max(least, rows // one_in))
+    if size >= rows:
+        return None
+    return np.sort(KeyedPermutation(stream_seed(job.config.experiment.seed, PREDICT), rows).at(0, size))
 
 
 def refuse_gaps(job: Job) -> None:

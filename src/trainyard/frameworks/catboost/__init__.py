@@ -16,17 +16,18 @@ from trainyard.config.schema import RunConfig
 from trainyard.datasets.base import Split
 from trainyard.digest import FileRecord, write_file
 from trainyard.errors import InputError, ModelError, TrainingError, TrainyardError
-from trainyard.frameworks.base import WEIGHTS_FILE, Framework, Job, Plan, Snapshot, rounds_plan
+from trainyard.frameworks.base import WEIGHTS_FILE, Framework, Job, Plan, Snapshot, loss_sample, rounds_plan
 from trainyard.frameworks.catboost.data import make_pool, rows_of
 from trainyard.frameworks.catboost.model import from_bytes, to_bytes
 from trainyard.frameworks.catboost.objective import build_objective
 from trainyard.frameworks.catboost.params import CatboostParams, asked, native
 from trainyard.frameworks.catboost.rounds import Rounds
 from trainyard.frameworks.definition import of_estimator
+from trainyard.frameworks.estimators import refuse_other_task
 from trainyard.frameworks.stored import Files, StoredSnapshot, buffers, bytes_array, read_arrays
-from trainyard.order import INIT, PREDICT, KeyedPermutation, stream_seed
+from trainyard.order import INIT, stream_seed
 from trainyard.require import require
-from trainyard.types import Array, Determinism, Ids, NamedBuffer, Predictions, StepResult
+from trainyard.types import Array, Determinism, NamedBuffer, Predictions, StepResult
 
 log = logging.getLogger("trainyard")
 
@@ -35,7 +36,6 @@ _PROGRESS_FILE = "progress.safetensors"
 _SNAPSHOT_FILE = "training.snapshot"  # CatBoost's own; it has times in it, so it is kept as a file and is no tensor of the state
 _BLOCK = 1 << 16  # rows of which predictions are given at once
 _NEVER = 1 << 30  # rounds: CatBoost computes no metrics of its own
-SAMPLE = (1_000, 10_000)  # training rows that stand for all where the loss of a step is computed: least and most
 
 
 class CatboostFramework(Framework):
@@ -91,7 +91,7 @@ class CatboostFramework(Framework):
         self._kept: tuple[int, bytes] | None = None  # the model of so many rounds
         self._model: Any = None
         if job.order is not None:
-            self._sample = rows_of(job.splits["train"], _sample_ids(job))
+            self._sample = rows_of(job.splits["train"], loss_sample(job, 50))
             self._sample_pool = self._pool(self._sample.features)
             with self._translated("this model cannot be trained", ModelError):
                 self._rounds = self._prepared()
@@ -184,11 +184,9 @@ class CatboostFramework(Framework):
         return Rounds(self._library, options, pool, plan.total_steps, plan.boundary)
 
     def _check_estimator(self) -> None:
-        task, unused = self._asked.task, self._asked.unused
-        if unused:
-            log.warning("model %s: without effect: %s", self._job.config.model.type, ", ".join(unused))
-        if task is not None and task != self._job.info.task:
-            raise ModelError(f"model {self._job.config.model.type} is for {task}, the data is one for {self._job.info.task}")
+        if self._asked.unused:
+            log.warning("model %s: without effect: %s", self._job.config.model.type, ", ".join(self._asked.unused))
+        refuse_other_task(self._job, self._asked.task)
 
     def _pool(self, features: Array) -> Any:
         return make_pool(self._library, self._job.info, features, None, self._job.threads)
@@ -265,12 +263,3 @@ def _shrinks(params: CatboostParams) -> bool:
 
 def _seed(job: Job) -> int:
     return stream_seed(job.config.experiment.seed, INIT) % (1 << 31)
-
-
-def _sample_ids(job: Job) -> Ids | None:
-    """The training rows that stand for all of them where the loss of a step is computed; None: all."""
-    rows = len(job.splits["train"])
-    size = min(SAMPLE[1], max(SAMPLE[0], rows // 50))
-    if size >= rows:
-        return None
-    return np.sort(KeyedPermutation(stream_seed(job.config.experiment.seed, PREDICT), rows).at(0, size))

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from trainyard.config.schema import RunConfig, Section
 from trainyard.errors import InputError, ModelError
+from trainyard.frameworks.estimators import imported, task_of, validated
 from trainyard.require import import_path, require
 from trainyard.types import Task
 
@@ -118,19 +119,11 @@ def asked(config: RunConfig, model: Any = None) -> Asked:
         ModelError: it cannot be followed.
     """
     if model is None and ":" in config.model.type:
-        model = _imported(config)
+        model = imported(config)
     if model is not None:
         return _of_estimator(model)
     params = CatboostParams.model_validate(dict(config.model.params))
     return Asked(params, _object("objective", params.objective), _object("metric", params.metric))
-
-
-def _imported(config: RunConfig) -> Any:
-    cls = import_path(config.model.type)
-    try:
-        return cls(**config.model.params)
-    except TypeError as error:
-        raise ModelError(f"model {config.model.type}: {error}") from error
 
 
 def _object(option: str, path: str | None) -> Any:
@@ -149,9 +142,7 @@ def _object(option: str, path: str | None) -> Any:
 def _of_estimator(model: Any) -> Asked:
     library, name = require("catboost", "catboost"), type(model).__name__
     tasks: Mapping[type, Task] = {library.CatBoostClassifier: "classification", library.CatBoostRegressor: "regression"}
-    task = next((task for cls, task in tasks.items() if isinstance(model, cls)), None)
-    if task is None:
-        raise ModelError(f"model {name} is not trained here: give CatBoostClassifier, CatBoostRegressor or model.type: catboost")
+    task = task_of(model, tasks, "catboost")
     set_here = {key: value for key, value in model.get_params().items() if value is not None and key not in _NEUTRAL}
     given = {_SYNONYMS.get(key, key): value for key, value in set_here.items()}
     unused = [f"{key} ({instead} decides)" for key, instead in _UNUSED.items() if given.pop(key, None) is not None]
@@ -161,19 +152,4 @@ def _of_estimator(model: Any) -> Asked:
         raise ModelError(f"{name}(eval_metric={given['metric']!r}): list it in evaluation.metrics; the objective is the loss")
     if given.get("objective") == type(model)().get_params().get("loss_function"):
         given.pop("objective", None)  # the usual one is chosen by the data
-    return Asked(_validated(name, given), objects.get("objective"), objects.get("metric"), task, unused)
-
-
-def _validated(name: str, given: Mapping[str, Any]) -> CatboostParams:
-    try:
-        return CatboostParams.model_validate({key: _plain(value) for key, value in given.items()})
-    except ValidationError as error:
-        listed = "; ".join(f"{'.'.join(map(str, problem['loc'])) or name}: {problem['msg']}" for problem in error.errors())
-        raise ModelError(f"model {name}: {listed}") from error
-
-
-def _plain(value: Any) -> Any:
-    """An option as a config would have it: no NumPy scalars, no tuples."""
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return value.item() if hasattr(value, "item") else value
+    return Asked(validated(CatboostParams, name, given), objects.get("objective"), objects.get("metric"), task, unused)

@@ -15,8 +15,9 @@ from trainyard.config.schema import RunConfig
 from trainyard.datasets.base import Split
 from trainyard.digest import FileRecord
 from trainyard.errors import InputError, ModelError, TrainingError, TrainyardError
-from trainyard.frameworks.base import WEIGHTS_FILE, Framework, Job, Plan, Snapshot, rounds_plan
+from trainyard.frameworks.base import WEIGHTS_FILE, Framework, Job, Plan, Snapshot, loss_sample, rounds_plan
 from trainyard.frameworks.definition import of_estimator
+from trainyard.frameworks.estimators import refuse_other_task
 from trainyard.frameworks.lightgbm.boosting import EVERY, Boosting, Recipe, bin_seed
 from trainyard.frameworks.lightgbm.data import Rows, Scores, make_dataset
 from trainyard.frameworks.lightgbm.estimators import asked
@@ -24,16 +25,14 @@ from trainyard.frameworks.lightgbm.model import Trees, joined
 from trainyard.frameworks.lightgbm.objective import build_objective
 from trainyard.frameworks.lightgbm.params import LightgbmParams, directions, library_params
 from trainyard.frameworks.stored import Files, StoredSnapshot, buffers, bytes_array, read_arrays
-from trainyard.order import PREDICT, KeyedPermutation, stream_seed
 from trainyard.require import require
-from trainyard.types import Array, Determinism, Ids, NamedBuffer, Predictions, StepResult
+from trainyard.types import Array, Determinism, NamedBuffer, Predictions, StepResult
 
 log = logging.getLogger("trainyard")
 
 _BLOCK = 1 << 16  # rows of which predictions are given at once
 _READ_VALUES = 1 << 22  # predictions that are held at once for the losses of many rounds
 _PROGRESS_FILE = "progress.safetensors"
-SAMPLE = (1_000, 10_000)  # training rows that stand for all where the loss of a step is computed: least and most
 _ROW_WISE_ROWS = 1000  # for each feature: with fewer, histograms are made column by column
 
 
@@ -86,7 +85,7 @@ class LightgbmFramework(Framework):
         self._boosting: Boosting | None = None
         self._changes, self._training_rows = params.boosting != "gbdt", len(job.splits["train"]) if job.order else 0
         if job.order is not None:
-            self._sample = Scores(Rows(job.splits["train"], _sample_ids(job)), self._objective.width)
+            self._sample = Scores(Rows(job.splits["train"], loss_sample(job, 100)), self._objective.width)
             with self._translated("this model cannot be trained", ModelError):
                 self._boosting = self._prepared()
 
@@ -192,11 +191,9 @@ class LightgbmFramework(Framework):
         return found
 
     def _check_estimator(self) -> None:
-        task, unused = self._asked.task, self._asked.unused
-        if unused:
-            log.warning("model %s: without effect: %s", self._job.config.model.type, ", ".join(unused))
-        if task is not None and task != self._job.info.task:
-            raise ModelError(f"model {self._job.config.model.type} is for {task}, the data is one for {self._job.info.task}")
+        if self._asked.unused:
+            log.warning("model %s: without effect: %s", self._job.config.model.type, ", ".join(self._asked.unused))
+        refuse_other_task(self._job, self._asked.task)
 
     def _scores_of(self, split: Split) -> Scores:
         """Kept for the run's own splits, of which predictions are asked again and again."""
@@ -298,18 +295,6 @@ def _device(config: RunConfig, params: LightgbmParams) -> str:
     asked_for, _, number = config.training.device.partition(":")
     device = params.device_type or ("cuda" if asked_for == "cuda" else "cpu")
     return f"{device}:{number}" if number and device != "cpu" else device
-
-
-def _sample_ids(job: Job) -> Ids | None:
-    """The training rows that stand for all of them where the loss of a step is computed; None: all.
-
-    A hundredth of them, within `SAMPLE`: more would be felt in the time of a round.
-    """
-    rows = len(job.splits["train"])
-    size = min(SAMPLE[1], max(SAMPLE[0], rows // 100))
-    if size >= rows:
-        return None
-    return np.sort(KeyedPermutation(stream_seed(job.config.experiment.seed, PREDICT), rows).at(0, size))
 
 
 def _balanced(targets: Array) -> Array:

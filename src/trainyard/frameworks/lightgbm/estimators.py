@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
-
 from trainyard.config.schema import RunConfig
-from trainyard.errors import ModelError
+from trainyard.frameworks.estimators import imported, task_of, validated
 from trainyard.frameworks.lightgbm.objective import Gradients, Metric, imported_function
 from trainyard.frameworks.lightgbm.params import LightgbmParams
-from trainyard.require import import_path, require
+from trainyard.require import require
 from trainyard.types import Task
 
 _UNUSED = {"n_jobs": "training.threads", "random_state": "experiment.seed"}
@@ -37,49 +35,24 @@ def asked(config: RunConfig, model: Any = None) -> Asked:
         ModelError: it cannot be followed.
     """
     if model is None and ":" in config.model.type:
-        model = _imported(config)
+        model = imported(config)
     if model is not None:
         return _of_estimator(model)
     params = LightgbmParams.model_validate(dict(config.model.params))
     return Asked(params, imported_function("objective", params.objective), imported_function("metric", params.metric))
 
 
-def _imported(config: RunConfig) -> Any:
-    cls = import_path(config.model.type)
-    try:
-        return cls(**config.model.params)
-    except TypeError as error:
-        raise ModelError(f"model {config.model.type}: {error}") from error
-
-
 def _of_estimator(model: Any) -> Asked:
     library, name = require("lightgbm", "lightgbm"), type(model).__name__
     tasks: Mapping[type, Task] = {library.LGBMClassifier: "classification", library.LGBMRegressor: "regression"}
-    task = next((task for cls, task in tasks.items() if isinstance(model, cls)), None)
-    if task is None:
-        raise ModelError(f"model {name} is not trained here: give LGBMClassifier, LGBMRegressor or model.type: lightgbm")
+    task = task_of(model, tasks, "lightgbm")
     given = {key: value for key, value in model.get_params().items() if value is not None and key not in _NEUTRAL}
     unused = [f"{key} ({instead} decides)" for key, instead in _UNUSED.items() if given.pop(key, None) is not None]
     boosting, objective = given.pop("boosting_type", "gbdt"), given.pop("objective", None)
     given |= {"data_sample_strategy": "goss"} if boosting == "goss" else {"boosting": boosting}
     if isinstance(objective, str):
         given["objective"] = objective
-    return Asked(_validated(name, given), _of_targets(objective), task=task, unused=unused)
-
-
-def _validated(name: str, given: Mapping[str, Any]) -> LightgbmParams:
-    try:
-        return LightgbmParams.model_validate({key: _plain(value) for key, value in given.items()})
-    except ValidationError as error:
-        listed = "; ".join(f"{'.'.join(map(str, problem['loc'])) or name}: {problem['msg']}" for problem in error.errors())
-        raise ModelError(f"model {name}: {listed}") from error
-
-
-def _plain(value: Any) -> Any:
-    """An option as a config would have it: no NumPy scalars, no tuples."""
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return value.item() if hasattr(value, "item") else value
+    return Asked(validated(LightgbmParams, name, given), _of_targets(objective), task=task, unused=unused)
 
 
 def _of_targets(objective: Any) -> Gradients | None:

@@ -26,6 +26,7 @@ from trainyard.datasets.base import Split
 from trainyard.errors import ModelError, TrainingError, TrainyardError
 from trainyard.frameworks.base import WEIGHTS_FILE, Framework, Job, Plan, Snapshot, rounds_plan
 from trainyard.frameworks.definition import of_estimator
+from trainyard.frameworks.estimators import refuse_other_task
 from trainyard.frameworks.stored import Files, StoredSnapshot, buffers, bytes_array, read_arrays
 from trainyard.frameworks.xgboost.devices import chosen_device
 from trainyard.frameworks.xgboost.library import xgboost
@@ -94,7 +95,7 @@ class XgboostFramework(Framework):
         self._job = job
         self._recipe = resolve(job.config, job.model)
         self._device = chosen_device(job.config.training.device)
-        self._check_estimator()
+        refuse_other_task(job, self._recipe.task)
         self._loss = self._recipe.loss(job.info)
         refuse_categories(self._recipe.params, job.info)
         self._matrices = Matrices(job, self._recipe.params)
@@ -175,11 +176,6 @@ class XgboostFramework(Framework):
     def export(self, path: Path, form: str) -> None:
         with _translated("the export failed", TrainingError):
             path.write_bytes(self._raw(self._booster, form))
-
-    def _check_estimator(self) -> None:
-        task = self._recipe.task
-        if task is not None and task != self._job.info.task:
-            raise ModelError(f"model {self._job.config.model.type} is for {task}, the data is one for {self._job.info.task}")
 
     def _make(self, raw: bytearray | None = None) -> xgb.Booster:
         """A booster with the options of the run, and the trees in `raw`."""

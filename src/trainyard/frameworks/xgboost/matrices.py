@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainyard.datasets.base import ArraySplit, Split
-from trainyard.frameworks.base import Job
+from trainyard.frameworks.base import Job, loss_sample
 from trainyard.frameworks.xgboost.params import XgboostParams
-from trainyard.order import PREDICT, KeyedPermutation, stream_seed
 from trainyard.types import Array, DataInfo
 
 if TYPE_CHECKING:
@@ -58,15 +57,9 @@ class Matrices:
         del self._made[id(self._job.splits["train"])]
 
     def sample(self) -> xgb.DMatrix:
-        """The training rows that stand for all of them where the loss of a step is computed: always the same.
-
-        One row in a hundred, but 1,000 at least and 10,000 at most: more would be felt in the time of a round.
-        """
-        split = self._job.splits["train"]
-        rows = len(split)
-        order = KeyedPermutation(stream_seed(self._job.config.experiment.seed, PREDICT), rows)
-        ids = np.sort(order.at(0, min(rows, 10_000, max(1_000, rows // 100))))
-        return self._plain(*split.take(ids))
+        """The training rows that stand for all of them where the loss of a step is computed."""
+        split, ids = self._job.splits["train"], loss_sample(self._job, 100)
+        return self._plain(*split.take(np.arange(len(split), dtype=np.int64) if ids is None else ids))
 
     def _make(self, split: Split) -> xgb.DMatrix:
         train = self._job.splits.get("train") if self._job.order is not None else None

@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
-
 from trainyard.config.schema import RunConfig
 from trainyard.errors import ModelError
+from trainyard.frameworks.estimators import imported, task_of, validated
 from trainyard.frameworks.xgboost.library import xgboost
 from trainyard.frameworks.xgboost.params import METRICS, OBJECTIVES, Objective, XgboostParams
 from trainyard.require import import_path
@@ -92,7 +91,7 @@ def resolve(config: RunConfig, model: Any = None) -> Recipe:
         ModelError: it cannot be followed.
     """
     if model is None and ":" in config.model.type:
-        model = _imported(config)
+        model = imported(config)
     if model is not None:
         return _from_estimator(model)
     return _with_functions(XgboostParams.model_validate(dict(config.model.params)))
@@ -111,21 +110,11 @@ def _function(path: str | None) -> Any:
     return found
 
 
-def _imported(config: RunConfig) -> Any:
-    cls = import_path(config.model.type)
-    try:
-        return cls(**config.model.params)
-    except TypeError as error:
-        raise ModelError(f"model {config.model.type}: {error}") from error
-
-
 def _from_estimator(model: Any) -> Recipe:
     library = xgboost()
     name = type(model).__name__
     tasks: Mapping[type, Task] = {library.XGBClassifier: "classification", library.XGBRegressor: "regression"}
-    task = next((task for cls, task in tasks.items() if isinstance(model, cls)), None)
-    if task is None:
-        raise ModelError(f"model {name} is not trained here: give XGBClassifier, XGBRegressor or model.type: xgboost")
+    task = task_of(model, tasks, "xgboost")
     given = {key: value for key, value in model.get_params().items() if value is not None and key not in _NEUTRAL}
     for key, instead in _ELSEWHERE.items():
         if key in given:
@@ -151,23 +140,8 @@ def _recipe(model: Any, given: dict[str, Any], task: Task) -> Recipe:
         raise ModelError(f"eval_metric={metric!r}: one is reported as the loss; list the others as evaluation.metrics")
     if isinstance(metric, str):
         given["metric"] = metric
-    params = _validated(type(model).__name__, given)
+    params = validated(XgboostParams, type(model).__name__, given)
     return Recipe(params, _of_targets(objective), _named(metric), task)
-
-
-def _validated(name: str, given: Mapping[str, Any]) -> XgboostParams:
-    try:
-        return XgboostParams.model_validate({key: _plain(value) for key, value in given.items()})
-    except ValidationError as error:
-        listed = "; ".join(f"{'.'.join(map(str, problem['loc'])) or name}: {problem['msg']}" for problem in error.errors())
-        raise ModelError(f"model {name}: {listed}") from error
-
-
-def _plain(value: Any) -> Any:
-    """An option as a config would have it: no NumPy scalars, no tuples."""
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return value.item() if hasattr(value, "item") else value
 
 
 def _of_targets(objective: Any) -> Gradients | None:
