@@ -7,7 +7,6 @@ import logging
 import os
 import shutil
 import socket
-import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,9 +23,9 @@ from trainyard.core.build import (
     default_threads,
     framework_name,
     initial_source,
+    initialize,
     run_view,
     shelves,
-    weights_file,
 )
 from trainyard.core.checkpoint import Commit
 from trainyard.core.journal import Journal, number
@@ -36,8 +35,7 @@ from trainyard.core.run import RunDir
 from trainyard.core.signals import Signals, Stopped
 from trainyard.core.state import RunState, seed_global_random
 from trainyard.digest import digest, tensor_records
-from trainyard.errors import CheckpointError, InputError, ModelError, TrainingError
-from trainyard.frameworks.base import WEIGHTS_FILE
+from trainyard.errors import CheckpointError, InputError, TrainingError
 from trainyard.require import import_paths, open_process
 from trainyard.trackers.feed import Feeders
 from trainyard.types import Determinism
@@ -135,7 +133,7 @@ class _Attempt:
         source = self._initial_source(config, before)
         gone = source is not None and commit is not None and not source.exists()
         if source is not None and not gone:
-            self._initialize_weights(parts, source)
+            initialize(parts, source)
         now = manifest.make_manifest(run, request.resolved, request.objects, parts, determinism)
         now["init_from"] = str(source) if source else None
         if gone:
@@ -170,15 +168,6 @@ class _Attempt:
         if known.get("init_from"):
             return Path(known["init_from"])
         return initial_source(config, self._run)
-
-    def _initialize_weights(self, parts: Parts, source: Path) -> None:
-        file = source if source.is_file() else weights_file(RunDir(source))
-        with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / WEIGHTS_FILE).symlink_to(file)
-            try:
-                parts.framework.restore(Path(folder), weights_only=True)
-            except ModelError as error:
-                raise ModelError(f"model.init_from: {parts.config.model.init_from}: {error}") from error
 
     def _write_data_description(self, parts: Parts) -> None:
         """What turns raw rows into features, and outputs into classes: `predict` needs no training data."""

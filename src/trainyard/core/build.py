@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -246,6 +247,21 @@ def weights_file(run: RunDir) -> Path:
         reason = "; ".join(complaints) or f"it is {run.status()}, and was before its first checkpoint"
         raise InputError(f"run {run.id} has no weights yet: {reason}; resume it first")
     return place.resume.folder(newest) / WEIGHTS_FILE
+
+
+def initialize(parts: Parts, source: Path) -> None:
+    """Gives a model the weights of `initial_source`.
+
+    Raises:
+        ModelError: they do not fit the model.
+    """
+    file = source if source.is_file() else weights_file(RunDir(source))
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / WEIGHTS_FILE).symlink_to(file)
+        try:
+            parts.framework.restore(Path(folder), weights_only=True)
+        except ModelError as error:
+            raise ModelError(f"model.init_from: {parts.config.model.init_from}: {error}") from error
 
 
 def _best_step(run: RunDir, place: Shelves, newest: Commit | None) -> int | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from trainyard.core.journal import number
@@ -17,7 +16,7 @@ from trainyard.reports.studies import benchmark_table, markdown_table, write_rep
 from trainyard.run import Run
 from trainyard.studies.predictions import predicted
 from trainyard.studies.ranking import COLUMNS, Entry, as_csv, ranked, split_of
-from trainyard.studies.study import Conduct, Given, Json, Study, Task, begin, conduct
+from trainyard.studies.study import Conduct, Given, Json, Study, StudyView, Task, begin, conduct
 from trainyard.studies.tasks import Config, Overrides, Source
 from trainyard.studies.unchanged import DataNow, warn_of_changes
 
@@ -25,29 +24,8 @@ log = logging.getLogger("trainyard")
 KIND = "benchmark"
 
 
-class Benchmark:
-    """A look at the folder of a benchmark; what it says is read when it is asked."""
-
-    def __init__(self, path: Path) -> None:
-        self._study = Study(path)
-
-    @property
-    def id(self) -> str:
-        return self._study.id
-
-    @property
-    def path(self) -> Path:
-        return self._study.path
-
-    @property
-    def status(self) -> str:
-        """`completed`, `failed`, `preempted`, `interrupted`, `running` or `crashed`; completed also where a model failed."""
-        return self._study.status
-
-    @property
-    def result(self) -> Json:
-        """The content of `result.json`; empty before the end."""
-        return self._study.result
+class Benchmark(StudyView):
+    """A look at the folder of a benchmark; it is completed also where a model failed."""
 
     @property
     def rows(self) -> list[Json]:

@@ -20,7 +20,7 @@ from trainyard.evaluation.tables import tables
 from trainyard.reports.studies import cross_validation_table, write_report
 from trainyard.run import Run
 from trainyard.studies.predictions import Predicted, predicted
-from trainyard.studies.study import Conduct, Given, Json, Study, Task, begin, conduct
+from trainyard.studies.study import Conduct, Given, Json, Study, StudyView, Task, begin, conduct
 from trainyard.studies.tasks import Config, Overrides, Source
 from trainyard.studies.unchanged import DataNow, warn_of_changes
 from trainyard.types import Array, DataInfo, Ids, Predictions
@@ -30,29 +30,8 @@ KIND = "cv"
 OUT_OF_FOLD = "out_of_fold.csv"
 
 
-class CrossValidation:
-    """A look at the folder of a cross-validation; what it says is read when it is asked."""
-
-    def __init__(self, path: Path) -> None:
-        self._study = Study(path)
-
-    @property
-    def id(self) -> str:
-        return self._study.id
-
-    @property
-    def path(self) -> Path:
-        return self._study.path
-
-    @property
-    def status(self) -> str:
-        """`completed`, `failed`, `preempted`, `interrupted`, `running` or `crashed`."""
-        return self._study.status
-
-    @property
-    def result(self) -> Json:
-        """The content of `result.json`; empty before the end."""
-        return self._study.result
+class CrossValidation(StudyView):
+    """A look at the folder of a cross-validation."""
 
     @property
     def runs(self) -> list[Run]:

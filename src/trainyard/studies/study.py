@@ -172,6 +172,31 @@ class Study:
         return run
 
 
+class StudyView:
+    """A look at the folder of a study; what it says is read when it is asked."""
+
+    def __init__(self, path: Path) -> None:
+        self._study = Study(path)
+
+    @property
+    def id(self) -> str:
+        return self._study.id
+
+    @property
+    def path(self) -> Path:
+        return self._study.path
+
+    @property
+    def status(self) -> str:
+        """`completed`, `failed`, `preempted`, `interrupted`, `running` or `crashed`."""
+        return self._study.status
+
+    @property
+    def result(self) -> Json:
+        """The content of `result.json`; empty before the end."""
+        return self._study.result
+
+
 def unfinished(runs_dir: Path, experiment: str, kind: str, asked: Json) -> Study | None:
     """The newest study of the same kind, config and data that did not come to its end and that no process works on."""
     found = []

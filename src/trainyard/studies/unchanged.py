@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.core import manifest, registry
-from trainyard.core.build import Objects, Parts, build, default_threads, framework_name, weights_file
+from trainyard.core.build import Objects, build, default_threads, framework_name, initialize
 from trainyard.core.inputs import Difference, data_inputs, differences
 from trainyard.core.run import RunDir
 from trainyard.core.state import preserved_global_random, seed_global_random
 from trainyard.datasets.base import DataBundle
 from trainyard.errors import ChangedInputsError
-from trainyard.frameworks.base import WEIGHTS_FILE
 
 if TYPE_CHECKING:  # `study` calls what is here
     from trainyard.studies.study import Given, Study, Task
@@ -58,18 +56,12 @@ def _inputs_now(run: RunDir, task: Task, given: Given, before: Json) -> Json:
         parts = build(config, threads, objects)
         source = Path(before["init_from"]) if before.get("init_from") else None
         if source is not None and source.exists():
-            _initialize(parts, source)
+            initialize(parts, source)
         determinism = registry.adapter("framework", framework_name(config)).determinism(config)
         now = manifest.make_manifest(run, resolved, objects, parts, determinism)
     if source is not None and not source.exists():
         now["weights"] = before["weights"]  # nobody can tell any more, and the run needs them no more
     return now
-
-
-def _initialize(parts: Parts, source: Path) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / WEIGHTS_FILE).symlink_to(source if source.is_file() else weights_file(RunDir(source)))
-        parts.framework.restore(Path(folder), weights_only=True)
 
 
 class DataNow:
