@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.config import Resolved
 from trainyard.config import load as load_resolved
-from trainyard.config.beside_objects import beside_objects
 from trainyard.core.catalog import Catalog
 from trainyard.core.run import UNFINISHED, RunDir, all_runs, default_runs_dir, find_run
 from trainyard.errors import CheckpointError, ConfigError, InputError, Problem, RunLockedError, TrainyardError
@@ -79,9 +78,7 @@ def train(
 
     if model is not None:
         config, overrides = _with_model(config, overrides, model)
-    if data is not None:
-        overrides = beside_objects(config, overrides, Catalog())
-    resolved = check(config, overrides)
+    resolved = load_resolved(config, overrides, Catalog(), objects=data is not None)
     _log_notes(resolved)
     place = Path(runs_dir) if runs_dir else default_runs_dir()
     objects = _objects(resolved, model, data, callbacks)

@@ -15,13 +15,14 @@ FILE_TYPES = {".csv": "csv", ".parquet": "parquet", ".npz": "npz", ".tfrecord": 
 METRIC_KEYS = ("training.early_stopping.metric", "training.scheduler.metric", "checkpoint.metric")
 IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 DEFAULT_EPOCHS = 10
-NO_SOURCE = "names no source; give type (digits, wine ...), path or train_path"
+OBJECTS = "python:objects"  # what stands for `data.type` where the data are Python objects and the config names no source
 
 
-def fill_defaults(root: Node, stem: str, *, length: bool) -> None:
+def fill_defaults(root: Node, stem: str, *, length: bool, objects: bool) -> None:
     """Fills in the defaults that a schema cannot express.
 
-    `stem` is the name of the config's file; `length`: also how long to train, which else the framework is asked first.
+    `stem` is the name of the config's file; `length`: also how long to train, which else the framework is asked first;
+    `objects`: the data are given in Python, so that a `data` section need not say where the rows come from.
     """
     if find(root, "experiment.name") is None:
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("._-") or "run"
@@ -36,6 +37,8 @@ def fill_defaults(root: Node, stem: str, *, length: bool) -> None:
         key, kind = _type_by_path(data)
         if kind is not None:
             mapping(data)["type"] = Node(kind, Source(f"default (ending of data.{key})"), mapping(data)[key].source)
+        elif objects and not (_text(data, "path") or _text(data, "train_path")):
+            mapping(data)["type"] = Node(OBJECTS, Source("default (of data given as objects)"))
 
 
 def check(root: Node, problems: Problems) -> None:
@@ -104,7 +107,7 @@ def _check_source(data: Node, problems: Problems) -> None:
     if unset:
         return  # a variable that is not set is reported already
     if kind is None and path is None:
-        problems.report(NO_SOURCE, "data", data.place)
+        problems.report("names no source; give type (digits, wine ...), path or train_path", "data", data.place)
     elif kind is None:
         endings = ", ".join(FILE_TYPES)
         node = mapping(data)["path" if _text(data, "path") else "train_path"]

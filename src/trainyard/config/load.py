@@ -23,6 +23,8 @@ def load(
     source: Path | str | Mapping[str, Any],
     overrides: Sequence[str] | Mapping[str, Any] = (),
     adapters: Adapters | None = None,
+    *,
+    objects: bool = False,
 ) -> Resolved:
     """Reads a config, checks it, and fills in every default.
 
@@ -30,6 +32,7 @@ def load(
         source: a YAML file, or its content as a mapping.
         overrides: `key.path=value` texts, or a mapping from dotted keys to values; they win over the file.
         adapters: the installed adapters; without them, short names and the options of adapters are not checked.
+        objects: the data are given in Python, and `data`, if it is there, need name no source.
 
     Raises:
         ConfigError: with everything that is wrong, not only the first problem.
@@ -43,7 +46,7 @@ def load(
     root = layers.merge(root, top)
     expand(root, problems)
     accumulate(root, problems, notes)
-    fill_defaults(root, "run" if isinstance(source, Mapping) else Path(source).stem, length=adapters is None)
+    fill_defaults(root, "run" if isinstance(source, Mapping) else Path(source).stem, length=adapters is None, objects=objects)
     check(root, problems)
     if adapters is not None:
         Lookup(root, adapters, problems, notes).run()

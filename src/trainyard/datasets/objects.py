@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from trainyard.config.beside_objects import OBJECTS
+from trainyard.config.checks import OBJECTS
 from trainyard.config.schema import DataConfig
 from trainyard.datasets import checks, items, tabular
 from trainyard.datasets.arrays import Arrays

@@ -10,7 +10,8 @@ from typing import Any
 
 from trainyard.config import Resolved
 from trainyard.config import load as load_config
-from trainyard.config.beside_objects import OBJECTS, beside_objects, laid_over
+from trainyard.config.checks import OBJECTS
+from trainyard.config.emit import inline
 from trainyard.core.catalog import Catalog
 from trainyard.core.run import find_run
 from trainyard.errors import ConfigError, Problem
@@ -25,11 +26,12 @@ DEFAULT_FOLDS = 5
 
 @dataclass(frozen=True)
 class Source:
-    """A config as it was given; `resolved` is what it says by itself."""
+    """A config as it was given; `resolved` is what it says by itself, or beside data that are `objects`."""
 
     config: Config
     overrides: Overrides
     resolved: Resolved
+    objects: bool
 
     @staticmethod
     def read(config: Config, overrides: Overrides, runs_dir: Path, *, objects: bool) -> Source:
@@ -39,8 +41,7 @@ class Source:
             ConfigError: with every problem.
             RunNotFoundError: `model.init_from` leads to no run.
         """
-        overrides = beside_objects(config, overrides, Catalog()) if objects else overrides
-        source = Source(config, overrides, load_config(config, overrides, Catalog()))
+        source = Source(config, overrides, load_config(config, overrides, Catalog(), objects=objects), objects)
         if source.resolved.config.data is None:
             if not objects:
                 where = "" if isinstance(config, Mapping) else str(config)
@@ -109,8 +110,12 @@ class Source:
         return {"computation_hash": self.resolved.computation_hash(), "data": data}
 
     def _with(self, overrides: Overrides, more: Mapping[str, Any]) -> Source:
-        laid = laid_over(overrides, more)
-        return Source(self.config, laid, load_config(self.config, laid, Catalog()))
+        if isinstance(overrides, Mapping):
+            laid: Overrides = {**overrides, **more}
+        else:
+            laid = [*overrides, *(f"{key}={inline(value)}" for key, value in more.items())]
+        resolved = load_config(self.config, laid, Catalog(), objects=self.objects)
+        return Source(self.config, laid, resolved, self.objects)
 
 
 def _without_model(overrides: Overrides) -> Overrides:
