@@ -10,9 +10,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainyard.config.schema import Section
+from trainyard.frameworks.optimizers import AdamParams, Betas, RmspropParams, Share
 
-Share = Annotated[float, Field(ge=0, lt=1)]
-Betas = Annotated[list[Share], Field(min_length=2, max_length=2)]
 Width = Annotated[int, Field(gt=0)]
 Activation = Literal["relu", "gelu", "silu", "tanh"]
 
@@ -61,14 +60,6 @@ class KerasFileParams(BackendParams):
     )
 
 
-class AdamParams(Section):
-    """Adam (Kingma and Ba, 2015), and AdamW with decoupled weight decay (Loshchilov and Hutter, 2019)."""
-
-    betas: Betas = Field(default_factory=lambda: [0.9, 0.999])
-    eps: float = Field(1e-8, gt=0)
-    amsgrad: bool = False
-
-
 class NadamParams(Section):
     """NAdam (Dozat, 2016) and Adamax (Kingma and Ba, 2015)."""
 
@@ -87,15 +78,6 @@ class SgdParams(Section):
 
     momentum: Share = 0.0
     nesterov: bool = False
-
-
-class RmspropParams(Section):
-    """RMSprop (Tieleman and Hinton, 2012)."""
-
-    alpha: Share = 0.99
-    eps: float = Field(1e-8, gt=0)
-    momentum: Share = 0.0
-    centered: bool = False
 
 
 class AdagradParams(Section):

@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainyard.config.schema import Section
+from trainyard.frameworks.optimizers import AdamParams, Betas, RmspropParams, Share
 
-Share = Annotated[float, Field(ge=0, lt=1)]
-Betas = Annotated[list[Share], Field(min_length=2, max_length=2)]
 Activation = Literal["relu", "gelu", "silu", "tanh"]
 
 
@@ -33,14 +32,6 @@ class TransformerParams(Section):
     dropout: Share = Field(0.1, description="in attention and feed-forward layers")
 
 
-class AdamParams(Section):
-    """Adam (Kingma and Ba, 2015), and AdamW with decoupled weight decay (Loshchilov and Hutter, 2019)."""
-
-    betas: Betas = Field(default_factory=lambda: [0.9, 0.999])
-    eps: float = Field(1e-8, gt=0)
-    amsgrad: bool = False
-
-
 class NadamParams(Section):
     """NAdam (Dozat, 2016), RAdam (Liu et al., 2020) and Adamax (Kingma and Ba, 2015)."""
 
@@ -54,15 +45,6 @@ class SgdParams(Section):
     momentum: Share = 0.0
     dampening: Share = 0.0
     nesterov: bool = False
-
-
-class RmspropParams(Section):
-    """RMSprop (Tieleman and Hinton, 2012)."""
-
-    alpha: Share = 0.99
-    eps: float = Field(1e-8, gt=0)
-    momentum: Share = 0.0
-    centered: bool = False
 
 
 class AdagradParams(Section):
