@@ -108,7 +108,9 @@ def make_data(folder: Path) -> None:
     """Two classes, by a sum of features and a wave, with noise: (rows, 50) float32."""
     random = np.random.default_rng(0)
     x = random.standard_normal((ROWS + VAL, FEATURES), dtype=np.float32)
-    score = x @ random.standard_normal(FEATURES) + 3 * np.sin(3 * x[:, 0]) + 3 * random.standard_normal(len(x))
+    score = (
+        x @ random.standard_normal(FEATURES) + 3 * np.sin(3 * x[:, 0]) + 3 * random.standard_normal(len(x))
+    )
     y = (score > 0).astype(np.int64)
     train = {"X_train": x[:ROWS], "y_train": y[:ROWS]}
     np.savez(folder / FILES["bare"], **train)
@@ -119,7 +121,9 @@ def commands(library: Library, data: str, folder: Path, trees: int, threads: int
     """Writes what the two sides are started with."""
 
     def filled(text: str) -> str:
-        return text.replace("FILE", FILES[data]).replace("ROUNDS", str(trees)).replace("THREADS", str(threads))
+        return (
+            text.replace("FILE", FILES[data]).replace("ROUNDS", str(trees)).replace("THREADS", str(threads))
+        )
 
     name = f"{library.model.split()[1].strip(',')}-{data}"
     (folder / f"{name}.yaml").write_text(filled(CONFIG.replace("MODEL", library.model)))
@@ -136,8 +140,12 @@ def report(title: str, base: list[Cost], mine: list[Cost]) -> None:
         ratios = [one / other for one, other in zip(ours, by_hand, strict=True)]
         ratio = min(ours) / min(by_hand)
         name = {"wall": "wall s", "cpu": "CPU s", "peak": "peak MiB"}[field]
-        rows.append([name, f"{min(by_hand):.2f}", f"{min(ours):.2f}", f"{ratio:.3f}x", f"{median(ratios):.3f}x"])
-    print(f"\n{title}\n{table(['least of the rounds', 'by hand', 'trainyard', 'ratio', 'median ratio'], rows)}")
+        rows.append(
+            [name, f"{min(by_hand):.2f}", f"{min(ours):.2f}", f"{ratio:.3f}x", f"{median(ratios):.3f}x"]
+        )
+    print(
+        f"\n{title}\n{table(['least of the rounds', 'by hand', 'trainyard', 'ratio', 'median ratio'], rows)}"
+    )
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import torch
 from harness import machine, median, table, workplace
 from safetensors.torch import save_file
 
-from trainyard.core.checkpoint import Checkpoints
+from trainyard.engine.checkpoint import Checkpoints
 from trainyard.frameworks.torch.precision import Precision
 from trainyard.frameworks.torch.snapshot import TrainingState
 from trainyard.stores.local import LocalStore
@@ -30,7 +30,9 @@ WIDTH, LAYERS = 2236, 10  # 50 million parameters
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--rounds", type=int, default=7)
-    options.add_argument("--on", type=Path, default=Path.cwd(), help="a folder on the disk to write to; default: here")
+    options.add_argument(
+        "--on", type=Path, default=Path.cwd(), help="a folder on the disk to write to; default: here"
+    )
     given = options.parse_args()
     print(machine())
     with workplace(given.on) as folder:
@@ -102,7 +104,13 @@ def seconds(work: Callable[[], object]) -> float:
 
 def row(name: str, mine: list[float], base: list[float]) -> list[str]:
     ratios = [a / b for a, b in zip(mine, base, strict=True)]
-    return [name, f"{min(mine):.3f}", f"{median(mine):.3f}", f"{min(mine) / min(base):.2f}x", f"{median(ratios):.2f}x"]
+    return [
+        name,
+        f"{min(mine):.3f}",
+        f"{median(mine):.3f}",
+        f"{min(mine) / min(base):.2f}x",
+        f"{median(ratios):.2f}x",
+    ]
 
 
 if __name__ == "__main__":

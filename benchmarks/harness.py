@@ -33,7 +33,11 @@ def run(command: Sequence[str], folder: Path, environment: Mapping[str, str] | N
     with tempfile.TemporaryFile() as output:
         started = time.perf_counter()
         process = subprocess.Popen(
-            command, cwd=folder, env={**os.environ, **(environment or {})}, stdout=output, stderr=subprocess.STDOUT
+            command,
+            cwd=folder,
+            env={**os.environ, **(environment or {})},
+            stdout=output,
+            stderr=subprocess.STDOUT,
         )
         _, status, usage = os.wait4(process.pid, 0)  # unlike Popen.wait, it says what the process used
         wall = time.perf_counter() - started

@@ -90,7 +90,15 @@ def report(costs: dict[tuple[str, int], list[Cost]]) -> None:
     for name, seconds in (("whole process", whole), ("loop", loop)):
         base, mine = (seconds(costs, job) for job in JOBS)
         ratios = [ours / theirs for ours, theirs in zip(mine, base, strict=True)]
-        rows.append([name, f"{min(base):.2f}", f"{min(mine):.2f}", f"{min(mine) / min(base):.2f}x", f"{median(ratios):.2f}x"])
+        rows.append(
+            [
+                name,
+                f"{min(base):.2f}",
+                f"{min(mine):.2f}",
+                f"{min(mine) / min(base):.2f}x",
+                f"{median(ratios):.2f}x",
+            ]
+        )
     print(table(["50 epochs, seconds", "fit", "trainyard", "ratio of minima", "median ratio"], rows))
 
 

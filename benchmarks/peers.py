@@ -154,7 +154,15 @@ def hf_trainer(epochs: int) -> None:
 
 PEERS = {
     f.__name__: f
-    for f in (hand_written, hand_written_indexed, hand_written_dataloader, accelerate, lightning, skorch, hf_trainer)
+    for f in (
+        hand_written,
+        hand_written_indexed,
+        hand_written_dataloader,
+        accelerate,
+        lightning,
+        skorch,
+        hf_trainer,
+    )
 }
 
 if __name__ == "__main__":

@@ -104,14 +104,21 @@ def main() -> None:
         taken, grown = subprocess.run(
             [sys.executable, "-c", ORDER, str(rows)], capture_output=True, text=True, check=True
         ).stdout.split()
-        print(f"{name}: the order in the middle of an epoch takes {float(taken) * 1e3:.1f} ms and {float(grown):.1f} MiB")
+        print(
+            f"{name}: the order in the middle of an epoch takes {float(taken) * 1e3:.1f} ms and {float(grown):.1f} MiB"
+        )
 
 
 def start(command: list[str], folder: Path, stop_at: int) -> Start:
     """Starts a run, times it to its first line of training metrics, and stops it by SIGTERM behind step `stop_at`."""
     began, first = time.perf_counter(), 0.0
     process = subprocess.Popen(
-        command, cwd=folder, env={**os.environ, **ONE_THREAD}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        cwd=folder,
+        env={**os.environ, **ONE_THREAD},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     output = []
     assert process.stdout is not None

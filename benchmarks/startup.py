@@ -52,8 +52,12 @@ def main() -> int:
 
 def imported(command: list[str], folder: Path) -> set[str]:
     """The top-level packages that a Python command imports, as the interpreter itself reports them."""
-    ended = subprocess.run([command[0], "-X", "importtime", *command[1:]], cwd=folder, capture_output=True, text=True, check=True)
-    return {line.rpartition("|")[2].strip().split(".")[0] for line in ended.stderr.splitlines() if "|" in line}
+    ended = subprocess.run(
+        [command[0], "-X", "importtime", *command[1:]], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return {
+        line.rpartition("|")[2].strip().split(".")[0] for line in ended.stderr.splitlines() if "|" in line
+    }
 
 
 if __name__ == "__main__":

@@ -42,7 +42,9 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--jobs", nargs="+", default=JOBS, choices=JOBS)
-    options.add_argument("--scale", type=float, default=1.0, help="factor of the epochs; below 1 for a quick look")
+    options.add_argument(
+        "--scale", type=float, default=1.0, help="factor of the epochs; below 1 for a quick look"
+    )
     given = options.parse_args()
     jobs = [BASE, *(job for job in given.jobs if job != BASE)]
     epochs = {job: max(1, round(EPOCHS.get(job, PEER_EPOCHS) * given.scale)) for job in jobs}
@@ -51,7 +53,9 @@ def main() -> None:
     with workplace() as folder:
         (folder / "config.yaml").write_text(CONFIG)
         if "trainyard" in jobs:
-            run(command("trainyard", 1), folder, ONE_THREAD)  # MLflow's data base is made once, not in each run
+            run(
+                command("trainyard", 1), folder, ONE_THREAD
+            )  # MLflow's data base is made once, not in each run
         for number in range(given.rounds):
             for factor in (1, 3):
                 for job in jobs:
@@ -66,7 +70,15 @@ def command(job: str, epochs: int) -> list[str]:
     if not job.startswith("trainyard"):
         return [sys.executable, str(Path(__file__).with_name("peers.py")), job, str(epochs)]
     tracking = "[mlflow]" if job == "trainyard" else "[]"
-    return [sys.executable, "-m", "trainyard", "train", "config.yaml", f"training.epochs={epochs}", f"tracking={tracking}"]
+    return [
+        sys.executable,
+        "-m",
+        "trainyard",
+        "train",
+        "config.yaml",
+        f"training.epochs={epochs}",
+        f"tracking={tracking}",
+    ]
 
 
 def check_tracked(folder: Path) -> None:
@@ -98,7 +110,12 @@ def report(jobs: list[str], epochs: dict[str, int], costs: dict[tuple[str, int],
             job, f"{best[job].wall:.0f}", f"{best[job].wall / best[BASE].wall:.2f}x", f"{median(wall):.2f}x",
             f"{best[job].cpu:.0f}", f"{best[job].cpu / best[BASE].cpu:.2f}x", f"{median(cpu):.2f}x",
         ])  # fmt: skip
-    print(table(["job", "wall us/step", "ratio of minima", "median ratio", "CPU us/step", "of minima", "median"], rows))
+    print(
+        table(
+            ["job", "wall us/step", "ratio of minima", "median ratio", "CPU us/step", "of minima", "median"],
+            rows,
+        )
+    )
 
 
 if __name__ == "__main__":

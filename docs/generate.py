@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainyard import registry
 from trainyard.config.reference import reference
-from trainyard.core import registry
-from trainyard.core.catalog import Catalog
+from trainyard.runs.catalog import Catalog
 
 TARGET = Path(__file__).with_name("config.md")
 

@@ -34,7 +34,9 @@ console = Console(highlight=False, soft_wrap=True)
 
 def main() -> int:
     came_from = Path.cwd()
-    os.chdir(ROOT)  # the runs go to `runs`, and MLflow's store to `mlflow.db`, where the commands below look for them
+    os.chdir(
+        ROOT
+    )  # the runs go to `runs`, and MLflow's store to `mlflow.db`, where the commands below look for them
     os.environ.pop("MLFLOW_TRACKING_URI", None)
 
     console.print("About 30 seconds on two slow cores; nothing is downloaded from here on.")
@@ -54,7 +56,9 @@ def main() -> int:
     if not same:
         console.print("\nThe digests differ: this is a bug of Trainyard; please report it.", style="bold red")
     if accuracy < WANTED_ACCURACY:
-        console.print(f"\nThe test accuracy is {accuracy:.4f}; {WANTED_ACCURACY} was expected.", style="bold red")
+        console.print(
+            f"\nThe test accuracy is {accuracy:.4f}; {WANTED_ACCURACY} was expected.", style="bold red"
+        )
     return 0 if same and accuracy >= WANTED_ACCURACY else 1
 
 
@@ -80,19 +84,25 @@ def _result(*words: str) -> dict[str, Any]:
 
 def _train_and_kill() -> trainyard.Run:
     """Starts a training, and ends it by SIGKILL as soon as it has committed a checkpoint in the middle."""
-    others = {run.path for run in trainyard.runs(experiment=EXPERIMENT)}
+    others = {run.path for run in trainyard.list_runs(experiment=EXPERIMENT)}
     victim = subprocess.Popen(_command("train", CONFIG), stdout=subprocess.DEVNULL)
     while victim.poll() is None:
-        for run in trainyard.runs(experiment=EXPERIMENT):
+        for run in trainyard.list_runs(experiment=EXPERIMENT):
             if run.path not in others and (step := _last_commit(run)) >= KILL_AFTER_STEP:
                 victim.kill()
                 victim.wait()
                 if run.status != "crashed":
-                    raise SystemExit(f"run {run.id} is {run.status}: it was over before the kill landed; run this again")
-                console.print(f"\nkilled by SIGKILL, with step {step} the last on disk; the run is {run.status}")
+                    raise SystemExit(
+                        f"run {run.id} is {run.status}: it was over before the kill landed; run this again"
+                    )
+                console.print(
+                    f"\nkilled by SIGKILL, with step {step} the last on disk; the run is {run.status}"
+                )
                 return run
         time.sleep(0.002)
-    raise SystemExit(f"the training that was to be killed ended by itself, with exit code {victim.returncode}")
+    raise SystemExit(
+        f"the training that was to be killed ended by itself, with exit code {victim.returncode}"
+    )
 
 
 def _last_commit(run: trainyard.Run) -> int:

@@ -11,9 +11,9 @@ import pytest
 
 import trainyard
 from trainyard.callbacks.base import Callback
-from trainyard.core.journal import evaluations, losses, read
-from trainyard.core.saver import Saver
-from trainyard.run import Run
+from trainyard.engine.saver import Saver
+from trainyard.records.journal import evaluations, losses, read
+from trainyard.runs.run import Run
 
 # 120 training rows: 8 steps in an epoch. No cadence divides another.
 SMALL: dict[str, Any] = {

@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 
 from trainyard import digest as module
-from trainyard.digest import FileRecord, damage, digest, sha256_file, tensor_records, write_atomically, write_file, write_tensors
+from trainyard.digest import (
+    FileRecord,
+    damage,
+    digest,
+    sha256_file,
+    tensor_records,
+    write_atomically,
+    write_file,
+    write_tensors,
+)
 from trainyard.types import NamedBuffer
 
 
@@ -33,16 +42,23 @@ def chunk_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     return int(request.param)
 
 
-def test_any_reader_of_safetensors_reads_the_file(arrays: dict[str, np.ndarray], chunk_bytes: int, tmp_path: Path) -> None:
+def test_any_reader_of_safetensors_reads_the_file(
+    arrays: dict[str, np.ndarray], chunk_bytes: int, tmp_path: Path
+) -> None:
     from safetensors.numpy import load_file
 
     write_tensors(tmp_path / "t.safetensors", [buffer(name, array) for name, array in arrays.items()])
     loaded = load_file(tmp_path / "t.safetensors")
     assert loaded.keys() == arrays.keys()
-    assert all(np.array_equal(loaded[name], array) and loaded[name].shape == array.shape for name, array in arrays.items())
+    assert all(
+        np.array_equal(loaded[name], array) and loaded[name].shape == array.shape
+        for name, array in arrays.items()
+    )
 
 
-def test_hashes_made_while_writing_are_those_of_memory(arrays: dict[str, np.ndarray], chunk_bytes: int, tmp_path: Path) -> None:
+def test_hashes_made_while_writing_are_those_of_memory(
+    arrays: dict[str, np.ndarray], chunk_bytes: int, tmp_path: Path
+) -> None:
     buffers = [buffer(name, array) for name, array in arrays.items()]
     record = write_tensors(tmp_path / "t.safetensors", buffers)
     assert digest(record.tensors) == digest(tensor_records(buffers))

@@ -36,7 +36,11 @@ def blocks(language: str) -> Iterator[Any]:
 def commands() -> Iterator[Any]:
     """Every `trainyard ...` line that the pages tell people to type."""
     for page in PAGES:
-        shown = [text for language, text in BLOCK.findall(page.read_text(encoding="utf-8")) if language in ("sh", "console")]
+        shown = [
+            text
+            for language, text in BLOCK.findall(page.read_text(encoding="utf-8"))
+            if language in ("sh", "console")
+        ]
         for text in "\n".join(shown).splitlines():
             words = shlex.split(text.removeprefix("$ ").partition(">")[0], comments=True)
             if words[:1] == ["trainyard"]:
@@ -60,7 +64,9 @@ def test_configs_check(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_first_screen_shows_the_example() -> None:
-    example = "".join(row for row in (ROOT / "examples" / "digits.yaml").open(encoding="utf-8") if not row.startswith("#"))
+    example = "".join(
+        row for row in (ROOT / "examples" / "digits.yaml").open(encoding="utf-8") if not row.startswith("#")
+    )
     assert example in [text for _, text in BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))]
     assert len(example.splitlines()) < 15
 
@@ -89,7 +95,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_the_documented_expression_finds_what_progress_prints() -> None:
-    (expression,) = re.findall(r"^\(\?P<name>.*$", (ROOT / "docs" / "cli.md").read_text(encoding="utf-8"), re.MULTILINE)
+    (expression,) = re.findall(
+        r"^\(\?P<name>.*$", (ROOT / "docs" / "cli.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
     printed = line({"step": "5/10"}, {"train_loss": float("nan"), "metric": "val loss", "eta_seconds": 3})
     found = {match["name"]: match["value"] for match in re.finditer(expression, printed)}
     assert found == {"step": "5/10", "train_loss": "nan", "metric": "val_loss", "eta_seconds": "3"}
@@ -103,27 +111,41 @@ def place(tmp_path: Path) -> Path:
 
 
 def run(command: list[str], place: Path) -> subprocess.CompletedProcess[str]:
-    environment = {key: value for key, value in os.environ.items() if key not in ("TRAINYARD_RUNS", "MLFLOW_TRACKING_URI")}
-    return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in ("TRAINYARD_RUNS", "MLFLOW_TRACKING_URI")
+    }
+    return subprocess.run(
+        command, cwd=place, env=environment, capture_output=True, text=True, timeout=280, check=False
+    )
 
 
 @pytest.mark.slow
 def test_the_code_of_the_readme_runs(place: Path) -> None:
-    (code,) = [text for language, text in BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8")) if language == "python"]
+    (code,) = [
+        text
+        for language, text in BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+        if language == "python"
+    ]
     done = run([sys.executable, "-c", code], place)
     assert done.returncode == 0, done.stderr
     assert "probability_9" in done.stdout or "..." in done.stdout
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("module", "config"), [("my_models", "my_models:Wide"), ("my_data", "my_data:rings")])
+@pytest.mark.parametrize(
+    ("module", "config"), [("my_models", "my_models:Wide"), ("my_data", "my_data:rings")]
+)
 def test_the_readers_own_model_and_data_train(module: str, config: str, tmp_path: Path) -> None:
     shown = BLOCK.findall((ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8"))
     (code,) = [text for language, text in shown if language == "python" and f"# {module}.py" in text]
     (settings,) = [text for language, text in shown if language == "yaml" and config in text]
     (tmp_path / f"{module}.py").write_text(code, encoding="utf-8")
     (tmp_path / "config.yaml").write_text(settings, encoding="utf-8")
-    done = run([sys.executable, "-m", "trainyard", "train", "config.yaml", "training.epochs=2", "--quiet"], tmp_path)
+    done = run(
+        [sys.executable, "-m", "trainyard", "train", "config.yaml", "training.epochs=2", "--quiet"], tmp_path
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -148,7 +170,9 @@ def test_the_quickstart_and_the_commands_that_it_prints(place: Path) -> None:
     report = re.search(r"^report  file://(.*)$", done.stdout, re.MULTILINE)
     assert report is not None
     assert Path(report[1]).is_file()
-    following = [row for row in done.stdout.partition("\nNext\n")[2].splitlines() if row and not row.startswith("#")]
+    following = [
+        row for row in done.stdout.partition("\nNext\n")[2].splitlines() if row and not row.startswith("#")
+    ]
     assert len(following) == 3
     for command in following:
         tried = run(["sh", "-c", command], place)

@@ -41,7 +41,9 @@ def test_a_keyed_permutation_mixes() -> None:
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
-def test_an_epoch_sees_each_sample_once_and_keeps_the_partial_batch(in_memory: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_epoch_sees_each_sample_once_and_keeps_the_partial_batch(
+    in_memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not in_memory:
         monkeypatch.setattr(order, "IN_MEMORY_ROWS", 10)
         monkeypatch.setattr(order, "_BLOCK_ROWS", 20)

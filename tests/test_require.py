@@ -55,7 +55,9 @@ def test_what_is_the_users_is_found(name: str) -> None:
     ],
 )
 def test_the_standard_library_is_refused_by_whatever_way(name: str, home: str) -> None:
-    with pytest.raises(InputError, match=f"'things_of_mine:{name}' is refused: '{home}' belongs to Python's standard library"):
+    with pytest.raises(
+        InputError, match=f"'things_of_mine:{name}' is refused: '{home}' belongs to Python's standard library"
+    ):
         import_path(f"things_of_mine:{name}")
 
 
@@ -64,7 +66,9 @@ def test_messages_name_the_part_that_is_wrong() -> None:
         import_path("things_of_mine:Nett")
     with pytest.raises(InputError, match=r"has no 'SIZE\.x'; it has .*real"):
         import_path("things_of_mine:SIZE.x")
-    with pytest.raises(InputError, match="there is no module 'things_of_yours'; it must be installed, or lie in the folder"):
+    with pytest.raises(
+        InputError, match="there is no module 'things_of_yours'; it must be installed, or lie in the folder"
+    ):
         import_path("things_of_yours:Net")
     with pytest.raises(InputError, match="things_of_mine_too needs 'things_of_mi', which is not installed"):
         import_path("things_of_mine_too:Net")

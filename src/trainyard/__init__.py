@@ -25,12 +25,12 @@ __all__ = [
     "export",
     "get",
     "init",
+    "list_runs",
     "load",
     "predict",
     "report",
     "reproduce",
     "resume",
-    "runs",
     "schema",
     "sync",
     "train",
@@ -48,17 +48,17 @@ if TYPE_CHECKING:
         export,
         get,
         init,
+        list_runs,
         load,
         predict,
         report,
         reproduce,
         resume,
-        runs,
         schema,
         sync,
         train,
     )
-    from trainyard.run import Run
+    from trainyard.runs.run import Run
 
 
 def __dir__() -> list[str]:

@@ -42,7 +42,18 @@ _DTYPES = {  # NumPy's names, and those of the safetensors format
     "uint8": "U8",
     "bool": "BOOL",
 }
-_ITEM_BYTES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2}
+_ITEM_BYTES = {
+    "F64": 8,
+    "I64": 8,
+    "U64": 8,
+    "F32": 4,
+    "I32": 4,
+    "U32": 4,
+    "F16": 2,
+    "BF16": 2,
+    "I16": 2,
+    "U16": 2,
+}
 
 
 class Chunk(NamedTuple):
@@ -76,12 +87,17 @@ class FileRecord:
         return [tensor._replace(name=f"{Path(self.name).stem}.{tensor.name}") for tensor in self.tensors]
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"chunks": [list(chunk) for chunk in self.chunks], "tensors": [list(t) for t in self.tensors]}
+        return asdict(self) | {
+            "chunks": [list(chunk) for chunk in self.chunks],
+            "tensors": [list(t) for t in self.tensors],
+        }
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> FileRecord:
         chunks = [Chunk(size, sha256) for size, sha256 in data["chunks"]]
-        tensors = [TensorRecord(name, dtype, tuple(shape), sha256) for name, dtype, shape, sha256 in data["tensors"]]
+        tensors = [
+            TensorRecord(name, dtype, tuple(shape), sha256) for name, dtype, shape, sha256 in data["tensors"]
+        ]
         return FileRecord(data["name"], data["bytes"], data["sha256"], chunks, tensors)
 
 
@@ -109,13 +125,18 @@ def digest(tensors: Iterable[TensorRecord]) -> str:
 def array_buffer(name: str, array: Array) -> NamedBuffer:
     """An array's bytes under a name, not copied if they lie in one piece. A dtype that no file can hold keeps NumPy's name."""
     flat = np.ascontiguousarray(array).reshape(-1)
-    return NamedBuffer(name, _DTYPES.get(array.dtype.name, array.dtype.name), array.shape, flat.view(np.uint8).data)
+    return NamedBuffer(
+        name, _DTYPES.get(array.dtype.name, array.dtype.name), array.shape, flat.view(np.uint8).data
+    )
 
 
 def tensor_records(buffers: Iterable[NamedBuffer]) -> list[TensorRecord]:
     """The hashes of tensors in memory."""
     with ThreadPoolExecutor(_THREADS) as pool:
-        pending = [(buffer, [pool.submit(sha256_bytes, part) for part in _parts(buffer.buffer)]) for buffer in buffers]
+        pending = [
+            (buffer, [pool.submit(sha256_bytes, part) for part in _parts(buffer.buffer)])
+            for buffer in buffers
+        ]
         return [_tensor_record(buffer, [part.result() for part in parts]) for buffer, parts in pending]
 
 
@@ -151,7 +172,10 @@ def write_tensors(path: Path, buffers: Iterable[NamedBuffer]) -> FileRecord:
     parts = [_parts(buffer.buffer) for buffer in ordered]
     written = _write_parts(path, [memoryview(header)] + [part for some in parts for part in some])
     hashes = iter([chunk.sha256 for chunk in written[1:]])
-    tensors = [_tensor_record(buffer, [next(hashes) for _ in some]) for buffer, some in zip(ordered, parts, strict=True)]
+    tensors = [
+        _tensor_record(buffer, [next(hashes) for _ in some])
+        for buffer, some in zip(ordered, parts, strict=True)
+    ]
     return _file_record(path.name, written, tensors)
 
 
@@ -160,7 +184,11 @@ def _safetensors_header(buffers: Sequence[NamedBuffer]) -> bytes:
     offset = 0
     for buffer in buffers:
         end = offset + buffer.buffer.nbytes
-        entries[buffer.name] = {"dtype": buffer.dtype, "shape": list(buffer.shape), "data_offsets": [offset, end]}
+        entries[buffer.name] = {
+            "dtype": buffer.dtype,
+            "shape": list(buffer.shape),
+            "data_offsets": [offset, end],
+        }
         offset = end
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)

@@ -20,7 +20,9 @@ SEMANTICS = 1
 # What a stream is for; part of its key, so that no two uses share random numbers.
 INIT, STEP, EPOCH, SPLIT, PREDICT, EXPLAIN = range(6)
 
-IN_MEMORY_ROWS = 10_000_000  # up to here an epoch's order is sorted in memory (80 MB), beyond it is computed blockwise
+IN_MEMORY_ROWS = (
+    10_000_000  # up to here an epoch's order is sorted in memory (80 MB), beyond it is computed blockwise
+)
 _BLOCK_ROWS = 1 << 16
 _ROUNDS = 6  # of the Feistel network; three already make a pseudorandom permutation (Luby and Rackoff, 1988)
 

@@ -14,7 +14,9 @@ from typing import Any
 from trainyard.errors import InputError, MissingExtraError
 
 _IMPORT_PATH = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.<>]*")
-_closed = False  # whether this process runs the code of Trainyard and the libraries that it needs, and no other
+_closed = (
+    False  # whether this process runs the code of Trainyard and the libraries that it needs, and no other
+)
 
 
 def close_process() -> None:
@@ -45,7 +47,9 @@ def require(module: str, extra: str, *, spare: str | None = None) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
             raise  # the library is there, but something that it needs is not: its own message says more
-        raise MissingExtraError(f"{module.split('.')[0]} is not installed: run `pip install 'trainyard[{extra}]'`") from error
+        raise MissingExtraError(
+            f"{module.split('.')[0]} is not installed: run `pip install 'trainyard[{extra}]'`"
+        ) from error
 
 
 @contextmanager
@@ -100,7 +104,9 @@ def import_paths(value: Any) -> Iterator[str]:
 
 def _refuse_standard(path: str, module: str) -> None:
     if module.split(".")[0] in sys.stdlib_module_names:
-        raise InputError(f"{path!r} is refused: {module!r} belongs to Python's standard library; name something of yours")
+        raise InputError(
+            f"{path!r} is refused: {module!r} belongs to Python's standard library; name something of yours"
+        )
 
 
 def _module(path: str, name: str) -> ModuleType:
@@ -108,7 +114,9 @@ def _module(path: str, name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise InputError(f"{path!r} cannot be imported: {name} needs {error.name!r}, which is not installed") from error
+            raise InputError(
+                f"{path!r} cannot be imported: {name} needs {error.name!r}, which is not installed"
+            ) from error
         raise InputError(
             f"{path!r} cannot be imported: there is no module {error.name!r}; "
             "it must be installed, or lie in the folder where trainyard is started"

@@ -50,7 +50,14 @@ def pairs(text: str) -> list[dict[str, str]]:
 
 def test_the_first_line_names_the_run(plain: PlainProgress, stream: io.StringIO) -> None:
     assert pairs(stream.getvalue()) == [
-        {"event": "start", "step": "0/900", "run": "r1", "experiment": "digits", "attempt": "1", "steps_per_epoch": "45"}
+        {
+            "event": "start",
+            "step": "0/900",
+            "run": "r1",
+            "experiment": "digits",
+            "attempt": "1",
+            "steps_per_epoch": "45",
+        }
     ]
 
 
@@ -67,7 +74,9 @@ def test_training_metrics(plain: PlainProgress, stream: io.StringIO, clock: list
     }
 
 
-def test_at_most_one_line_of_training_metrics_a_second(plain: PlainProgress, stream: io.StringIO, clock: list[float]) -> None:
+def test_at_most_one_line_of_training_metrics_a_second(
+    plain: PlainProgress, stream: io.StringIO, clock: list[float]
+) -> None:
     for step in range(1, 301):
         clock[0] += 0.01
         plain.on_log(step, LOGGED)
@@ -76,7 +85,9 @@ def test_at_most_one_line_of_training_metrics_a_second(plain: PlainProgress, str
     assert 3 <= len(steps) <= 4
 
 
-def test_what_was_held_back_comes_at_the_end_with_its_own_step(plain: PlainProgress, stream: io.StringIO) -> None:
+def test_what_was_held_back_comes_at_the_end_with_its_own_step(
+    plain: PlainProgress, stream: io.StringIO
+) -> None:
     plain.on_log(1, LOGGED)
     plain.on_log(2, LOGGED)
     plain.on_evaluation(3, {"val_loss": 0.5})
@@ -99,7 +110,9 @@ def test_evaluations_and_events_are_never_held_back(plain: PlainProgress, stream
 
 
 def test_values_hold_no_white_space_and_names_fit(plain: PlainProgress, stream: io.StringIO) -> None:
-    plain.on_event(7, "checkpoint_failed", {"message": "no space\nleft on device", "Odd-Name.1": "", "step": 3})
+    plain.on_event(
+        7, "checkpoint_failed", {"message": "no space\nleft on device", "Odd-Name.1": "", "step": 3}
+    )
     assert pairs(stream.getvalue())[-1] == {
         "event": "checkpoint_failed",
         "step": "7/900",
@@ -108,7 +121,9 @@ def test_values_hold_no_white_space_and_names_fit(plain: PlainProgress, stream: 
     }
 
 
-@pytest.mark.parametrize(("value", "text"), [(float("nan"), "nan"), (float("-inf"), "-inf"), (1e-7, "1e-07"), (3, "3")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(float("nan"), "nan"), (float("-inf"), "-inf"), (1e-7, "1e-07"), (3, "3")]
+)
 def test_numbers(value: float, text: str) -> None:
     assert line({}, {"val_loss": value}) == f"trainyard val_loss={text}"
 
@@ -136,13 +151,23 @@ def test_the_bar_shows_what_it_is_told(clock: list[float]) -> None:
     bar.on_event(100, "learning_rate_drop", {"factor": 0.1})
     bar.on_end("completed", {})
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
-    for part in ("digits: run r1", "100/900", "loss 0.1235", "51,234 samples/s", "1:20 left", "val_loss 0.25", "val_f1 nan"):
+    for part in (
+        "digits: run r1",
+        "100/900",
+        "loss 0.1235",
+        "51,234 samples/s",
+        "1:20 left",
+        "val_loss 0.25",
+        "val_f1 nan",
+    ):
         assert part in text
     assert "step 100: learning rate drop 0.1" in text
     assert stream.getvalue().rstrip().endswith("\x1b[?25h")  # the cursor is back
 
 
-def test_the_bar_is_redrawn_at_most_ten_times_a_second(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bar_is_redrawn_at_most_ten_times_a_second(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     bar = RichProgress(Terminal())
     bar.on_start(RUN)
     drawn = []

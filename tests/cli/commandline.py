@@ -29,7 +29,12 @@ Command = Callable[..., Outcome]
 
 
 def write_run(
-    runs_dir: Path, run_id: str, status: str = "completed", digest: str = "d1", accuracy: float = 0.9, config: str = CONFIG
+    runs_dir: Path,
+    run_id: str,
+    status: str = "completed",
+    digest: str = "d1",
+    accuracy: float = 0.9,
+    config: str = CONFIG,
 ) -> Path:
     """A run directory as a training leaves it, as far as lists and comparisons read it."""
     path = runs_dir / "digits" / run_id
@@ -43,7 +48,16 @@ def write_run(
         "data": {"hash": "h", "splits": {"train": {"rows": 10, "sha256": "s"}}},
         "environment": {"hash": "e", "python": "3.11.7", "threads": 1, "packages": {"numpy": "2.0"}},
     }
-    result = {"status": status, "steps": 45, "metrics": {"val_loss": 0.5, "test_accuracy": accuracy}, "digest": digest}
-    for name, data in (("manifest.json", manifest), ("result.json", result), ("attempts/0001.json", {"status": status})):
+    result = {
+        "status": status,
+        "steps": 45,
+        "metrics": {"val_loss": 0.5, "test_accuracy": accuracy},
+        "digest": digest,
+    }
+    for name, data in (
+        ("manifest.json", manifest),
+        ("result.json", result),
+        ("attempts/0001.json", {"status": status}),
+    ):
         (path / name).write_text(json.dumps(data), encoding="utf-8")
     return path

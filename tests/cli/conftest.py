@@ -32,6 +32,8 @@ def runs_dir(tmp_path: Path) -> Path:
     """Two completed runs and one that failed."""
     folder = tmp_path / "runs"
     write_run(folder, "20260101-000000-aaaaaa")
-    write_run(folder, "20260102-000000-bbbbbb", digest="d2", accuracy=0.95, config=CONFIG.replace("[32]", "[64]"))
+    write_run(
+        folder, "20260102-000000-bbbbbb", digest="d2", accuracy=0.95, config=CONFIG.replace("[32]", "[64]")
+    )
     write_run(folder, "20260103-000000-cccccc", status="failed")
     return folder

@@ -8,7 +8,12 @@ from commandline import Command
 
 from trainyard.cli import doctor as module
 
-REQUIRED = ["click>=8", 'torch<3,>=2; extra == "torch"', "nowhere-to-be-had>=1; extra == 'torch'", 'ruff; extra == "dev"']
+REQUIRED = [
+    "click>=8",
+    'torch<3,>=2; extra == "torch"',
+    "nowhere-to-be-had>=1; extra == 'torch'",
+    'ruff; extra == "dev"',
+]
 
 
 @pytest.fixture(autouse=True)

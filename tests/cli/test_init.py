@@ -27,7 +27,9 @@ def test_nothing_is_overwritten_without_force(command: Command, rows: Path) -> N
     assert done.code == 2
     assert "--force" in done.err
     assert output.read_text(encoding="utf-8") == "mine"
-    assert command("init", rows, "--target", "y", "-o", output, "--force", "--json").json == {"config": str(output)}
+    assert command("init", rows, "--target", "y", "-o", output, "--force", "--json").json == {
+        "config": str(output)
+    }
     assert output.read_text(encoding="utf-8") != "mine"
 
 

@@ -1,6 +1,7 @@
 """What holds for every command: help, errors, exit codes, signals, imports."""
 
 import json
+import logging
 import os
 import re
 import signal
@@ -16,16 +17,32 @@ from commandline import Command, write_run
 import trainyard
 from trainyard import api
 from trainyard.cli import main
-from trainyard.core.signals import STATUS_OF, Stopped
+from trainyard.engine.signals import STATUS_OF, Stopped
 from trainyard.errors import CheckpointError, InputError, RunNotFoundError
-from trainyard.run import Run
+from trainyard.runs.run import Run
 
-COMMANDS = ["init", "train", "resume", "reproduce", "evaluate", "predict", "report", "runs", "config", "doctor"]
+COMMANDS = [
+    "init",
+    "train",
+    "resume",
+    "reproduce",
+    "evaluate",
+    "predict",
+    "report",
+    "runs",
+    "config",
+    "doctor",
+]
 
 
 def python(code: str, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, check=False, **options
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        **options,
     )
 
 
@@ -69,7 +86,8 @@ def test_config_check_imports_no_framework(config: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["trian"], ["train"], ["train", "a.yaml", "--epochs", "3"], ["evaluate", "last", "--split", "dev"]]
+    "words",
+    [["trian"], ["train"], ["train", "a.yaml", "--epochs", "3"], ["evaluate", "last", "--split", "dev"]],
 )
 def test_wrong_usage(command: Command, words: list[str]) -> None:
     done = command(*words)
@@ -108,14 +126,20 @@ def test_errors_are_one_message_and_an_exit_code(
     assert done.err.strip().count("\n") == 0
 
 
-def test_an_unknown_error_names_its_place_and_the_way_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_error_names_its_place_and_the_way_on(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failing(monkeypatch, ValueError("two\nlines"))
     done = command("train", "a.yaml")
-    assert re.search(r"internal error: ValueError: two lines \(.*test_main\.py:\d+\); run again with --debug\n", done.err)
+    assert re.search(
+        r"internal error: ValueError: two lines \(.*test_main\.py:\d+\); run again with --debug\n", done.err
+    )
 
 
 @pytest.mark.parametrize("words", [["--debug", "train", "a.yaml"], ["train", "a.yaml", "--debug"]])
-def test_debug_shows_the_traceback(command: Command, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+def test_debug_shows_the_traceback(
+    command: Command, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
     failing(monkeypatch, InputError("no data section"))
     done = command(*words)
     assert done.code == 2
@@ -128,7 +152,9 @@ def test_with_json_an_error_is_a_document_too(command: Command, tmp_path: Path) 
     done = command("config", "check", bad, "--json")
     assert done.code == 2
     assert done.json["error"]["exit_code"] == 2
-    assert [(problem["line"], problem["path"]) for problem in done.json["error"]["problems"]] == [(2, "training.epoch")]
+    assert [(problem["line"], problem["path"]) for problem in done.json["error"]["problems"]] == [
+        (2, "training.epoch")
+    ]
 
 
 @pytest.mark.parametrize(("status", "code"), [("completed", 0), ("preempted", 75), ("interrupted", 130)])
@@ -154,7 +180,9 @@ def test_a_reader_that_went_away_changes_nothing(runs_dir: Path) -> None:
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
-def test_a_signal_while_loading_ends_cleanly(config: Path, tmp_path: Path, signum: signal.Signals, code: int) -> None:
+def test_a_signal_while_loading_ends_cleanly(
+    config: Path, tmp_path: Path, signum: signal.Signals, code: int
+) -> None:
     done = python(
         f"""
         import os, sys
@@ -196,12 +224,14 @@ def test_log_lines_go_to_stderr_and_quiet_keeps_warnings(
     path = write_run(tmp_path, "20260101-000000-aaaaaa")
 
     def train(*_: object, **__: object) -> Run:
-        api.log.info("config: translated")
-        api.log.warning("data: constant column")
+        logging.getLogger("trainyard").info("config: translated")
+        logging.getLogger("trainyard").warning("data: constant column")
         return Run(path)
 
     monkeypatch.setattr(api, "train", train)
     done = command("train", "a.yaml", "--json")
     assert done.err == "trainyard: config: translated\ntrainyard: warning: data: constant column\n"
     assert json.loads(done.out)["run_id"] == path.name
-    assert command("train", "a.yaml", "--json", "--quiet").err == "trainyard: warning: data: constant column\n"
+    assert (
+        command("train", "a.yaml", "--json", "--quiet").err == "trainyard: warning: data: constant column\n"
+    )

@@ -46,7 +46,11 @@ def test_show(command: Command, runs_dir: Path) -> None:
     assert "test_accuracy" in done.out
     assert str(runs_dir / "digits" / A) in done.out
     shown = command("runs", "show", A[:10], "--runs-dir", runs_dir, "--json").json
-    assert (shown["run_id"], shown["digest"], shown["manifest"]["environment"]["python"]) == (A, "d1", "3.11.7")
+    assert (shown["run_id"], shown["digest"], shown["manifest"]["environment"]["python"]) == (
+        A,
+        "d1",
+        "3.11.7",
+    )
 
 
 def test_show_of_no_run(command: Command, runs_dir: Path) -> None:
@@ -61,8 +65,12 @@ def test_compare(command: Command, runs_dir: Path) -> None:
     changed["environment"]["packages"]["numpy"] = "2.1"
     manifest.write_text(json.dumps(changed), encoding="utf-8")
     found = command("runs", "compare", A, B, "--runs-dir", runs_dir, "--json").json
-    assert [(item["what"], item["before"], item["now"]) for item in found["config"]] == [("model.params.hidden", [32], [64])]
-    assert [(item["input"], item["what"], item["now"]) for item in found["inputs"]] == [("environment", "packages numpy", "2.1")]
+    assert [(item["what"], item["before"], item["now"]) for item in found["config"]] == [
+        ("model.params.hidden", [32], [64])
+    ]
+    assert [(item["input"], item["what"], item["now"]) for item in found["inputs"]] == [
+        ("environment", "packages numpy", "2.1")
+    ]
     numbers = {item["name"]: item for item in found["numbers"]}
     assert numbers["test_accuracy"]["delta"] == pytest.approx(0.05)
     assert numbers["val_loss"]["delta"] == 0
@@ -108,7 +116,11 @@ def test_clean_deletes_nothing_until_it_is_told_to(command: Command, runs_dir: P
 def test_clean(command: Command, runs_dir: Path) -> None:
     size = sum(path.stat().st_size for path in (runs_dir / "digits" / FAILED).rglob("*") if path.is_file())
     found = command("runs", "clean", "--runs-dir", runs_dir, "--yes", "--json").json
-    assert (found["deleted"], found["bytes"], [run["run_id"] for run in found["runs"]]) == (True, size, [FAILED])
+    assert (found["deleted"], found["bytes"], [run["run_id"] for run in found["runs"]]) == (
+        True,
+        size,
+        [FAILED],
+    )
     assert sorted(path.name for path in (runs_dir / "digits").iterdir()) == [A, B]
 
 
@@ -134,17 +146,26 @@ def test_clean_passes_a_damaged_run_over(command: Command, runs_dir: Path) -> No
     assert sorted(path.name for path in (runs_dir / "digits").iterdir()) == [A, B]
 
 
-def test_clean_counts_only_what_it_deleted(command: Command, runs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clean_counts_only_what_it_deleted(
+    command: Command, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A run may be taken up between the look and the deletion."""
     clean = api.clean
-    monkeypatch.setattr(api, "clean", lambda *words, dry_run=True, **more: clean(*words, **more) if dry_run else [])
+    monkeypatch.setattr(
+        api, "clean", lambda *words, dry_run=True, **more: clean(*words, **more) if dry_run else []
+    )
     found = command("runs", "clean", "--runs-dir", runs_dir, "--yes", "--json").json
     assert (found["bytes"], found["runs"]) == (0, [])
 
 
 @pytest.mark.parametrize(("left", "error", "code"), [(0, "", 0), (7, "connection refused", 1)])
-def test_sync(command: Command, runs_dir: Path, monkeypatch: pytest.MonkeyPatch, left: int, error: str, code: int) -> None:
+def test_sync(
+    command: Command, runs_dir: Path, monkeypatch: pytest.MonkeyPatch, left: int, error: str, code: int
+) -> None:
     monkeypatch.setattr(api, "sync", lambda *_, **__: [SyncReport("mlflow", 12, left, error)])
     done = command("runs", "sync", A, "--runs-dir", runs_dir, "--json")
-    assert (done.code, done.json) == (code, [{"tracker": "mlflow", "sent": 12, "pending": left, "error": error}])
+    assert (done.code, done.json) == (
+        code,
+        [{"tracker": "mlflow", "sent": 12, "pending": left, "error": error}],
+    )
     assert (error or "complete") in command("runs", "sync", A, "--runs-dir", runs_dir).out

@@ -11,8 +11,8 @@ from commandline import CONFIG, Command
 
 from trainyard import api
 from trainyard.cli.main import main
-from trainyard.core.inputs import Difference
-from trainyard.core.reproduce import FirstTensor, Reproduction
+from trainyard.runs.inputs import Difference
+from trainyard.runs.reproduce import FirstTensor, Reproduction
 
 DIFFERENT = Reproduction(
     "different",
@@ -64,7 +64,19 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "rows.csv").write_text("\n".join(["a,b,y", *rows]) + "\n", encoding="utf-8")
     config = CONFIG.replace("{type: digits}", f"{{type: csv, path: '{folder}/rows.csv', target: y}}")
     (folder / "rows.yaml").write_text(config, encoding="utf-8")
-    assert main(["train", str(folder / "rows.yaml"), "training.batch_size=16", "--runs-dir", str(folder / "runs"), "-q"]) == 0
+    assert (
+        main(
+            [
+                "train",
+                str(folder / "rows.yaml"),
+                "training.batch_size=16",
+                "--runs-dir",
+                str(folder / "runs"),
+                "-q",
+            ]
+        )
+        == 0
+    )
     return folder
 
 
@@ -111,7 +123,10 @@ def test_export_says_the_format(command: Command, trained: Path, tmp_path: Path)
     assert "end it in .safetensors, or give the format (--format)" in done.err
     path = tmp_path / "model.safetensors"
     assert command("export", "last", path, *runs).out == f"{path} (safetensors)\n"
-    assert command("export", "last", path, *runs, "--force", "--json").json == {"path": str(path), "format": "safetensors"}
+    assert command("export", "last", path, *runs, "--force", "--json").json == {
+        "path": str(path),
+        "format": "safetensors",
+    }
 
 
 @pytest.mark.slow
@@ -143,7 +158,9 @@ def test_reproduce_is_identical(command: Command, trained: Path) -> None:
 
 def stopped(words: list[str], folder: Path, signum: signal.Signals) -> tuple[int, str]:
     """Sends the signal when the first evaluation is shown; the exit code and all that was printed."""
-    process = subprocess.Popen([sys.executable, "-m", "trainyard", *words], cwd=folder, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trainyard", *words], cwd=folder, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     shown = []
     for line in process.stdout:

@@ -10,9 +10,21 @@ GOOD = "data: {type: digits}\nmodel: {type: mlp}\n"
 # name: (text, where and which key, words of the message that lead to the mend)
 BROKEN = {
     # unknown keys
-    "root typo": (GOOD + "trainning: {epochs: 3}\n", "3:1: trainning", "unknown key; did you mean 'training'?"),
-    "key typo": (GOOD + "training:\n  epoch: 3\n", "4:3: training.epoch", "did you mean 'epochs'? Allowed: batch_size,"),
-    "nested typo": (GOOD + "training:\n  early_stopping: {patienc: 3}\n", "4:20: training.early_stopping.patienc", "'patience'"),
+    "root typo": (
+        GOOD + "trainning: {epochs: 3}\n",
+        "3:1: trainning",
+        "unknown key; did you mean 'training'?",
+    ),
+    "key typo": (
+        GOOD + "training:\n  epoch: 3\n",
+        "4:3: training.epoch",
+        "did you mean 'epochs'? Allowed: batch_size,",
+    ),
+    "nested typo": (
+        GOOD + "training:\n  early_stopping: {patienc: 3}\n",
+        "4:20: training.early_stopping.patienc",
+        "'patience'",
+    ),
     "key of another section": (
         GOOD + "training: {seed: 3}\n",
         "3:12: training.seed",
@@ -39,8 +51,16 @@ BROKEN = {
         "2:20: model.framwork",
         "did you mean 'framework'?",
     ),
-    "data key typo": ("data: {type: csv, path: a.csv, trget: y}\nmodel: mlp\n", "1:32: data.trget", "did you mean 'target'?"),
-    "tracker option": (GOOD + "tracking: [{type: mlflow, url: x}]\n", "3:27: tracking.0.url", "did you mean 'uri'?"),
+    "data key typo": (
+        "data: {type: csv, path: a.csv, trget: y}\nmodel: mlp\n",
+        "1:32: data.trget",
+        "did you mean 'target'?",
+    ),
+    "tracker option": (
+        GOOD + "tracking: [{type: mlflow, url: x}]\n",
+        "3:27: tracking.0.url",
+        "did you mean 'uri'?",
+    ),
     "optimizer option": (
         GOOD + "training: {optimizer: {type: adamw, momentum: 0.9}}\n",
         "3:37: training.optimizer.momentum",
@@ -52,23 +72,47 @@ BROKEN = {
         "3:20: training.epochs",
         "expected a whole number above 0, or null, got 'ten'",
     ),
-    "quoted number": (GOOD + "training: {epochs: '10'}\n", "3:20: training.epochs", "got '10' (remove the quotes)"),
-    "fraction for whole": (GOOD + "training: {batch_size: 32.0}\n", "3:24: training.batch_size", "got 32.0 (write 32)"),
-    "negative": (GOOD + "training: {learning_rate: -1e-3}\n", "3:27: training.learning_rate", "a number above 0, got -0.001"),
+    "quoted number": (
+        GOOD + "training: {epochs: '10'}\n",
+        "3:20: training.epochs",
+        "got '10' (remove the quotes)",
+    ),
+    "fraction for whole": (
+        GOOD + "training: {batch_size: 32.0}\n",
+        "3:24: training.batch_size",
+        "got 32.0 (write 32)",
+    ),
+    "negative": (
+        GOOD + "training: {learning_rate: -1e-3}\n",
+        "3:27: training.learning_rate",
+        "a number above 0, got -0.001",
+    ),
     "infinite": (
         GOOD + "training: {learning_rate: .inf}\n",
         "3:27: training.learning_rate",
         "expected a number above 0, got inf",
     ),
     "out of range": (GOOD + "data2: 1\n", "3:1: data2", "did you mean 'data'?"),
-    "number for text": (GOOD + "training: {loss: 3}\n", "3:18: training.loss", "expected text, got 3 (put it in quotes)"),
-    "yaml 1.1 boolean": (GOOD + "logging: {histograms: yes}\n", "3:23: logging.histograms", "only true and false are booleans"),
+    "number for text": (
+        GOOD + "training: {loss: 3}\n",
+        "3:18: training.loss",
+        "expected text, got 3 (put it in quotes)",
+    ),
+    "yaml 1.1 boolean": (
+        GOOD + "logging: {histograms: yes}\n",
+        "3:23: logging.histograms",
+        "only true and false are booleans",
+    ),
     "boolean for number": (
         GOOD + "training: {threads: true}\n",
         "3:21: training.threads",
         "a whole number above 0 and of at most 1024, or null, got true",
     ),
-    "list for mapping": (GOOD + "training: [epochs]\n", "3:11: training", "expected a mapping, got a list of 1"),
+    "list for mapping": (
+        GOOD + "training: [epochs]\n",
+        "3:11: training",
+        "expected a mapping, got a list of 1",
+    ),
     "text for section": (GOOD + "evaluation: often\n", "3:13: evaluation", "expected a mapping, got 'often'"),
     "text for list": (
         GOOD + "evaluation: {metrics: f1}\n",
@@ -95,8 +139,16 @@ BROKEN = {
         "3:20: training.device",
         "expected auto, cpu, cuda or cuda:NUMBER",
     ),
-    "unsafe name": (GOOD + "experiment: {name: ../x}\n", "3:20: experiment.name", "a name of letters, digits,"),
-    "no such scheduler": (GOOD + "training: {scheduler: cosin}\n", "3:23: training.scheduler.type", "did you mean 'cosine'?"),
+    "unsafe name": (
+        GOOD + "experiment: {name: ../x}\n",
+        "3:20: experiment.name",
+        "a name of letters, digits,",
+    ),
+    "no such scheduler": (
+        GOOD + "training: {scheduler: cosin}\n",
+        "3:23: training.scheduler.type",
+        "did you mean 'cosine'?",
+    ),
     "scheduler number": (
         GOOD + "training: {scheduler: 3}\n",
         "3:23: training.scheduler",
@@ -145,7 +197,11 @@ BROKEN = {
         "expected a whole number above 0",
     ),
     "tracker without type": (GOOD + "tracking: [{uri: x}]\n", "3:12: tracking.0.type", "is missing"),
-    "required option": ("data: {type: lake}\nmodel: mlp\n", "1:1: data.table", "is missing; expected text: the table's name"),
+    "required option": (
+        "data: {type: lake}\nmodel: mlp\n",
+        "1:1: data.table",
+        "is missing; expected text: the table's name",
+    ),
     # names of adapters
     "framework not installed": (
         "data: {type: digits}\nmodel: {type: random_forest}\n",
@@ -157,7 +213,11 @@ BROKEN = {
         "2:15: model.type",
         "no installed framework has it; did you mean 'transformer'?",
     ),
-    "model typo": ("data: {type: digits}\nmodel: {type: tranformer}\n", "2:15: model.type", "did you mean 'transformer'?"),
+    "model typo": (
+        "data: {type: digits}\nmodel: {type: tranformer}\n",
+        "2:15: model.type",
+        "did you mean 'transformer'?",
+    ),
     "no such framework": (
         "data: {type: digits}\nmodel: {type: mlp, framework: pytorch}\n",
         "2:31: model.framework",
@@ -189,29 +249,49 @@ BROKEN = {
         "3:23: training.optimizer.type",
         "unknown optimizer 'mine.opt:Lion' of torch; known: adamw, sgd",
     ),
-    "loss typo": (GOOD + "training: {loss: crossentropy}\n", "3:18: training.loss", "did you mean 'cross_entropy'?"),
+    "loss typo": (
+        GOOD + "training: {loss: crossentropy}\n",
+        "3:18: training.loss",
+        "did you mean 'cross_entropy'?",
+    ),
     "tracker typo": (GOOD + "tracking: [mlfow]\n", "3:12: tracking.0.type", "did you mean 'mlflow'?"),
-    "metric typo": (GOOD + "evaluation: {metrics: [acuracy]}\n", "3:24: evaluation.metrics.0", "did you mean 'accuracy'?"),
+    "metric typo": (
+        GOOD + "evaluation: {metrics: [acuracy]}\n",
+        "3:24: evaluation.metrics.0",
+        "did you mean 'accuracy'?",
+    ),
     "metric with split": (
         GOOD + "evaluation: {metrics: [val_f1]}\n",
         "3:24: evaluation.metrics.0",
         "write it without the split: 'f1'",
     ),
-    "metric that decides": (GOOD + "checkpoint: {metric: val_f2}\n", "3:22: checkpoint.metric", "unknown metric 'f2'"),
+    "metric that decides": (
+        GOOD + "checkpoint: {metric: val_f2}\n",
+        "3:22: checkpoint.metric",
+        "unknown metric 'f2'",
+    ),
     "train_loss decides": (
         GOOD + "training: {early_stopping: {metric: train_loss}}\n",
         "3:37: training.early_stopping.metric",
         "not an evaluation; use val_loss",
     ),
     "test decides": (GOOD + "checkpoint: {metric: test_f1}\n", "3:22: checkpoint.metric", "use val_f1"),
-    "metric without split": (GOOD + "checkpoint: {metric: f1}\n", "3:22: checkpoint.metric", "did you mean 'val_f1'?"),
+    "metric without split": (
+        GOOD + "checkpoint: {metric: f1}\n",
+        "3:22: checkpoint.metric",
+        "did you mean 'val_f1'?",
+    ),
     "plateau metric": (
         GOOD + "training: {scheduler: {type: plateau, metric: loss}}\n",
         "3:47: training.scheduler.metric",
         "did you mean 'val_loss'?",
     ),
     # keys that contradict each other
-    "epochs and steps": (GOOD + "training:\n  epochs: 1\n  max_steps: 9\n", "5:3: training.max_steps", "keep one"),
+    "epochs and steps": (
+        GOOD + "training:\n  epochs: 1\n  max_steps: 9\n",
+        "5:3: training.max_steps",
+        "keep one",
+    ),
     "microbatch": (
         GOOD + "training: {microbatch_size: 33}\n",
         "3:29: training.microbatch_size",
@@ -222,12 +302,24 @@ BROKEN = {
         "3:52: training.scheduler.warmup_steps",
         "do not fit into max_steps: 5",
     ),
-    "two sources": ("data: {path: a.csv, train_path: b.csv}\nmodel: mlp\n", "1:21: data.train_path", "both path and train_path"),
-    "val without train": ("data: {type: digits, val_path: b.csv}\nmodel: mlp\n", "1:22: data.val_path", "needs train_path"),
+    "two sources": (
+        "data: {path: a.csv, train_path: b.csv}\nmodel: mlp\n",
+        "1:21: data.train_path",
+        "both path and train_path",
+    ),
+    "val without train": (
+        "data: {type: digits, val_path: b.csv}\nmodel: mlp\n",
+        "1:22: data.val_path",
+        "needs train_path",
+    ),
     "no source": ("data: {target: y}\nmodel: mlp\n", "1:1: data", "names no source; give type"),
     "file type without file": ("data: {type: csv}\nmodel: mlp\n", "1:1: data", "type csv needs path"),
     "unknown ending": ("data: {path: a.tsv}\nmodel: mlp\n", "1:14: data.path", "known: .csv, .parquet, .npz"),
-    "other ending": ("data: {type: csv, path: a.npz}\nmodel: mlp\n", "1:25: data.path", "ends like npz, but data.type is csv"),
+    "other ending": (
+        "data: {type: csv, path: a.npz}\nmodel: mlp\n",
+        "1:25: data.path",
+        "ends like npz, but data.type is csv",
+    ),
     "nothing to train on": (
         "data:\n  type: digits\n  split: {val: 0.5, test: 0.5}\nmodel: mlp\n",
         "3:3: data.split",
@@ -275,16 +367,28 @@ BROKEN = {
         "3:20: training.epochs",
         "environment variable TRAINYARD_UNSET is not set",
     ),
-    "shell variable": (GOOD + "experiment: {name: '${HOME}'}\n", "3:20: experiment.name", "did you mean '${env:HOME}'?"),
+    "shell variable": (
+        GOOD + "experiment: {name: '${HOME}'}\n",
+        "3:20: experiment.name",
+        "did you mean '${env:HOME}'?",
+    ),
     # YAML
-    "duplicate key": (GOOD + "training:\n  epochs: 1\n  epochs: 2\n", "5:3: training.epochs", "given twice; first in line 4"),
+    "duplicate key": (
+        GOOD + "training:\n  epochs: 1\n  epochs: 2\n",
+        "5:3: training.epochs",
+        "given twice; first in line 4",
+    ),
     "duplicate section": (GOOD + "model: {type: mlp}\n", "3:1: model", "given twice; first in line 2"),
     "tab": (GOOD + "training:\n\tepochs: 1\n", "4:1: ", "indent with spaces, not tabs"),
     "open bracket": (GOOD + "tracking: [mlflow\n", "4:1: ", "a bracket is not closed"),
     "open quote": (GOOD + "experiment: {name: 'x}\n", "4:1: ", "a quote is not closed"),
     "bad indent": (GOOD + "training:\n   epochs: 1\n  batch_size: 3\n", "5:3: ", "indented alike"),
     "no colon": (GOOD + "training:\n  epochs 3\n  batch_size: 2\n", "5:13: ", "not valid YAML"),
-    "bare variable in brackets": (GOOD + "experiment: {name: ${env:HOME}}\n", "3:21: ", "inside [ ] or { } is not in quotes"),
+    "bare variable in brackets": (
+        GOOD + "experiment: {name: ${env:HOME}}\n",
+        "3:21: ",
+        "inside [ ] or { } is not in quotes",
+    ),
     "unknown tag": (
         GOOD + "training: {epochs: !!python/int 3}\n",
         "3:20: training.epochs",
@@ -304,7 +408,11 @@ BROKEN = {
     # extends
     "no base": ("extends: nowhere.yaml\n" + GOOD, "1:10: extends", "no such file: nowhere.yaml"),
     "extends a list": ("extends: [a.yaml]\n" + GOOD, "1:10: extends", "expected the path of one YAML file"),
-    "extends itself": ("extends: bad.yaml\n" + GOOD, "1:10: extends", "goes in a circle: bad.yaml -> bad.yaml"),
+    "extends itself": (
+        "extends: bad.yaml\n" + GOOD,
+        "1:10: extends",
+        "goes in a circle: bad.yaml -> bad.yaml",
+    ),
 }
 
 

@@ -61,7 +61,10 @@ def test_reads_every_documented_key(tmp_path, adapters):
 
 
 def test_short_and_long_forms_are_equal(adapters):
-    short = load({"data": "digits", "model": {"type": "mlp", "hidden": [3]}, "training": {"optimizer": "sgd"}}, adapters=adapters)
+    short = load(
+        {"data": "digits", "model": {"type": "mlp", "hidden": [3]}, "training": {"optimizer": "sgd"}},
+        adapters=adapters,
+    )
     long = load(
         {
             "data": {"type": "digits"},
@@ -81,7 +84,8 @@ def test_epochs_default_to_ten_unless_steps_are_given():
 
 
 @pytest.mark.parametrize(
-    ("stem", "name"), [("digits", "digits"), ("my config (2)", "my-config-2"), ("Größe", "Gr-e"), ("...", "run")]
+    ("stem", "name"),
+    [("digits", "digits"), ("my config (2)", "my-config-2"), ("Größe", "Gr-e"), ("...", "run")],
 )
 def test_name_defaults_to_a_safe_stem(stem, name, tmp_path):
     assert load(write(tmp_path, f"{stem}.yaml", "model: mlp\n")).config.experiment.name == name
@@ -92,7 +96,8 @@ def test_name_of_a_mapping_is_run():
 
 
 @pytest.mark.parametrize(
-    ("key", "path", "kind"), [("path", "a.csv", "csv"), ("path", "b.PARQUET", "parquet"), ("train_path", "c.npz", "npz")]
+    ("key", "path", "kind"),
+    [("path", "a.csv", "csv"), ("path", "b.PARQUET", "parquet"), ("train_path", "c.npz", "npz")],
 )
 def test_data_type_by_ending(key, path, kind):
     resolved = load({"model": "mlp", "data": {key: path}})
@@ -101,7 +106,9 @@ def test_data_type_by_ending(key, path, kind):
 
 
 def test_empty_sections_are_defaults_and_data_may_be_absent(tmp_path):
-    config = load(write(tmp_path, "c.yaml", "model: mlp\ndata:\ntraining:\n  # epochs: 3\ntracking:\nlogging:\n")).config
+    config = load(
+        write(tmp_path, "c.yaml", "model: mlp\ndata:\ntraining:\n  # epochs: 3\ntracking:\nlogging:\n")
+    ).config
     assert config.data is None
     assert config.tracking == []
     assert config.logging.every_n_steps == 10
@@ -113,7 +120,8 @@ def test_scheduler_without_type_is_constant():
 
 def test_import_paths_are_not_looked_up(adapters):
     config = load(
-        {"data": {"type": "mine.data:rows", "n": 3}, "model": {"type": "mine.nets:Net", "deep": {"a": [1]}}}, adapters=adapters
+        {"data": {"type": "mine.data:rows", "n": 3}, "model": {"type": "mine.nets:Net", "deep": {"a": [1]}}},
+        adapters=adapters,
     ).config
     assert config.model.params == {"deep": {"a": [1]}}
     assert config.data.params == {"n": 3}
@@ -121,16 +129,27 @@ def test_import_paths_are_not_looked_up(adapters):
 
 def test_a_framework_without_optimizers_needs_none(adapters, monkeypatch):
     names = adapters.names
-    monkeypatch.setattr(adapters, "names", lambda kind, framework=None: [] if kind == "optimizer" else names(kind))
+    monkeypatch.setattr(
+        adapters, "names", lambda kind, framework=None: [] if kind == "optimizer" else names(kind)
+    )
     assert load(GOOD, (), adapters).config.training.optimizer.params == {}
     assert "unknown optimizer 'sgd' of torch" in messages(GOOD, ["training.optimizer=sgd"], adapters)[0]
 
 
 def test_all_problems_at_once(tmp_path, monkeypatch, adapters):
     monkeypatch.chdir(tmp_path)
-    lines = ["model: {type: mlpp}", "training:", "  epoch: 3", "  batch_size: many", "  batch_size: 3", "  epochs: 1"]
+    lines = [
+        "model: {type: mlpp}",
+        "training:",
+        "  epoch: 3",
+        "  batch_size: many",
+        "  batch_size: 3",
+        "  epochs: 1",
+    ]
     write(tmp_path, "bad.yaml", "\n".join([*lines, "  max_steps: 2", "loging: {}", "tracking: [mlfow]", ""]))
-    found = [message.split(": ") for message in messages("bad.yaml", ["training.threads=0", "nonsense"], adapters)]
+    found = [
+        message.split(": ") for message in messages("bad.yaml", ["training.threads=0", "nonsense"], adapters)
+    ]
     assert [(place, key) for place, key, *_ in found] == [
         ("bad.yaml:1:15", "model.type"),
         ("bad.yaml:3:3", "training.epoch"),
@@ -175,14 +194,22 @@ class TestOverrides:
             "tracking=[mlflow, {type: mlflow, uri: 'x=y'}]",
             "model.dropout=0.5",
         ]
-        config = load(GOOD, [*texts, "training.early_stopping={patience: 2}", "training.max_grad_norm="], adapters).config
-        assert (config.training.epochs, config.training.learning_rate, config.training.max_grad_norm) == (3, 1e-4, None)
+        config = load(
+            GOOD, [*texts, "training.early_stopping={patience: 2}", "training.max_grad_norm="], adapters
+        ).config
+        assert (config.training.epochs, config.training.learning_rate, config.training.max_grad_norm) == (
+            3,
+            1e-4,
+            None,
+        )
         assert config.tracking[1].params == {"uri": "x=y"}
         assert config.model.params["dropout"] == 0.5
         assert config.training.early_stopping.patience == 2
 
     def test_of_one_item(self, adapters):
-        config = load({**GOOD, "tracking": ["tensorboard", "mlflow"]}, ["tracking.1.uri=sqlite:///a.db"], adapters).config
+        config = load(
+            {**GOOD, "tracking": ["tensorboard", "mlflow"]}, ["tracking.1.uri=sqlite:///a.db"], adapters
+        ).config
         assert config.tracking[1].params["uri"] == "sqlite:///a.db"
         assert config.tracking[0].type == "tensorboard"
 
@@ -191,8 +218,13 @@ class TestOverrides:
         assert message == "command line: tracking.1: no such item; there are 0 to 0"
 
     def test_upon_a_short_form(self, adapters):
-        config = load({**GOOD, "training": {"optimizer": "sgd"}}, ["training.optimizer.momentum=0.9"], adapters).config
-        assert (config.training.optimizer.type, config.training.optimizer.params) == ("sgd", {"momentum": 0.9})
+        config = load(
+            {**GOOD, "training": {"optimizer": "sgd"}}, ["training.optimizer.momentum=0.9"], adapters
+        ).config
+        assert (config.training.optimizer.type, config.training.optimizer.params) == (
+            "sgd",
+            {"momentum": 0.9},
+        )
 
     def test_order_does_not_matter_within_the_command_line(self, adapters):
         for texts in (
@@ -204,7 +236,9 @@ class TestOverrides:
     def test_last_one_counts_and_it_is_said(self):
         resolved = load(GOOD, ["training.epochs=3", "training.epochs=4"])
         assert resolved.config.training.epochs == 4
-        assert resolved.notes == ("command line: training.epochs is given more than once; the last one counts",)
+        assert resolved.notes == (
+            "command line: training.epochs is given more than once; the last one counts",
+        )
 
     @pytest.mark.parametrize("text", ["training.epochs", "=3", "training..epochs=3", ".=3", "a b =3 ="])
     def test_malformed(self, text):
@@ -228,12 +262,20 @@ class TestOverrides:
         assert messages(GOOD, ["extends=a.yaml"]) == ["command line: extends: can only stand in a file"]
 
     def test_from_python(self):
-        config = load(GOOD, {"training.epochs": 3, "data": {"split": {"val": 0.2}}, "model.hidden": (3, 4)}).config
-        assert (config.training.epochs, config.data.split.val, config.model.params) == (3, 0.2, {"hidden": [3, 4]})
+        config = load(
+            GOOD, {"training.epochs": 3, "data": {"split": {"val": 0.2}}, "model.hidden": (3, 4)}
+        ).config
+        assert (config.training.epochs, config.data.split.val, config.model.params) == (
+            3,
+            0.2,
+            {"hidden": [3, 4]},
+        )
 
     def test_from_python_of_no_plain_type(self):
         (message,) = messages(GOOD, {"model.hidden": object()})
-        assert message.startswith("overrides: model.hidden: a config cannot hold a value of type object; allowed: text, numbers")
+        assert message.startswith(
+            "overrides: model.hidden: a config cannot hold a value of type object; allowed: text, numbers"
+        )
 
     def test_older_spelling(self):
         resolved = load(GOOD, ["training.mixed_precision=true"])
@@ -260,7 +302,9 @@ class TestExtends:
         assert (config.training.epochs, config.training.batch_size) == (4, 16)
         assert [tracker.type for tracker in config.tracking] == ["tensorboard"]
         assert resolved.sources["training.epochs"] == Source(str(child), 3, 20)
-        assert resolved.sources["model.params.dropout"] == Source(str(tmp_path / "sub" / ".." / "base.yaml"), 1, 45)
+        assert resolved.sources["model.params.dropout"] == Source(
+            str(tmp_path / "sub" / ".." / "base.yaml"), 1, 45
+        )
         assert resolved.sources["training.batch_size"] == Source("command line")
         assert resolved.sources["model.params.activation"] == Source("default")
 
@@ -271,7 +315,9 @@ class TestExtends:
         write(tmp_path, "c.yaml", "experiment: {seed: 5}\n")
         assert load("a.yaml").config.experiment.seed == 5
         write(tmp_path, "c.yaml", "extends: a.yaml\n")
-        assert messages("a.yaml") == ["c.yaml:1:10: extends: goes in a circle: a.yaml -> b.yaml -> c.yaml -> a.yaml"]
+        assert messages("a.yaml") == [
+            "c.yaml:1:10: extends: goes in a circle: a.yaml -> b.yaml -> c.yaml -> a.yaml"
+        ]
 
     def test_problem_in_the_base_names_the_base(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
@@ -282,15 +328,25 @@ class TestExtends:
     def test_another_type_takes_no_options_over(self, tmp_path, adapters):
         base = ["model: {type: mlp, hidden: [9]}", "training: {optimizer: {type: sgd, momentum: 0.9}}"]
         write(tmp_path, "base.yaml", "\n".join([*base, "data: {type: csv, path: a.csv, target: y}"]))
-        child = write(tmp_path, "c.yaml", "extends: base.yaml\nmodel: transformer\ntraining: {optimizer: adamw}\ndata: digits\n")
+        child = write(
+            tmp_path,
+            "c.yaml",
+            "extends: base.yaml\nmodel: transformer\ntraining: {optimizer: adamw}\ndata: digits\n",
+        )
         resolved = load(child, adapters=adapters)
         assert resolved.config.model.params == {"hidden_size": 64, "num_layers": 2, "dropout": 0.0}
         assert resolved.config.training.optimizer.params == {"betas": [0.9, 0.999]}
         assert (resolved.config.data.path, resolved.config.data.target) == (None, "y")
-        assert any("model.type is transformer instead of mlp: mlp's params dropped" in note for note in resolved.notes)
+        assert any(
+            "model.type is transformer instead of mlp: mlp's params dropped" in note
+            for note in resolved.notes
+        )
 
     def test_another_scheduler_keeps_what_it_knows(self):
-        base = {**GOOD, "training": {"scheduler": {"type": "cosine", "warmup_steps": 5, "final_lr_ratio": 0.1}}}
+        base = {
+            **GOOD,
+            "training": {"scheduler": {"type": "cosine", "warmup_steps": 5, "final_lr_ratio": 0.1}},
+        }
         linear = load(base, ["training.scheduler=linear"]).config.training.scheduler
         assert (linear.warmup_steps, linear.final_lr_ratio) == (5, 0.1)
         step = load(base, ["training.scheduler={type: step, step_size: 4}"]).config.training.scheduler
@@ -298,7 +354,9 @@ class TestExtends:
 
     def test_older_spelling_in_the_base(self, tmp_path):
         write(tmp_path, "base.yaml", "training: {gradient_accumulation_steps: 4, mixed_precision: true}\n")
-        child = write(tmp_path, "c.yaml", "extends: base.yaml\nmodel: mlp\ntraining: {batch_size: 8, precision: fp32}\n")
+        child = write(
+            tmp_path, "c.yaml", "extends: base.yaml\nmodel: mlp\ntraining: {batch_size: 8, precision: fp32}\n"
+        )
         training = load(child).config.training
         assert (training.batch_size, training.microbatch_size, training.precision) == (32, 8, "fp32")
 
@@ -311,12 +369,19 @@ class TestVariables:
         resolved = load(write(tmp_path, "a.yaml", text.replace("{epochs: 1}", "\n  epochs: ${env:EPOCHS}")))
         assert resolved.config.training.epochs == 7
         assert resolved.config.experiment.name == "run-ann-7"
-        assert resolved.templates == {"training.epochs": "${env:EPOCHS}", "experiment.name": "run-${env:WHO}-${env:EPOCHS}"}
+        assert resolved.templates == {
+            "training.epochs": "${env:EPOCHS}",
+            "experiment.name": "run-${env:WHO}-${env:EPOCHS}",
+        }
 
     def test_text_stays_text_where_text_is_wanted(self, monkeypatch, adapters):
         monkeypatch.setenv("CODE", "007")
         config = load(
-            {**GOOD, "experiment": {"name": "${env:CODE}"}, "tracking": [{"type": "mlflow", "uri": "${env:CODE}"}]},
+            {
+                **GOOD,
+                "experiment": {"name": "${env:CODE}"},
+                "tracking": [{"type": "mlflow", "uri": "${env:CODE}"}],
+            },
             adapters=adapters,
         ).config
         assert config.experiment.name == "007"
@@ -326,7 +391,8 @@ class TestVariables:
         monkeypatch.setenv("SECRET", "hunter2")
         (message,) = messages(GOOD, ["training.epochs=${env:SECRET}"])
         assert (
-            message == "command line: training.epochs: expected a whole number above 0, or null, got the value of ${env:SECRET}"
+            message
+            == "command line: training.epochs: expected a whole number above 0, or null, got the value of ${env:SECRET}"
         )
         config = {**GOOD, "tracking": [{"type": "mlflow", "uri": "http://me:${env:SECRET}@x"}]}
         resolved = load(config, adapters=adapters)
@@ -340,7 +406,10 @@ class TestVariables:
     def test_in_extends(self, monkeypatch, tmp_path):
         monkeypatch.setenv("BASE", "base")
         write(tmp_path, "base.yaml", "experiment: {seed: 8}\n")
-        assert load(write(tmp_path, "a.yaml", "extends: ${env:BASE}.yaml\nmodel: mlp\n")).config.experiment.seed == 8
+        assert (
+            load(write(tmp_path, "a.yaml", "extends: ${env:BASE}.yaml\nmodel: mlp\n")).config.experiment.seed
+            == 8
+        )
 
 
 class TestDialects:
@@ -368,7 +437,10 @@ logging: {log_every_n_steps: 100, eval_every_n_steps: 500}
         assert message.startswith("t.yaml:3:15: model.type: model random_forest: framework not installed; ")
         resolved = load("t.yaml", ["model=pytorch"], adapters)
         config = resolved.config
-        assert (config.tracking[0].type, config.tracking[0].params["uri"]) == ("mlflow", "sqlite:///mlflow.db")
+        assert (config.tracking[0].type, config.tracking[0].params["uri"]) == (
+            "mlflow",
+            "sqlite:///mlflow.db",
+        )
         assert (config.checkpoint.save_top_k, config.checkpoint.metric) == (3, "val_f1")
         assert (config.model.type, config.data.type) == ("mlp", "parquet")
         assert len(resolved.notes) == 4  # tracking_uri, checkpoint, pytorch, and the forest's options
@@ -378,7 +450,11 @@ logging: {log_every_n_steps: 100, eval_every_n_steps: 500}
         config = resolved.config
         assert config.data is None
         assert (config.model.type, config.model.params["hidden_size"]) == ("transformer", 512)
-        assert (config.training.batch_size, config.training.microbatch_size, config.training.precision) == (128, 32, "mixed")
+        assert (config.training.batch_size, config.training.microbatch_size, config.training.precision) == (
+            128,
+            32,
+            "mixed",
+        )
         assert (config.checkpoint.every_n_steps, config.checkpoint.keep_last) == (1000, 3)
         assert (config.logging.every_n_steps, config.evaluation.every_n_steps) == (100, 500)
         assert (config.distributed.enabled, config.distributed.backend) == (True, "nccl")

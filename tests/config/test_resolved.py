@@ -11,9 +11,19 @@ from trainyard.config.yaml import read
 
 GOOD = {"data": "digits", "model": {"type": "mlp", "hidden": [3, 4]}}
 
-scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters(codec="utf-8"))
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(codec="utf-8"))
+)
 keys = st.text(st.characters(codec="utf-8"), min_size=1)
-values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3), max_leaves=8)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
+    max_leaves=8,
+)
 
 
 @given(st.dictionaries(keys, values, min_size=1, max_size=4))
@@ -48,7 +58,8 @@ def test_dump_loads_back_to_the_same(tmp_path, adapters, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "override", ["experiment.name=other", "tracking=[mlflow]", "logging.every_n_steps=3", "checkpoint.keep_last=9"]
+    "override",
+    ["experiment.name=other", "tracking=[mlflow]", "logging.every_n_steps=3", "checkpoint.keep_last=9"],
 )
 def test_record_changes_one_hash(override, adapters):
     before, after = load(GOOD, (), adapters), load(GOOD, [override], adapters)
@@ -152,4 +163,6 @@ def test_nothing_is_hidden_where_nothing_is_secret(adapters):
 def test_computation_hides_numbers_too(secretive):
     assert secretive.config.experiment.seed == 7319
     assert secretive.computation()["experiment.seed"].startswith("${env:PIN} (sha256 ")
-    assert not [value for value in secretive.computation().values() if "7319" in str(value) or "0451987" in str(value)]
+    assert not [
+        value for value in secretive.computation().values() if "7319" in str(value) or "0451987" in str(value)
+    ]

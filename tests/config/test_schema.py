@@ -67,7 +67,10 @@ def test_reference_has_every_section_and_option(adapters):
         "`momentum`",
     ):
         assert words in text
-    assert "| `seed` | a whole number of at least 0 and below 9223372036854775808 | `0` | bits | the root" in text
+    assert (
+        "| `seed` | a whole number of at least 0 and below 9223372036854775808 | `0` | bits | the root"
+        in text
+    )
     assert "| `name` | " in text
 
 

@@ -19,7 +19,13 @@ def people(count: int = 120, seed: int = 0) -> list[dict[str, Any]]:
             "city": draw.choice(["Rome", "Paris", "Oslo"]),
             "member": draw.random() < 0.5,
         }
-        score = (row["height"] - 170) / 10 + row["children"] / 4 + (row["city"] == "Rome") + row["member"] + draw.gauss(0, 1)
+        score = (
+            (row["height"] - 170) / 10
+            + row["children"] / 4
+            + (row["city"] == "Rome")
+            + row["member"]
+            + draw.gauss(0, 1)
+        )
         rows.append(row | {"bought": "yes" if score > 1.2 else "no"})
     return rows
 

@@ -31,25 +31,49 @@ def load_text(text: str | bytes, **settings: Any) -> Any:
 
 
 BROKEN: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
-    "no target": (TEXT, {"target": "bougth"}, r"data\.target: there is no column 'bougth'; did you mean 'bought'\?"),
+    "no target": (
+        TEXT,
+        {"target": "bougth"},
+        r"data\.target: there is no column 'bougth'; did you mean 'bought'\?",
+    ),
     "target in capitals": (TEXT, {"target": "Bought"}, "did you mean 'bought'"),
     "unknown feature": (
         TEXT,
         {"features": ["height", "kids"]},
         r"data\.features: there is no column 'kids'; there are: height, chil",
     ),
-    "unknown exclude": (TEXT, {"exclude": ["citty"]}, r"data\.exclude: there is no column 'citty'; did you mean 'city'\?"),
+    "unknown exclude": (
+        TEXT,
+        {"exclude": ["citty"]},
+        r"data\.exclude: there is no column 'citty'; did you mean 'city'\?",
+    ),
     "unknown group": (TEXT, {"split": {"group": "town"}}, r"data\.split\.group: there is no column 'town'"),
     "unknown time": (TEXT, {"split": {"time": "day"}}, r"data\.split\.time: there is no column 'day'"),
-    "no time": (TEXT, {"split": {"time": "city"}}, r"'city' \(data\.split\.time\): 'Rome' is no time, in rows 1, 2, 3"),
+    "no time": (
+        TEXT,
+        {"split": {"time": "city"}},
+        r"'city' \(data\.split\.time\): 'Rome' is no time, in rows 1, 2, 3",
+    ),
     "target as feature": (TEXT, {"features": ["bought"]}, "data.features names the target 'bought'"),
-    "nothing to learn from": (TEXT, {"exclude": ["height", "children", "city", "member"]}, "no column to learn from"),
+    "nothing to learn from": (
+        TEXT,
+        {"exclude": ["height", "children", "city", "member"]},
+        "no column to learn from",
+    ),
     "empty file": ("", {}, "a.csv is empty"),
     "white space": ("\n\n", {}, "a.csv is empty"),
     "header alone": ("height,bought\n", {}, "there are columns, but no rows"),
-    "empty split": (csv_text(ROWS[:4]), {}, r"the val split would be empty: it gets 0\.1 of 4 rows; give more rows, a larger"),
+    "empty split": (
+        csv_text(ROWS[:4]),
+        {},
+        r"the val split would be empty: it gets 0\.1 of 4 rows; give more rows, a larger",
+    ),
     "shares of one": (TEXT, {"split": {"val": 0.5, "test": 0.5}}, "leave nothing to train on"),
-    "target missing": (changed(6, bought=None), {}, r"target 'bought' has no value in row 7 \(line 8 of the file\)"),
+    "target missing": (
+        changed(6, bought=None),
+        {},
+        r"target 'bought' has no value in row 7 \(line 8 of the file\)",
+    ),
     "missing value": (
         changed(6, height=None),
         {},
@@ -57,23 +81,47 @@ BROKEN: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
     ),
     "missing category": (changed(6, city="NA"), {}, r"'city' has no value in row 7"),
     "infinite": (changed(6, height="-inf"), {}, r"'height' is infinite in row 7"),
-    "too large": (changed(6, height=1e300), {"standardize": False}, r"'height' is infinite, or too large for float32, in row 7"),
+    "too large": (
+        changed(6, height=1e300),
+        {"standardize": False},
+        r"'height' is infinite, or too large for float32, in row 7",
+    ),
     "text among numbers": (
         changed(6, height="tall"),
         {},
         r"'height' holds numbers, but 'tall' in row 7 .*data\.params\.missing: \[tall\]",
     ),
-    "cell too many": (TEXT + "1,2,Rome,True,yes,6\n", {}, r"row 101 \(line 102 of the file\) has 6 cells, the header 5"),
-    "cell too few": (TEXT + "1,2,Rome,True\n", {}, r"row 101 \(line 102 of the file\) has 4 cells, the header 5"),
+    "cell too many": (
+        TEXT + "1,2,Rome,True,yes,6\n",
+        {},
+        r"row 101 \(line 102 of the file\) has 6 cells, the header 5",
+    ),
+    "cell too few": (
+        TEXT + "1,2,Rome,True\n",
+        {},
+        r"row 101 \(line 102 of the file\) has 4 cells, the header 5",
+    ),
     "open quote": (TEXT + '1,2,"Rome,True,yes\n', {}, "row 101 opens a quote that is never closed"),
-    "other delimiter": (csv_text(ROWS, ";"), {}, r"one column only, 'height;children.*data\.params\.delimiter: ';'"),
-    "not UTF-8": (changed(6, city="Zürich").encode("latin-1"), {}, r"line 8 is not utf-8.*data\.params\.encoding: latin-1"),
+    "other delimiter": (
+        csv_text(ROWS, ";"),
+        {},
+        r"one column only, 'height;children.*data\.params\.delimiter: ';'",
+    ),
+    "not UTF-8": (
+        changed(6, city="Zürich").encode("latin-1"),
+        {},
+        r"line 8 is not utf-8.*data\.params\.encoding: latin-1",
+    ),
     "UTF-16": (TEXT.encode("utf-16"), {}, "data.params.encoding: utf-16"),
     "Excel": (b"PK\x03\x04....", {}, "a zip or Excel file"),
     "gzip": (b"\x1f\x8b....", {}, "a gzip file"),
     "zero bytes": (b"a,b\n\x00\x00,1\n", {}, "holds zero bytes"),
     "same name twice": ("x,x,bought\n1,2,no\n", {}, "names column 'x' twice"),
-    "text as values": (TEXT, {"task": "regression"}, "the target 'bought' holds text, but the task is regression"),
+    "text as values": (
+        TEXT,
+        {"task": "regression"},
+        "the target 'bought' holds text, but the task is regression",
+    ),
     "values as classes": (
         TEXT,
         {"target": "height", "task": "classification"},
@@ -85,8 +133,16 @@ BROKEN: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
         {"target": "height", "split": {"stratify": True}},
         "data.split.stratify: the target holds values",
     ),
-    "stratified groups": (TEXT, {"split": {"stratify": True, "group": "city"}}, "stratify cannot be combined with group"),
-    "group and time": (TEXT, {"split": {"time": "height", "group": "city"}}, "group and time cannot be combined"),
+    "stratified groups": (
+        TEXT,
+        {"split": {"stratify": True, "group": "city"}},
+        "stratify cannot be combined with group",
+    ),
+    "group and time": (
+        TEXT,
+        {"split": {"time": "height", "group": "city"}},
+        "group and time cannot be combined",
+    ),
     "dates as a feature": (
         csv_text([row | {"day": f"2024-01-{i % 28 + 1:02}"} for i, row in enumerate(ROWS)]),
         {},
@@ -103,7 +159,11 @@ BROKEN: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
         r"more than 10000 features, \d+ of them from 'name'",
     ),
     "no such file": (TEXT, {"path": "b.csv"}, r"b\.csv: there is no such file; .*did you mean 'a.csv'\?"),
-    "no such folder": (TEXT, {"path": "nowhere/a.csv"}, r"nowhere/a\.csv: there is no such file; there is no folder nowhere"),
+    "no such folder": (
+        TEXT,
+        {"path": "nowhere/a.csv"},
+        r"nowhere/a\.csv: there is no such file; there is no folder nowhere",
+    ),
     "a folder": (TEXT, {"path": "."}, r"\. is a folder; give one of its files, such as \./a\.csv"),
     "no path": (TEXT, {"path": None}, r"give data\.path, or data\.train_path"),
     "two paths": (TEXT, {"train_path": "a.csv"}, "path is one file that is to be divided"),
@@ -137,19 +197,24 @@ def test_a_class_in_the_test_file_alone() -> None:
 def test_a_class_that_is_new_in_time() -> None:
     rows = [row | {"day": i, "bought": "perhaps" if i > 95 else row["bought"]} for i, row in enumerate(ROWS)]
     with pytest.raises(
-        DataError, match=r"class 'perhaps' of 'bought' has rows for validation or test only \(rows 97, 98, 99 and 1 more"
+        DataError,
+        match=r"class 'perhaps' of 'bought' has rows for validation or test only \(rows 97, 98, 99 and 1 more",
     ):
         load_text(csv_text(rows), split={"time": "day"})
 
 
 def test_a_column_that_the_test_file_lacks() -> None:
-    Path("test.csv").write_text(csv_text([{k: v for k, v in row.items() if k != "city"} for row in people(30, 1)]))
+    Path("test.csv").write_text(
+        csv_text([{k: v for k, v in row.items() if k != "city"} for row in people(30, 1)])
+    )
     with pytest.raises(DataError, match=r"test\.csv: there is no column 'city'"):
         load_text(TEXT, path=None, train_path="a.csv", test_path="test.csv")
 
 
 def test_all_bad_columns_are_named_at_once() -> None:
-    with pytest.raises(DataError, match=r"'height' has no value in row 7 .*\n  column 'city' has no value in row 7 "):
+    with pytest.raises(
+        DataError, match=r"'height' has no value in row 7 .*\n  column 'city' has no value in row 7 "
+    ):
         load_text(changed(6, height=None, city=None))
 
 
@@ -163,13 +228,19 @@ def test_sound_rows_give_no_warning() -> None:
 
 ODD: dict[str, tuple[Any, str]] = {
     "constant": (lambda i, row: "x", r"'odd' holds one value in all training rows"),
-    "row numbers": (lambda i, row: i + 1000, r"'odd' only numbers the rows; to leave it out: data\.exclude: \[odd\]"),
+    "row numbers": (
+        lambda i, row: i + 1000,
+        r"'odd' only numbers the rows; to leave it out: data\.exclude: \[odd\]",
+    ),
     "identifiers": (lambda i, row: f"id-{i}", r"'odd' has another text in most rows"),
     "the target renamed": (
         lambda i, row: "bought it" if row["bought"] == "yes" else "left",
         r"'odd' tells the target all by itself",
     ),
-    "the target as a number": (lambda i, row: (row["bought"] == "yes") * 3 + i / 1000, r"'odd' tells the target all by itself"),
+    "the target as a number": (
+        lambda i, row: (row["bought"] == "yes") * 3 + i / 1000,
+        r"'odd' tells the target all by itself",
+    ),
 }
 
 
@@ -190,7 +261,9 @@ def test_the_same_rows_in_two_splits() -> None:
 
 def _with_repeats() -> str:
     Path("test.csv").write_text(csv_text(ROWS[:10] + people(10, 5)))
-    return "\n".join(load_text(TEXT, path=None, train_path="a.csv", test_path="test.csv", split={"val": 0.0}).warnings)
+    return "\n".join(
+        load_text(TEXT, path=None, train_path="a.csv", test_path="test.csv", split={"val": 0.0}).warnings
+    )
 
 
 def test_a_class_of_one_row_trains() -> None:

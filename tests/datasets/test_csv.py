@@ -65,16 +65,25 @@ def test_line_endings(place: Path, ending: str) -> None:
 
 
 def test_quotes_may_hold_delimiters_and_lines(place: Path) -> None:
-    table = CsvDataset(config(), CsvDataset.Params()).read(write(place, 'a,b\n"x, y",1\n"two\nlines",2\n\nz,\n'))
+    table = CsvDataset(config(), CsvDataset.Params()).read(
+        write(place, 'a,b\n"x, y",1\n"two\nlines",2\n\nz,\n')
+    )
     assert table.columns["a"].tolist() == ["x, y", "two\nlines", "z"]
     assert table.where(np.array([False, False, True])) == "row 3"  # its line is not known, so none is named
 
 
 def test_options_say_what_is_missing_and_what_is_text(place: Path) -> None:
-    rows = [row | {"zip": f"0{i % 3}", "height": "?" if i == 5 else row["height"]} for i, row in enumerate(people())]
+    rows = [
+        row | {"zip": f"0{i % 3}", "height": "?" if i == 5 else row["height"]}
+        for i, row in enumerate(people())
+    ]
     path = write(place, csv_text(rows))
     bundle = load(CsvDataset, config(path=path, impute="mean"), missing=["?"], text=["zip"])
-    assert [name for name in bundle.info.feature_names if name.startswith("zip")] == ["zip=00", "zip=01", "zip=02"]
+    assert [name for name in bundle.info.feature_names if name.startswith("zip")] == [
+        "zip=00",
+        "zip=01",
+        "zip=02",
+    ]
 
 
 def test_files_of_their_own_for_each_split(place: Path) -> None:

@@ -23,10 +23,14 @@ QUICK = settings(max_examples=60, deadline=None)
 
 
 def table(count: int, **columns: object) -> Table:
-    return Table({"n": np.arange(count)} | {name: np.asarray(values) for name, values in columns.items()}, "rows")
+    return Table(
+        {"n": np.arange(count)} | {name: np.asarray(values) for name, values in columns.items()}, "rows"
+    )
 
 
-def all_folds(rows: Table, folds: int, labels: np.ndarray | None = None, val: float = 0.2, **options: object) -> list[Rows]:
+def all_folds(
+    rows: Table, folds: int, labels: np.ndarray | None = None, val: float = 0.2, **options: object
+) -> list[Rows]:
     chosen = [SplitConfig.model_validate({"folds": folds, "fold": fold, **options}) for fold in range(folds)]
     return [split_rows(rows, one, val, 0.0, labels) for one in chosen]
 
@@ -81,7 +85,9 @@ def test_folds_keep_the_shares_of_the_classes(classes: list[int], folds: int, se
 def test_stratify_can_be_left_out() -> None:
     labels = np.repeat([0, 1], 50)
     plain = all_folds(table(100), 5, labels, stratify=False)
-    assert [rows["test"].tolist() for rows in plain] == [rows["test"].tolist() for rows in all_folds(table(100), 5)]
+    assert [rows["test"].tolist() for rows in plain] == [
+        rows["test"].tolist() for rows in all_folds(table(100), 5)
+    ]
 
 
 @QUICK
@@ -153,7 +159,10 @@ def test_what_cannot_be_cut_into_folds() -> None:
         all_folds(table(3), 5)
     with pytest.raises(DataError, match=r"3 folds of 3 rows; allowed: 2 to 2"):
         all_folds(table(3, day=np.arange(3)), 3, time="day")
-    with pytest.raises(DataError, match=r"test split would be empty: of 30 rows, in fold 0 of 2, and .* fewer data.split.folds$"):
+    with pytest.raises(
+        DataError,
+        match=r"test split would be empty: of 30 rows, in fold 0 of 2, and .* fewer data.split.folds$",
+    ):
         all_folds(table(30, day=np.zeros(30)), 2, val=0.0, time="day")
     with pytest.raises(DataError, match="stratify cannot be combined with group"):
         all_folds(table(30, who=np.arange(30)), 3, group="who", stratify=True)
@@ -175,18 +184,30 @@ def test_of_a_file(tmp_path: Any) -> None:
     path.write_text(csv_text(people(90)), encoding="utf-8")
     bundles = [load(CsvDataset, data_config(type="csv", path=str(path), **split(fold))) for fold in range(3)]
     assert positions_tested(bundles) == list(range(90))
-    assert {name: len(rows) for name, rows in bundles[0].splits.items()} == {"train": 54, "val": 6, "test": 30}
+    assert {name: len(rows) for name, rows in bundles[0].splits.items()} == {
+        "train": 54,
+        "val": 6,
+        "test": 30,
+    }
     train_means = [bundle.splits["train"].features[:, 0].mean() for bundle in bundles]
-    assert train_means == pytest.approx([0, 0, 0], abs=1e-6)  # prepared by what it learns from, not by all rows
+    assert train_means == pytest.approx(
+        [0, 0, 0], abs=1e-6
+    )  # prepared by what it learns from, not by all rows
 
 
 def test_of_a_known_set_of_arrays_and_of_a_frame() -> None:
-    iris = [load(SklearnDataset, data_config(type="iris", target="target", **split(fold))) for fold in range(3)]
+    iris = [
+        load(SklearnDataset, data_config(type="iris", target="target", **split(fold))) for fold in range(3)
+    ]
     assert positions_tested(iris) == list(range(150))
     pair = (np.random.default_rng(0).normal(size=(30, 2)), np.arange(30.0) ** 2)
-    assert positions_tested([from_objects(pair, data_config(**split(fold))) for fold in range(3)]) == list(range(30))
+    assert positions_tested([from_objects(pair, data_config(**split(fold))) for fold in range(3)]) == list(
+        range(30)
+    )
     frame = pd.DataFrame(people(60))
-    assert positions_tested([from_objects(frame, data_config(**split(fold))) for fold in range(3)]) == list(range(60))
+    assert positions_tested([from_objects(frame, data_config(**split(fold))) for fold in range(3)]) == list(
+        range(60)
+    )
 
 
 def test_of_rows_that_bring_their_own_splits() -> None:

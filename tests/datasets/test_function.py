@@ -74,12 +74,19 @@ class TestArrays(DatasetSuite):
 
 def test_params_are_the_functions_arguments() -> None:
     assert of("my_data:arrays", scale=2.0).splits["test"].features.max() == 119 * 2 + 1000
-    with pytest.raises(DataError, match=r"my_data:arrays\(scale=1.0\) was given size: got an unexpected keyword argument 'size'"):
+    with pytest.raises(
+        DataError,
+        match=r"my_data:arrays\(scale=1.0\) was given size: got an unexpected keyword argument 'size'",
+    ):
         of("my_data:arrays", size=2)
 
 
 def test_one_pair_is_divided() -> None:
-    assert {name: len(split) for name, split in of("my_data:divided").splits.items()} == {"train": 48, "val": 6, "test": 6}
+    assert {name: len(split) for name, split in of("my_data:divided").splits.items()} == {
+        "train": 48,
+        "val": 6,
+        "test": 6,
+    }
 
 
 @pytest.mark.parametrize(
@@ -106,7 +113,9 @@ def test_refused(name: str, says: str) -> None:
 
 def test_a_module_that_fails(tmp_path: Path) -> None:
     (tmp_path / "broken_data.py").write_text("1 / 0")
-    with pytest.raises(DataError, match="'broken_data:f' cannot be imported: ZeroDivisionError: division by zero"):
+    with pytest.raises(
+        DataError, match="'broken_data:f' cannot be imported: ZeroDivisionError: division by zero"
+    ):
         of("broken_data:f")
     (tmp_path / "needy_data.py").write_text("import no_such_library")
     with pytest.raises(DataError, match="needy_data needs 'no_such_library', which is not installed"):

@@ -74,8 +74,16 @@ def test_features_are_not_read_into_memory(tmp_path: Path) -> None:
         ({"X": X}, {}, "y.npy is missing"),
         ({"X": X, "y": Y[:5]}, {}, "90 rows, y.npy 5"),
         ({"X": np.full((90, 2), np.nan), "y": Y}, {}, "the first in row 0"),
-        ({"X": np.where(X[7, 2, 1] == X, -1e300, X), "y": Y}, {}, r"hold -1e\+300 in row 7 \(from 0\): too large for float32"),
-        ({"X": np.where(X[7, 2, 1] == X, 1e39, X), "y": Y}, {"impute": "keep"}, r"1e\+39 in row 7 .* too large for float32"),
+        (
+            {"X": np.where(X[7, 2, 1] == X, -1e300, X), "y": Y},
+            {},
+            r"hold -1e\+300 in row 7 \(from 0\): too large for float32",
+        ),
+        (
+            {"X": np.where(X[7, 2, 1] == X, 1e39, X), "y": Y},
+            {"impute": "keep"},
+            r"1e\+39 in row 7 .* too large for float32",
+        ),
         ({"X": Y, "y": Y}, {}, "numbers"),
         ({"X": X, "y": np.array(5)}, {}, "y.npy holds a single value"),
         ({"X": np.array(5.0), "y": Y}, {}, "X.npy holds a single value"),
@@ -84,7 +92,9 @@ def test_features_are_not_read_into_memory(tmp_path: Path) -> None:
         ({"X_train": X, "y_train": Y, "X_val": X[:, :2], "y_val": Y}, {}, "a row"),
     ],
 )
-def test_what_is_wrong_is_said(arrays: dict[str, Any], settings: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_what_is_wrong_is_said(
+    arrays: dict[str, Any], settings: dict[str, Any], words: str, tmp_path: Path
+) -> None:
     with pytest.raises(DataError, match=words):
         dataset(write(tmp_path, **arrays), **settings).load()
 
@@ -109,7 +119,13 @@ def test_values_are_looked_at_in_blocks(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_other_byte_orders_are_served_in_that_of_the_machine(tmp_path: Path) -> None:
-    found = dataset(write(tmp_path, X=(X * 9).astype(">i4"), y=Y)).load().splits["train"].take(np.arange(5)).features
+    found = (
+        dataset(write(tmp_path, X=(X * 9).astype(">i4"), y=Y))
+        .load()
+        .splits["train"]
+        .take(np.arange(5))
+        .features
+    )
     assert found.dtype.isnative
 
 

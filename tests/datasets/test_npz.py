@@ -28,7 +28,10 @@ class TestNpz(DatasetSuite):
 
     def raw_rows(self, folder: Path) -> Any:
         x, y = rings()
-        return [{"x0": a, "x1": b, "x2": c, "bought": target} for (a, b, c), target in zip(x.tolist(), y.tolist(), strict=True)]
+        return [
+            {"x0": a, "x1": b, "x2": c, "bought": target}
+            for (a, b, c), target in zip(x.tolist(), y.tolist(), strict=True)
+        ]
 
 
 def test_splits_of_its_own(tmp_path: Path) -> None:
@@ -61,8 +64,14 @@ def test_images_keep_their_shape(tmp_path: Path) -> None:
         ({"X": np.array([{"a": 1}, None], dtype=object), "y": np.arange(2)}, "pickles are never read"),
         ({"X": np.zeros((4, 2)), "y": np.arange(3)}, r"differ in length: x0 4, x1 4, bought 3"),
         ({"X_train": np.zeros((4, 2))}, "only one of X_train and y_train"),
-        ({"X": np.zeros((4, 2)), "y": np.arange(4), "feature_names": np.array(["a"])}, "1 names, but X 2 columns"),
-        ({"X": np.zeros((4, 2)), "y": np.arange(4), "z": np.arange(4)}, "beside X, y and feature_names there is z"),
+        (
+            {"X": np.zeros((4, 2)), "y": np.arange(4), "feature_names": np.array(["a"])},
+            "1 names, but X 2 columns",
+        ),
+        (
+            {"X": np.zeros((4, 2)), "y": np.arange(4), "z": np.arange(4)},
+            "beside X, y and feature_names there is z",
+        ),
         ({"X": np.zeros((4, 2))}, "no column 'bought'"),
     ],
 )

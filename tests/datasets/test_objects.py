@@ -15,7 +15,9 @@ from trainyard.errors import DataError
 class Rows:
     """A map-style dataset; counts what is read of it."""
 
-    def __init__(self, count: int, make: Any = lambda i: (np.array([i, 1.0]), i % 3), **attributes: Any) -> None:
+    def __init__(
+        self, count: int, make: Any = lambda i: (np.array([i, 1.0]), i % 3), **attributes: Any
+    ) -> None:
         self.count, self.make, self.read = count, make, 0
         vars(self).update(attributes)
 
@@ -39,7 +41,9 @@ def test_a_hundred_million_items_are_not_touched() -> None:
 
 
 def test_classes_are_read_off_small_datasets() -> None:
-    bundle = from_objects((Rows(30, lambda i: (np.ones(2), "abc"[i % 3])), Rows(3, lambda i: (np.ones(2), "a"))), config())
+    bundle = from_objects(
+        (Rows(30, lambda i: (np.ones(2), "abc"[i % 3])), Rows(3, lambda i: (np.ones(2), "a"))), config()
+    )
     assert bundle.info.classes == ["a", "b", "c"]
     assert bundle.splits["train"].take(np.array([2, 0])).targets.tolist() == [2, 0]
 
@@ -49,9 +53,9 @@ def test_classes_that_the_dataset_says() -> None:
     assert bundle.info.classes == ["low", "mid", "high"]
     assert bundle.splits["train"].take(np.array([2])).targets.tolist() == [2]
     with pytest.raises(DataError, match=r"the train dataset: the target of item 5 is 5|the target of item 5"):
-        from_objects((Rows(30, lambda i: (np.ones(2), i), num_classes=5), Rows(3)), config()).splits["train"].take(
-            np.arange(5, 7)
-        )
+        from_objects((Rows(30, lambda i: (np.ones(2), i), num_classes=5), Rows(3)), config()).splits[
+            "train"
+        ].take(np.arange(5, 7))
 
 
 def test_values() -> None:
@@ -73,13 +77,18 @@ def test_items_that_change_are_warned_of() -> None:
     rows = Rows(30, lambda i: (draw.normal(size=2), i % 3))
     bundle = from_objects((rows, Rows(3)), config())
     assert "the train dataset gives other items when it is read again" in bundle.warnings[0]
-    assert bundle.splits["train"].fingerprint() == from_objects((rows, Rows(3)), config()).splits["train"].fingerprint()
+    assert (
+        bundle.splits["train"].fingerprint()
+        == from_objects((rows, Rows(3)), config()).splits["train"].fingerprint()
+    )
 
 
 def test_getitems_is_used() -> None:
     rows = Rows(30)
     rows.__getitems__ = lambda ids: [(np.array([i, 2.0]), i % 3) for i in ids]  # type: ignore[attr-defined]
-    assert from_objects((rows, Rows(3)), config()).splits["train"].take(np.array([4])).features.tolist() == [[4, 2]]
+    assert from_objects((rows, Rows(3)), config()).splits["train"].take(np.array([4])).features.tolist() == [
+        [4, 2]
+    ]
 
 
 def fails(i: int) -> Any:
@@ -101,7 +110,10 @@ def fails(i: int) -> Any:
         (7, "the train split is int; give a pair of arrays"),
         ((np.ones((3, 2)), np.ones(4)), "3 rows of features, but 4 targets"),
         ((np.array([[1.0], [np.inf]]), np.ones(2)), "hold NaN or infinite values in row 2"),
-        ((np.ones((30, 2)), np.array([[np.nan, 1]] * 30)), "have several columns, which must hold finite numbers"),
+        (
+            (np.ones((30, 2)), np.array([[np.nan, 1]] * 30)),
+            "have several columns, which must hold finite numbers",
+        ),
         ((np.ones((30, 2)), np.ones(30)), r"the target 'bought' has one value only"),
     ],
 )
@@ -128,7 +140,9 @@ def test_forms_are_not_mixed() -> None:
 
 
 def test_settings_that_need_columns_are_refused() -> None:
-    with pytest.raises(DataError, match=r"data\.impute needs named columns; these arrays are finished samples"):
+    with pytest.raises(
+        DataError, match=r"data\.impute needs named columns; these arrays are finished samples"
+    ):
         from_objects((np.ones((30, 2)), np.arange(30) % 2), config(impute="mean"))
 
 
@@ -162,7 +176,9 @@ def test_arrays_are_served_as_they_are() -> None:
     x = np.arange(60, dtype=np.float64).reshape(30, 2)
     bundle = from_objects(((x, np.arange(30) % 2), (x + 100, np.arange(30) % 2)))
     np.testing.assert_array_equal(bundle.splits["train"].take(np.arange(30)).features, x.astype(np.float32))
-    tokens = from_objects(((x.astype(np.int64), np.arange(30) % 2), (x.astype(np.int64) + 1, np.arange(30) % 2)))
+    tokens = from_objects(
+        ((x.astype(np.int64), np.arange(30) % 2), (x.astype(np.int64) + 1, np.arange(30) % 2))
+    )
     assert tokens.splits["train"].take(np.arange(1)).features.dtype == np.int64
 
 
@@ -192,7 +208,9 @@ def test_tensors() -> None:
 def test_a_pair_with_a_data_frame_of_several_kinds() -> None:
     frame = pd.DataFrame({"age": range(30), "city": ["x", "y"] * 15, "member": [True, False, False] * 10})
     bought = np.arange(30) % 2
-    with pytest.raises(DataError, match=r"the train features: .* these columns do not: 'city' \(text\)\. Give one data frame"):
+    with pytest.raises(
+        DataError, match=r"the train features: .* these columns do not: 'city' \(text\)\. Give one data frame"
+    ):
         from_objects((frame, bought), config())
     numbers = from_objects((frame[["age", "member"]], bought), config())
     assert numbers.splits["train"].take(np.array([0])).features.shape == (1, 2)
@@ -200,5 +218,7 @@ def test_a_pair_with_a_data_frame_of_several_kinds() -> None:
 
 
 def test_who_named_no_target_is_told_how() -> None:
-    with pytest.raises(DataError, match=r"no column 'target'; set data\.target to the column to predict, one of: age, bought"):
+    with pytest.raises(
+        DataError, match=r"no column 'target'; set data\.target to the column to predict, one of: age, bought"
+    ):
         from_objects(pd.DataFrame({"age": range(30), "bought": [0, 1] * 15}))

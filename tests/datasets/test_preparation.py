@@ -77,7 +77,9 @@ def test_unfit_values_are_named_by_row_and_column() -> None:
     preparation = fitted(column(1.0, 2.0))
     with pytest.raises(DataError, match=r"column 'x' must hold numbers, but is 'two' in row 2"):
         preparation.features(column("1", "two"))
-    with pytest.raises(DataError, match=r"column 'x' has no value in row 2; the model was trained without missing values"):
+    with pytest.raises(
+        DataError, match=r"column 'x' has no value in row 2; the model was trained without missing values"
+    ):
         preparation.features(column(1, None))
     with pytest.raises(DataError, match=r"there is no column 'x'; there are: z"):
         preparation.features([{"z": 1}])
@@ -88,7 +90,9 @@ def test_unfit_values_are_named_by_row_and_column() -> None:
 
 
 def test_mixed_values_are_named() -> None:
-    with pytest.raises(DataError, match=r"column 'x' holds a number \(1 in row 1\) and text \('a' in row 3\)"):
+    with pytest.raises(
+        DataError, match=r"column 'x' holds a number \(1 in row 1\) and text \('a' in row 3\)"
+    ):
         fitted(column(1, None, "a"))
     with pytest.raises(DataError, match=r"column 'x' holds list"):
         fitted(column([1], [2, 3]))
@@ -118,7 +122,8 @@ def test_targets() -> None:
     assert found.tolist() == [1, 0]
     assert preparation.targets([{"x": 1}]) is None
     with pytest.raises(
-        DataError, match=r"the target 'y' is 'maybe' in row 2, a class without training rows; training knows no, yes"
+        DataError,
+        match=r"the target 'y' is 'maybe' in row 2, a class without training rows; training knows no, yes",
     ):
         preparation.targets([{"y": "yes"}, {"y": "maybe"}])
 

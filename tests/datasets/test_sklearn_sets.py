@@ -42,7 +42,11 @@ def test_each_set(name: str, features: int, outputs: int) -> None:
 
 def test_digits_are_split_the_same_for_ever() -> None:
     bundle = load(SklearnDataset, config(type="digits", target="target"))
-    assert {name: len(split) for name, split in bundle.splits.items()} == {"train": 1437, "val": 180, "test": 180}
+    assert {name: len(split) for name, split in bundle.splits.items()} == {
+        "train": 1437,
+        "val": 180,
+        "test": 180,
+    }
     assert bundle.rows["test"][:8].tolist() == [14, 27, 34, 38, 55, 73, 88, 89]
     assert bundle.warnings == []
 

@@ -7,10 +7,10 @@ import pytest
 from rows import csv_text, people
 
 from trainyard.config import load as load_config
-from trainyard.core.build import load_data
-from trainyard.core.catalog import Catalog
 from trainyard.datasets.sniff import draft_config
 from trainyard.errors import DataError
+from trainyard.runs.catalog import Catalog
+from trainyard.runs.wiring import load_data
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,13 @@ def test_plain_rows() -> None:
 
 def test_an_untidy_file() -> None:
     rows = [
-        {"": i, "customer id": f"c-{i}", "when": f"2024-01-{i % 28 + 1:02}", "x: y": "?" if i % 9 == 0 else i % 11, "const": 1}
+        {
+            "": i,
+            "customer id": f"c-{i}",
+            "when": f"2024-01-{i % 28 + 1:02}",
+            "x: y": "?" if i % 9 == 0 else i % 11,
+            "const": 1,
+        }
         | {"patient": i % 20}
         | row
         | {"city": None if i % 10 == 0 else row["city"]}

@@ -16,10 +16,14 @@ QUICK = settings(max_examples=60, deadline=None)
 
 
 def table(count: int, **columns: object) -> Table:
-    return Table({"n": np.arange(count)} | {name: np.asarray(values) for name, values in columns.items()}, "rows")
+    return Table(
+        {"n": np.arange(count)} | {name: np.asarray(values) for name, values in columns.items()}, "rows"
+    )
 
 
-def split(rows: Table, labels: np.ndarray | None = None, val: float = 0.1, test: float = 0.1, **options: object) -> Rows:
+def split(
+    rows: Table, labels: np.ndarray | None = None, val: float = 0.1, test: float = 0.1, **options: object
+) -> Rows:
     return split_rows(rows, SplitConfig.model_validate(options), val, test, labels)
 
 
@@ -47,7 +51,9 @@ def test_classes_keep_their_shares(classes: list[int], shares: tuple[float, floa
     counts = np.bincount(labels)
     assert (np.bincount(labels[rows["train"]], minlength=len(counts)) >= 1).all()
     for name, share in zip(SPLITS[1:], shares, strict=True):
-        found = np.bincount(labels[rows[name]], minlength=len(counts)) if name in rows else np.zeros(len(counts))
+        found = (
+            np.bincount(labels[rows[name]], minlength=len(counts)) if name in rows else np.zeros(len(counts))
+        )
         assert (np.abs(found - counts * share) < 2).all()
 
 
@@ -83,7 +89,8 @@ def test_groups_do_not_depend_on_what_they_are_called() -> None:
 
 def test_too_few_groups() -> None:
     with pytest.raises(
-        DataError, match=r"the test split would be empty: it gets 0.1 of 10 rows, and rows of one 'who' stay together"
+        DataError,
+        match=r"the test split would be empty: it gets 0.1 of 10 rows, and rows of one 'who' stay together",
     ):
         split(table(10, who=np.array(list("ab") * 5, dtype=object)), group="who")
 

@@ -43,7 +43,9 @@ def example(row: Mapping[str, Any]) -> bytes:
         if value is None:
             continue
         if isinstance(values[0], bytes | str):
-            made.features.feature[name].bytes_list.value.extend(v if isinstance(v, bytes) else v.encode() for v in values)
+            made.features.feature[name].bytes_list.value.extend(
+                v if isinstance(v, bytes) else v.encode() for v in values
+            )
         elif isinstance(values[0], float):
             made.features.feature[name].float_list.value.extend(values)
         else:
@@ -63,7 +65,10 @@ class TestTfrecord(DatasetSuite):
         return TfrecordDataset(config(type="tfrecord", path=path), TfrecordDataset.Params())
 
     def raw_rows(self, folder: Path) -> Any:
-        return [{**row, "height": float(np.float32(row["height"])), "member": int(row["member"])} for row in people()]
+        return [
+            {**row, "height": float(np.float32(row["height"])), "member": int(row["member"])}
+            for row in people()
+        ]
 
 
 # -- the framing
@@ -71,7 +76,13 @@ class TestTfrecord(DatasetSuite):
 
 @pytest.mark.parametrize(
     ("message", "checksum"),
-    [(b"123456789", 0xE3069283), (b"", 0), (b"a", 0xC1D04330), (bytes(32), 0x8A9136AA), (b"\xff" * 32, 0x62A8AB43)],
+    [
+        (b"123456789", 0xE3069283),
+        (b"", 0),
+        (b"a", 0xC1D04330),
+        (bytes(32), 0x8A9136AA),
+        (b"\xff" * 32, 0x62A8AB43),
+    ],
 )
 def test_checksums_are_those_that_are_published(message: bytes, checksum: int) -> None:
     """RFC 3720, appendix B.4, and the usual check value."""
@@ -85,7 +96,9 @@ def test_checksums_of_many_messages_of_any_length() -> None:
     data = draw.integers(0, 256, lengths.sum()).astype(np.uint8)
     starts = np.cumsum(lengths) - lengths
     found = crc32c(data, starts, lengths)
-    assert found.tolist() == [_scalar(data[s : s + n].tobytes()) for s, n in zip(starts, lengths, strict=True)]
+    assert found.tolist() == [
+        _scalar(data[s : s + n].tobytes()) for s, n in zip(starts, lengths, strict=True)
+    ]
 
 
 def test_checksums_of_more_than_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +195,8 @@ def test_missing_values_are_filled_as_in_other_files(tmp_path: Path) -> None:
 def test_features_of_several_values_are_columns(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     rows = [
-        {"v": draw.normal(size=3).tolist(), "w": draw.normal(size=2).tolist(), "a": 1.0 * i, "bought": i % 2} for i in range(60)
+        {"v": draw.normal(size=3).tolist(), "w": draw.normal(size=2).tolist(), "a": 1.0 * i, "bought": i % 2}
+        for i in range(60)
     ]
     path = write(tmp_path / "a.tfrecord", rows)
     bundle = load(TfrecordDataset, config(path=path, exclude=["w"]))
@@ -194,7 +208,11 @@ def test_features_of_several_values_are_columns(tmp_path: Path) -> None:
 def images(count: int = 60) -> list[dict[str, Any]]:
     draw = np.random.default_rng(0)
     return [
-        {"image": draw.integers(0, 256, 12).astype(np.uint8).tobytes(), "name": f"n{i}", "bought": f"c{i % 3}"}
+        {
+            "image": draw.integers(0, 256, 12).astype(np.uint8).tobytes(),
+            "name": f"n{i}",
+            "bought": f"c{i % 3}",
+        }
         for i in range(count)
     ]
 
@@ -202,30 +220,52 @@ def images(count: int = 60) -> list[dict[str, Any]]:
 def test_images_keep_their_shape(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tfrecord", images())
     image = {"dtype": "uint8", "shape": [3, 4]}
-    bundle = load(TfrecordDataset, config(path=path), features={"image": image, "bought": {"dtype": "string"}})
-    assert (bundle.info.input_shape, bundle.info.classes, bundle.preparation) == ((3, 4), ["c0", "c1", "c2"], None)
+    bundle = load(
+        TfrecordDataset, config(path=path), features={"image": image, "bought": {"dtype": "string"}}
+    )
+    assert (bundle.info.input_shape, bundle.info.classes, bundle.preparation) == (
+        (3, 4),
+        ["c0", "c1", "c2"],
+        None,
+    )
     batch = bundle.splits["train"].take(np.arange(5))
     assert batch.features.dtype == np.uint8
     for row, features in zip(bundle.rows["train"][:5], batch.features, strict=True):
-        np.testing.assert_array_equal(features.reshape(-1), np.frombuffer(images()[row]["image"], dtype=np.uint8))
+        np.testing.assert_array_equal(
+            features.reshape(-1), np.frombuffer(images()[row]["image"], dtype=np.uint8)
+        )
 
 
 @pytest.mark.parametrize(
     ("features", "exclude", "says"),
     [
         (None, [], r"feature 'image' of record \d+ holds bytes that are no text; .*data.params.features"),
-        ({"image": {"dtype": "float64", "shape": [3]}}, [], r"byte strings of 12 bytes, which are no float64 numbers"),
-        ({"image": {"dtype": "uint8", "shape": [3, 3]}, "bought": {"dtype": "string"}}, [], r"has 12 values, but shape \[3, 3\]"),
+        (
+            {"image": {"dtype": "float64", "shape": [3]}},
+            [],
+            r"byte strings of 12 bytes, which are no float64 numbers",
+        ),
+        (
+            {"image": {"dtype": "uint8", "shape": [3, 3]}, "bought": {"dtype": "string"}},
+            [],
+            r"has 12 values, but shape \[3, 3\]",
+        ),
         ({"imagee": {"dtype": "uint8"}}, [], r"no record has 'imagee'; did you mean 'image'\?"),
         ({"image": {"dtype": "uint8", "shape": [3, 4]}}, [], "data.target: no record has 'bought'"),
         (
-            {"image": {"dtype": "uint8", "shape": [3, 4]}, "name": {"dtype": "string"}, "bought": {"dtype": "string"}},
+            {
+                "image": {"dtype": "uint8", "shape": [3, 4]},
+                "name": {"dtype": "string"},
+                "bought": {"dtype": "string"},
+            },
             [],
             "the features image, name are of more than one dimension in part",
         ),
     ],
 )
-def test_records_that_hold_something_else(features: Any, exclude: list[str], says: str, tmp_path: Path) -> None:
+def test_records_that_hold_something_else(
+    features: Any, exclude: list[str], says: str, tmp_path: Path
+) -> None:
     path = write(tmp_path / "a.tfrecord", images())
     with pytest.raises(DataError, match=says):
         load(TfrecordDataset, config(path=path, exclude=exclude), features=features)
@@ -275,7 +315,8 @@ def test_a_declared_type_changes_no_value(value: Any, dtype: str, told: str, tmp
     shape = [2] if isinstance(value, list) else []
     features = {"v": {"dtype": dtype, "shape": shape}, "bought": {"dtype": "int64"}}
     with pytest.raises(
-        DataError, match=rf"feature 'v' of record 8 holds {told}\S*, which no {dtype} is; set data.params.features"
+        DataError,
+        match=rf"feature 'v' of record 8 holds {told}\S*, which no {dtype} is; set data.params.features",
     ):
         load(TfrecordDataset, config(path=write(tmp_path / "a.tfrecord", rows)), features=features)
     rows[7]["v"] = good
@@ -288,7 +329,9 @@ def test_several_files_make_one(tmp_path: Path) -> None:
     for i in range(3):
         write(tmp_path / f"part-{i}.tfrecord", rows[40 * i : 40 * (i + 1)])
     parts = load(TfrecordDataset, config(path=str(tmp_path / "part-*.tfrecord")))
-    assert {n: s.fingerprint() for n, s in parts.splits.items()} == {n: s.fingerprint() for n, s in whole.splits.items()}
+    assert {n: s.fingerprint() for n, s in parts.splits.items()} == {
+        n: s.fingerprint() for n, s in whole.splits.items()
+    }
     with pytest.raises(DataError, match="no file has such a name"):
         load(TfrecordDataset, config(path=str(tmp_path / "shard-*.tfrecord")))
 
@@ -307,10 +350,13 @@ def test_a_run_trains_on_it_without_tensorflow(tmp_path: Path) -> None:
     model = {"type": "mlp", "hidden": [4]}
     data = {"type": "tfrecord", "path": "a.tfrecord", "target": "bought"}
     code = (
-        "import json, sys, trainyard; trainyard.train(json.loads(sys.argv[1]), runs_dir='r'); print('tensorflow' in sys.modules)"
+        "import json, sys, trainyard; trainyard.train(json.loads(sys.argv[1]), runs_dir='r'); "
+        "print('tensorflow' in sys.modules)"
     )
     run = json.dumps({"data": data, "model": model, "training": {"epochs": 1}})
-    done = subprocess.run([sys.executable, "-c", code, run], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, run], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().splitlines()[-1] == "False"
 

@@ -64,7 +64,9 @@ def classification(features: np.ndarray, targets: np.ndarray) -> DataBundle:
 def subject(predict: Any, bundle: DataBundle, seed: int = 0) -> Subject:
     split = bundle.splits["test"]
     batch = split.take(np.arange(len(split)))
-    return Subject(predict, bundle.info, sources(bundle.info, bundle.preparation), batch.features, batch.targets, seed)
+    return Subject(
+        predict, bundle.info, sources(bundle.info, bundle.preparation), batch.features, batch.targets, seed
+    )
 
 
 def by_name(rows: list[dict[str, Any]], key: str) -> dict[str, Any]:
@@ -118,7 +120,9 @@ class TestWithoutShap:
     def test_it_is_the_same_each_time_and_draws_from_the_seed(self):
         x = numbers(1500)
         bundle = regression(x, x[:, 0])
-        made = [explain(Model(predictor(lambda x: x[:, 0] * x[:, 1])), bundle, "loss", seed) for seed in (1, 1, 2)]
+        made = [
+            explain(Model(predictor(lambda x: x[:, 0] * x[:, 1])), bundle, "loss", seed) for seed in (1, 1, 2)
+        ]
         assert made[0] == made[1] != made[2]
         assert made[0]["rows"] == 1000
 
@@ -134,7 +138,12 @@ class TestWithoutShap:
         made = explain(Model(predictor(lambda x: x[:, 0]), None, measures), regression(x, x[:, 0]), "loss", 1)
         (gain,) = made["importance"]
         assert gain["kind"] == "gain"
-        assert by_name(gain["features"], "value") == {"feature 2": -9.0, "feature 1": 4.0, "feature 0": 1.0, "feature 3": 0.0}
+        assert by_name(gain["features"], "value") == {
+            "feature 2": -9.0,
+            "feature 1": 4.0,
+            "feature 0": 1.0,
+            "feature 3": 0.0,
+        }
         assert "broken: the library gave shape (3,) for 4 features" in made["notes"]
 
     def test_images_and_sequences_have_a_note(self):
@@ -156,7 +165,9 @@ class TestWithoutShap:
         x = numbers()
         bundle = classification(np.vstack([x, x]), np.zeros(2 * ROWS))
         bundle = DataBundle(DataInfo("classification", (4,), 2, ["a", "b"]), bundle.splits)
-        made = explain(Model(predictor(lambda x: np.full((len(x), 2), 0.5), "classification")), bundle, "val_roc_auc", 1)
+        made = explain(
+            Model(predictor(lambda x: np.full((len(x), 2), 0.5), "classification")), bundle, "val_roc_auc", 1
+        )
         assert made["permutation"]["metric"] == "loss"
         assert any("roc_auc is not defined" in note for note in made["notes"])
 
@@ -206,7 +217,11 @@ class TestWithoutShap:
     def test_several_values_and_many_classes(self):
         x = numbers()
         made = explain(Model(predictor(lambda x: x[:, :3])), regression(x, x[:, :3]), "loss", 1)
-        assert [line["name"] for line in made["dependence"][0]["outputs"]] == ["price 0", "price 1", "price 2"]
+        assert [line["name"] for line in made["dependence"][0]["outputs"]] == [
+            "price 0",
+            "price 1",
+            "price 2",
+        ]
         shares = np.random.default_rng(0).dirichlet(np.ones(30), ROWS)
         bundle = classification(x, np.arange(ROWS) % 30)
         made = explain(Model(predictor(lambda x: shares[: len(x)], "classification")), bundle, "accuracy", 1)
@@ -234,7 +249,9 @@ class TestPartialDependence:
 
     def test_a_number_is_in_its_own_unit(self):
         own = np.random.default_rng(0).uniform(1000, 2000, ROWS)
-        preparation = TabularPreparation([NumberColumn("income", 1500.0, 250.0)], Target("price", "regression"))
+        preparation = TabularPreparation(
+            [NumberColumn("income", 1500.0, 250.0)], Target("price", "regression")
+        )
         x = preparation.features([{"income": value} for value in own])
         bundle = regression(x, own, ("income",))
         bundle = DataBundle(bundle.info, bundle.splits, preparation)
@@ -259,7 +276,9 @@ class TestPartialDependence:
 
         bundle = regression(x, np.array([worth[kind] for kind in kinds]))
         gain = {"gain": np.array([1.0, 0.5, 1.0, 1.5])} if onehot else {}
-        made = explain(Model(predictor(model), None, gain), DataBundle(bundle.info, bundle.splits, preparation), "r2", 1)
+        made = explain(
+            Model(predictor(model), None, gain), DataBundle(bundle.info, bundle.splits, preparation), "r2", 1
+        )
         curve = next(curve for curve in made["dependence"] if curve["name"] == "kind")
         assert (curve["kind"], curve["grid"]) == ("category", ["ape", "bee", "cat"])
         assert curve["outputs"][0]["mean"] == [1.0, 2.0, 5.0]
@@ -271,7 +290,9 @@ class TestPartialDependence:
         x[::3, 0] = np.nan
         x[:, 1] = 7.0
         x[10:, 2] = 0.0
-        made = explain(Model(predictor(lambda x: np.nan_to_num(x).sum(axis=1))), regression(x, x[:, 3]), "loss", 1)
+        made = explain(
+            Model(predictor(lambda x: np.nan_to_num(x).sum(axis=1))), regression(x, x[:, 3]), "loss", 1
+        )
         curves = by_name(made["dependence"], "grid")
         assert "feature 1" not in curves
         assert all(np.isfinite(np.array(grid)).all() for grid in curves.values())
@@ -285,7 +306,9 @@ class TestPermutation:
         model = RandomForestRegressor(20, random_state=0).fit(x[:200], y[:200])
         part = subject(predictor(model.predict), regression(x[200:], y[200:]))
         made = permutation_importance(part, "r2", part.sources, repeats=100)
-        own = inspection.permutation_importance(model, x[200:], y[200:], scoring="r2", n_repeats=100, random_state=0)
+        own = inspection.permutation_importance(
+            model, x[200:], y[200:], scoring="r2", n_repeats=100, random_state=0
+        )
         assert made is not None
         for row in made["features"]:
             column = int(row["name"].removeprefix("feature "))
@@ -306,7 +329,9 @@ class TestPermutation:
 class TestShap:
     """Needs the shap library; its compiler alone takes some seconds in each process."""
 
-    def explained(self, model: Model, bundle: DataBundle, **options: Any) -> tuple[dict[str, Any], shapley.Shapley]:
+    def explained(
+        self, model: Model, bundle: DataBundle, **options: Any
+    ) -> tuple[dict[str, Any], shapley.Shapley]:
         made = explain(model, bundle, "loss", 1)
         part = subject(model.predict, bundle)
         import shap
@@ -350,7 +375,9 @@ class TestShap:
         x[::7, 0] = np.nan
         score = np.nan_to_num(x[:, 0]) + np.isin(x[:, 2], [1, 4])
         y = {"binary": score > 0.5, "classes": np.digitize(score, [0, 1]), "values": score}[task]
-        objective = {"binary": "binary:logistic", "classes": "multi:softprob", "values": "reg:squarederror"}[task]
+        objective = {"binary": "binary:logistic", "classes": "multi:softprob", "values": "reg:squarederror"}[
+            task
+        ]
         kinds = ["q", "q", "c" if categories else "q"]
 
         def matrix(features: np.ndarray, labels: Any = None) -> Any:
@@ -385,12 +412,18 @@ class TestShap:
             found = booster.predict(features)
             return np.stack([1 - found, found], axis=1) if classes == 2 else found
 
-        described, found = self.explained(Model(predictor(outputs, "classification"), booster), classification(x, y))
+        described, found = self.explained(
+            Model(predictor(outputs, "classification"), booster), classification(x, y)
+        )
         own = booster.predict(x[:200], pred_contrib=True)
         own = own.reshape(200, -1, 5)[:, :, :4].transpose(0, 2, 1)
         np.testing.assert_allclose(found.values, own, atol=1e-9)
         assert described["outputs"] == ["class 1"] if classes == 2 else ["class 0", "class 1", "class 2"]
-        assert len(described["features"][0]["by_output"]) == len(described["swarms"]) == (1 if classes == 2 else 3)
+        assert (
+            len(described["features"][0]["by_output"])
+            == len(described["swarms"])
+            == (1 if classes == 2 else 3)
+        )
 
     @pytest.mark.parametrize("kind", [RandomForestClassifier, HistGradientBoostingClassifier])
     def test_of_scikit_learns_trees(self, kind):
@@ -398,7 +431,9 @@ class TestShap:
         y = (x[:, 0] + x[:, 1] > 0).astype(int)
         x[::5, 1] = np.nan
         model = kind(random_state=0).fit(x, y)
-        described, found = self.explained(Model(predictor(model.predict_proba, "classification"), model), classification(x, y))
+        described, found = self.explained(
+            Model(predictor(model.predict_proba, "classification"), model), classification(x, y)
+        )
         assert found.explainer == "tree"
         assert found.unit == ("probability" if kind is RandomForestClassifier else "log-odds")
         assert found.gap < 1e-5
@@ -430,7 +465,9 @@ class TestShap:
             return features[:, 0] + 10 * features[:, 3]
 
         bundle = regression(x, model(x))
-        described, found = self.explained(Model(predictor(model)), DataBundle(bundle.info, bundle.splits, preparation))
+        described, found = self.explained(
+            Model(predictor(model)), DataBundle(bundle.info, bundle.splits, preparation)
+        )
         assert found.values.shape == (200, 2, 1)
         assert [row["name"] for row in described["features"]] == ["kind", "size"]
         assert described["swarms"][0]["features"][0]["rank"] is None
@@ -453,13 +490,20 @@ class TestShap:
         assert found.background == 100_000 // (121 * 60)
         assert len(found.values) == 20_000 // (121 * found.background)
         assert max(seen) <= 100_000
-        assert shapley.shap_values(shap, subject(predictor(model), regression(numbers(30, 1001), x[:30, 0])), None) is None
+        assert (
+            shapley.shap_values(
+                shap, subject(predictor(model), regression(numbers(30, 1001), x[:30, 0])), None
+            )
+            is None
+        )
 
     def test_of_many_classes_those_with_the_most_rows_are_explained(self):
         x = numbers(120)
         y = np.concatenate([np.arange(30), np.repeat(np.arange(5, 15), 9)])
         model = LogisticRegression().fit(x, y)
-        described, found = self.explained(Model(predictor(model.predict_proba, "classification"), model), classification(x, y))
+        described, found = self.explained(
+            Model(predictor(model.predict_proba, "classification"), model), classification(x, y)
+        )
         assert found.values.shape[2] == 20
         assert set(described["outputs"]) >= {f"class {i}" for i in range(5, 15)}
         assert len(described["swarms"]) == 4
@@ -484,10 +528,15 @@ class TestShap:
         split = predictor._own_split("test")
         bundle = DataBundle(predictor.info, {"test": split}, predictor._preparation)
         framework = predictor._framework
-        made = explain(Model(framework.predict, framework.native, framework.importance()), bundle, "accuracy", 0)
+        made = explain(
+            Model(framework.predict, framework.native, framework.importance()), bundle, "accuracy", 0
+        )
         assert made["shap"]["explainer"] == "permutation"
         assert made["shap"]["gap"] < 1e-5
-        assert {row["name"] for row in made["shap"]["features"][:2]} == {"petal length (cm)", "petal width (cm)"}
+        assert {row["name"] for row in made["shap"]["features"][:2]} == {
+            "petal length (cm)",
+            "petal width (cm)",
+        }
         assert [line["name"] for line in made["dependence"][0]["outputs"]] == ["0", "1", "2"]
         assert 0.5 < made["dependence"][0]["grid"][-1] < 8
 
@@ -495,7 +544,10 @@ class TestShap:
 def test_sources_without_a_preparation():
     info = DataInfo("regression", (2,), 1, feature_names=("a", "b"), categories=(0, 3))
     assert sources(info, None) == [Source("a", (0,)), Source("b", (1,), ("0", "1", "2"))]
-    assert [source.name for source in sources(DataInfo("regression", (2,), 1), None)] == ["feature 0", "feature 1"]
+    assert [source.name for source in sources(DataInfo("regression", (2,), 1), None)] == [
+        "feature 0",
+        "feature 1",
+    ]
 
 
 def test_values_of_sources():

@@ -70,7 +70,9 @@ def references(outputs, targets) -> dict[str, float]:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_classification_agrees_with_sklearn(count, seed):
     outputs, targets = drawn_classes(seed, 300, count)
-    found = evaluate([predicted(outputs, targets)], metrics.names("classification"), classes(count), "val").metrics
+    found = evaluate(
+        [predicted(outputs, targets)], metrics.names("classification"), classes(count), "val"
+    ).metrics
     for name, expected in references(outputs, targets).items():
         assert found[f"val_{name}"] == pytest.approx(expected, rel=1e-5, abs=1e-7), name
 
@@ -107,7 +109,9 @@ def test_regression_agrees_with_sklearn(outputs):
         "explained_variance": sk.explained_variance_score,
     }
     for name, function in expected.items():
-        assert found[f"test_{name}"] == pytest.approx(function(true.astype(np.float64), guess.astype(np.float64)), rel=1e-6), name
+        assert found[f"test_{name}"] == pytest.approx(
+            function(true.astype(np.float64), guess.astype(np.float64)), rel=1e-6
+        ), name
     assert found["test_max_error"] == pytest.approx(np.abs(true.reshape(guess.shape) - guess).max())
 
 
@@ -187,7 +191,9 @@ def test_parts_are_joined_and_the_loss_is_the_mean_over_rows():
 def test_outputs_that_are_not_finite_make_every_metric_nan(bad):
     outputs, targets = drawn_classes(0, 10, 3)
     outputs[4, 1] = bad
-    found = evaluate([predicted(outputs, targets, loss=math.nan)], metrics.names("classification"), classes(3), "val").metrics
+    found = evaluate(
+        [predicted(outputs, targets, loss=math.nan)], metrics.names("classification"), classes(3), "val"
+    ).metrics
     assert len(found) == 1 + len(metrics.names("classification"))
     assert all(math.isnan(value) for value in found.values())
 
@@ -199,7 +205,9 @@ def test_no_rows_make_every_metric_nan():
 def test_what_a_model_measures_itself_is_added_where_no_metric_of_ours_has_the_name():
     parts = [
         predicted(np.eye(3, dtype=np.float32)[[0, 1]], np.array([0, 1]))._replace(measures={"auc": 0.5}),
-        predicted(np.eye(3, dtype=np.float32)[[2]], np.array([2]))._replace(measures={"auc": 0.75, "accuracy": 0.1, "loss": 9.0}),
+        predicted(np.eye(3, dtype=np.float32)[[2]], np.array([2]))._replace(
+            measures={"auc": 0.75, "accuracy": 0.1, "loss": 9.0}
+        ),
     ]
     found = evaluate(parts, ["accuracy"], classes(3), "val").metrics
     assert found == {"val_loss": 2 / 3, "val_accuracy": 1.0, "val_auc": 0.75}
@@ -210,14 +218,22 @@ def test_what_a_model_measures_itself_is_added_where_no_metric_of_ours_has_the_n
 
 def test_outputs_of_the_wrong_shape_are_the_models_fault():
     with pytest.raises(ModelError, match=r"\(10, 2\); \(10, 3\) is needed"):
-        evaluate([predicted(np.zeros((10, 2), np.float32), np.zeros(10, np.int64))], ["accuracy"], classes(3), "val")
+        evaluate(
+            [predicted(np.zeros((10, 2), np.float32), np.zeros(10, np.int64))],
+            ["accuracy"],
+            classes(3),
+            "val",
+        )
     with pytest.raises(ModelError, match=r"\(10, 2\); \(10, 1\) is needed"):
-        evaluate([predicted(np.zeros((10, 2), np.float32), np.zeros(10, np.float32))], ["rmse"], values(), "val")
+        evaluate(
+            [predicted(np.zeros((10, 2), np.float32), np.zeros(10, np.float32))], ["rmse"], values(), "val"
+        )
 
 
 def test_modes():
     assert {
-        name: metrics.mode_of(name) for name in ("val_loss", "val_f1", "test_accuracy", "f1", "train_loss", "log_loss", "r2")
+        name: metrics.mode_of(name)
+        for name in ("val_loss", "val_f1", "test_accuracy", "f1", "train_loss", "log_loss", "r2")
     } == {
         "val_loss": "min",
         "val_f1": "max",
@@ -230,14 +246,19 @@ def test_modes():
 
 
 def test_an_unknown_metric_names_the_nearest():
-    with pytest.raises(InputError, match=r"no metric is named 'val_acuracy': did you mean 'accuracy'\? Known are loss, accuracy"):
+    with pytest.raises(
+        InputError,
+        match=r"no metric is named 'val_acuracy': did you mean 'accuracy'\? Known are loss, accuracy",
+    ):
         metrics.mode_of("val_acuracy")
     with pytest.raises(InputError, match="no metric is named 'val_'"):
         metrics.mode_of("val_")
 
 
 def test_a_metric_of_the_other_task_is_refused():
-    with pytest.raises(InputError, match="'rmse' is for regression, this is classification: choose among loss, accuracy"):
+    with pytest.raises(
+        InputError, match="'rmse' is for regression, this is classification: choose among loss, accuracy"
+    ):
         metrics.check("rmse", "classification")
 
 
@@ -250,4 +271,9 @@ def test_names_and_defaults():
 
 def test_no_heavy_library_is_imported():
     code = "import sys, trainyard.evaluation.tables; print(*{'sklearn', 'pandas', 'torch', 'scipy'} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == ""
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == ""
+    )

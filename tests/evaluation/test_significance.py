@@ -66,7 +66,9 @@ def test_mcnemar_is_the_binomial_test_of_the_rows_that_differ(one: int, other: i
 
 
 def test_mcnemar_of_many_rows() -> None:
-    assert mcnemar(*answers(100_000, 101_000)) == pytest.approx(stats.binomtest(100_000, 201_000).pvalue, rel=1e-6)
+    assert mcnemar(*answers(100_000, 101_000)) == pytest.approx(
+        stats.binomtest(100_000, 201_000).pvalue, rel=1e-6
+    )
 
 
 def test_mcnemar_against_a_published_value() -> None:
@@ -83,7 +85,9 @@ def test_few_rows_are_tested_exactly(differences: list[int]) -> None:
     found = np.array(differences, np.float64)
     expected = 1.0
     if found.any() and len(found) > 1:
-        expected = stats.permutation_test((found,), np.sum, permutation_type="samples", n_resamples=np.inf).pvalue
+        expected = stats.permutation_test(
+            (found,), np.sum, permutation_type="samples", n_resamples=np.inf
+        ).pvalue
     assert sign_flip(found) == pytest.approx(expected)
 
 
@@ -111,7 +115,9 @@ def test_the_bootstrap_of_a_mean_has_its_standard_error() -> None:
     assert len(drawn) == 1000
     assert drawn.mean() == pytest.approx(found.mean(), abs=0.01)
     assert drawn.std() == pytest.approx(found.std() / 20, rel=0.08)
-    low, high = stats.bootstrap((found,), np.mean, method="percentile", rng=np.random.default_rng(0)).confidence_interval
+    low, high = stats.bootstrap(
+        (found,), np.mean, method="percentile", rng=np.random.default_rng(0)
+    ).confidence_interval
     assert np.quantile(drawn, [0.025, 0.975]) == pytest.approx([low, high], abs=0.02)
 
 
@@ -158,7 +164,9 @@ def test_of_classes(metric: str, test: str) -> None:
     assert back.p_value == pytest.approx(found.p_value)
 
 
-@pytest.mark.parametrize(("metric", "mean"), [("mse", True), ("rmse", False), ("mae", True), ("r2", False), ("loss", True)])
+@pytest.mark.parametrize(
+    ("metric", "mean"), [("mse", True), ("rmse", False), ("mae", True), ("r2", False), ("loss", True)]
+)
 def test_of_values(metric: str, mean: bool) -> None:
     first, second = values(300, 0.6)
     found = same_rows(metric, first, second)
@@ -168,7 +176,9 @@ def test_of_values(metric: str, mean: bool) -> None:
     assert same_rows("medae", first, second).test == "paired bootstrap"
     if mean:  # what is a mean of rows has the interval of a mean
         name = {"mae": "mae"}.get(metric, "mse")
-        errors = [np.abs(one.outputs - one.targets)[:, 0] ** (1 if name == "mae" else 2) for one in (first, second)]
+        errors = [
+            np.abs(one.outputs - one.targets)[:, 0] ** (1 if name == "mae" else 2) for one in (first, second)
+        ]
         reach = 1.96 * np.std(errors[1] - errors[0], ddof=1) / np.sqrt(300)
         assert (found.high - found.low) / 2 == pytest.approx(reach, rel=0.1)
 
@@ -198,7 +208,9 @@ def test_metrics_that_do_not_fit() -> None:
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "log_loss", "f1"])
-def test_chance_is_called_significant_one_time_in_twenty(metric: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chance_is_called_significant_one_time_in_twenty(
+    metric: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two models of equal skill, again and again. The exact McNemar test is known to be cautious."""
     monkeypatch.setattr(significance, "_FLIPS", 199)
     alarms = 0
@@ -220,7 +232,9 @@ def two_targets(rows: int = 200) -> tuple[Scores, Scores, Scores]:
     draw = np.random.default_rng(0)
     targets = draw.normal(0, [1000, 1], (rows, 2))
     spreads = ([300, 1.2], [300, 0.05], [300, 0.05])
-    first, second, third = (Scores(targets + draw.normal(0, spread, (rows, 2)), targets) for spread in spreads)
+    first, second, third = (
+        Scores(targets + draw.normal(0, spread, (rows, 2)), targets) for spread in spreads
+    )
     return first, second, third
 
 
@@ -231,7 +245,10 @@ def test_r2_of_several_outputs_weighs_them_by_their_variance() -> None:
     assert found.p_value == pytest.approx(1e-4)
     assert same_rows("mse", first, second).p_value > 0.01  # of the great one alone
     assert same_rows("r2", second, third).p_value > 0.01
-    shares = [np.mean((one.outputs - one.targets) ** 2 / np.var(one.targets, axis=0), axis=1) for one in (first, second)]
+    shares = [
+        np.mean((one.outputs - one.targets) ** 2 / np.var(one.targets, axis=0), axis=1)
+        for one in (first, second)
+    ]
     assert found.effect == pytest.approx(-np.mean(shares[1] - shares[0]))  # a mean of what is flipped
     one, other = (Scores(model.outputs, model.targets * [1, 0]) for model in (first, second))
     assert same_rows("r2", one, other).test == "paired bootstrap"
@@ -295,7 +312,12 @@ def test_all_pairs_are_those_of_two(metric: str) -> None:
     assert list(found) == [(0, 1), (0, 2), (1, 2)]
     for (i, j), test in found.items():
         alone = same_rows(metric, models[i], models[j])
-        assert (test.effect, test.test, test.low, test.high) == (alone.effect, alone.test, alone.low, alone.high)
+        assert (test.effect, test.test, test.low, test.high) == (
+            alone.effect,
+            alone.test,
+            alone.low,
+            alone.high,
+        )
         assert test.p_value == pytest.approx(alone.p_value, abs=0.01)
 
 

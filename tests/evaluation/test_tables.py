@@ -17,7 +17,12 @@ TARGETS = np.array([0, 1, 2, 2])
 
 
 def classified() -> EvaluationResult:
-    return evaluate([Predictions(np.array([10, 11, 12, 13]), OUTPUTS, TARGETS, 4.0)], ["accuracy", "roc_auc"], LABELS, "test")
+    return evaluate(
+        [Predictions(np.array([10, 11, 12, 13]), OUTPUTS, TARGETS, 4.0)],
+        ["accuracy", "roc_auc"],
+        LABELS,
+        "test",
+    )
 
 
 def test_classification():
@@ -25,10 +30,19 @@ def test_classification():
     assert made["split"] == "test"
     assert made["rows"] == 4
     assert made["confusion"] == {"labels": ["cat", "dog", "eel"], "matrix": [[1, 0, 0], [1, 0, 0], [0, 1, 1]]}
-    assert made["per_class"][0] == {"label": "cat", "precision": 0.5, "recall": 1.0, "f1": 2 / 3, "support": 1}
+    assert made["per_class"][0] == {
+        "label": "cat",
+        "precision": 0.5,
+        "recall": 1.0,
+        "f1": 2 / 3,
+        "support": 1,
+    }
     assert made["per_class"][1]["precision"] == 0.0
     assert made["scatter"] is None
-    assert [(row["row"], row["true"], row["predicted"]) for row in made["worst"]] == [(12, "eel", "dog"), (11, "dog", "cat")]
+    assert [(row["row"], row["true"], row["predicted"]) for row in made["worst"]] == [
+        (12, "eel", "dog"),
+        (11, "dog", "cat"),
+    ]
     json.dumps(made, allow_nan=False)
 
 
@@ -50,7 +64,9 @@ def test_regression_keeps_evenly_spaced_points():
 
 
 def test_values_that_json_cannot_hold():
-    result = EvaluationResult("val", {"val_loss": math.nan}, np.full((2, 3), np.nan), np.zeros(2, np.int64), np.arange(2))
+    result = EvaluationResult(
+        "val", {"val_loss": math.nan}, np.full((2, 3), np.nan), np.zeros(2, np.int64), np.arange(2)
+    )
     made = tables(result, LABELS)
     assert made["metrics"] == {"val_loss": "NaN"}
     assert made["confusion"] is None
@@ -71,7 +87,9 @@ def test_a_matrix_of_too_many_classes_is_left_out():
     count = MAX_CONFUSION + 1
     info = DataInfo("classification", (2,), count, range(count))
     outputs = np.eye(count, dtype=np.float32)
-    made = tables(evaluate([Predictions(np.arange(count), outputs, np.arange(count), 0.0)], [], info, "val"), info)
+    made = tables(
+        evaluate([Predictions(np.arange(count), outputs, np.arange(count), 0.0)], [], info, "val"), info
+    )
     assert made["confusion"] is None
     assert len(made["per_class"]) == count
     assert made["worst"] == []

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 import trainyard
+from trainyard import registry
 from trainyard.config import load
-from trainyard.core import registry
-from trainyard.core.build import Objects, Parts, build
-from trainyard.core.catalog import Catalog
-from trainyard.core.journal import evaluations, losses, read
-from trainyard.core.run import RunDir
 from trainyard.datasets.base import DataBundle
 from trainyard.digest import tensor_records
 from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
+from trainyard.records.journal import evaluations, losses, read
+from trainyard.records.rundir import RunDir
+from trainyard.runs.catalog import Catalog
+from trainyard.runs.wiring import Objects, Parts, build
 from trainyard.types import Array, Batch, DataInfo, Ids, SplitName
 
 ROUNDS = 24
@@ -50,7 +50,12 @@ def bundle(kind: str, *, categories: bool = True, shown: bool = True) -> DataBun
     random = np.random.default_rng(0)
     features = random.normal(size=(900, 6)).astype(np.float32)
     features[:, 2] = random.integers(0, 12, 900)
-    values = features[:, 0] + features[:, 1] * features[:, 3] + (features[:, 2] % 3 == 1) + random.normal(0, 0.3, 900)
+    values = (
+        features[:, 0]
+        + features[:, 1] * features[:, 3]
+        + (features[:, 2] % 3 == 1)
+        + random.normal(0, 0.3, 900)
+    )
     features[random.random(features.shape) < 0.05] = np.nan
     targets: Array = {
         "two": (values > 0).astype(np.int64),
@@ -64,7 +69,9 @@ def bundle(kind: str, *, categories: bool = True, shown: bool = True) -> DataBun
     names, kinds = [f"x{i}" for i in range(6)], (0, 0, 12, 0, 0, 0) if categories else ()
     info = DataInfo(task, (6,), count, classes, names, categories=kinds)  # type: ignore[arg-type]
     cuts: dict[SplitName, slice] = {"train": slice(0, 600), "val": slice(600, 750), "test": slice(750, 900)}
-    return DataBundle(info, {name: Rows(features[cut], targets[cut], shown=shown) for name, cut in cuts.items()})
+    return DataBundle(
+        info, {name: Rows(features[cut], targets[cut], shown=shown) for name, cut in cuts.items()}
+    )
 
 
 def table() -> str:
@@ -81,7 +88,10 @@ def table() -> str:
 
 
 def parts(data: DataBundle, params: Mapping[str, Any], threads: int = 1, **training: Any) -> Parts:
-    config = {"model": {"type": "catboost", "params": dict(params)}, "training": {"max_steps": ROUNDS, **training}}
+    config = {
+        "model": {"type": "catboost", "params": dict(params)},
+        "training": {"max_steps": ROUNDS, **training},
+    }
     return build(load(config, adapters=Catalog()).config, threads, Objects(data=data))
 
 
@@ -155,8 +165,12 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize(("kind", "params"), WAYS, ids=[f"{kind}-{'-'.join(params) or 'plain'}" for kind, params in WAYS])
-def test_every_way_resumes_to_the_same_bits(kind: str, params: dict[str, Any], threads: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "params"), WAYS, ids=[f"{kind}-{'-'.join(params) or 'plain'}" for kind, params in WAYS]
+)
+def test_every_way_resumes_to_the_same_bits(
+    kind: str, params: dict[str, Any], threads: int, tmp_path: Path
+) -> None:
     data = bundle(kind, categories=kind != "pairs")
     whole, losses = parts(data, params, threads), []
     stops = [step for step in (0, 10, 20) if step % whole.plan.boundary == 0]
@@ -192,10 +206,22 @@ def test_the_model_of_an_earlier_step_is_the_same_before_and_after_a_resume(tmp_
 
 # Whatever of the options bears on trees, leaves or statistics of categories, and each objective.
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
-    *[(kind, params) for kind in ("two", "three", "values") for params in ({}, SAMPLED | {"boosting_type": "Ordered"})],
+    *[
+        (kind, params)
+        for kind in ("two", "three", "values")
+        for params in ({}, SAMPLED | {"boosting_type": "Ordered"})
+    ],
     ("pairs", {}),
     ("two", {"leaf_estimation_method": "Newton", "leaf_estimation_iterations": 3, "score_function": "L2"}),
-    ("two", {"leaf_estimation_method": "Gradient", "boost_from_average": True, "has_time": True, "scale_pos_weight": 3.0}),
+    (
+        "two",
+        {
+            "leaf_estimation_method": "Gradient",
+            "boost_from_average": True,
+            "has_time": True,
+            "scale_pos_weight": 3.0,
+        },
+    ),
     ("two", {"one_hot_max_size": 20, "auto_class_weights": "Balanced", "nan_mode": "Max"}),
     ("three", {"objective": "MultiClassOneVsAll", "max_ctr_complexity": 1, "model_size_reg": 0.0}),
     ("two", {"objective": "CrossEntropy", "bootstrap_type": "Bayesian", "bagging_temperature": 2.0}),
@@ -203,12 +229,17 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("values", {"bootstrap_type": "MVS", "subsample": 0.5, "sampling_frequency": "PerTreeLevel"}),
     ("values", {"objective": "MAE", "boost_from_average": True, "boosting_type": "Ordered"}),
     ("values", {"objective": "Quantile:alpha=0.3", "leaf_estimation_method": "Exact"}),
-    *[("values", {"objective": name}) for name in ("Expectile:alpha=0.3", "Huber:delta=1", "LogCosh", "Lq:q=1.5")],
+    *[
+        ("values", {"objective": name})
+        for name in ("Expectile:alpha=0.3", "Huber:delta=1", "LogCosh", "Lq:q=1.5")
+    ],
     *[("amounts", {"objective": name}) for name in ("MAPE", "Poisson", "Tweedie:variance_power=1.5")],
 ]
 
 
-@pytest.mark.parametrize(("kind", "params"), OPTIONS, ids=[f"{kind}-{'-'.join(params) or 'plain'}" for kind, params in OPTIONS])
+@pytest.mark.parametrize(
+    ("kind", "params"), OPTIONS, ids=[f"{kind}-{'-'.join(params) or 'plain'}" for kind, params in OPTIONS]
+)
 def test_a_model_that_is_cut_from_a_later_one_is_that_of_its_round(kind: str, params: dict[str, Any]) -> None:
     """Also one before the first tree that needs the statistics of a category."""
     data, made = bundle(kind, categories=kind != "pairs"), {}
@@ -224,11 +255,15 @@ def test_a_model_that_is_cut_from_a_later_one_is_that_of_its_round(kind: str, pa
         assert tensor_records(framework.state()) == tensor_records(later.state()), f"after {rounds}"
         ours, theirs = (next(iter(one.predict(data.splits["val"]))) for one in (framework, later))
         assert np.array_equal(ours.outputs, theirs.outputs)
-        assert np.array_equal(later.native.predict(later._sample_pool), framework.native.predict(later._sample_pool))
+        assert np.array_equal(
+            later.native.predict(later._sample_pool), framework.native.predict(later._sample_pool)
+        )
 
 
 @pytest.mark.parametrize(
-    "params", [{}, SAMPLED, {"monotone_constraints": {"n": 1}, "max_depth": 9}], ids=["plain", "sampled", "monotone"]
+    "params",
+    [{}, SAMPLED, {"monotone_constraints": {"n": 1}, "max_depth": 9}],
+    ids=["plain", "sampled", "monotone"],
 )
 def test_the_best_model_does_not_depend_on_when_the_run_saves(params: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text(table(), encoding="utf-8")
@@ -259,7 +294,9 @@ def test_with_constraints_a_round_changes_the_trees_before_it() -> None:
         (train,) = made.framework.predict(data.splits["train"])
         assert now == train.loss / 600
     assert made.framework.read(unread)[3] != made.framework.read([4])[0]
-    config = load({"model": {"type": "catboost", "params": params}, "training": {"device": "cuda"}}, adapters=Catalog()).config
+    config = load(
+        {"model": {"type": "catboost", "params": params}, "training": {"device": "cuda"}}, adapters=Catalog()
+    ).config
     with pytest.raises(InputError, match="every round by itself"):
         registry.adapter("framework", "catboost").plan(config, 600)
 
@@ -296,8 +333,20 @@ def test_the_trees_are_those_that_catboost_makes_at_once(kind: str, rounds: int)
         made.framework.step(step, 0.1)
     objective = {"two": "Logloss", "three": "MultiClass", "values": "RMSE"}[kind]
     seed = made.framework._rounds._options["random_seed"]  # type: ignore[attr-defined]
-    options = {"loss_function": objective, "iterations": rounds, "random_seed": seed, "depth": 4, "learning_rate": 0.1}
-    options |= {"bootstrap_type": "Bernoulli", "subsample": 0.7, "rsm": 0.6, "thread_count": 1, "allow_writing_files": False}
+    options = {
+        "loss_function": objective,
+        "iterations": rounds,
+        "random_seed": seed,
+        "depth": 4,
+        "learning_rate": 0.1,
+    }
+    options |= {
+        "bootstrap_type": "Bernoulli",
+        "subsample": 0.7,
+        "rsm": 0.6,
+        "thread_count": 1,
+        "allow_writing_files": False,
+    }
     train, val = data.splits["train"], data.splits["val"]
     library = catboost.CatBoost(options).fit(train.features, train.targets, verbose=False)  # type: ignore[attr-defined]
     expected = library.predict(val.features, prediction_type="RawFormulaVal")  # type: ignore[attr-defined]
@@ -348,11 +397,15 @@ def test_the_loss_is_that_of_the_objective() -> None:
         "MAPE": lambda wanted, found: np.abs(wanted - found) / np.maximum(1, np.abs(wanted)),
         "Quantile": lambda wanted, found: np.where(wanted > found, 0.5, -0.5) * (wanted - found),
         "Quantile:alpha=5e-2": lambda wanted, found: np.where(wanted > found, 0.05, -0.95) * (wanted - found),
-        "Quantile:delta=1e-6;alpha=0.9": lambda wanted, found: np.where(wanted > found, 0.9, -0.1) * (wanted - found),
+        "Quantile:delta=1e-6;alpha=0.9": lambda wanted, found: (
+            np.where(wanted > found, 0.9, -0.1) * (wanted - found)
+        ),
     }
     for objective, error in expected.items():
         (found,) = trained(data, {"objective": objective}).framework.predict(data.splits["val"])
-        assert found.loss == pytest.approx(float(error(found.targets, found.outputs).sum()), rel=1e-4), objective
+        assert found.loss == pytest.approx(float(error(found.targets, found.outputs).sum()), rel=1e-4), (
+            objective
+        )
 
 
 def test_importance_and_export(tmp_path: Path) -> None:
@@ -371,22 +424,33 @@ def test_importance_and_export(tmp_path: Path) -> None:
 
 
 def test_rows_that_do_not_show_their_arrays_give_the_same_model() -> None:
-    states = [tensor_records(trained(bundle("two", shown=shown), SAMPLED).framework.state()) for shown in (True, False)]
+    states = [
+        tensor_records(trained(bundle("two", shown=shown), SAMPLED).framework.state())
+        for shown in (True, False)
+    ]
     assert states[0] == states[1]
 
 
 def test_categories_are_taken_as_categories() -> None:
-    states = [tensor_records(trained(bundle("two", categories=some), {}).framework.state()) for some in (True, False)]
+    states = [
+        tensor_records(trained(bundle("two", categories=some), {}).framework.state())
+        for some in (True, False)
+    ]
     assert states[0] != states[1]
 
 
 def test_a_csv_with_categories_and_gaps_trains_as_it_is(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     colors = random.choice(["red", "green", "blue"], 300)
-    lines = [f"{i % 7 if i % 9 else ''},{color},{'yes' if color == 'red' else 'no'}" for i, color in enumerate(colors)]
+    lines = [
+        f"{i % 7 if i % 9 else ''},{color},{'yes' if color == 'red' else 'no'}"
+        for i, color in enumerate(colors)
+    ]
     (tmp_path / "data.csv").write_text("n,colour of it,answer\n" + "\n".join(lines), encoding="utf-8")
     data = {"path": str(tmp_path / "data.csv"), "target": "answer"}
-    run = trainyard.train({"data": data, "model": {"type": "catboost"}, "training": {"epochs": 20}}, runs_dir=tmp_path / "runs")
+    run = trainyard.train(
+        {"data": data, "model": {"type": "catboost"}, "training": {"epochs": 20}}, runs_dir=tmp_path / "runs"
+    )
     assert run.metrics["test_accuracy"] == 1.0
     assert run.manifest["determinism"]["tier"] == "bitwise"
 
@@ -401,7 +465,11 @@ def test_a_metric_of_ones_own_is_the_loss() -> None:
 def test_the_seed_decides_what_is_drawn() -> None:
     data, states = bundle("two"), []
     for seed in (0, 1):
-        config = {"experiment": {"seed": seed}, "model": {"type": "catboost", "params": SAMPLED}, "training": {"max_steps": 5}}
+        config = {
+            "experiment": {"seed": seed},
+            "model": {"type": "catboost", "params": SAMPLED},
+            "training": {"max_steps": 5},
+        }
         made = build(load(config, adapters=Catalog()).config, 1, Objects(data=data))
         made.framework.step(0, 0.1)
         states.append(tensor_records(made.framework.state()))
@@ -417,7 +485,11 @@ def test_the_seed_decides_what_is_drawn() -> None:
         ("two", {"objective": "nowhere:AtAll"}, "no module 'nowhere'"),
         ("two", {"metric": "AUC"}, "list metrics in evaluation.metrics"),
         ("two", {"metric": "mine_catboost:HitRate"}, "more of it is better"),
-        ("two", {"objective": "mine_catboost:Failing"}, "round 1 failed: ArithmeticError: this cannot be computed"),
+        (
+            "two",
+            {"objective": "mine_catboost:Failing"},
+            "round 1 failed: ArithmeticError: this cannot be computed",
+        ),
         ("two", {"bootstrap_type": "Bayesian", "subsample": 0.5}, "round 1 failed: .*subsample"),
         ("values", {"objective": "Quantile:beta=1"}, "round 1 failed: .*beta"),
     ],
@@ -442,25 +514,35 @@ def test_a_run_of_few_rounds_needs_no_snapshot() -> None:
 
 
 def test_on_cuda_it_is_trained_at_once() -> None:
-    config = load({"model": {"type": "catboost"}, "training": {"device": "cuda", "max_steps": 30}}, adapters=Catalog()).config
+    config = load(
+        {"model": {"type": "catboost"}, "training": {"device": "cuda", "max_steps": 30}}, adapters=Catalog()
+    ).config
     framework = registry.adapter("framework", "catboost")
     assert framework.plan(config, 600).boundary == 30
     assert framework.determinism(config).tier == "order"
-    other = config.model_copy(update={"model": config.model.model_copy(update={"params": {"grow_policy": "Lossguide"}})})
+    other = config.model_copy(
+        update={"model": config.model.model_copy(update={"params": {"grow_policy": "Lossguide"}})}
+    )
     with pytest.raises(InputError, match="Lossguide is not trained on CUDA"):
         framework.plan(other, 600)
 
 
 def test_a_scheduler_has_no_effect_and_the_log_says_so() -> None:
     given = {"model": {"type": "catboost"}, "training": {"max_steps": 9, "scheduler": "cosine"}}
-    assert any("training.scheduler has no effect on catboost" in note for note in load(given, adapters=Catalog()).notes)
+    assert any(
+        "training.scheduler has no effect on catboost" in note
+        for note in load(given, adapters=Catalog()).notes
+    )
     made = parts(bundle("two"), {"learning_rate": 0.2}, scheduler={"type": "cosine"})
     assert {made.rules.learning_rate(step) for step in range(ROUNDS)} == {0.2}
 
 
 def test_what_catboost_cannot_do_is_refused() -> None:
     with pytest.raises(InputError, match="learning rate stays the same"):
-        trainyard.train({"training": {"scheduler": "cosine"}, "data": {"type": "iris"}}, model=catboost.CatBoostClassifier())
+        trainyard.train(
+            {"training": {"scheduler": "cosine"}, "data": {"type": "iris"}},
+            model=catboost.CatBoostClassifier(),
+        )
     config = load({"model": {"type": "catboost", "init_from": "last"}}, adapters=Catalog()).config
     with pytest.raises(InputError, match="from its own snapshots only"):
         build(config, 1, Objects(data=bundle("two")))
@@ -470,14 +552,18 @@ def test_what_catboost_cannot_do_is_refused() -> None:
 
 
 def test_an_estimator_gives_its_options(tmp_path: Path) -> None:
-    estimator = catboost.CatBoostClassifier(iterations=12, depth=3, l2_leaf_reg=2, random_seed=4, verbose=False)
+    estimator = catboost.CatBoostClassifier(
+        iterations=12, depth=3, l2_leaf_reg=2, random_seed=4, verbose=False
+    )
     config = {"data": {"type": "iris", "standardize": False}, "training": {"threads": 1}}
     run = trainyard.train(config, model=estimator, runs_dir=tmp_path)
     assert run.result["steps"] == 12
     options = {"n_estimators": 12, "max_depth": 3, "reg_lambda": 2.0}
     by_name = trainyard.train(config | {"model": {"type": "catboost", "params": options}}, runs_dir=tmp_path)
     by_path = {"type": "catboost:CatBoostClassifier", "params": options}
-    assert run.digest == by_name.digest == trainyard.train(config | {"model": by_path}, runs_dir=tmp_path).digest
+    assert (
+        run.digest == by_name.digest == trainyard.train(config | {"model": by_path}, runs_dir=tmp_path).digest
+    )
 
 
 @pytest.mark.parametrize(
@@ -490,6 +576,8 @@ def test_an_estimator_gives_its_options(tmp_path: Path) -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_an_estimator_that_cannot_be_followed_is_refused(estimator: Any, message: str, tmp_path: Path) -> None:
+def test_an_estimator_that_cannot_be_followed_is_refused(
+    estimator: Any, message: str, tmp_path: Path
+) -> None:
     with pytest.raises(ModelError, match=message):
         trainyard.train({"data": {"type": "iris"}}, model=estimator, runs_dir=tmp_path)

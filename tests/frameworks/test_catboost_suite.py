@@ -17,7 +17,12 @@ class TestCatboost(FrameworkSuite):
 
     @classmethod
     def config(cls) -> dict[str, Any]:
-        samples = {"bootstrap_type": "Bernoulli", "subsample": 0.7, "colsample_bylevel": 0.7, "boosting_type": "Ordered"}
+        samples = {
+            "bootstrap_type": "Bernoulli",
+            "subsample": 0.7,
+            "colsample_bylevel": 0.7,
+            "boosting_type": "Ordered",
+        }
         return {
             "data": {"type": "breast_cancer"},
             "model": {"type": "catboost", "params": {"n_estimators": 64, "max_depth": 4, **samples}},
@@ -33,7 +38,10 @@ class TestLossguide(FrameworkSuite):
     def config(cls) -> dict[str, Any]:
         return {
             "data": {"type": "diabetes"},
-            "model": {"type": "catboost", "params": {"grow_policy": "Lossguide", "max_leaves": 6, "colsample_bylevel": 0.7}},
+            "model": {
+                "type": "catboost",
+                "params": {"grow_policy": "Lossguide", "max_leaves": 6, "colsample_bylevel": 0.7},
+            },
             "training": {"max_steps": 40, "threads": 1},
             "evaluation": {"every_n_steps": 3},
         }

@@ -40,7 +40,9 @@ def doubled(x: Any) -> Any:
 
 def net(dropout: float) -> torch.nn.Module:
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(13, 8), Block(), torch.nn.Dropout(dropout), torch.nn.Linear(8, 3))
+    return torch.nn.Sequential(
+        torch.nn.Linear(13, 8), Block(), torch.nn.Dropout(dropout), torch.nn.Linear(8, 3)
+    )
 
 
 def forest(depth: int) -> Any:
@@ -51,8 +53,16 @@ def forest(depth: int) -> Any:
 @pytest.mark.parametrize(
     ("make", "values", "changed"),
     [
-        (lambda depth: XGBClassifier(max_depth=depth, n_estimators=20), (2, 3), "model: max_depth was 2, is 3"),
-        (lambda leaves: LGBMClassifier(num_leaves=leaves, n_estimators=20), (4, 5), "model: num_leaves was 4, is 5"),
+        (
+            lambda depth: XGBClassifier(max_depth=depth, n_estimators=20),
+            (2, 3),
+            "model: max_depth was 2, is 3",
+        ),
+        (
+            lambda leaves: LGBMClassifier(num_leaves=leaves, n_estimators=20),
+            (4, 5),
+            "model: num_leaves was 4, is 5",
+        ),
         (lambda depth: RandomForestClassifier(100, max_depth=depth), (2, 3), "model: max_depth was 2, is 3"),
         (net, (0.1, 0.2), "model: layers was"),
     ],
@@ -85,7 +95,9 @@ def test_the_code_of_an_objects_parts_is_an_input(tmp_path: Path) -> None:
     config = CONFIG | {"training": {"threads": 1, "max_steps": 2, "batch_size": 32}}
     for model in (net(0.1), forest(2)):
         run = trainyard.train(config, runs_dir=tmp_path, model=model)
-        assert any("test_definition" in name for name in run.manifest["code"]["modules"]), "Block, and doubled"
+        assert any("test_definition" in name for name in run.manifest["code"]["modules"]), (
+            "Block, and doubled"
+        )
 
 
 def adding(amount: float) -> Any:
@@ -104,7 +116,9 @@ def test_values_in_words() -> None:
     here = f"{__name__}:"
     values = {"a": 1, "b": np.float64(0.5), "c": True, "d": None, "e": "text", "f": doubled, "g": Block}
     told = ["1", "0.5", "True", "None", "text", f"{here}doubled", f"{here}Block"]
-    assert [in_words(name, value) for name, value in values.items()] == [{n: t} for n, t in zip(values, told, strict=True)]
+    assert [in_words(name, value) for name, value in values.items()] == [
+        {n: t} for n, t in zip(values, told, strict=True)
+    ]
     nested = in_words("x", {"y": [1, doubled]})
     assert nested == {"x": "builtins:dict", "x.y": "builtins:list", "x.y.0": "1", "x.y.1": f"{here}doubled"}
     assert in_words("a", np.zeros(3)) == in_words("a", np.zeros(3)) != in_words("a", np.zeros(4))

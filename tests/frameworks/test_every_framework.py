@@ -32,7 +32,15 @@ LIBRARIES = {
     "mlp": "torch",
 }
 BRINGS = {"keras": {"tensorflow"}}  # what a library cannot do without
-FRAMEWORKS = {"torch", "xgboost", "lightgbm", "catboost", "keras", "tensorflow", "jax"}  # scikit-learn serves data sets, too
+FRAMEWORKS = {
+    "torch",
+    "xgboost",
+    "lightgbm",
+    "catboost",
+    "keras",
+    "tensorflow",
+    "jax",
+}  # scikit-learn serves data sets, too
 DIALECT = Path(__file__).with_name("tabular_dialect.yaml")
 
 
@@ -42,7 +50,9 @@ def products(rows: int, seed: int) -> pd.DataFrame:
     price, weight = random.normal(50, 20, rows), random.normal(5, 2, rows)
     color = random.choice(["red", "green", "blue"], rows)
     score = price / 20 + weight + 3 * (color == "red") + random.normal(0, 0.3, rows)
-    frame = pd.DataFrame({"price": price, "weight": weight, "color": color, "noise": random.normal(size=rows)})
+    frame = pd.DataFrame(
+        {"price": price, "weight": weight, "color": color, "noise": random.normal(size=rows)}
+    )
     return frame.assign(target=np.digitize(score, [7, 9.5]))
 
 
@@ -68,7 +78,9 @@ def test_the_tabular_dialect_trains_as_it_stands(model: str, shop: Path) -> None
     config = yaml.safe_load(DIALECT.read_text(encoding="utf-8"))
     config["experiment"] |= {"tracking_uri": f"sqlite:///{model.replace(' ', '-')}.db"}
     if model != "as it stands":
-        params = {"pytorch": {"hidden": [32]}}.get(model, {"n_estimators": 60, "max_depth": 4, "learning_rate": 0.1})
+        params = {"pytorch": {"hidden": [32]}}.get(
+            model, {"n_estimators": 60, "max_depth": 4, "learning_rate": 0.1}
+        )
         config["model"] = {"type": model, "params": params}
     (shop / f"{model}.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     done = train_in(shop, f"{model}.yaml", "--runs-dir", model)
@@ -76,7 +88,11 @@ def test_the_tabular_dialect_trains_as_it_stands(model: str, shop: Path) -> None
     run = trainyard.get("last", runs_dir=shop / model)
     assert run.metrics["test_accuracy"] > 0.8
     unused = [line for line in done.stderr.splitlines() if "has no effect" in line]
-    named = [key for key in ("epochs", "batch_size", "learning_rate") if any(f"training.{key} " in line for line in unused)]
+    named = [
+        key
+        for key in ("epochs", "batch_size", "learning_rate")
+        if any(f"training.{key} " in line for line in unused)
+    ]
     assert named == ([] if model == "pytorch" else ["epochs", "batch_size", "learning_rate"])
     assert len(unused) == len(named), "each is named once"
 
@@ -89,7 +105,10 @@ def test_splits_and_targets_are_the_same_in_all(model: str, shop: Path, tmp_path
         "training": {"epochs": 1, "threads": 1},
     }
     reference = {**config, "model": {"type": "toy"}}
-    ids = [trainyard.train(one, runs_dir=tmp_path / str(i)).manifest["data"] for i, one in enumerate((config, reference))]
+    ids = [
+        trainyard.train(one, runs_dir=tmp_path / str(i)).manifest["data"]
+        for i, one in enumerate((config, reference))
+    ]
     assert [part["splits"]["test"]["rows"] for part in ids] == [60, 60]
     assert ids[0]["rows"]["test"] == ids[1]["rows"]["test"]
 
@@ -130,17 +149,26 @@ def load():
 """
 
 
-@pytest.mark.parametrize(("library", "estimator"), [("xgboost", "XGBClassifier"), ("lightgbm", "LGBMClassifier")])
+@pytest.mark.parametrize(
+    ("library", "estimator"), [("xgboost", "XGBClassifier"), ("lightgbm", "LGBMClassifier")]
+)
 def test_a_command_leaves_out_what_nobody_can_want(library: str, estimator: str, tmp_path: Path) -> None:
     """scikit-learn, which boosters import if it is there; code of the user's may want it, and finds it."""
     features = np.random.default_rng(0).normal(size=(200, 3))
     np.savez(tmp_path / "data.npz", X_train=features, y_train=np.arange(200) % 2)
-    (tmp_path / "user_code.py").write_text(USER_CODE.format(library=library, estimator=estimator), encoding="utf-8")
+    (tmp_path / "user_code.py").write_text(
+        USER_CODE.format(library=library, estimator=estimator), encoding="utf-8"
+    )
     for data, imported in (({"path": "data.npz"}, "False"), ({"type": "user_code:load"}, "True")):
         config = {"data": data, "model": {"type": library, "n_estimators": 3}}
         (tmp_path / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
         done = subprocess.run(
-            [sys.executable, "-c", COMMAND], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+            [sys.executable, "-c", COMMAND],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines()[-1] == imported
@@ -161,8 +189,12 @@ sys.exit(main(["train", "config.yaml", "--runs-dir", "runs"]))
 @pytest.mark.parametrize("model", MODELS)
 def test_a_framework_that_is_not_installed_is_named_with_its_extra(model: str, tmp_path: Path) -> None:
     data = {"type": "csv", "path": "data.csv", "target": "y"}
-    (tmp_path / "data.csv").write_text("x,y\n" + "".join(f"{i},{i % 2}\n" for i in range(40)), encoding="utf-8")
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"data": data, "model": {"type": model}}), encoding="utf-8")
+    (tmp_path / "data.csv").write_text(
+        "x,y\n" + "".join(f"{i},{i % 2}\n" for i in range(40)), encoding="utf-8"
+    )
+    (tmp_path / "config.yaml").write_text(
+        yaml.safe_dump({"data": data, "model": {"type": model}}), encoding="utf-8"
+    )
     library = LIBRARIES[model]
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT.format(library=library)],

@@ -18,16 +18,16 @@ from safetensors.numpy import load_file
 import trainyard
 from small_runs import SMALL, assert_same, checkpoints, crashed, journal_values
 from trainyard.config import load
-from trainyard.core.build import Objects, build, build_framework
-from trainyard.core.catalog import Catalog
-from trainyard.core.run import RunDir
 from trainyard.digest import sha256_file
 from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
 from trainyard.frameworks.keras.backend import import_keras
 from trainyard.frameworks.keras.losses import Outputs
 from trainyard.frameworks.keras.models import _last_activation
 from trainyard.frameworks.keras.params import COMPILED, OPTIMIZERS
-from trainyard.run import Run
+from trainyard.records.rundir import RunDir
+from trainyard.runs.catalog import Catalog
+from trainyard.runs.run import Run
+from trainyard.runs.wiring import Objects, build, build_framework
 from trainyard.types import DataInfo
 
 pytest.importorskip("tensorflow")
@@ -36,12 +36,16 @@ pytest.importorskip("keras")
 keras: Any = import_keras("tensorflow")
 import tensorflow as tf  # noqa: E402 - Keras must come first, to choose its backend
 
-tf.config.threading.set_intra_op_parallelism_threads(1)  # before the models below are made: it can be said once only
+tf.config.threading.set_intra_op_parallelism_threads(
+    1
+)  # before the models below are made: it can be said once only
 
 KERAS: dict[str, Any] = {"type": "keras_mlp", "params": {"hidden": [16], "dropout": 0.2}}
 
 
-def whole_and_resumed(tmp_path: Path, overrides: Mapping[str, Any], at: int = 13, **objects: Any) -> tuple[Run, Run]:
+def whole_and_resumed(
+    tmp_path: Path, overrides: Mapping[str, Any], at: int = 13, **objects: Any
+) -> tuple[Run, Run]:
     """The uninterrupted run, and one that crashed after `at` and went on from an older checkpoint."""
     overrides = ({} if "model" in objects else {"model": KERAS}) | dict(overrides)
     whole = trainyard.train(SMALL, overrides, runs_dir=tmp_path / "whole", **objects)
@@ -77,9 +81,13 @@ OPTIMIZER_OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", OPTIMIZER_OPTIONS, ids=lambda options: "-".join(map(str, options.values())))
+@pytest.mark.parametrize(
+    "options", OPTIMIZER_OPTIONS, ids=lambda options: "-".join(map(str, options.values()))
+)
 def test_every_optimizer_learns_and_resumes_to_the_same_bits(options: dict[str, Any], tmp_path: Path) -> None:
-    whole, resumed = whole_and_resumed(tmp_path, {"training.optimizer": options, "training.learning_rate": 0.01})
+    whole, resumed = whole_and_resumed(
+        tmp_path, {"training.optimizer": options, "training.learning_rate": 0.01}
+    )
     assert_same(resumed, whole)
     assert_learns(whole)
 
@@ -88,7 +96,9 @@ def test_the_same_options_make_the_same_update_as_in_torch(tmp_path: Path) -> No
     """Adam's first step moves every weight by the learning rate, where epsilon is small; AdamW decays by what is asked for."""
     options = {"training.max_steps": 1, "training.learning_rate": 0.5, "model.params.dropout": 0.0}
     runs = {
-        decay: weights(train(tmp_path, options | {"training.weight_decay": decay, "training.learning_rate": rate}))
+        decay: weights(
+            train(tmp_path, options | {"training.weight_decay": decay, "training.learning_rate": rate})
+        )
         for decay, rate in ((0.0, 1e-30), (0.1, 1e-2), (0.2, 1e-2))
     }
     for before, less, more in zip(*(run.values() for run in runs.values()), strict=True):
@@ -99,17 +109,31 @@ PRECISIONS = [("bf16", None), ("mixed", 0.5), ("fp16", None), ("fp16", 0.5), ("f
 
 
 @pytest.mark.parametrize(("precision", "norm"), PRECISIONS)
-def test_every_precision_learns_and_resumes_to_the_same_bits(precision: str, norm: float | None, tmp_path: Path) -> None:
-    whole, resumed = whole_and_resumed(tmp_path, {"training.precision": precision, "training.max_grad_norm": norm})
+def test_every_precision_learns_and_resumes_to_the_same_bits(
+    precision: str, norm: float | None, tmp_path: Path
+) -> None:
+    whole, resumed = whole_and_resumed(
+        tmp_path, {"training.precision": precision, "training.max_grad_norm": norm}
+    )
     assert_same(resumed, whole)
     assert_learns(whole)
-    assert {array.dtype for array in weights(whole).values()} == {np.dtype(np.float32)}, "the weights themselves stay whole"
+    assert {array.dtype for array in weights(whole).values()} == {np.dtype(np.float32)}, (
+        "the weights themselves stay whole"
+    )
     assert keras.config.dtype_policy().name == "float32", "the policy leaks"
 
 
 def test_precisions_differ(tmp_path: Path) -> None:
     short = {"training.max_steps": 5}
-    assert len({train(tmp_path, {**short, "training.precision": name}).digest for name in ("fp32", "bf16", "fp16")}) == 3
+    assert (
+        len(
+            {
+                train(tmp_path, {**short, "training.precision": name}).digest
+                for name in ("fp32", "bf16", "fp16")
+            }
+        )
+        == 3
+    )
 
 
 def test_the_scale_of_the_loss_is_part_of_the_state(tmp_path: Path) -> None:
@@ -124,7 +148,12 @@ def test_the_scale_of_the_loss_is_part_of_the_state(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_microbatches_give_the_same_step_up_to_rounding(precision: str, tmp_path: Path) -> None:
-    plain = {"model.params.dropout": 0.0, "training.batch_size": 50, "training.max_steps": 10, "training.precision": precision}
+    plain = {
+        "model.params.dropout": 0.0,
+        "training.batch_size": 50,
+        "training.max_steps": 10,
+        "training.precision": precision,
+    }
     whole = train(tmp_path, plain)
     parts, resumed = whole_and_resumed(tmp_path, {**plain, "training.microbatch_size": 16}, at=7)
     assert_same(resumed, parts)
@@ -144,9 +173,15 @@ def test_an_embedding_learns_the_same_from_microbatches_and_under_clipping(tmp_p
     assert_same(resumed, parts)
     for name, array in weights(whole).items():
         np.testing.assert_allclose(weights(parts)[name], array, rtol=0, atol=1e-5)
-    sgd = few | {"training.optimizer": {"type": "sgd"}, "training.max_steps": 1, "training.learning_rate": 1.0}
+    sgd = few | {
+        "training.optimizer": {"type": "sgd"},
+        "training.max_steps": 1,
+        "training.learning_rate": 1.0,
+    }
     pair = (weights(train(tmp_path, sgd | {"training.learning_rate": rate})) for rate in (1e-30, 1.0))
-    moved = sum(float(((new - old) ** 2).sum()) for old, new in zip(*(one.values() for one in pair), strict=True))
+    moved = sum(
+        float(((new - old) ** 2).sum()) for old, new in zip(*(one.values() for one in pair), strict=True)
+    )
     assert moved**0.5 == pytest.approx(0.1, rel=1e-3)
 
 
@@ -160,15 +195,24 @@ def test_clipping_limits_the_gradient(tmp_path: Path) -> None:
 
 def test_the_convolutional_network_trains_and_resumes(tmp_path: Path) -> None:
     params = {"filters": [4], "hidden": [8], "dropout": 0.1, "normalization": "batch", "image_shape": [8, 8]}
-    overrides = {"data.type": "digits", "model": {"type": "keras_cnn", "params": params}, "training.epochs": None}
+    overrides = {
+        "data.type": "digits",
+        "model": {"type": "keras_cnn", "params": params},
+        "training.epochs": None,
+    }
     whole, resumed = whole_and_resumed(tmp_path, overrides)
     assert_same(resumed, whole)
-    assert [name for name in weights(whole) if "moving" in name], "the statistics of batch normalization are weights"
+    assert [name for name in weights(whole) if "moving" in name], (
+        "the statistics of batch normalization are weights"
+    )
 
 
 @pytest.mark.parametrize(
     ("shape", "message"),
-    [(None, r"\(4,\) are no images .*set model.params.image_shape"), ([3, 3], "takes 9 features a row.* has 4")],
+    [
+        (None, r"\(4,\) are no images .*set model.params.image_shape"),
+        ([3, 3], "takes 9 features a row.* has 4"),
+    ],
 )
 def test_rows_that_make_no_image(shape: list[int] | None, message: str, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=message):
@@ -191,7 +235,9 @@ def test_losses_mean_what_they_mean_elsewhere(tmp_path: Path) -> None:
     """
     classes = trainyard.load(train(tmp_path)).evaluate("val")
     rows = np.arange(len(classes.targets))
-    assert classes.metrics["val_loss"] == pytest.approx(-np.log(classes.outputs[rows, classes.targets]).mean(), rel=1e-5)
+    assert classes.metrics["val_loss"] == pytest.approx(
+        -np.log(classes.outputs[rows, classes.targets]).mean(), rel=1e-5
+    )
     run = train(tmp_path, {"data.type": "diabetes"})
     values = trainyard.load(run).evaluate("val")
     scale = json.loads((run.path / "data.json").read_text())["info"]["target_scale"]
@@ -200,7 +246,8 @@ def test_losses_mean_what_they_mean_elsewhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "loss", "allowed"), [("iris", "mse", "cross_entropy"), ("diabetes", "cross_entropy", "mse, mae, huber")]
+    ("data", "loss", "allowed"),
+    [("iris", "mse", "cross_entropy"), ("diabetes", "cross_entropy", "mse, mae, huber")],
 )
 def test_a_loss_of_another_task_is_refused(data: str, loss: str, allowed: str, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=f"{loss} is no loss for .*allowed: auto, {allowed}"):
@@ -213,9 +260,13 @@ def test_a_typo_in_the_params_is_an_error_of_the_config(tmp_path: Path) -> None:
 
 
 def test_codes_of_categories_are_no_amounts(tmp_path: Path) -> None:
-    (tmp_path / "rows.csv").write_text("a,b,y\n" + "\n".join(f"{'xyz'[i % 3]},{i},{i % 2}" for i in range(60)))
+    (tmp_path / "rows.csv").write_text(
+        "a,b,y\n" + "\n".join(f"{'xyz'[i % 3]},{i},{i % 2}" for i in range(60))
+    )
     data = {"path": str(tmp_path / "rows.csv"), "type": "csv", "target": "y", "encode": "category"}
-    with pytest.raises(ModelError, match=r"data.encode: category gives codes, which keras_mlp would take for amounts"):
+    with pytest.raises(
+        ModelError, match=r"data.encode: category gives codes, which keras_mlp would take for amounts"
+    ):
         train(tmp_path, {"data": data})
 
 
@@ -424,7 +475,9 @@ def test_a_class_of_the_users_resumes_to_the_same_bits(name: str, tmp_path: Path
 
 @pytest.mark.parametrize("name", ["Drawing", "Unused"])
 def test_microbatches_of_a_class_of_the_users_resume(name: str, tmp_path: Path) -> None:
-    whole, resumed = whole_and_resumed(tmp_path, own(name) | {"training.microbatch_size": 5, "training.precision": "bf16"})
+    whole, resumed = whole_and_resumed(
+        tmp_path, own(name) | {"training.microbatch_size": 5, "training.precision": "bf16"}
+    )
     assert_same(resumed, whole)
 
 
@@ -441,22 +494,33 @@ def test_a_function_that_makes_a_model_needs_it(tmp_path: Path) -> None:
 
 
 def test_frozen_weights_stay(tmp_path: Path) -> None:
-    before, after = (weights(train(tmp_path, own("Frozen") | {"training.max_steps": steps})) for steps in (1, 9))
+    before, after = (
+        weights(train(tmp_path, own("Frozen") | {"training.max_steps": steps})) for steps in (1, 9)
+    )
     moved = {name for name, array in before.items() if not np.array_equal(array, after[name])}
     assert moved
     assert not moved & {"000.dense.kernel", "001.dense.bias"}
 
 
 def test_penalties_are_learnt_from_but_not_told(tmp_path: Path) -> None:
-    weak, strong = (train(tmp_path, own("Penalized", strength=s) | {"training.max_steps": 20}) for s in (0.0, 10.0))
-    assert np.abs(weights(strong)["000.dense.kernel"]).mean() < np.abs(weights(weak)["000.dense.kernel"]).mean()
+    weak, strong = (
+        train(tmp_path, own("Penalized", strength=s) | {"training.max_steps": 20}) for s in (0.0, 10.0)
+    )
+    assert (
+        np.abs(weights(strong)["000.dense.kernel"]).mean() < np.abs(weights(weak)["000.dense.kernel"]).mean()
+    )
     assert loss_of(weak)[0] == loss_of(strong)[0]
 
 
-def test_metrics_that_a_model_computes_itself_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_metrics_that_a_model_computes_itself_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     whole, resumed = whole_and_resumed(tmp_path, own("Measuring"))
     assert_same(resumed, whole)
-    assert "keras_of_mine:Measuring: metrics of its own, which it was not compiled with, are never computed" in caplog.text
+    assert (
+        "keras_of_mine:Measuring: metrics of its own, which it was not compiled with, are never computed"
+        in caplog.text
+    )
     caplog.clear()
     train(tmp_path, own("measured") | {"training.max_steps": 1})
     assert "metrics of its own" not in caplog.text
@@ -473,7 +537,10 @@ def test_a_generator_of_tensorflows_own_is_told(tmp_path: Path, caplog: pytest.L
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("Wide", r"for 8 samples it gives \(8, 7\), but the data has 3 classes: a tensor of shape \(8, 3\) is expected"),
+        (
+            "Wide",
+            r"for 8 samples it gives \(8, 7\), but the data has 3 classes: a tensor of shape \(8, 3\) is expected",
+        ),
         ("Fails", r"Fails\(in_features=4, out_features=3\) failed: ValueError: no such width"),
         ("Empty", "it has no weights to train"),
         ("Pair", "for 8 samples it gives tuple, .* a tensor of shape"),
@@ -543,7 +610,9 @@ def test_a_sigmoid_for_each_class_gives_shares_of_their_sum(activation: str | No
 
 def test_probabilities_that_vanish_are_equal_shares() -> None:
     info = DataInfo("classification", (4,), 3, ["a", "b", "c"])
-    found = Outputs(single=False, logits=False, apart=True).to_predictions(np.zeros((1, 3), dtype=np.float32), info)
+    found = Outputs(single=False, logits=False, apart=True).to_predictions(
+        np.zeros((1, 3), dtype=np.float32), info
+    )
     np.testing.assert_allclose(found, 1 / 3, rtol=1e-6)
     low = np.array([[-300, -200, -200]], dtype=np.float32)
     found = Outputs(single=False, logits=True, apart=True).to_predictions(low, info)
@@ -559,8 +628,18 @@ def test_probabilities_that_vanish_are_equal_shares() -> None:
             "sparse_categorical_crossentropy",
             r"gives logits \(linear\), but .* takes probabilities: set from_logits=True",
         ),
-        (3, "softmax", keras.losses.CategoricalCrossentropy(from_logits=True), r"gives probabilities \(softmax\), but .* logits"),
-        (1, "sigmoid", BINARY(from_logits=True), r"gives probabilities \(sigmoid\), but .* takes logits: set from_logits=False"),
+        (
+            3,
+            "softmax",
+            keras.losses.CategoricalCrossentropy(from_logits=True),
+            r"gives probabilities \(softmax\), but .* logits",
+        ),
+        (
+            1,
+            "sigmoid",
+            BINARY(from_logits=True),
+            r"gives probabilities \(sigmoid\), but .* takes logits: set from_logits=False",
+        ),
         (3, "class", "sparse_categorical_crossentropy", "gives logits, but .* takes probabilities"),
     ],
 )
@@ -569,8 +648,15 @@ def test_a_loss_that_takes_the_outputs_for_something_else_is_refused(
 ) -> None:
     from keras_of_mine import Net
 
-    inputs, data = keras.Input((4 if classes == 3 else 30,)), {"data.type": "iris" if classes == 3 else "breast_cancer"}
-    model = Net(3) if activation == "class" else keras.Model(inputs, keras.layers.Dense(classes, activation)(inputs))
+    inputs, data = (
+        keras.Input((4 if classes == 3 else 30,)),
+        {"data.type": "iris" if classes == 3 else "breast_cancer"},
+    )
+    model = (
+        Net(3)
+        if activation == "class"
+        else keras.Model(inputs, keras.layers.Dense(classes, activation)(inputs))
+    )
     model.compile(optimizer="adam", loss=loss)
     with pytest.raises(ModelError, match=message):
         trainyard.train(SMALL, AUTO | data, runs_dir=tmp_path, model=model)
@@ -583,7 +669,10 @@ def test_the_last_activation_is_found() -> None:
     hidden = layers.Dense(3, "sigmoid")(inputs)
     inner = keras.Sequential([keras.Input((4,)), layers.Dense(3), layers.Softmax()])
     cases = {
-        "sigmoid": [keras.Model(inputs, layers.Activation("linear")(hidden)), keras.Model(inputs, keras.ops.sigmoid(hidden))],
+        "sigmoid": [
+            keras.Model(inputs, layers.Activation("linear")(hidden)),
+            keras.Model(inputs, keras.ops.sigmoid(hidden)),
+        ],
         "softmax": [inner, keras.Sequential([keras.Input((4,)), inner]), keras.Model(inputs, inner(inputs))],
         "linear": [keras.Sequential([keras.Input((4,)), layers.Dense(3), layers.Activation("linear")])],
     }
@@ -600,11 +689,15 @@ def test_one_output_serves_two_classes(activation: str | None, tmp_path: Path) -
     np.testing.assert_allclose(found.outputs.sum(axis=1), 1, atol=1e-6)
     assert found.metrics["test_accuracy"] > 0.8
     rows = np.arange(len(found.targets))
-    assert found.metrics["test_loss"] == pytest.approx(-np.log(found.outputs[rows, found.targets]).mean(), rel=1e-3)
+    assert found.metrics["test_loss"] == pytest.approx(
+        -np.log(found.outputs[rows, found.targets]).mean(), rel=1e-3
+    )
 
 
 def test_one_output_without_a_word_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="nothing tells whether it is a probability; give it two outputs, or compile"):
+    with pytest.raises(
+        ModelError, match="nothing tells whether it is a probability; give it two outputs, or compile"
+    ):
         train(tmp_path, own("Net", out_features=1) | {"data.type": "breast_cancer"})
 
 
@@ -650,7 +743,11 @@ def test_objects_of_any_layers_are_copied(kind: str, tmp_path: Path) -> None:
         "lambda": [layers.Lambda(lambda x: keras.ops.tanh(2 * x)), layers.Dense(3)],
         "nested": [inner, layers.Dense(3)],
         "recurrent": [layers.Reshape((2, 2)), layers.GRU(4, dropout=0.1), layers.Dense(3)],
-        "sequential": [layers.Dense(6, "relu", kernel_regularizer="l2"), layers.GaussianNoise(0.1), layers.Dense(3)],
+        "sequential": [
+            layers.Dense(6, "relu", kernel_regularizer="l2"),
+            layers.GaussianNoise(0.1),
+            layers.Dense(3),
+        ],
     }
     model = keras.Sequential([keras.Input((4,)), *stacks[kind]])
     before = model.predict(np.ones((2, 4)), verbose=0)
@@ -665,7 +762,9 @@ def test_an_object_of_a_class_of_the_users_is_copied(tmp_path: Path) -> None:
     model = Net(out_features=3)
     model(np.zeros((1, 4), dtype=np.float32))
     before = model.get_weights()[0].copy()
-    run = trainyard.train(SMALL, {"training.learning_rate": 1e-30, "training.max_steps": 1}, runs_dir=tmp_path, model=model)
+    run = trainyard.train(
+        SMALL, {"training.learning_rate": 1e-30, "training.max_steps": 1}, runs_dir=tmp_path, model=model
+    )
     np.testing.assert_array_equal(weights(run)["000.dense.kernel"], before)
 
 
@@ -744,14 +843,19 @@ SCHEDULE = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
 @pytest.mark.parametrize(
     ("compiled", "message"),
     [
-        ({"optimizer": keras.optimizers.SGD(SCHEDULE), "loss": "mse"}, "a schedule for a learning rate; .*training.scheduler"),
+        (
+            {"optimizer": keras.optimizers.SGD(SCHEDULE), "loss": "mse"},
+            "a schedule for a learning rate; .*training.scheduler",
+        ),
         ({"optimizer": keras.optimizers.SGD(use_ema=True), "loss": "mse"}, "use_ema"),
         ({"loss": keras.losses.SparseCategoricalCrossentropy(reduction="sum")}, "reduction is 'sum'"),
         ({"loss": "no_such_loss"}, "'no_such_loss', which Keras does not know"),
         ({"loss": ["mse", "mae"]}, "2 losses in a list or dictionary; a single one is needed"),
     ],
 )
-def test_what_cannot_be_kept_of_a_compiled_model_is_refused(compiled: Any, message: str, tmp_path: Path) -> None:
+def test_what_cannot_be_kept_of_a_compiled_model_is_refused(
+    compiled: Any, message: str, tmp_path: Path
+) -> None:
     model = functional()
     model.compile(**compiled)
     with pytest.raises(ModelError, match=message):
@@ -759,9 +863,13 @@ def test_what_cannot_be_kept_of_a_compiled_model_is_refused(compiled: Any, messa
 
 
 def test_a_function_that_compiles_must_agree_with_the_config(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"compiled with the learning rate 0.05; set training.learning_rate to it"):
+    with pytest.raises(
+        ModelError, match=r"compiled with the learning rate 0.05; set training.learning_rate to it"
+    ):
         train(tmp_path, own("net", activation="softmax", rate=0.05) | AUTO)
-    run = train(tmp_path, own("net", activation="softmax", rate=0.05) | AUTO | {"training.learning_rate": 0.05})
+    run = train(
+        tmp_path, own("net", activation="softmax", rate=0.05) | AUTO | {"training.learning_rate": 0.05}
+    )
     assert not any("momentum" in name for name in load_file(checkpoints(run)[-1] / "optimizer.safetensors"))
 
 
@@ -797,8 +905,8 @@ from trainyard.frameworks.keras.backend import import_keras
 keras = import_keras(sys.argv[1])
 from keras import metrics
 from trainyard.config import load
-from trainyard.core.build import Objects, build, default_threads
-from trainyard.core.catalog import Catalog
+from trainyard.runs.wiring import Objects, build, default_threads
+from trainyard.runs.catalog import Catalog
 from trainyard.evaluation.metrics import evaluate
 
 
@@ -843,7 +951,9 @@ compare("breast_cancer", model(30, 1, "sigmoid"), 0, ["accuracy", "auc", "auc_1"
 @pytest.mark.parametrize("backend", ["tensorflow", "torch", "jax"])
 def test_compiled_metrics_are_those_of_keras(backend: str) -> None:
     pytest.importorskip(backend)
-    done = subprocess.run([sys.executable, "-c", COMPARED, backend], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", COMPARED, backend], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -856,14 +966,22 @@ def test_compiled_metrics_are_in_every_result(tmp_path: Path, caplog: pytest.Log
     assert_same(resumed, whole)
     ours, theirs = ["loss", "accuracy", "f1"], ["auc", "auc_1", "spread_least", "spread_most", "distance"]
     assert list(whole.metrics) == [f"{split}_{name}" for split in ("val", "test") for name in ours + theirs]
-    assert {name for row in whole.history() for name in row if name.startswith("val_")} == {f"val_{n}" for n in ours + theirs}
+    assert {name for row in whole.history() for name in row if name.startswith("val_")} == {
+        f"val_{n}" for n in ours + theirs
+    }
     assert 0.15 < whole.metrics["test_spread_most"] <= 0.5
     assert (float(spread.most), float(spread.least)) == (4.5, 0), "the user's own object has changed"
-    assert "metric f1_score, which the model was compiled with, gives 3 values, not one: left out" in caplog.text
-    assert trainyard.load(whole, model=model).evaluate("test").metrics["test_auc"] == whole.metrics["test_auc"]
+    assert (
+        "metric f1_score, which the model was compiled with, gives 3 values, not one: left out" in caplog.text
+    )
+    assert (
+        trainyard.load(whole, model=model).evaluate("test").metrics["test_auc"] == whole.metrics["test_auc"]
+    )
     plain = functional(optimizer="adam", loss="categorical_crossentropy")
     plain.set_weights(model.get_weights())
-    assert trainyard.train(SMALL, AUTO, runs_dir=tmp_path, model=plain).digest == whole.digest, "a metric has changed the model"
+    assert trainyard.train(SMALL, AUTO, runs_dir=tmp_path, model=plain).digest == whole.digest, (
+        "a metric has changed the model"
+    )
 
 
 def test_compiled_metrics_of_values_are_in_the_unit_of_the_data(tmp_path: Path) -> None:
@@ -878,13 +996,18 @@ def test_runs_with_metrics_of_their_models_are_reproduced_and_compared(tmp_path:
     runs = [train(tmp_path, own("measured") | {"experiment.seed": seed}) for seed in (1, 2)]
     assert trainyard.reproduce(runs[0]).verdict == "identical"
     found = trainyard.compare(*runs)
-    assert {"test_auc", "test_AUC", "test_precision"} & {pair.name for pair in found.numbers} == {"test_AUC", "test_precision"}
+    assert {"test_auc", "test_AUC", "test_precision"} & {pair.name for pair in found.numbers} == {
+        "test_AUC",
+        "test_precision",
+    }
     assert {test.metric for test in found.tests} == {"accuracy", "f1"}
     assert "validation AUC" in trainyard.report(runs[0]).read_text()
 
 
 def test_metrics_of_a_saved_model(tmp_path: Path) -> None:
-    model = functional(optimizer="adam", loss="categorical_crossentropy", metrics=["AUC", keras.metrics.Precision()])
+    model = functional(
+        optimizer="adam", loss="categorical_crossentropy", metrics=["AUC", keras.metrics.Precision()]
+    )
     whole, resumed = whole_and_resumed(tmp_path, saved(tmp_path, model))
     assert_same(resumed, whole)
     assert {"test_AUC", "test_precision"} < set(whole.metrics)
@@ -897,7 +1020,9 @@ def test_metrics_of_a_saved_model(tmp_path: Path) -> None:
         (lambda targets, outputs: 1 / 0, r"\(one of AUC, .*lambda.*\) cannot be computed: ZeroDivisionError"),
     ],
 )
-def test_a_compiled_metric_that_fails_is_told_before_the_first_step(metric: Any, message: str, tmp_path: Path) -> None:
+def test_a_compiled_metric_that_fails_is_told_before_the_first_step(
+    metric: Any, message: str, tmp_path: Path
+) -> None:
     model = functional(optimizer="adam", loss="categorical_crossentropy", metrics=["AUC", metric])
     with pytest.raises(ModelError, match=message):
         trainyard.train(SMALL, AUTO, runs_dir=tmp_path, model=model)
@@ -920,7 +1045,9 @@ def test_a_saved_model_goes_on_learning(tmp_path: Path) -> None:
     assert_same(resumed, whole)
     assert {row["learning_rate"] for row in whole.history() if "learning_rate" in row} == {0.004}
     assert whole.manifest["model"] == {"file": sha256_file(tmp_path / "model.keras")}
-    frozen = trainyard.train(SMALL, overrides | {"training.learning_rate": 1e-30, "training.max_steps": 1}, runs_dir=tmp_path)
+    frozen = trainyard.train(
+        SMALL, overrides | {"training.learning_rate": 1e-30, "training.max_steps": 1}, runs_dir=tmp_path
+    )
     for mine, old in zip(weights(frozen).values(), model.get_weights(), strict=True):
         np.testing.assert_allclose(mine, old, atol=1e-12)
 
@@ -928,7 +1055,10 @@ def test_a_saved_model_goes_on_learning(tmp_path: Path) -> None:
 def test_a_saved_model_computes_in_halves_where_asked(tmp_path: Path) -> None:
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(3)])
     overrides = saved(tmp_path, model) | {"training.max_steps": 5}
-    runs = [trainyard.train(SMALL, overrides | {"training.precision": name}, runs_dir=tmp_path) for name in ("fp32", "bf16")]
+    runs = [
+        trainyard.train(SMALL, overrides | {"training.precision": name}, runs_dir=tmp_path)
+        for name in ("fp32", "bf16")
+    ]
     assert runs[0].digest != runs[1].digest
     np.testing.assert_allclose(loss_of(runs[0]), loss_of(runs[1]), atol=0.05)
 
@@ -939,7 +1069,9 @@ def test_no_code_of_a_file_is_executed(tmp_path: Path) -> None:
         trainyard.train(SMALL, saved(tmp_path, model), runs_dir=tmp_path)
 
 
-@pytest.mark.parametrize(("content", "message"), [(None, "there is no file"), (b"PK not really", "no whole .keras file")])
+@pytest.mark.parametrize(
+    ("content", "message"), [(None, "there is no file"), (b"PK not really", "no whole .keras file")]
+)
 def test_a_file_that_is_no_model(content: bytes | None, message: str, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "model.keras").write_bytes(content)
@@ -954,7 +1086,9 @@ def test_classes_of_the_users_in_a_file_are_named(tmp_path: Path) -> None:
     model = Net(out_features=3)
     model(np.zeros((1, 4), dtype=np.float32))
     overrides = saved(tmp_path, model)
-    with pytest.raises(ModelError, match=r"name the classes of your own that it needs in model.params.custom_objects"):
+    with pytest.raises(
+        ModelError, match=r"name the classes of your own that it needs in model.params.custom_objects"
+    ):
         trainyard.train(SMALL, overrides, runs_dir=tmp_path)
     overrides["model"]["params"]["custom_objects"] = ["keras_of_mine:Net"]
     assert trainyard.train(SMALL, overrides, runs_dir=tmp_path).status == "completed"
@@ -998,12 +1132,16 @@ def test_a_model_predicts_again_from_its_run(tmp_path: Path) -> None:
 def test_weights_of_a_run_begin_another(tmp_path: Path) -> None:
     run = train(tmp_path)
     best = next((run.path / "best").rglob("weights.safetensors"))
-    begun = train(tmp_path, {"model": {**KERAS, "init_from": run.id}, "training.learning_rate": 1e-30, "training.max_steps": 1})
+    begun = train(
+        tmp_path,
+        {"model": {**KERAS, "init_from": run.id}, "training.learning_rate": 1e-30, "training.max_steps": 1},
+    )
     for name, array in load_file(best).items():
         np.testing.assert_allclose(weights(begun)[name], array, atol=1e-12)
     other = {**KERAS, "params": {"hidden": [17]}, "init_from": run.id}
     with pytest.raises(
-        ModelError, match=r"the weights do not fit the model: 000.dense.kernel is \(4, 17\) here, \(4, 16\) there"
+        ModelError,
+        match=r"the weights do not fit the model: 000.dense.kernel is \(4, 17\) here, \(4, 16\) there",
     ):
         train(tmp_path, {"model": other})
 
@@ -1079,7 +1217,9 @@ def test_several_values_at_once(tmp_path: Path) -> None:
 
 
 def test_threads_that_cannot_be_had_any_more_are_told(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"training.threads: 7 are asked for, but TensorFlow computes with 1 already"):
+    with pytest.raises(
+        ModelError, match=r"training.threads: 7 are asked for, but TensorFlow computes with 1 already"
+    ):
         train(tmp_path, {"training.threads": 7})
 
 
@@ -1095,21 +1235,32 @@ def test_a_model_predicts_on_any_number_of_threads(tmp_path: Path) -> None:
 
 
 def test_another_backend_in_the_same_process_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="backend: torch was asked for, but Keras computes with tensorflow already"):
+    with pytest.raises(
+        ModelError, match="backend: torch was asked for, but Keras computes with tensorflow already"
+    ):
         train(tmp_path, {"model": {"type": "keras_mlp", "params": {"backend": "torch"}}})
 
 
 def test_a_device_that_is_not_there_is_said_so(tmp_path: Path) -> None:
     if tf.config.list_physical_devices("GPU"):
         pytest.skip("there is a CUDA device")
-    with pytest.raises(ModelError, match=r"device: cuda:0 was asked for, but Keras \(tensorflow\) sees no CUDA device; use cpu"):
+    with pytest.raises(
+        ModelError,
+        match=r"device: cuda:0 was asked for, but Keras \(tensorflow\) sees no CUDA device; use cpu",
+    ):
         train(tmp_path, {"training.device": "cuda:0"})
 
 
 def victim(*words: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "trainyard.testing.victim", *words]
     return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=240, check=False, env={**os.environ, **environment}
+        command,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, **environment},
     )
 
 
@@ -1119,7 +1270,12 @@ def victim(*words: str, folder: Path, **environment: str) -> subprocess.Complete
 def test_every_backend_resumes_to_the_same_bits(backend: str, micro: int | None, tmp_path: Path) -> None:
     pytest.importorskip(backend)
     params = {"hidden": [16], "dropout": 0.2, "normalization": "batch", "backend": backend}
-    training = {**SMALL["training"], "microbatch_size": micro, "precision": "bf16" if micro else "fp32", "max_grad_norm": 1.0}
+    training = {
+        **SMALL["training"],
+        "microbatch_size": micro,
+        "precision": "bf16" if micro else "fp32",
+        "max_grad_norm": 1.0,
+    }
     config = {**SMALL, "model": {"type": "keras_mlp", "params": params}, "training": training}
     file = tmp_path / "config.yaml"
     file.write_text(load(config, adapters=Catalog()).dump())
@@ -1127,7 +1283,9 @@ def test_every_backend_resumes_to_the_same_bits(backend: str, micro: int | None,
     assert done.returncode == 0, done.stderr
     whole = RunDir(Path(done.stdout.strip().splitlines()[-1]))
     assert whole.read("manifest.json")["environment"]["framework"]["backend"].startswith(backend)
-    assert victim("step", "17", str(file), str(tmp_path / "cut"), folder=tmp_path).returncode == -signal.SIGKILL
+    assert (
+        victim("step", "17", str(file), str(tmp_path / "cut"), folder=tmp_path).returncode == -signal.SIGKILL
+    )
     (cut,) = (tmp_path / "cut").glob("*/*/config.yaml")
     resumed = victim("never", "0", "--resume", str(cut.parent), folder=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
@@ -1145,7 +1303,9 @@ def test_a_run_imports_no_other_framework(tmp_path: Path) -> None:
         f"print([name for name in {others} if name in sys.modules]); import sklearn"
     )
     draw = np.random.default_rng(0)
-    np.savez(tmp_path / "rows.npz", X=draw.normal(size=(160, 4)), y=draw.integers(0, 3, 160))  # iris comes from scikit-learn
+    np.savez(
+        tmp_path / "rows.npz", X=draw.normal(size=(160, 4)), y=draw.integers(0, 3, 160)
+    )  # iris comes from scikit-learn
     config = {**SMALL, "data": {"path": "rows.npz"}, "model": KERAS}
     words = [sys.executable, "-c", code, json.dumps(config)]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)

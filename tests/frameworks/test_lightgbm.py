@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import trainyard
+from trainyard import registry
 from trainyard.config import load
-from trainyard.core import registry
-from trainyard.core.build import Objects, Parts, build
-from trainyard.core.catalog import Catalog
 from trainyard.datasets.base import DataBundle
 from trainyard.digest import tensor_records
 from trainyard.errors import ConfigError, InputError, ModelError
 from trainyard.frameworks.lightgbm.data import safe_names
+from trainyard.runs.catalog import Catalog
+from trainyard.runs.wiring import Objects, Parts, build
 from trainyard.types import Array, Batch, DataInfo, Ids, SplitName
 
 ROUNDS = 34
@@ -56,7 +56,12 @@ def rows(kind: str) -> tuple[Array, Array]:
     random = np.random.default_rng(0)
     features = random.normal(size=(900, 6)).astype(np.float32)
     features[:, 2] = random.integers(0, 12, 900)
-    values = features[:, 0] + features[:, 1] * features[:, 3] + (features[:, 2] % 3 == 1) + random.normal(0, 0.3, 900)
+    values = (
+        features[:, 0]
+        + features[:, 1] * features[:, 3]
+        + (features[:, 2] % 3 == 1)
+        + random.normal(0, 0.3, 900)
+    )
     features[random.random(features.shape) < 0.05] = np.nan
     targets = {
         "two": (values > 0).astype(np.int64),
@@ -78,7 +83,10 @@ def bundle(kind: str, split: type[Taken] = Shown) -> DataBundle:
 
 
 def parts(data: DataBundle, params: Mapping[str, Any], threads: int = 1, **training: Any) -> Parts:
-    config = {"model": {"type": "lightgbm", "params": dict(params)}, "training": {"max_steps": ROUNDS, **training}}
+    config = {
+        "model": {"type": "lightgbm", "params": dict(params)},
+        "training": {"max_steps": ROUNDS, **training},
+    }
     return build(load(config, adapters=Catalog()).config, threads, Objects(data=data))
 
 
@@ -125,7 +133,10 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
     ("three", SAMPLED | {"objective": "multiclassova", "class_weight": "balanced"}),
     ("values", SAMPLED | {"monotone_constraints": {"x0": 1}}),
     ("two", GOSS),
-    ("two", GOSS | {"learning_rate": 0.08, "colsample_bytree": 0.6}),  # it begins to choose rows between two boundaries
+    (
+        "two",
+        GOSS | {"learning_rate": 0.08, "colsample_bytree": 0.6},
+    ),  # it begins to choose rows between two boundaries
     ("three", GOSS | {"top_rate": 0.4, "other_rate": 0.3, "colsample_bytree": 0.6}),
     ("values", GOSS | {"objective": "regression_l1", "learning_rate": 1 / 3}),
     ("two", SAMPLED | {"boosting": "dart"}),
@@ -133,17 +144,33 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
     ("two", SAMPLED | {"objective": "mine_lightgbm:gradients"}),
     ("two", GOSS | {"objective": "mine_lightgbm:gradients"}),
     ("values", GOSS | {"monotone_constraints": {"x0": 1}, "path_smooth": 1.0, "min_child_samples": 100}),
-    ("two", SAMPLED | {"subsample_freq": 4, "monotone_constraints": {"x0": 1}, "path_smooth": 1.0, "min_child_samples": 150}),
+    (
+        "two",
+        SAMPLED
+        | {
+            "subsample_freq": 4,
+            "monotone_constraints": {"x0": 1},
+            "path_smooth": 1.0,
+            "min_child_samples": 150,
+        },
+    ),
     # Rounds in which no tree can be made, the first among them.
     ("two", {"min_child_samples": 280, "subsample": 0.95, "subsample_freq": 3, "colsample_bytree": 0.4}),
-    ("three", {"min_child_samples": 275, "subsample": 0.95, "colsample_bytree": 0.3, "colsample_bynode": 0.5}),
+    (
+        "three",
+        {"min_child_samples": 275, "subsample": 0.95, "colsample_bytree": 0.3, "colsample_bynode": 0.5},
+    ),
     ("two", GOSS | {"min_split_gain": 8.0, "colsample_bytree": 0.3, "learning_rate": 0.5}),
 ]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize(("kind", "params"), WAYS, ids=[f"{kind}-{'-'.join(params) or 'plain'}" for kind, params in WAYS])
-def test_every_way_resumes_to_the_same_bits(kind: str, params: dict[str, Any], threads: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "params"), WAYS, ids=[f"{kind}-{'-'.join(params) or 'plain'}" for kind, params in WAYS]
+)
+def test_every_way_resumes_to_the_same_bits(
+    kind: str, params: dict[str, Any], threads: int, tmp_path: Path
+) -> None:
     data = bundle(kind)
     whole = parts(data, params, threads)
     rate, losses = whole.plan.learning_rate, []
@@ -184,7 +211,11 @@ def test_the_seed_decides_what_is_drawn() -> None:
         config = {"model": {"type": "lightgbm", "params": params}, "training": {"max_steps": ROUNDS}}
         found = set()
         for seed in (0, 1):
-            made = build(load(config | {"experiment": {"seed": seed}}, adapters=Catalog()).config, 1, Objects(data=data))
+            made = build(
+                load(config | {"experiment": {"seed": seed}}, adapters=Catalog()).config,
+                1,
+                Objects(data=data),
+            )
             for step in range(ROUNDS):
                 made.framework.step(step, 0.1)
             found.add(str(tensor_records(made.framework.state(weights_only=True))))
@@ -192,9 +223,15 @@ def test_the_seed_decides_what_is_drawn() -> None:
 
 
 def test_rounds_differ_in_what_they_draw() -> None:
-    made = trained(bundle("two"), {"subsample": 0.5, "colsample_bytree": 0.5, "num_leaves": 2, "learning_rate": 1e-6})
-    features = {tree["tree_structure"]["split_feature"] for tree in made.framework.native.dump_model()["tree_info"]}
-    counts = {tree["tree_structure"]["internal_count"] for tree in made.framework.native.dump_model()["tree_info"]}
+    made = trained(
+        bundle("two"), {"subsample": 0.5, "colsample_bytree": 0.5, "num_leaves": 2, "learning_rate": 1e-6}
+    )
+    features = {
+        tree["tree_structure"]["split_feature"] for tree in made.framework.native.dump_model()["tree_info"]
+    }
+    counts = {
+        tree["tree_structure"]["internal_count"] for tree in made.framework.native.dump_model()["tree_info"]
+    }
     assert len(features) > 1
     assert len(counts) > 4, "the same rows are drawn again and again"
 
@@ -207,11 +244,19 @@ def test_without_sampling_the_trees_are_those_of_lightgbm_train(kind: str) -> No
     data = bundle(kind)
     made = trained(data, {"num_leaves": 9})
     objective = {"two": "binary", "three": "multiclass", "values": "regression"}[kind]
-    params = {"objective": objective, "num_leaves": 9, "num_threads": 1, "verbosity": -1, "force_col_wise": True}
+    params = {
+        "objective": objective,
+        "num_leaves": 9,
+        "num_threads": 1,
+        "verbosity": -1,
+        "force_col_wise": True,
+    }
     params |= {"num_class": 3} if kind == "three" else {}
     train = data.splits["train"]
     dataset = lightgbm.Dataset(train.features, train.targets, categorical_feature=[2])  # type: ignore[attr-defined]
-    assert trees(made.framework.native.model_to_string()) == trees(lightgbm.train(params, dataset, ROUNDS).model_to_string())
+    assert trees(made.framework.native.model_to_string()) == trees(
+        lightgbm.train(params, dataset, ROUNDS).model_to_string()
+    )
 
 
 @pytest.mark.parametrize(
@@ -231,7 +276,9 @@ def test_outputs_are_the_librarys_however_they_came_about(kind: str, params: dic
     made = parts(data, params)
     for step in range(ROUNDS):
         made.framework.step(step, made.plan.learning_rate)
-        (found,) = made.framework.predict(data.splits["val"])  # as it is after each round: new trees are added to the sums
+        (found,) = made.framework.predict(
+            data.splits["val"]
+        )  # as it is after each round: new trees are added to the sums
     val = data.splits["val"]
     library = made.framework.native.predict(val.features, num_threads=1)  # type: ignore[attr-defined]
     library = np.column_stack([1 - library, library]) if kind == "two" else library
@@ -246,7 +293,9 @@ def test_losses_are_those_that_other_frameworks_report() -> None:
         data = bundle(kind)
         made = trained(data, {})
         (found,) = made.framework.predict(data.splits["val"])
-        picked = found.outputs[np.arange(150), found.targets] if kind == "two" else found.outputs - found.targets
+        picked = (
+            found.outputs[np.arange(150), found.targets] if kind == "two" else found.outputs - found.targets
+        )
         expected = -np.log(picked).sum() if kind == "two" else np.square(picked).sum()
         assert found.loss == pytest.approx(float(expected), rel=1e-5)
 
@@ -314,7 +363,10 @@ def test_names_that_lightgbm_refuses_are_changed() -> None:
 def test_a_csv_with_categories_and_gaps_trains_as_it_is(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     colors = random.choice(["red", "green", "blue"], 300)
-    lines = [f"{i % 7 if i % 9 else ''},{color},{'yes' if color == 'red' else 'no'}" for i, color in enumerate(colors)]
+    lines = [
+        f"{i % 7 if i % 9 else ''},{color},{'yes' if color == 'red' else 'no'}"
+        for i, color in enumerate(colors)
+    ]
     (tmp_path / "data.csv").write_text("n,colour of it,answer\n" + "\n".join(lines), encoding="utf-8")
     data = {"path": str(tmp_path / "data.csv"), "target": "answer"}
     config = {"data": data, "model": {"type": "lightgbm"}, "training": {"epochs": 20}}
@@ -380,7 +432,9 @@ def test_a_model_goes_on_from_another(tmp_path: Path) -> None:
         ("three", SAMPLED, "another number of classes"),
     ],
 )
-def test_a_model_that_does_not_fit_is_not_gone_on_from(kind: str, params: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_a_model_that_does_not_fit_is_not_gone_on_from(
+    kind: str, params: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     trained(bundle("two"), {}).framework.snapshot(weights_only=True).write(tmp_path)
     with pytest.raises(ModelError, match=message):
         parts(bundle(kind), params).framework.restore(tmp_path, weights_only=True)
@@ -447,7 +501,9 @@ def test_an_objective_that_fails_is_named() -> None:
 
 
 def test_on_another_device_it_claims_no_exactness() -> None:
-    config = load({"model": {"type": "lightgbm"}, "training": {"device": "cuda:1"}}, adapters=Catalog()).config
+    config = load(
+        {"model": {"type": "lightgbm"}, "training": {"device": "cuda:1"}}, adapters=Catalog()
+    ).config
     assert registry.adapter("framework", "lightgbm").determinism(config).tier == "order"
 
 
@@ -455,14 +511,18 @@ def test_on_another_device_it_claims_no_exactness() -> None:
 
 
 def test_an_estimator_gives_its_options(tmp_path: Path) -> None:
-    estimator = lightgbm.LGBMClassifier(n_estimators=12, num_leaves=5, subsample=0.8, subsample_freq=1, random_state=4)
+    estimator = lightgbm.LGBMClassifier(
+        n_estimators=12, num_leaves=5, subsample=0.8, subsample_freq=1, random_state=4
+    )
     config = {"data": {"type": "iris", "standardize": False}, "training": {"threads": 1}}
     run = trainyard.train(config, model=estimator, runs_dir=tmp_path)
     assert run.result["steps"] == 12
     options = {"n_estimators": 12, "num_leaves": 5, "subsample": 0.8}
     by_name = trainyard.train(config | {"model": {"type": "lightgbm", "params": options}}, runs_dir=tmp_path)
     by_path = {"type": "lightgbm:LGBMClassifier", "params": options | {"subsample_freq": 1}}
-    assert run.digest == by_name.digest == trainyard.train(config | {"model": by_path}, runs_dir=tmp_path).digest
+    assert (
+        run.digest == by_name.digest == trainyard.train(config | {"model": by_path}, runs_dir=tmp_path).digest
+    )
 
 
 @pytest.mark.parametrize(
@@ -475,7 +535,9 @@ def test_an_estimator_gives_its_options(tmp_path: Path) -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_an_estimator_that_cannot_be_followed_is_refused(estimator: Any, message: str, tmp_path: Path) -> None:
+def test_an_estimator_that_cannot_be_followed_is_refused(
+    estimator: Any, message: str, tmp_path: Path
+) -> None:
     with pytest.raises(ModelError, match=message):
         trainyard.train({"data": {"type": "iris"}}, model=estimator, runs_dir=tmp_path)
 
@@ -492,12 +554,16 @@ def test_an_estimators_own_objective_gets_the_targets_first() -> None:
     for step in range(ROUNDS):
         made.framework.step(step, 0.1)
     by_path = trained(data, {"objective": "mine_lightgbm:gradients"})
-    assert tensor_records(made.framework.state(weights_only=True)) == tensor_records(by_path.framework.state(weights_only=True))
+    assert tensor_records(made.framework.state(weights_only=True)) == tensor_records(
+        by_path.framework.state(weights_only=True)
+    )
 
 
 def test_too_few_rows_for_any_split_are_said() -> None:
     info = DataInfo("classification", (1,), 2, [0, 1], ["a"])
     rows = Shown(np.arange(30, dtype=np.float32).reshape(30, 1), np.arange(30) % 2)
     made = parts(DataBundle(info, {"train": rows, "val": rows, "test": rows}), {"min_child_samples": 20})
-    with pytest.raises(ModelError, match=r"no feature can be split; give more rows, or less model\.params\.min_child_samples"):
+    with pytest.raises(
+        ModelError, match=r"no feature can be split; give more rows, or less model\.params\.min_child_samples"
+    ):
         made.framework.step(0, 0.1)

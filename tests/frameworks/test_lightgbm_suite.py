@@ -14,7 +14,10 @@ class TestLightgbm(FrameworkSuite):
     def config(cls) -> dict[str, Any]:
         return {
             "data": {"type": "breast_cancer"},
-            "model": {"type": "lightgbm", "params": {"n_estimators": 60, "num_leaves": 8, **SAMPLES, "subsample_freq": 3}},
+            "model": {
+                "type": "lightgbm",
+                "params": {"n_estimators": 60, "num_leaves": 8, **SAMPLES, "subsample_freq": 3},
+            },
             "training": {
                 "scheduler": {"type": "plateau", "metric": "val_loss", "factor": 0.5, "patience": 0},
                 "early_stopping": {"metric": "val_loss", "patience": 45},
@@ -29,7 +32,12 @@ class TestGoss(FrameworkSuite):
 
     @classmethod
     def config(cls) -> dict[str, Any]:
-        goss = {"data_sample_strategy": "goss", "learning_rate": 0.08, "num_leaves": 6, "min_child_samples": 4}
+        goss = {
+            "data_sample_strategy": "goss",
+            "learning_rate": 0.08,
+            "num_leaves": 6,
+            "min_child_samples": 4,
+        }
         return {
             "data": {"type": "wine"},
             "model": {"type": "lightgbm", "params": {**goss, "colsample_bytree": 0.7}},

@@ -41,7 +41,6 @@ import trainyard
 from small_runs import journal_values
 from trainyard.config import load
 from trainyard.config.schema import RunConfig
-from trainyard.core.catalog import Catalog
 from trainyard.datasets.arrays import Arrays
 from trainyard.digest import tensor_records
 from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
@@ -52,6 +51,7 @@ from trainyard.frameworks.sklearn.generate import text
 from trainyard.frameworks.sklearn.models import TABLE, table
 from trainyard.frameworks.sklearn.steps import kind_of
 from trainyard.order import SampleOrder
+from trainyard.runs.catalog import Catalog
 from trainyard.types import DataInfo
 
 ROWS, FEATURES, CLASSES = 90, 5, 3
@@ -70,13 +70,21 @@ OPTIONS: Mapping[str, dict[str, Any]] = {
     "random_forest": {"n_estimators": 7, "iterations_per_step": 3, "max_features": 2, "max_samples": 0.7},
     "extra_trees": {"n_estimators": 7, "iterations_per_step": 3, "bootstrap": True, "max_features": 2},
     "bagging": {"n_estimators": 7, "iterations_per_step": 3, "max_features": 0.6, "max_samples": 0.6},
-    "hist_gradient_boosting": {"max_iter": 7, "iterations_per_step": 3, "max_features": 0.5, "min_samples_leaf": 5},
+    "hist_gradient_boosting": {
+        "max_iter": 7,
+        "iterations_per_step": 3,
+        "max_features": 0.5,
+        "min_samples_leaf": 5,
+    },
 }
 GROWING = [name for name, entry in table()["models"].items() if entry["steps"] == "growth"]
 LEARNING = [name for name, entry in table()["models"].items() if entry["steps"] == "batches"]
 EVERY = [
     (name, task)
-    for name, entry in [*table()["models"].items(), *((alias, table()["models"][of]) for alias, of in table()["aliases"].items())]
+    for name, entry in [
+        *table()["models"].items(),
+        *((alias, table()["models"][of]) for alias, of in table()["aliases"].items()),
+    ]
     for task in ("classification", "regression")
     if task in entry
 ]
@@ -123,12 +131,16 @@ def framework_for(
     splits = {"train": Arrays(features[:60], targets[:60]), "val": Arrays(features[60:], targets[60:])}
     plan = SklearnFramework.plan(config, 60, model)
     order = SampleOrder(60, plan.batch_size, config.experiment.seed) if trains else None
-    job = Job(config, DataInfo(**described), splits if trains else {}, order, threads, config.model.params, model)  # type: ignore[arg-type]
+    job = Job(
+        config, DataInfo(**described), splits if trains else {}, order, threads, config.model.params, model
+    )  # type: ignore[arg-type]
     return SklearnFramework(job)
 
 
 def named(name: str, task: str = "classification", **more: Any) -> SklearnFramework:
-    config = config_of({"type": name, "params": OPTIONS.get(name, {})}, training={"batch_size": 16, "max_steps": 6})
+    config = config_of(
+        {"type": name, "params": OPTIONS.get(name, {})}, training={"batch_size": 16, "max_steps": 6}
+    )
     return framework_for(config, rows_for(name, task), **more)
 
 
@@ -171,7 +183,9 @@ def test_every_name_goes_on_exactly_from_what_was_stored(name: str, task: str, t
     folder = saved(train(cut, last=middle or None), tmp_path / "middle")
     resumed = named(name, task)
     resumed.restore(folder)
-    assert tensor_records(resumed.state()) == tensor_records(cut.state()), "what was restored is not what was stored"
+    assert tensor_records(resumed.state()) == tensor_records(cut.state()), (
+        "what was restored is not what was stored"
+    )
     if middle:
         train(resumed, first=middle)
     assert tensor_records(resumed.state()) == tensor_records(whole.state())
@@ -182,13 +196,17 @@ def test_every_name_goes_on_exactly_from_what_was_stored(name: str, task: str, t
     found = np.concatenate([part.outputs for part in reader.predict(split)])
     np.testing.assert_array_equal(found, outputs(whole))
     assert found.dtype == np.float32
-    assert found.shape == ((30, CLASSES) if task == "classification" else whole._job.splits["val"].targets.shape)  # type: ignore[attr-defined]
+    assert found.shape == (
+        (30, CLASSES) if task == "classification" else whole._job.splits["val"].targets.shape
+    )  # type: ignore[attr-defined]
     if task == "classification":
         np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-5)
 
 
 def test_every_name_has_options_with_a_meaning_and_defaults_that_they_allow() -> None:
-    assert {"random_forest", "logistic_regression", "hist_gradient_boosting", "svm"} <= set(SklearnFramework.models)
+    assert {"random_forest", "logistic_regression", "hist_gradient_boosting", "svm"} <= set(
+        SklearnFramework.models
+    )
     for name, options in SklearnFramework.models.items():
         fields = options.model_fields
         assert all(field.description for field in fields.values()), name
@@ -212,7 +230,11 @@ def test_the_steps_make_the_model_that_one_fit_makes(name: str, task: str) -> No
             framework.step(step, fitted.learning_rate)  # `train` varies it
     fitted.fit(features[:60], targets[:60])
     found = fitted.predict_proba(features) if task == "classification" else fitted.predict(features)
-    ours = framework.native.predict_proba(features) if task == "classification" else framework.native.predict(features)
+    ours = (
+        framework.native.predict_proba(features)
+        if task == "classification"
+        else framework.native.predict(features)
+    )
     np.testing.assert_array_equal(ours, found)
     np.testing.assert_array_equal(outputs(framework), found[60:].astype(np.float32))
 
@@ -247,7 +269,9 @@ def test_keeping_the_bins_changes_no_bit(task: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Bins, "kept", lambda self, estimator: nullcontext())
     anew = train(named("hist_gradient_boosting", task))
     assert tensor_records(kept.state()) == tensor_records(anew.state())
-    assert not {"_bin_data", "_raw_predict"} & set(vars(kept.native)), "what stood in for methods is left behind"
+    assert not {"_bin_data", "_raw_predict"} & set(vars(kept.native)), (
+        "what stood in for methods is left behind"
+    )
 
 
 def test_a_schedule_varies_the_rate_of_each_tree_of_histogram_boosting_only() -> None:
@@ -257,7 +281,9 @@ def test_a_schedule_varies_the_rate_of_each_tree_of_histogram_boosting_only() ->
     assert not np.array_equal(outputs(slow), outputs(fast))
     assert slow.native.learning_rate == fast.native.learning_rate == 0.1
     for name in ("gradient_boosting", "random_forest", "logistic_regression"):
-        assert "scheduler" not in SklearnFramework.training_keys(name, {}), "the log names it as without effect"
+        assert "scheduler" not in SklearnFramework.training_keys(name, {}), (
+            "the log names it as without effect"
+        )
     config = config_of("sklearn.svm:SVC", training={"scheduler": "cosine"})
     with pytest.raises(ModelError, match=r"training\.scheduler.*no learning rate"):
         SklearnFramework.plan(config, 60)
@@ -269,7 +295,9 @@ def test_predictions_of_a_forest_are_those_of_scikit_learn_whatever_was_asked_be
         framework.step(step, 1.0)
         for split in ("val", "train", "val"):
             features = framework._job.splits[split].features  # type: ignore[attr-defined]
-            np.testing.assert_array_equal(outputs(framework, split), framework.native.predict(features).astype(np.float32))
+            np.testing.assert_array_equal(
+                outputs(framework, split), framework.native.predict(features).astype(np.float32)
+            )
 
 
 def test_weights_of_another_run_are_trees_that_more_are_added_to(tmp_path: Path) -> None:
@@ -297,7 +325,9 @@ def test_weights_of_another_run_are_trees_that_more_are_added_to(tmp_path: Path)
     ],
     ids=["list", "array", "constants", "rows"],
 )
-def test_what_parts_share_with_their_ensemble_or_class_does_not_change_a_resume(model: Any, tmp_path: Path) -> None:
+def test_what_parts_share_with_their_ensemble_or_class_does_not_change_a_resume(
+    model: Any, tmp_path: Path
+) -> None:
     def make() -> SklearnFramework:
         return framework_for(config_of("sgd"), (X, VALUES), model=model)
 
@@ -309,9 +339,13 @@ def test_what_parts_share_with_their_ensemble_or_class_does_not_change_a_resume(
 # -- minibatches
 
 
-@pytest.mark.parametrize("options", [{"solver": "sgd"}, {"solver": "sgd", "learning_rate": "invscaling"}, {"solver": "adam"}])
+@pytest.mark.parametrize(
+    "options", [{"solver": "sgd"}, {"solver": "sgd", "learning_rate": "invscaling"}, {"solver": "adam"}]
+)
 def test_a_perceptron_with_layers_takes_the_rate_of_each_step(options: dict[str, Any]) -> None:
-    config = config_of({"type": "sklearn_mlp", "params": options}, training={"batch_size": 16, "max_steps": 4})
+    config = config_of(
+        {"type": "sklearn_mlp", "params": options}, training={"batch_size": 16, "max_steps": 4}
+    )
     still, moving = framework_for(config), framework_for(config)
     for step in range(4):
         still.step(step, 1e-12)
@@ -325,7 +359,9 @@ def test_a_perceptron_with_layers_takes_the_rate_of_each_step(options: dict[str,
 
 def test_stochastic_gradient_descent_takes_the_rate_where_its_rule_uses_one() -> None:
     assert (
-        SklearnFramework.plan(config_of({"type": "sgd", "params": {"learning_rate": "constant", "eta0": 0.5}}), 150).learning_rate
+        SklearnFramework.plan(
+            config_of({"type": "sgd", "params": {"learning_rate": "constant", "eta0": 0.5}}), 150
+        ).learning_rate
         == 0.5
     )
     optimal = config_of({"type": "sgd", "params": {"learning_rate": "optimal"}})
@@ -346,7 +382,9 @@ def test_a_minibatch_model_plans_by_training_and_knows_all_classes_from_the_firs
 
 
 def test_what_needs_all_rows_at_once_fits_in_one_step() -> None:
-    assert [kind_of(one) for one in (SGDClassifier(early_stopping=True), SGDClassifier(class_weight="balanced"))] == ["once"] * 2
+    assert [
+        kind_of(one) for one in (SGDClassifier(early_stopping=True), SGDClassifier(class_weight="balanced"))
+    ] == ["once"] * 2
     assert kind_of(RandomForestClassifier(oob_score=True)) == "once"
     assert kind_of(GradientBoostingClassifier(n_iter_no_change=3)) == "once"
     assert kind_of(HistGradientBoostingClassifier(early_stopping=True)) == "once"
@@ -360,12 +398,18 @@ def test_what_needs_all_rows_at_once_fits_in_one_step() -> None:
 def test_decision_values_become_probabilities_that_keep_their_order(classes: int) -> None:
     labels = LABELS % classes
     framework = train(
-        framework_for(config_of("linear_svm"), (X, labels), info={"outputs": classes, "classes": list("abc")[:classes]})
+        framework_for(
+            config_of("linear_svm"), (X, labels), info={"outputs": classes, "classes": list("abc")[:classes]}
+        )
     )
     found = outputs(framework)
     np.testing.assert_array_equal(found.argmax(axis=1), framework.native.predict(X[60:]))
     values = framework.native.decision_function(X[60:])
-    expected = 1 / (1 + np.exp(-values)) if classes == 2 else (np.exp(values) / np.exp(values).sum(axis=1, keepdims=True))[:, 1]
+    expected = (
+        1 / (1 + np.exp(-values))
+        if classes == 2
+        else (np.exp(values) / np.exp(values).sum(axis=1, keepdims=True))[:, 1]
+    )
     np.testing.assert_allclose(found[:, 1], expected, rtol=1e-5)
 
 
@@ -391,7 +435,9 @@ def test_votes_and_classes_without_rows() -> None:
 def test_the_loss_is_the_usual_one() -> None:
     framework = train(named("random_forest"))
     (part,) = framework.predict(framework._job.splits["val"])
-    chosen = framework.native.predict_proba(rows_for("random_forest", "classification")[0][60:])[np.arange(30), LABELS[60:]]
+    chosen = framework.native.predict_proba(rows_for("random_forest", "classification")[0][60:])[
+        np.arange(30), LABELS[60:]
+    ]
     assert part.loss == pytest.approx(-np.log(np.maximum(chosen, np.finfo(np.float32).eps)).sum())
     several = train(framework_for(config_of("ridge"), (X, np.stack([VALUES, X[:, 1]], axis=1))))
     (part,) = several.predict(several._job.splits["val"])
@@ -408,11 +454,22 @@ def logarithm(values: Any) -> Any:
 
 OBJECTS: list[Any] = [
     make_pipeline(StandardScaler(copy=False), SVC()),
-    Pipeline([("scale", StandardScaler()), ("choose", SelectKBest(f_classif, k=3)), ("forest", RandomForestClassifier(5))]),
-    make_pipeline(
-        FunctionTransformer(np.log1p, validate=False), FunctionTransformer(logarithm), PolynomialFeatures(), LogisticRegression()
+    Pipeline(
+        [
+            ("scale", StandardScaler()),
+            ("choose", SelectKBest(f_classif, k=3)),
+            ("forest", RandomForestClassifier(5)),
+        ]
     ),
-    VotingClassifier([("forest", RandomForestClassifier(5, n_jobs=-1)), ("logistic", LogisticRegression())], voting="soft"),
+    make_pipeline(
+        FunctionTransformer(np.log1p, validate=False),
+        FunctionTransformer(logarithm),
+        PolynomialFeatures(),
+        LogisticRegression(),
+    ),
+    VotingClassifier(
+        [("forest", RandomForestClassifier(5, n_jobs=-1)), ("logistic", LogisticRegression())], voting="soft"
+    ),
     BaggingClassifier(KNeighborsClassifier(), n_estimators=12, random_state=np.random.RandomState(7)),
     RandomForestClassifier(12, random_state=5),
     HistGradientBoostingClassifier(max_iter=12),
@@ -424,13 +481,18 @@ OBJECTS: list[Any] = [
 def test_an_object_is_cloned_seeded_and_goes_on_exactly(model: Any, tmp_path: Path) -> None:
     rows, before = (np.abs(X), LABELS), repr(model)
     config = config_of("sgd")
-    whole, cut = train(framework_for(config, rows, model=model, threads=2)), framework_for(config, rows, model=model, threads=2)
+    whole, cut = (
+        train(framework_for(config, rows, model=model, threads=2)),
+        framework_for(config, rows, model=model, threads=2),
+    )
     folder = saved(train(cut, last=1), tmp_path / "cut")
     resumed = framework_for(config, rows, model=model, threads=2)
     resumed.restore(folder)
     assert tensor_records(train(resumed, first=1).state()) == tensor_records(whole.state())
     assert repr(model) == before
-    assert not hasattr(model, "classes_") or not hasattr(model, "n_features_in_"), "the user's object was fitted"
+    assert not hasattr(model, "classes_") or not hasattr(model, "n_features_in_"), (
+        "the user's object was fitted"
+    )
     np.testing.assert_array_equal(rows[0], np.abs(X))
     seeds = [value for name, value in whole.native.get_params().items() if name.endswith("random_state")]
     assert all(isinstance(seed, int) for seed in seeds)
@@ -450,7 +512,9 @@ def test_an_object_is_cloned_seeded_and_goes_on_exactly(model: Any, tmp_path: Pa
     ],
     ids=["search", "estimators", "stacking", "in a pipeline"],
 )
-def test_splitters_and_estimators_to_choose_from_have_seeds_and_times_are_left_out(model: Any, tmp_path: Path) -> None:
+def test_splitters_and_estimators_to_choose_from_have_seeds_and_times_are_left_out(
+    model: Any, tmp_path: Path
+) -> None:
     before = repr(model)
     runs = []
     for seed in (1, 2):
@@ -468,13 +532,17 @@ def test_splitters_and_estimators_to_choose_from_have_seeds_and_times_are_left_o
 
 def test_a_pipeline_runs_from_start_to_prediction(tmp_path: Path) -> None:
     model = make_pipeline(StandardScaler(), SVC())
-    run = trainyard.train({"data": {"type": "iris"}, "training": {"threads": 1}}, model=model, runs_dir=tmp_path)
+    run = trainyard.train(
+        {"data": {"type": "iris"}, "training": {"threads": 1}}, model=model, runs_dir=tmp_path
+    )
     assert (run.result["steps"], run.result["status"]) == (1, "completed")
     assert run.metrics["test_accuracy"] > 0.8
     assert len(trainyard.load(run, model=model).outputs(np.zeros((3, 4)))) == 3
 
 
-def test_an_estimator_of_the_users_own_is_found_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_estimator_of_the_users_own_is_found_by_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "our_estimators.py").write_text(
         textwrap.dedent("""
         import numpy as np
@@ -508,7 +576,10 @@ def test_an_estimator_of_the_users_own_is_found_by_its_path(tmp_path: Path, monk
     )
     monkeypatch.syspath_prepend(tmp_path)
     config = {"type": "our_estimators:Shares", "params": {"smoothing": 1.0}}
-    run = trainyard.train({"model": config, "data": {"type": "iris"}, "training": {"batch_size": 50}}, runs_dir=tmp_path / "runs")
+    run = trainyard.train(
+        {"model": config, "data": {"type": "iris"}, "training": {"batch_size": 50}},
+        runs_dir=tmp_path / "runs",
+    )
     assert run.result["steps"] == 30
     np.testing.assert_allclose(trainyard.load(run).outputs(np.zeros((2, 4))), 1 / 3, atol=0.02)
     with pytest.raises(ModelError, match=r"Shares does not take these options.*; it takes smoothing"):
@@ -516,7 +587,9 @@ def test_an_estimator_of_the_users_own_is_found_by_its_path(tmp_path: Path, monk
     with pytest.raises(ModelError, match=r"not trusted.*lambda"):
         framework_for(config_of("our_estimators:Lambda")).step(0, 1.0)
     with pytest.raises(ModelError, match=r"it gives a Prior, and no scikit-learn estimator"):
-        framework_for(config_of({"type": "our_estimators:Prior", "framework": "sklearn", "params": {"shares": 1}}))
+        framework_for(
+            config_of({"type": "our_estimators:Prior", "framework": "sklearn", "params": {"shares": 1}})
+        )
     del sys.modules["our_estimators"]
 
 
@@ -528,7 +601,9 @@ def test_an_estimator_of_the_users_own_is_found_by_its_path(tmp_path: Path, monk
     ],
     ids=["object", "function"],
 )
-def test_a_pipeline_in_a_module_is_found_by_its_path(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipeline_in_a_module_is_found_by_its_path(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "our_pipelines.py").write_text(
         textwrap.dedent("""
         from sklearn.pipeline import make_pipeline
@@ -559,7 +634,10 @@ def test_a_pipeline_in_a_module_is_found_by_its_path(model: Any, tmp_path: Path,
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        ({"type": "random_forest", "params": {"n_estimators": 0}}, "expected a whole number of at least 1, got 0"),
+        (
+            {"type": "random_forest", "params": {"n_estimators": 0}},
+            "expected a whole number of at least 1, got 0",
+        ),
         ({"type": "random_forest", "params": {"max_features": "root"}}, "log2, sqrt"),
         ({"type": "random_forest", "params": {"random_state": 1}}, "unknown key"),
         ({"type": "svm", "params": {"kernel": "rbg"}}, "rbf"),
@@ -572,8 +650,12 @@ def test_options_are_checked_without_scikit_learn(model: dict[str, Any], said: s
 
 
 def test_options_that_only_scikit_learn_understands_are_checked_before_the_first_step() -> None:
-    with pytest.raises(ModelError, match=r"sklearn.ensemble:RandomForestClassifier: The 'max_depth' parameter"):
-        framework_for(config_of({"type": "sklearn.ensemble:RandomForestClassifier", "params": {"max_depth": -5}}))
+    with pytest.raises(
+        ModelError, match=r"sklearn.ensemble:RandomForestClassifier: The 'max_depth' parameter"
+    ):
+        framework_for(
+            config_of({"type": "sklearn.ensemble:RandomForestClassifier", "params": {"max_depth": -5}})
+        )
     with pytest.raises(ModelError, match=r"AdaBoostClassifier does not take these options.*loss"):
         named_with("ada_boost", {"loss": "square"})
     named_with("ada_boost", {"loss": "square"}, "regression")
@@ -586,7 +668,10 @@ def named_with(name: str, params: dict[str, Any], task: str = "classification") 
 
 
 def test_a_model_of_another_task_says_what_to_use_instead() -> None:
-    with pytest.raises(ModelError, match=r"logistic_regression does classification.*regression; use linear_regression or ridge"):
+    with pytest.raises(
+        ModelError,
+        match=r"logistic_regression does classification.*regression; use linear_regression or ridge",
+    ):
         framework_for(config_of("logistic_regression"), (X, VALUES))
     with pytest.raises(ModelError, match=r"lars does regression.*use random_forest"):
         framework_for(config_of("lars"))
@@ -598,7 +683,9 @@ def test_a_model_of_another_task_says_what_to_use_instead() -> None:
         framework_for(config_of("multi_task_lasso"), (X, VALUES))
     train(
         framework_for(
-            config_of("sgd"), (X, np.stack([VALUES, VALUES], axis=1)), model=MultiOutputRegressor(RandomForestRegressor(3))
+            config_of("sgd"),
+            (X, np.stack([VALUES, VALUES], axis=1)),
+            model=MultiOutputRegressor(RandomForestRegressor(3)),
         )
     )
 
@@ -616,7 +703,9 @@ def test_data_that_a_model_does_not_take_are_refused() -> None:
         framework_for(config_of({"type": "svm", "init_from": "last"}))
 
 
-def test_categories_are_told_to_histogram_boosting_and_refused_elsewhere(caplog: pytest.LogCaptureFixture) -> None:
+def test_categories_are_told_to_histogram_boosting_and_refused_elsewhere(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     codes = X.copy()
     codes[:, 1], codes[:, 2] = np.arange(ROWS) % 4, np.arange(ROWS)
     info = {"categories": (0, 4, 300, 0, 0)}
@@ -650,7 +739,9 @@ def test_every_model_that_takes_categories_is_tried_with_some() -> None:
     assert set(taking) <= {"hist_gradient_boosting"}
 
 
-def test_what_a_model_of_ours_makes_of_itself_must_be_fit_to_be_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_model_of_ours_makes_of_itself_must_be_fit_to_be_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(storage, "NAMES", ())
     monkeypatch.setattr(storage, "MODULES", ())
     with pytest.raises(ModelError, match=r"not trusted.*sklearn\.tree\._tree\.Tree"):
@@ -669,10 +760,14 @@ def test_warnings_of_scikit_learn_are_logged_once(caplog: pytest.LogCaptureFixtu
     framework = named_with("logistic_regression", {"max_iter": 1})
     framework.step(0, 1.0)
     framework.step(0, 1.0)
-    assert [record.levelno for record in caplog.records if "ConvergenceWarning" in record.message] == [logging.WARNING]
+    assert [record.levelno for record in caplog.records if "ConvergenceWarning" in record.message] == [
+        logging.WARNING
+    ]
 
 
-def test_the_threads_that_a_model_takes_no_more_are_no_matter_for_the_user(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_threads_that_a_model_takes_no_more_are_no_matter_for_the_user(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     train(named("logistic_regression"))
     assert "n_jobs" not in caplog.text
 
@@ -701,8 +796,18 @@ def test_a_failing_step_is_translated(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_keys_of_training_without_effect_are_told_by_the_kind_of_steps() -> None:
     assert not SklearnFramework.training_keys("random_forest", {})
     assert SklearnFramework.training_keys("hist_gradient_boosting", {}) == ("scheduler",)
-    assert set(SklearnFramework.training_keys("sgd", {})) == {"epochs", "max_steps", "batch_size", "scheduler"}
-    assert set(SklearnFramework.training_keys("our.module:Model", {})) == {"epochs", "max_steps", "batch_size", "scheduler"}
+    assert set(SklearnFramework.training_keys("sgd", {})) == {
+        "epochs",
+        "max_steps",
+        "batch_size",
+        "scheduler",
+    }
+    assert set(SklearnFramework.training_keys("our.module:Model", {})) == {
+        "epochs",
+        "max_steps",
+        "batch_size",
+        "scheduler",
+    }
     assert SklearnFramework.defaults("random_forest") == {"data.standardize": False, "data.impute": "keep"}
     assert SklearnFramework.defaults("naive_bayes") == {"training.epochs": 1}
     assert SklearnFramework.defaults("our.module:Model") == {}
@@ -717,11 +822,15 @@ def test_equal_objects_are_packed_to_equal_bytes_and_shared_arrays_stay_shared()
     packed = storage.pack(shared)
     again = storage.unpack(packed, storage.Trust())
     assert again["a"] is again["b"]
-    assert {name: data.tobytes() for name, data in storage.pack(again).items()} == {n: d.tobytes() for n, d in packed.items()}
+    assert {name: data.tobytes() for name, data in storage.pack(again).items()} == {
+        n: d.tobytes() for n, d in packed.items()
+    }
     other = storage.unpack(storage.pack(apart), storage.Trust())
     assert other["a"] is not other["b"]
     one, two = ({"x": {"b", "a", "c"}}, {"x": {"c", "b", "a"}})
-    assert {n: d.tobytes() for n, d in storage.pack(one).items()} == {n: d.tobytes() for n, d in storage.pack(two).items()}
+    assert {n: d.tobytes() for n, d in storage.pack(one).items()} == {
+        n: d.tobytes() for n, d in storage.pack(two).items()
+    }
 
 
 def test_skops_trusts_what_it_always_does_and_is_imported_without_torch() -> None:
@@ -796,7 +905,9 @@ BAD_KEYS = list_of(node("TypeNode", TRAP))
 
 def partial_of(func: Any) -> dict[str, Any]:
     empty = node("DictNode", "builtins.dict", {}, key_types=list_of())
-    return node("PartialNode", "functools.partial", {"func": func, "args": ARGS, "kwds": empty, "namespace": empty})
+    return node(
+        "PartialNode", "functools.partial", {"func": func, "args": ARGS, "kwds": empty, "namespace": empty}
+    )
 
 
 @pytest.mark.parametrize(
@@ -818,7 +929,12 @@ def partial_of(func: Any) -> dict[str, Any]:
         node("NdArrayNode", TRAP, [], type="json", shape=ARGS),
         node("RandomStateNode", TRAP, ARGS),
         node("RandomGeneratorNode", TRAP, {}),
-        node("LossNode", TRAP, node("DictNode", "builtins.dict", {}, key_types=list_of()), __reduce__={"args": ARGS}),
+        node(
+            "LossNode",
+            TRAP,
+            node("DictNode", "builtins.dict", {}, key_types=list_of()),
+            __reduce__={"args": ARGS},
+        ),
         node("MethodNode", TRAP, {"func": "__init__", "obj": node("ObjectNode", TRAP)}),
         node("OperatorFuncNode", "operator.methodcaller", attrs=ARGS),
         node("OperatorFuncNode", "operator.call", attrs=ARGS),
@@ -826,7 +942,10 @@ def partial_of(func: Any) -> dict[str, Any]:
         node("FunctionNode", TRAP),
         partial_of(node("TypeNode", TRAP)),
         partial_of(node("FunctionNode", "sklearn.utils.validation.check_array", __id__=7)),
-        list_of({**BAD_KEYS, "__id__": 7}, node("DictNode", "builtins.dict", {"x": ARGS}, key_types={**GOOD_KEYS, "__id__": 7})),
+        list_of(
+            {**BAD_KEYS, "__id__": 7},
+            node("DictNode", "builtins.dict", {"x": ARGS}, key_types={**GOOD_KEYS, "__id__": 7}),
+        ),
         node("CachedNode", TRAP),
         node("SomeNode", TRAP),
     ],
@@ -835,7 +954,9 @@ def partial_of(func: Any) -> dict[str, Any]:
 def test_no_file_calls_what_it_names(evil: dict[str, Any]) -> None:
     harmless = node("ObjectNode", TRAP)  # with which its name is one of those that skops is told to trust
     trust = storage.trust_in(Guess())
-    assert isinstance(storage.unpack(crafted(lambda attributes: attributes.update(coef_=harmless)), trust).coef_, Trap)
+    assert isinstance(
+        storage.unpack(crafted(lambda attributes: attributes.update(coef_=harmless)), trust).coef_, Trap
+    )
     with pytest.raises(ModelError, match="not trusted"):
         storage.unpack(crafted(lambda attributes: attributes.update(coef_=list_of(harmless, evil))), trust)
     assert not Trap.called
@@ -871,7 +992,9 @@ def test_weights_that_are_none_or_another_models_are_refused(tmp_path: Path) -> 
     with pytest.raises(ModelError, match="no weights of an estimator"):
         storage.unpack({"w": np.zeros(3)}, storage.Trust())
     folder = saved(train(named("random_forest")), tmp_path / "forest")
-    with pytest.raises(ModelError, match="weights of RandomForestClassifier, but model extra_trees is ExtraTreesClassifier"):
+    with pytest.raises(
+        ModelError, match="weights of RandomForestClassifier, but model extra_trees is ExtraTreesClassifier"
+    ):
         named("extra_trees").restore(folder)
     narrow = framework_for(config_of("random_forest"), (X[:, :3], LABELS))
     with pytest.raises(ModelError, match="for 5 features, but the data have 3"):
@@ -882,7 +1005,9 @@ def test_weights_that_are_none_or_another_models_are_refused(tmp_path: Path) -> 
 
 
 def test_importance_is_of_impurity_or_of_coefficients() -> None:
-    forest, linear, neighbours = (train(named(name)) for name in ("random_forest", "logistic_regression", "knn"))
+    forest, linear, neighbours = (
+        train(named(name)) for name in ("random_forest", "logistic_regression", "knn")
+    )
     assert {name: values.shape for name, values in forest.importance().items()} == {"impurity": (FEATURES,)}
     np.testing.assert_allclose(linear.importance()["coefficient"], np.abs(linear.native.coef_).mean(axis=0))
     assert neighbours.importance() == {}
@@ -903,7 +1028,10 @@ def test_an_exported_file_is_read_by_skops(tmp_path: Path) -> None:
 def test_a_forest_is_stopped_early_and_its_best_model_is_cut_out(tmp_path: Path) -> None:
     config = {
         "data": {"type": "diabetes"},
-        "model": {"type": "gradient_boosting", "params": {"n_estimators": 400, "learning_rate": 0.5, "iterations_per_step": 5}},
+        "model": {
+            "type": "gradient_boosting",
+            "params": {"n_estimators": 400, "learning_rate": 0.5, "iterations_per_step": 5},
+        },
         "training": {"early_stopping": {"metric": "val_loss", "patience": 3}, "threads": 1},
     }
     run = trainyard.train(config, runs_dir=tmp_path)

@@ -2,7 +2,13 @@
 
 from typing import Any, ClassVar
 
-from trainyard.testing.framework_suite import FEW_KILLS, ONE_STEP_KILLS, ONE_STEP_THREE_KILLS, FrameworkSuite, Kills
+from trainyard.testing.framework_suite import (
+    FEW_KILLS,
+    ONE_STEP_KILLS,
+    ONE_STEP_THREE_KILLS,
+    FrameworkSuite,
+    Kills,
+)
 
 
 class TestForest(FrameworkSuite):
@@ -46,7 +52,10 @@ class TestMinibatches(FrameworkSuite):
     def config(cls) -> dict[str, Any]:
         return {
             "data": {"type": "wine"},
-            "model": {"type": "sklearn_mlp", "params": {"hidden_layer_sizes": [16], "learning_rate_init": 0.01}},
+            "model": {
+                "type": "sklearn_mlp",
+                "params": {"hidden_layer_sizes": [16], "learning_rate_init": 0.01},
+            },
             "training": {"max_steps": 47, "batch_size": 24, "scheduler": "linear", "threads": 1},
             "evaluation": {"every_n_steps": 3},
         }
@@ -59,4 +68,8 @@ class TestOneStep(FrameworkSuite):
 
     @classmethod
     def config(cls) -> dict[str, Any]:
-        return {"data": {"type": "wine"}, "model": {"type": "svm", "params": {"C": 10}}, "training": {"threads": 1}}
+        return {
+            "data": {"type": "wine"},
+            "model": {"type": "svm", "params": {"C": 10}},
+            "training": {"threads": 1},
+        }

@@ -16,10 +16,12 @@ from small_runs import SMALL, assert_same, checkpoints, crashed, journal_values,
 from trainyard.config.schema import TrainingConfig
 from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
 from trainyard.frameworks.torch.params import OPTIMIZERS
-from trainyard.run import Run
+from trainyard.runs.run import Run
 
 
-def whole_and_resumed(tmp_path: Path, overrides: Mapping[str, Any], at: int = 13, **objects: Any) -> tuple[Run, Run]:
+def whole_and_resumed(
+    tmp_path: Path, overrides: Mapping[str, Any], at: int = 13, **objects: Any
+) -> tuple[Run, Run]:
     """The uninterrupted run, and one that crashed after `at` and went on from an older checkpoint."""
     whole = trainyard.train(SMALL, overrides, runs_dir=tmp_path / "whole", **objects)
     cut = crashed(tmp_path / "cut", overrides, at=at, **objects)
@@ -48,9 +50,13 @@ OPTIMIZER_OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", OPTIMIZER_OPTIONS, ids=lambda options: "-".join(map(str, options.values())))
+@pytest.mark.parametrize(
+    "options", OPTIMIZER_OPTIONS, ids=lambda options: "-".join(map(str, options.values()))
+)
 def test_every_optimizer_learns_and_resumes_to_the_same_bits(options: dict[str, Any], tmp_path: Path) -> None:
-    whole, resumed = whole_and_resumed(tmp_path, {"training.optimizer": options, "training.learning_rate": 0.01})
+    whole, resumed = whole_and_resumed(
+        tmp_path, {"training.optimizer": options, "training.learning_rate": 0.01}
+    )
     assert_same(resumed, whole)
     losses = list(loss_of(whole).values())
     assert np.mean(losses[-5:]) < np.mean(losses[:5]), "it does not learn"
@@ -58,7 +64,10 @@ def test_every_optimizer_learns_and_resumes_to_the_same_bits(options: dict[str, 
 
 def test_optimizers_and_their_options_differ(tmp_path: Path) -> None:
     decay = {"training.weight_decay": 0.1, "training.max_steps": 5}
-    runs = [trainyard.train(SMALL, decay | {"training.optimizer": some}, runs_dir=tmp_path) for some in OPTIMIZER_OPTIONS]
+    runs = [
+        trainyard.train(SMALL, decay | {"training.optimizer": some}, runs_dir=tmp_path)
+        for some in OPTIMIZER_OPTIONS
+    ]
     assert len({run.digest for run in runs}) == len(runs), "an option is ignored"
 
 
@@ -82,12 +91,18 @@ def test_every_schedule_resumes_to_the_same_bits(schedule: dict[str, Any], tmp_p
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "mixed"])
 @pytest.mark.parametrize("norm", [None, 0.5])
-def test_every_precision_learns_and_resumes_to_the_same_bits(precision: str, norm: float | None, tmp_path: Path) -> None:
-    whole, resumed = whole_and_resumed(tmp_path, {"training.precision": precision, "training.max_grad_norm": norm})
+def test_every_precision_learns_and_resumes_to_the_same_bits(
+    precision: str, norm: float | None, tmp_path: Path
+) -> None:
+    whole, resumed = whole_and_resumed(
+        tmp_path, {"training.precision": precision, "training.max_grad_norm": norm}
+    )
     assert_same(resumed, whole)
     losses = list(loss_of(whole).values())
     assert np.mean(losses[-5:]) < np.mean(losses[:5])
-    assert {array.dtype for array in weights(whole).values()} == {np.dtype(np.float32)}, "the weights themselves stay whole"
+    assert {array.dtype for array in weights(whole).values()} == {np.dtype(np.float32)}, (
+        "the weights themselves stay whole"
+    )
 
 
 def test_the_gradient_scaler_is_part_of_the_state(tmp_path: Path) -> None:
@@ -122,7 +137,9 @@ def test_microbatches_give_the_same_step_up_to_rounding(size: int, tmp_path: Pat
     assert parts.digest != whole.digest, "it took no microbatches"
     for name, array in weights(whole).items():
         np.testing.assert_allclose(weights(parts)[name], array, rtol=0, atol=1e-6)
-    np.testing.assert_allclose(list(loss_of(parts).values()), list(loss_of(whole).values()), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        list(loss_of(parts).values()), list(loss_of(whole).values()), rtol=0, atol=1e-6
+    )
 
 
 def test_clipping_limits_the_gradient(tmp_path: Path) -> None:
@@ -149,7 +166,8 @@ def test_regression_with_every_loss(loss: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "loss", "allowed"), [("iris", "mse", "cross_entropy"), ("diabetes", "cross_entropy", "mse, mae, huber")]
+    ("data", "loss", "allowed"),
+    [("iris", "mse", "cross_entropy"), ("diabetes", "cross_entropy", "mse, mae, huber")],
 )
 def test_a_loss_of_another_task_is_refused(data: str, loss: str, allowed: str, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=f"{loss} is no loss for .*allowed: auto, {allowed}"):
@@ -158,7 +176,10 @@ def test_a_loss_of_another_task_is_refused(data: str, loss: str, allowed: str, t
 
 
 def test_early_stopping_resumes_to_the_same_end(tmp_path: Path) -> None:
-    stop = {"training.early_stopping": {"metric": "val_loss", "patience": 2, "mode": "max"}, "training.max_steps": 200}
+    stop = {
+        "training.early_stopping": {"metric": "val_loss", "patience": 2, "mode": "max"},
+        "training.max_steps": 200,
+    }
     whole, resumed = whole_and_resumed(tmp_path, stop)
     assert whole.result["steps"] < 200
     assert_same(resumed, whole)
@@ -167,7 +188,8 @@ def test_early_stopping_resumes_to_the_same_end(tmp_path: Path) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_device_that_is_not_there_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(
-        ModelError, match=r"training.device: cuda:0 was asked for, but torch sees no CUDA device; use cpu or auto"
+        ModelError,
+        match=r"training.device: cuda:0 was asked for, but torch sees no CUDA device; use cpu or auto",
     ):
         trainyard.train(SMALL, {"training.device": "cuda:0"}, runs_dir=tmp_path)
 
@@ -323,7 +345,9 @@ def own(name: str, **params: Any) -> dict[str, Any]:
     return {"model": {"type": f"nets_of_mine:{name}", "params": params}}
 
 
-@pytest.mark.parametrize("name", ["Net", "Drawing", "Caching", "Scaler", "BareScaler", "Frozen", "Tied", "Half"])
+@pytest.mark.parametrize(
+    "name", ["Net", "Drawing", "Caching", "Scaler", "BareScaler", "Frozen", "Tied", "Half"]
+)
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_module_of_the_users_resumes_to_the_same_bits(name: str, precision: str, tmp_path: Path) -> None:
     config = {**SMALL, **own(name)}
@@ -384,7 +408,9 @@ def test_a_model_that_cannot_be_is_refused(model: str, message: str, tmp_path: P
 
 
 def test_a_constructor_that_does_not_take_the_params(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"Net\(in_features=4, out_features=3, widht=\.\.\.\) failed: TypeError: .*'widht'"):
+    with pytest.raises(
+        ModelError, match=r"Net\(in_features=4, out_features=3, widht=\.\.\.\) failed: TypeError: .*'widht'"
+    ):
         trainyard.train({**SMALL, **own("Net", widht=5)}, runs_dir=tmp_path)
 
 
@@ -420,7 +446,9 @@ def test_what_was_drawn_before_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_the_seed_changes_the_weights_and_the_order(tmp_path: Path) -> None:
-    first, second = (trainyard.train(SMALL, {"experiment.seed": seed}, runs_dir=tmp_path) for seed in (1, 2**62))
+    first, second = (
+        trainyard.train(SMALL, {"experiment.seed": seed}, runs_dir=tmp_path) for seed in (1, 2**62)
+    )
     assert first.digest != second.digest
     assert first.manifest["weights"] != second.manifest["weights"]
     assert first.manifest["data"]["hash"] == second.manifest["data"]["hash"]
@@ -465,12 +493,16 @@ def noisy_splits() -> tuple[Noisy, Noisy, Noisy]:
 
 
 @pytest.mark.parametrize("at", [13, 30])
-def test_a_dataset_that_draws_resumes_to_the_same_bits(at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_that_draws_resumes_to_the_same_bits(
+    at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delitem(SMALL, "data")
     whole = trainyard.train(SMALL, runs_dir=tmp_path / "whole", data=noisy_splits())
     cut = crashed(tmp_path / "cut", at=at, data=noisy_splits())
     assert_same(trainyard.resume(cut, data=noisy_splits()), whole)
-    assert any("other items when it is read again" in warning for warning in whole.manifest["data"]["warnings"])
+    assert any(
+        "other items when it is read again" in warning for warning in whole.manifest["data"]["warnings"]
+    )
 
 
 HUGE = """
@@ -492,7 +524,9 @@ def load():
 """
 
 
-def test_a_hundred_million_items_are_not_read_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hundred_million_items_are_not_read_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path("huge_of_mine.py").write_text(HUGE)
     overrides = {"data.type": "huge_of_mine:load", "model.params.hidden": [4]}
     whole = trainyard.train(SMALL, overrides, runs_dir=tmp_path / "whole")
@@ -514,7 +548,9 @@ def test_the_gathered_update_gives_the_bits_of_torchs_own_step(name: str) -> Non
 
     training = TrainingConfig.model_validate({"optimizer": {"type": name}, "weight_decay": 0.1})
     torch.manual_seed(0)
-    models = [torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)) for _ in range(2)]
+    models = [
+        torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)) for _ in range(2)
+    ]
     models[1].load_state_dict(models[0].state_dict())
     optimizers = [build_optimizer(training, model.parameters(), torch.device("cpu")) for model in models]
     update = update_of(optimizers[1])

@@ -12,7 +12,10 @@ class TestTorch(FrameworkSuite):
     def config(cls) -> dict[str, Any]:
         return {
             "data": {"type": "breast_cancer"},
-            "model": {"type": "mlp", "params": {"hidden": [32, 16], "dropout": 0.2, "normalization": "batch"}},
+            "model": {
+                "type": "mlp",
+                "params": {"hidden": [32, 16], "dropout": 0.2, "normalization": "batch"},
+            },
             "training": {
                 "max_steps": 47,
                 "batch_size": 50,

@@ -17,7 +17,6 @@ import trainyard
 from small_runs import SignalAt, assert_same
 from trainyard.config import load
 from trainyard.config.schema import RunConfig
-from trainyard.core.catalog import Catalog
 from trainyard.datasets.arrays import Arrays
 from trainyard.datasets.base import Split
 from trainyard.digest import digest, tensor_records
@@ -25,13 +24,16 @@ from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
 from trainyard.frameworks.base import Job
 from trainyard.frameworks.xgboost import XgboostFramework, devices, matrices
 from trainyard.order import SampleOrder
+from trainyard.runs.catalog import Catalog
 from trainyard.types import Array, Batch, DataInfo, Ids
 
 ROWS, VAL = 1_200, 300
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(ROWS + VAL, 8)).astype(np.float32)
 X[:, 6], X[:, 7] = RANDOM.integers(0, 40, len(X)), RANDOM.integers(0, 3, len(X))
-VALUES = (2 * X[:, 0] + X[:, 1] * X[:, 2] + 3 * np.isin(X[:, 6], (3, 7, 21)) + (X[:, 7] == 1)).astype(np.float32)
+VALUES = (2 * X[:, 0] + X[:, 1] * X[:, 2] + 3 * np.isin(X[:, 6], (3, 7, 21)) + (X[:, 7] == 1)).astype(
+    np.float32
+)
 X[RANDOM.random(X.shape) < 0.05] = np.nan
 NAMES = ("a", "b", "c", "d", "e", "f", "many", "few")
 CATEGORIES = (0, 0, 0, 0, 0, 0, 40, 3)
@@ -60,7 +62,9 @@ def splits_of(target: str) -> dict[Any, Split]:
     return {"train": Arrays(X[:ROWS], y[:ROWS]), "val": Arrays(X[ROWS:], y[ROWS:])}
 
 
-def config_of(params: Mapping[str, Any], training: Mapping[str, Any] | None = None, model: str = "xgboost") -> RunConfig:
+def config_of(
+    params: Mapping[str, Any], training: Mapping[str, Any] | None = None, model: str = "xgboost"
+) -> RunConfig:
     whole = {"experiment": {"seed": 3}, "data": {"type": "iris"}, "model": {"type": model, "params": params}}
     return load({**whole, "training": {"device": "cpu", **(training or {})}}, adapters=Catalog()).config
 
@@ -133,13 +137,20 @@ LIMITED = [
     ("values", {**ROW_SAMPLING, "colsample_bylevel": 0.8, "tree_method": "exact"}),
     ("pairs", {**SAMPLING, "multi_strategy": "multi_output_tree"}),
     ("classes", {**SAMPLING, "multi_strategy": "multi_output_tree"}),
-    *((target, {"base_score": 0.3, "multi_strategy": "multi_output_tree"}) for target in ("classes", "pairs")),
+    *(
+        (target, {"base_score": 0.3, "multi_strategy": "multi_output_tree"})
+        for target in ("classes", "pairs")
+    ),
 ]
 _NAMES = {id(params): name for table in (BINARY, REGRESSION) for name, params in table.items()}
 
 
 def name_of(value: Any) -> str:
-    return value if isinstance(value, str) else _NAMES.get(id(value), "-".join(sorted(set(value) - set(SAMPLING))) or "all")
+    return (
+        value
+        if isinstance(value, str)
+        else _NAMES.get(id(value), "-".join(sorted(set(value) - set(SAMPLING))) or "all")
+    )
 
 
 def assert_goes_on_exactly(target: str, params: Mapping[str, Any], tmp_path: Path, **how: Any) -> None:
@@ -150,7 +161,9 @@ def assert_goes_on_exactly(target: str, params: Mapping[str, Any], tmp_path: Pat
     steps(whole, 0, at)
     whole.snapshot().write(tmp_path)
     expected = steps(whole, at, end)
-    xgb.train({**SAMPLING, "seed": 9}, xgb.DMatrix(X, VALUES), 2)  # the library's random generator is one for all boosters
+    xgb.train(
+        {**SAMPLING, "seed": 9}, xgb.DMatrix(X, VALUES), 2
+    )  # the library's random generator is one for all boosters
 
     resumed = framework_of(target, params, **how)
     resumed.restore(tmp_path)
@@ -164,7 +177,9 @@ def test_every_kind_goes_on_to_the_same_bits(target: str, params: dict[str, Any]
 
 
 @pytest.mark.parametrize(("target", "params"), LIMITED, ids=name_of)
-def test_kinds_that_take_numbers_only_go_on_to_the_same_bits(target: str, params: dict[str, Any], tmp_path: Path) -> None:
+def test_kinds_that_take_numbers_only_go_on_to_the_same_bits(
+    target: str, params: dict[str, Any], tmp_path: Path
+) -> None:
     assert_goes_on_exactly(target, params, tmp_path, info=info_of(target, ()))
 
 
@@ -197,7 +212,12 @@ def test_what_it_does_to_the_config() -> None:
     assert loaded.data is not None
     assert (loaded.data.standardize, loaded.data.encode, loaded.data.impute) == (False, "category", "keep")
     assert XgboostFramework.training_keys("xgboost", {"n_estimators": 5}) == {"device", "scheduler"}
-    assert XgboostFramework.training_keys("xgboost", {"n_estimators": None}) == {"device", "scheduler", "epochs", "max_steps"}
+    assert XgboostFramework.training_keys("xgboost", {"n_estimators": None}) == {
+        "device",
+        "scheduler",
+        "epochs",
+        "max_steps",
+    }
 
 
 @pytest.mark.parametrize("params", [SAMPLING, {**ROW_SAMPLING, "num_parallel_tree": 2}], ids=name_of)
@@ -327,7 +347,10 @@ def test_categories_are_taken_as_such() -> None:
     as_categories = trained("values", {})
     assert '"c"' in as_categories.native.save_raw("json").decode()
     as_numbers = framework_of("values", {}, info=info_of("values", ()))
-    losses = [[framework.step(step, 0.3).loss for step in range(8, 20)][-1] for framework in (as_categories, as_numbers)]
+    losses = [
+        [framework.step(step, 0.3).loss for step in range(8, 20)][-1]
+        for framework in (as_categories, as_numbers)
+    ]
     assert losses[0] < losses[1]
 
 
@@ -362,7 +385,10 @@ def test_a_framework_that_only_predicts_needs_no_more_than_the_weights(tmp_path:
     framework.snapshot(weights_only=True).write(tmp_path)
     other = framework_of("classes", {}, trains=False, splits={"val": splits_of("classes")["val"]})
     other.restore(tmp_path, weights_only=True)
-    (expected,), (found,) = framework.predict(framework._job.splits["val"]), other.predict(other._job.splits["val"])
+    (expected,), (found,) = (
+        framework.predict(framework._job.splits["val"]),
+        other.predict(other._job.splits["val"]),
+    )
     np.testing.assert_array_equal(found.outputs, expected.outputs)
     assert found.loss == expected.loss
 
@@ -403,7 +429,9 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("more", [{}, ROW_SAMPLING, DART, {**SAMPLING, **DART}], ids=name_of)
 def test_an_objective_of_ones_own_goes_on_to_the_same_bits(more: dict[str, Any], tmp_path: Path) -> None:
     params = {"objective": "my_boosting:logistic", "metric": "my_boosting:wrong", **more}
-    assert_goes_on_exactly("binary", params, tmp_path / "state" if (tmp_path / "state").mkdir() is None else tmp_path)
+    assert_goes_on_exactly(
+        "binary", params, tmp_path / "state" if (tmp_path / "state").mkdir() is None else tmp_path
+    )
 
 
 @pytest.mark.usefixtures("mine")
@@ -462,7 +490,9 @@ def test_functions_of_an_estimator_are_followed() -> None:
     def worst(targets: Array, predictions: Array) -> float:
         return float(np.abs(targets - predictions).max())
 
-    framework = framework_of("values", {}, model=xgb.XGBRegressor(objective=squared, eval_metric=worst, base_score=0.0))
+    framework = framework_of(
+        "values", {}, model=xgb.XGBRegressor(objective=squared, eval_metric=worst, base_score=0.0)
+    )
     expected = framework_of("values", {"base_score": 0.0})
     for step in range(5):
         framework.step(step, 0.3)
@@ -483,14 +513,19 @@ REFUSED_ESTIMATORS: list[tuple[Any, str]] = [
     (xgb.XGBClassifier(booster="gblinear"), "booster: Input should be 'gbtree' or 'dart'"),
     (xgb.XGBClassifier(eta=0.1), "eta: Extra inputs are not permitted"),
     (xgb.XGBClassifier(eval_metric=["auc", "error"]), "list the others as evaluation.metrics"),
-    (xgb.XGBClassifier(objective="reg:tweedie"), "objective reg:tweedie is not for targets of 2 classes: .* give binary"),
+    (
+        xgb.XGBClassifier(objective="reg:tweedie"),
+        "objective reg:tweedie is not for targets of 2 classes: .* give binary",
+    ),
     (xgb.XGBRegressor(), "model xgboost is for regression, the data is one for classification"),
     (xgb.XGBRFRegressor(), "is for regression, the data is one for classification"),
     (xgb.XGBModel(), "XGBModel is not trained here"),
 ]
 
 
-@pytest.mark.parametrize(("model", "message"), REFUSED_ESTIMATORS, ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("model", "message"), REFUSED_ESTIMATORS, ids=lambda value: value if isinstance(value, str) else ""
+)
 def test_what_an_estimator_cannot_say_is_refused(model: Any, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         framework_of("binary", {}, model=model)
@@ -531,7 +566,9 @@ class OnDisk:
 
 
 @pytest.mark.parametrize("external", [False, True])
-def test_rows_that_are_not_in_memory_are_read_in_parts(external: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_are_not_in_memory_are_read_in_parts(
+    external: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(matrices, "_PART_VALUES", 100 * len(NAMES))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     rows, y = np.tile(X, (4, 1)), np.tile(TARGETS["binary"], 4)
@@ -544,7 +581,9 @@ def test_rows_that_are_not_in_memory_are_read_in_parts(external: bool, tmp_path:
     pages = list(tmp_path.glob("trainyard-xgboost-*/*.page"))
     assert len(pages) == (2 if external else 0)
 
-    in_memory = framework_of("binary", SAMPLING, splits={"train": Arrays(rows, y), "val": Arrays(X[ROWS:], y[ROWS : ROWS + VAL])})
+    in_memory = framework_of(
+        "binary", SAMPLING, splits={"train": Arrays(rows, y), "val": Arrays(X[ROWS:], y[ROWS : ROWS + VAL])}
+    )
     np.testing.assert_allclose(steps(in_memory, 0, 4), whole, rtol=0.05)  # the bins are found in another way
     del framework
     assert not list(tmp_path.glob("trainyard-xgboost-*")), "the files are left behind"
@@ -576,7 +615,9 @@ def test_images_are_rows_of_pixels() -> None:
     images = RANDOM.normal(size=(200, 4, 4, 1)).astype(np.float32)
     y = (images[:, 0, 0, 0] > 0).astype(np.int64)
     info = DataInfo("classification", (4, 4, 1), 2, (0, 1))
-    framework = framework_of("binary", {}, info=info, splits={"train": Arrays(images, y), "val": Arrays(images, y)})
+    framework = framework_of(
+        "binary", {}, info=info, splits={"train": Arrays(images, y), "val": Arrays(images, y)}
+    )
     losses = steps(framework, 0, 5)[0::3]
     assert losses[-1] < losses[0]
     assert framework.importance()["gain"].argmax() == 0
@@ -620,7 +661,9 @@ def test_training_goes_on_from_the_weights_of_another_run(tmp_path: Path) -> Non
         ("classes", {}, "has objective binary:logistic, the run multi:softprob"),
     ],
 )
-def test_weights_of_another_kind_are_refused(target: str, params: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_weights_of_another_kind_are_refused(
+    target: str, params: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     trained("binary", {}, rounds=1).snapshot(weights_only=True).write(tmp_path)
     with pytest.raises(ModelError, match=message):
         framework_of(target, params).restore(tmp_path, weights_only=True)
@@ -652,7 +695,9 @@ def test_weights_of_other_data_are_refused(tmp_path: Path) -> None:
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xgb, "build_info", lambda: {"USE_CUDA": False})
     assert (devices.chosen_device("cpu"), devices.chosen_device("auto")) == ("cpu", "cpu")
-    with pytest.raises(ModelError, match=r"training.device: cuda was asked for, but this xgboost was built without CUDA"):
+    with pytest.raises(
+        ModelError, match=r"training.device: cuda was asked for, but this xgboost was built without CUDA"
+    ):
         devices.chosen_device("cuda")
     monkeypatch.setattr(xgb, "build_info", lambda: {"USE_CUDA": True})
     monkeypatch.setattr(devices, "_cuda_devices", lambda: 0)
@@ -687,22 +732,38 @@ REFUSED_CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"quantile_alpha": 0.1}, "quantile_alpha has an effect only with objective: reg:quantileerror"),
     ({"objective": "rank:ndcg"}, "'rank:ndcg' is none of binary:logistic"),
     ({"metric": "auc"}, "list evaluation.metrics"),
-    ({"tree_method": "exact", "colsample_bynode": 0.5}, "tree_method: exact does not go with colsample_bynode"),
+    (
+        {"tree_method": "exact", "colsample_bynode": 0.5},
+        "tree_method: exact does not go with colsample_bynode",
+    ),
     ({"tree_method": "exact", "max_leaves": 9}, "tree_method: exact does not go with max_leaves"),
-    ({"tree_method": "exact", "max_depth": 0}, "tree_method: exact does not go with max_depth: 0; give a depth"),
+    (
+        {"tree_method": "exact", "max_depth": 0},
+        "tree_method: exact does not go with max_depth: 0; give a depth",
+    ),
     ({"metric": "rmse@2"}, "'rmse@2': a number has only error@THRESHOLD"),
     ({"metric": "tweedie-nloglik@2"}, "and tweedie-nloglik@POWER, between 1 and 2"),
-    ({"tree_method": "approx", "external_memory": True}, "tree_method: approx does not go with external_memory"),
-    ({"tree_method": "exact", "multi_strategy": "multi_output_tree"}, "multi_output_tree does not go with tree_method"),
+    (
+        {"tree_method": "approx", "external_memory": True},
+        "tree_method: approx does not go with external_memory",
+    ),
+    (
+        {"tree_method": "exact", "multi_strategy": "multi_output_tree"},
+        "multi_output_tree does not go with tree_method",
+    ),
     ({"multi_strategy": "multi_output_tree", **DART}, "multi_output_tree does not go with booster"),
     ({"subsample": 0}, "subsample"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("params", "message"), REFUSED_CONFIGS, ids=lambda value: json.dumps(value) if isinstance(value, dict) else ""
+    ("params", "message"),
+    REFUSED_CONFIGS,
+    ids=lambda value: json.dumps(value) if isinstance(value, dict) else "",
 )
-def test_options_that_cannot_be_followed_are_errors_of_the_config(params: dict[str, Any], message: str) -> None:
+def test_options_that_cannot_be_followed_are_errors_of_the_config(
+    params: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         config_of(params)
 
@@ -713,7 +774,10 @@ def test_options_that_cannot_be_followed_are_errors_of_the_config(params: dict[s
         ({"monotone_constraints": {"mony": 1}}, r"no feature is called 'mony'; did you mean 'many'\?"),
         ({"monotone_constraints": [1, 0]}, "has 2 entries for 8 features"),
         ({"interaction_constraints": [[9]]}, "no feature is called 9; there are a, b, c"),
-        ({"objective": "binary:logistic"}, "objective binary:logistic is not for targets of 3 classes: .* give multi:softprob"),
+        (
+            {"objective": "binary:logistic"},
+            "objective binary:logistic is not for targets of 3 classes: .* give multi:softprob",
+        ),
         ({"tree_method": "exact"}, "tree_method: exact takes no categories as such; set data.encode: onehot"),
         ({"multi_strategy": "multi_output_tree"}, "multi_output_tree takes no categories as such"),
     ],
@@ -726,17 +790,35 @@ def test_options_that_do_not_fit_the_data_are_refused(params: dict[str, Any], me
 @pytest.mark.parametrize(
     ("target", "params", "message"),
     [
-        ("binary", {"metric": "mlogloss"}, "metric mlogloss is not for objective binary:logistic; allowed: logloss, error, rmse"),
-        ("classes", {"metric": "logloss"}, "metric logloss is not for objective multi:softprob; allowed: mlogloss, merror$"),
+        (
+            "binary",
+            {"metric": "mlogloss"},
+            "metric mlogloss is not for objective binary:logistic; allowed: logloss, error, rmse",
+        ),
+        (
+            "classes",
+            {"metric": "logloss"},
+            "metric logloss is not for objective multi:softprob; allowed: mlogloss, merror$",
+        ),
         ("values", {"metric": "quantile"}, "metric quantile is not for objective reg:squarederror"),
         ("values", {"metric": "mlogloss"}, "metric mlogloss is not for objective reg:squarederror"),
         ("values", {"metric": "error@0.3"}, "metric error@0.3 is not for objective reg:squarederror"),
-        ("pairs", {"objective": "reg:quantileerror"}, "objective reg:quantileerror is for one value, the targets have 2"),
+        (
+            "pairs",
+            {"objective": "reg:quantileerror"},
+            "objective reg:quantileerror is for one value, the targets have 2",
+        ),
         ("binary", {"base_score": 5.0}, r"this model cannot be built: .*base_score must be in \(0,1\)"),
-        ("counts", {"objective": "reg:gamma", "base_score": -1.0}, "cannot be built: .*base_score` must be greater than 0"),
+        (
+            "counts",
+            {"objective": "reg:gamma", "base_score": -1.0},
+            "cannot be built: .*base_score` must be greater than 0",
+        ),
     ],
 )
-def test_what_does_not_go_together_is_refused_before_the_first_round(target: str, params: dict[str, Any], message: str) -> None:
+def test_what_does_not_go_together_is_refused_before_the_first_round(
+    target: str, params: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ModelError, match=message) as raised:
         framework_of(target, params)
     assert "\n" not in str(raised.value)
@@ -758,16 +840,24 @@ def test_metrics_with_a_number_or_an_objective_of_their_own(target: str, params:
 
 @pytest.mark.parametrize(
     ("objective", "message"),
-    [("count:poisson", "label must be non-negative"), ("reg:gamma", "label must be pos"), ("reg:logistic", "label must be in")],
+    [
+        ("count:poisson", "label must be non-negative"),
+        ("reg:gamma", "label must be pos"),
+        ("reg:logistic", "label must be in"),
+    ],
 )
-def test_targets_that_the_library_refuses_are_wrong_input_said_without_its_stack(objective: str, message: str) -> None:
+def test_targets_that_the_library_refuses_are_wrong_input_said_without_its_stack(
+    objective: str, message: str
+) -> None:
     with pytest.raises(ModelError, match=f"step 1 failed: {message}") as raised:
         framework_of("values", {"objective": objective}).step(0, 0.3)
     assert "\n" not in str(raised.value)
     assert "/src/" not in str(raised.value)
 
 
-def test_errors_of_the_library_are_translated_wherever_it_is_called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_errors_of_the_library_are_translated_wherever_it_is_called(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def broken(*_: Any, **__: Any) -> Any:
         raise xgb.core.XGBoostError("[12:00:00] /workspace/src/x.cc:1: it broke\nStack trace:\n  [bt] (0)")
 
@@ -805,6 +895,8 @@ def test_a_run_of_an_object_is_resumed_and_reproduced(tmp_path: Path) -> None:
 
 
 def test_other_options_of_an_object_are_a_change() -> None:
-    kinds = [framework_of("binary", {}, model=xgb.XGBClassifier(max_depth=depth)).definition() for depth in (3, 4)]
+    kinds = [
+        framework_of("binary", {}, model=xgb.XGBClassifier(max_depth=depth)).definition() for depth in (3, 4)
+    ]
     assert [kind["max_depth"] for kind in kinds] == ["3", "4"]
     assert not framework_of("binary", {}).definition(), "the config says it all"

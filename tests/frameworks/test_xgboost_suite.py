@@ -33,7 +33,13 @@ class TestDart(FrameworkSuite):
 
     @classmethod
     def config(cls) -> dict[str, Any]:
-        dart = {"booster": "dart", "rate_drop": 0.2, "skip_drop": 0.2, "sample_type": "weighted", "one_drop": True}
+        dart = {
+            "booster": "dart",
+            "rate_drop": 0.2,
+            "skip_drop": 0.2,
+            "sample_type": "weighted",
+            "one_drop": True,
+        }
         return {
             "data": {"type": "iris"},
             "model": {"type": "xgboost", "params": {"n_estimators": 120, "max_depth": 3, **dart, **SAMPLES}},
@@ -50,7 +56,10 @@ class TestEveryRound(FrameworkSuite):
     def config(cls) -> dict[str, Any]:
         return {
             "data": {"type": "diabetes"},
-            "model": {"type": "xgboost", "params": {"max_depth": 3, "learning_rate": 0.1, "objective": "reg:absoluteerror"}},
+            "model": {
+                "type": "xgboost",
+                "params": {"max_depth": 3, "learning_rate": 0.1, "objective": "reg:absoluteerror"},
+            },
             "training": {"max_steps": 40, "threads": 1},
             "evaluation": {"every_n_steps": 3},
         }

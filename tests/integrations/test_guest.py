@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from trainyard.config import load
-from trainyard.core.run import RunDir
 from trainyard.errors import InputError
 from trainyard.integrations.checkpoints import Checkpoint, TrainerCheckpoints
 from trainyard.integrations.description import Description, class_name, plain, trackers
 from trainyard.integrations.fingerprints import data_inputs, weights_digest
 from trainyard.integrations.owner import refuse_guest
+from trainyard.records.rundir import RunDir
 from trainyard.types import Determinism
 
 
@@ -84,7 +84,14 @@ def description(**arguments: Any) -> Description:
 
 
 def test_the_config_can_be_read_whatever_the_arguments_are(tmp_path: Path) -> None:
-    hard = {"template": "${data.path}", "a.b": 1, "nan": float("nan"), "text": 'a: "b"\n- c', "no": None, "<<": [{"x": []}]}
+    hard = {
+        "template": "${data.path}",
+        "a.b": 1,
+        "nan": float("nan"),
+        "text": 'a: "b"\n- c',
+        "no": None,
+        "<<": [{"x": []}],
+    }
     tracking, templates = trackers(["tensorboard"])
     (tmp_path / "config.yaml").write_text(description(**hard).config("bert", tracking, templates))
     config = load(tmp_path / "config.yaml").config
@@ -104,7 +111,10 @@ def test_commands_that_would_compute_it_say_whose_run_it_is(tmp_path: Path) -> N
 
 
 def test_what_only_the_record_depends_on_changes_no_computation() -> None:
-    first, second = description(lr=1, output_dir="a").computation(), description(lr=1, output_dir="b").computation()
+    first, second = (
+        description(lr=1, output_dir="a").computation(),
+        description(lr=1, output_dir="b").computation(),
+    )
     assert first == second != description(lr=2, output_dir="a").computation()
 
 
@@ -166,7 +176,9 @@ def test_what_cannot_be_read_is_said() -> None:
     assert split(Stream())["by"] == "its type (it is a stream)"
     assert split(Broken())["by"] == "its number of rows"
     assert split(SimpleNamespace(_fingerprint="abc"))["by"] == "its own fingerprint"
-    assert data_inputs({"train": [Broken()]}, 4)["warnings"] == ["the train split is identified by its number of rows only"]
+    assert data_inputs({"train": [Broken()]}, 4)["warnings"] == [
+        "the train split is identified by its number of rows only"
+    ]
 
 
 def test_weights_have_the_digest_of_a_model_of_ours() -> None:

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 import trainyard
-from trainyard.core.journal import read
-from trainyard.core.run import RunDir
 from trainyard.errors import RunLockedError
 from trainyard.integrations.attempt import Attempt
 from trainyard.integrations.fingerprints import weights_digest
+from trainyard.records.journal import read
+from trainyard.records.rundir import RunDir
 
 pytestmark = pytest.mark.slow  # the library takes seconds to import
 
@@ -87,8 +87,19 @@ def trainer(folder: Path, *callbacks: Any, **arguments: Any) -> Any:
     from lightning.pytorch.callbacks import ModelCheckpoint
 
     saves = ModelCheckpoint(folder / "saved", filename="{step}", every_n_train_steps=8, save_top_k=-1)
-    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 5, "accelerator": "cpu"}
-    given: dict[str, Any] = {"max_epochs": 3, "default_root_dir": folder, "logger": False, **quiet, **arguments}
+    quiet = {
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "log_every_n_steps": 5,
+        "accelerator": "cpu",
+    }
+    given: dict[str, Any] = {
+        "max_epochs": 3,
+        "default_root_dir": folder,
+        "logger": False,
+        **quiet,
+        **arguments,
+    }
     return Trainer(callbacks=[saves, *callbacks], **given)
 
 
@@ -98,7 +109,9 @@ def callback(folder: Path, **options: Any) -> Any:
     return TrainyardCallback("net", folder / "runs", **options)
 
 
-def trained(folder: Path, *callbacks: Any, options: Any = None, compare: bool = True, **arguments: Any) -> Any:
+def trained(
+    folder: Path, *callbacks: Any, options: Any = None, compare: bool = True, **arguments: Any
+) -> Any:
     """Callback, Trainer and module of a training that came to its end."""
     yard = callback(folder, **(options or {}))
     own, module = trainer(folder, yard, *callbacks, **arguments), network()
@@ -116,7 +129,7 @@ def raised(folder: Path, step: int, error: BaseException, monkeypatch: pytest.Mo
 
     with pytest.raises((type(error), SystemExit)):
         trained(folder, at(step, fail))
-    (run,) = trainyard.runs(folder / "runs")
+    (run,) = trainyard.list_runs(folder / "runs")
     return run
 
 
@@ -159,7 +172,10 @@ def test_the_manifest_names_every_input(whole: Any) -> None:
     assert manifest["computation"]["arguments.max_epochs"] == 3
     assert manifest["computation"]["model.options.hparams.width"] == 8
     assert manifest["seed"] == 3
-    assert {name: split["rows"] for name, split in manifest["data"]["splits"].items()} == {"train": 80, "val": 40}
+    assert {name: split["rows"] for name, split in manifest["data"]["splits"].items()} == {
+        "train": 80,
+        "val": 40,
+    }
     assert manifest["determinism"]["tier"] == "statistical"
     assert len(manifest["weights"]["initial"]) == 64
     config = trainyard.check(whole[0].run.path / "config.yaml").config
@@ -178,14 +194,16 @@ def test_a_killed_training_goes_on(tmp_path: Path) -> None:
     def script(kill_at: int) -> subprocess.CompletedProcess[str]:
         environment = os.environ | {"KILL_AT": str(kill_at)}
         command = [sys.executable, __file__, str(tmp_path)]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=240, check=False
+        )
 
     assert script(21).returncode == -signal.SIGKILL
-    (run,) = trainyard.runs(tmp_path / "runs")
+    (run,) = trainyard.list_runs(tmp_path / "runs")
     assert run.status == "crashed"
     done = script(0)
     assert done.returncode == 0, done.stderr
-    assert [again.id for again in trainyard.runs(tmp_path / "runs")] == [run.id]
+    assert [again.id for again in trainyard.list_runs(tmp_path / "runs")] == [run.id]
     assert (run.status, run.result["steps"], run.result["attempts"]) == ("completed", 30, 2)
     assert [record["from_step"] for record in kinds(run, "start")] == [0, 16]
     assert run.manifest["changes"] == []
@@ -206,7 +224,9 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(
 
 
 @pytest.mark.parametrize(
-    ("error", "status"), [(ValueError("the user's own"), "failed"), (KeyboardInterrupt(), "interrupted")], ids=str
+    ("error", "status"),
+    [(ValueError("the user's own"), "failed"), (KeyboardInterrupt(), "interrupted")],
+    ids=str,
 )
 def test_a_training_that_raises_says_how_it_ended(
     error: BaseException, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -217,7 +237,9 @@ def test_a_training_that_raises_says_how_it_ended(
     assert kinds(run, "end")[-1]["status"] == status
 
 
-def test_a_checkpoint_saved_because_of_an_error_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_saved_because_of_an_error_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from lightning.pytorch.callbacks import OnExceptionCheckpoint
 
     every_checkpoint_verified(monkeypatch)
@@ -244,7 +266,9 @@ def test_other_arguments_mean_another_run_where_they_are_known(
     assert "arguments.max_epochs" in [found["what"] for found in change["differences"]]
 
 
-def test_another_process_at_the_same_training_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_process_at_the_same_training_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = raised(tmp_path, 12, ValueError("the user's own"), monkeypatch)
     owner = RunDir(run.path)
     owner.acquire()
@@ -273,7 +297,7 @@ def test_weights_alone_are_nothing_to_resume_from(tmp_path: Path, monkeypatch: p
     light = ModelCheckpoint(tmp_path / "light", every_n_train_steps=10, save_weights_only=True)
     with pytest.raises(ValueError, match="own"):
         trained(tmp_path, light, at(21, fail))
-    (run,) = trainyard.runs(tmp_path / "runs")
+    (run,) = trainyard.list_runs(tmp_path / "runs")
     known = {found["step"]: found["resumable"] for found in manifests(run)}
     assert known == {8: True, 16: True, 20: False}
     assert callback(tmp_path).resume_from() == str(tmp_path / "saved/step=16.ckpt")

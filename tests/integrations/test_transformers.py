@@ -19,12 +19,12 @@ from click.testing import CliRunner
 
 import trainyard
 from trainyard.cli.commands import cli
-from trainyard.core.journal import read
-from trainyard.core.run import RunDir
 from trainyard.errors import ConfigError, InputError, RunLockedError
 from trainyard.integrations.attempt import Attempt
 from trainyard.integrations.fingerprints import weights_digest
 from trainyard.integrations.guest import guarded
+from trainyard.records.journal import read
+from trainyard.records.rundir import RunDir
 
 pytestmark = pytest.mark.slow  # the library takes seconds to import
 
@@ -72,8 +72,16 @@ def trainer(folder: Path, *callbacks: Any, augmented: bool = False, **arguments:
     torch.set_num_threads(1)
     torch.manual_seed(7)
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    model = BertForSequenceClassification(BertConfig(vocab_size=50, max_position_embeddings=8, num_labels=2, **sizes))
-    given: dict[str, Any] = {"max_steps": 30, "logging_steps": 5, "eval_strategy": "steps", "eval_steps": 10, "save_steps": 10}
+    model = BertForSequenceClassification(
+        BertConfig(vocab_size=50, max_position_embeddings=8, num_labels=2, **sizes)
+    )
+    given: dict[str, Any] = {
+        "max_steps": 30,
+        "logging_steps": 5,
+        "eval_strategy": "steps",
+        "eval_steps": 10,
+        "save_steps": 10,
+    }
     given |= {"report_to": [], "disable_tqdm": True, "use_cpu": True, "average_tokens_across_devices": False}
     given |= {"output_dir": str(folder / "out"), **arguments}
     return Trainer(
@@ -81,7 +89,9 @@ def trainer(folder: Path, *callbacks: Any, augmented: bool = False, **arguments:
         args=TrainingArguments(**given),
         train_dataset=Rows(100, 1, augmented),
         eval_dataset=Rows(40, 2),
-        compute_metrics=lambda found: {"accuracy": float((found.predictions.argmax(-1) == found.label_ids).mean())},
+        compute_metrics=lambda found: {
+            "accuracy": float((found.predictions.argmax(-1) == found.label_ids).mean())
+        },
         callbacks=list(callbacks),
     )
 
@@ -109,7 +119,9 @@ def failed(folder: Path, step: int, monkeypatch: pytest.MonkeyPatch, **options: 
     every_checkpoint_verified(monkeypatch)
     with pytest.raises(ValueError, match="the user's own") as raised:
         trained(folder, at(step, fail), options=options)
-    monkeypatch.setattr(sys, "last_value", raised.value, raising=False)  # as the interpreter does with what nobody catches
+    monkeypatch.setattr(
+        sys, "last_value", raised.value, raising=False
+    )  # as the interpreter does with what nobody catches
     return raised.value
 
 
@@ -155,10 +167,14 @@ def test_the_run_directory_is_one_of_ours(whole: Any) -> None:
     assert set(whole.metrics) == {"val_loss", "val_accuracy"}
     assert [record["step"] for record in kinds(whole, "evaluation")] == [10, 20, 30]
     losses = {
-        record["step"]: record["values"]["train_loss"] for record in kinds(whole, "metrics") if "train_loss" in record["values"]
+        record["step"]: record["values"]["train_loss"]
+        for record in kinds(whole, "metrics")
+        if "train_loss" in record["values"]
     }
     assert list(losses) == [5, 10, 15, 20, 25, 30]
-    (summary,) = [record["values"] for record in kinds(whole, "metrics") if "train_runtime" in record["values"]]
+    (summary,) = [
+        record["values"] for record in kinds(whole, "metrics") if "train_runtime" in record["values"]
+    ]
     assert summary["mean_train_loss"] == pytest.approx(sum(losses.values()) / 6)
     assert (whole.path / "report.html").stat().st_size > 10_000
     assert trainyard.get(whole.path).digest == whole.digest
@@ -183,7 +199,11 @@ def test_the_manifest_names_every_input(whole: Any) -> None:
 
 
 def test_the_commands_that_look_at_runs_do(whole: Any) -> None:
-    for words in (["runs", "list", "--runs-dir", whole.path.parent.parent], ["runs", "show", whole.path], ["report", whole.path]):
+    for words in (
+        ["runs", "list", "--runs-dir", whole.path.parent.parent],
+        ["runs", "show", whole.path],
+        ["report", whole.path],
+    ):
         done = CliRunner().invoke(cli, [str(word) for word in words])
         assert done.exit_code == 0, done.output
         assert whole.id in done.output
@@ -206,25 +226,30 @@ def test_the_callback_changes_no_bit(tmp_path: Path) -> None:
 
 def test_a_killed_training_goes_on_to_the_same_bits(whole: Any, tmp_path: Path) -> None:
     assert script(tmp_path, "--kill", "27").returncode == -signal.SIGKILL
-    (run,) = trainyard.runs(tmp_path / "runs")
+    (run,) = trainyard.list_runs(tmp_path / "runs")
     assert run.status == "crashed"
     done = script(tmp_path)
     assert done.returncode == 0, done.stderr
-    assert [again.id for again in trainyard.runs(tmp_path / "runs")] == [run.id]
+    assert [again.id for again in trainyard.list_runs(tmp_path / "runs")] == [run.id]
     assert run.result["attempts"] == 2
     assert run.digest == whole.digest
     assert run.metrics == whole.metrics
     assert [record["from_step"] for record in kinds(run, "start")] == [0, 20]
     assert run.manifest["changes"] == []
     known = [record["values"] for record in kinds(whole, "evaluation")]
-    assert [record["values"]["val_loss"] for record in kinds(run, "evaluation")] == [values["val_loss"] for values in known]
+    assert [record["values"]["val_loss"] for record in kinds(run, "evaluation")] == [
+        values["val_loss"] for values in known
+    ]
 
 
 def test_a_killed_training_with_workers_holds_no_lock(tmp_path: Path) -> None:
     command = [sys.executable, __file__, str(tmp_path), "--kill", "12", "--workers", "1"]
     silent = subprocess.DEVNULL  # a pipe would be held open by the workers
-    assert subprocess.run(command, stdout=silent, stderr=silent, timeout=240, check=False).returncode == -signal.SIGKILL
-    (run,) = trainyard.runs(tmp_path / "runs")
+    assert (
+        subprocess.run(command, stdout=silent, stderr=silent, timeout=240, check=False).returncode
+        == -signal.SIGKILL
+    )
+    (run,) = trainyard.list_runs(tmp_path / "runs")
     assert run.status == "crashed"  # though its workers take seconds to see that they are orphans
 
 
@@ -252,26 +277,32 @@ def test_a_training_that_raises_has_failed(tmp_path: Path, monkeypatch: pytest.M
     yard = callback(tmp_path)
     trainer(tmp_path, yard)
     assert yard.resume_from() == str(tmp_path / "out/checkpoint-20")
-    (run,) = trainyard.runs(tmp_path / "runs")
+    (run,) = trainyard.list_runs(tmp_path / "runs")
     assert run.status == "failed"
     assert run.result["error"] == "ValueError: the user's own: api_key=***"
-    assert "sesame" not in "".join(path.read_text(errors="replace") for path in run.path.rglob("*") if path.is_file())
+    assert "sesame" not in "".join(
+        path.read_text(errors="replace") for path in run.path.rglob("*") if path.is_file()
+    )
     assert trainyard.clean(tmp_path / "runs") == []  # as it can go on
 
 
 def test_what_the_trainer_prunes_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     every_checkpoint_verified(monkeypatch)
     yard = trained(tmp_path, save_total_limit=1)
-    known = [json.loads(path.read_bytes())["path"] for path in yard.run.path.glob("checkpoints/*/manifest.json")]
+    known = [
+        json.loads(path.read_bytes())["path"] for path in yard.run.path.glob("checkpoints/*/manifest.json")
+    ]
     assert known == [str(tmp_path / "out/checkpoint-30")]
 
 
-def test_another_process_at_the_same_training_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_process_at_the_same_training_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failed(tmp_path, 15, monkeypatch)
     yard = callback(tmp_path)
     trainer(tmp_path, yard)
     assert yard.resume_from() is not None
-    (run,) = trainyard.runs(tmp_path / "runs")
+    (run,) = trainyard.list_runs(tmp_path / "runs")
     owner = RunDir(run.path)
     owner.acquire()
     with pytest.raises(RunLockedError, match="owned by another process"):
@@ -287,8 +318,10 @@ def test_other_arguments_mean_another_run(
     yard = trained(tmp_path, learning_rate=1e-3, output_dir=str(tmp_path / "elsewhere"))
     assert "is unfinished, but not of this training: arguments, output_dir differ" in caplog.text
     assert kinds(yard.run, "start")[0]["from_step"] == 0
-    old = trainyard.runs(tmp_path / "runs")[1]
-    assert "model.params.arguments.learning_rate" in {item.what for item in trainyard.compare(old, yard.run).config}
+    old = trainyard.list_runs(tmp_path / "runs")[1]
+    assert "model.params.arguments.learning_rate" in {
+        item.what for item in trainyard.compare(old, yard.run).config
+    }
     goes_on = trained(tmp_path, options={"run": old.id}, learning_rate=1e-3).run
     assert goes_on.id == old.id
     assert [record["from_step"] for record in kinds(goes_on, "start")] == [0, 10]
@@ -319,12 +352,19 @@ def test_evaluations_before_and_after_the_training_count(tmp_path: Path) -> None
     assert yard.run.result["evaluated"] == "final"
     assert yard.run.status == "completed"
     steps = [(record["step"], *record["values"]) for record in kinds(yard.run, "evaluation")]
-    assert [(step, name) for step, name, *_ in steps] == [(0, "val_loss"), (30, "val_loss"), (30, "test_loss")]
+    assert [(step, name) for step, name, *_ in steps] == [
+        (0, "val_loss"),
+        (30, "val_loss"),
+        (30, "test_loss"),
+    ]
 
 
 def test_the_best_model_is_named(tmp_path: Path) -> None:
     yard = trained(tmp_path, load_best_model_at_end=True, metric_for_best_model="loss", learning_rate=1e-2)
-    best, evaluations = yard.run.result["best"], {record["step"]: record["values"] for record in kinds(yard.run, "evaluation")}
+    best, evaluations = (
+        yard.run.result["best"],
+        {record["step"]: record["values"] for record in kinds(yard.run, "evaluation")},
+    )
     assert best["value"] == min(values["val_loss"] for values in evaluations.values())
     assert yard.run.result["evaluated"] == "best"
     assert yard.run.metrics["val_loss"] == evaluations[best["step"]]["val_loss"]
@@ -367,10 +407,15 @@ def test_a_full_disk_ends_no_training_and_loses_no_metric(
         raise OSError(28, "No space left on device")
 
     yard = callback(tmp_path)
-    own = trainer(tmp_path, yard, at(7, lambda _: monkeypatch.setattr("trainyard.core.journal.Journal.values", full)))
+    own = trainer(
+        tmp_path, yard, at(7, lambda _: monkeypatch.setattr("trainyard.records.journal.Journal.values", full))
+    )
     own.train()
     assert own.state.global_step == 30
-    assert "metrics of step 10 cannot be recorded: OSError: [Errno 28] No space left on device; {'train_loss':" in caplog.text
+    assert (
+        "metrics of step 10 cannot be recorded: OSError: [Errno 28] No space left on device; {'train_loss':"
+        in caplog.text
+    )
 
 
 def test_a_record_that_cannot_begin_ends_no_training(
@@ -384,7 +429,9 @@ def test_a_record_that_cannot_begin_ends_no_training(
 
 
 def test_secrets_are_in_no_file(tmp_path: Path) -> None:
-    yard = trained(tmp_path, hub_token="hf_sesame", run_name="https://me:sesame@host/x", max_steps=1, eval_strategy="no")
+    yard = trained(
+        tmp_path, hub_token="hf_sesame", run_name="https://me:sesame@host/x", max_steps=1, eval_strategy="no"
+    )
     files = [path for path in yard.run.path.rglob("*") if path.is_file()]
     assert len(files) > 5
     assert not [path for path in files if b"sesame" in path.read_bytes()]
@@ -428,17 +475,23 @@ def test_only_the_first_process_records(tmp_path: Path) -> None:
     assert distributed("--kill", "15").returncode != 0
     done = distributed()
     assert done.returncode == 0, done.stderr
-    (run,) = trainyard.runs(tmp_path / "runs")
+    (run,) = trainyard.list_runs(tmp_path / "runs")
     assert [record["from_step"] for record in kinds(run, "start")] == [0, 10]
     assert run.manifest["computation"]["arguments.world_size"] == 2
     manifests = [json.loads(path.read_bytes()) for path in run.path.glob("checkpoints/*/manifest.json")]
-    assert all({"rng_state_0.pth", "rng_state_1.pth"} <= {file["name"] for file in found["files"]} for found in manifests)
+    assert all(
+        {"rng_state_0.pth", "rng_state_1.pth"} <= {file["name"] for file in found["files"]}
+        for found in manifests
+    )
 
 
 def test_guarded_says_what_is_lost(caplog: pytest.LogCaptureFixture) -> None:
     assert guarded(lambda: 3, "three") == 3
     assert guarded(lambda: 1 // 0, "a quotient", {"loss": 0.5}) is None
-    assert "a quotient cannot be recorded: ZeroDivisionError: integer division or modulo by zero; {'loss': 0.5}" in caplog.text
+    assert (
+        "a quotient cannot be recorded: ZeroDivisionError: integer division or modulo by zero; {'loss': 0.5}"
+        in caplog.text
+    )
 
 
 def main(folder: Path, words: list[str]) -> None:

@@ -18,7 +18,8 @@ def parsed(svg: str) -> SVG:
     root = ElementTree.fromstring(svg)
     assert root.tag == "svg"
     assert not re.search(
-        r"(nan|inf)\b", " ".join(value for node in root.iter() for key, value in node.items() if key in ("d", "x", "y"))
+        r"(nan|inf)\b",
+        " ".join(value for node in root.iter() for key, value in node.items() if key in ("d", "x", "y")),
     )
     return root
 
@@ -33,7 +34,9 @@ def curve(values, kind: str = "val", name: str = "validation") -> Line:
 
 def test_a_line_chart_says_what_it_shows():
     marks = [Marker(2, "best", "best model at step 2"), Marker(3, "resume", "attempt 2")]
-    root = parsed(line_chart(LineChart("Loss", [curve([3, 2, 1], "train", "train"), curve([3.5, 2.5, 2])], marks)))
+    root = parsed(
+        line_chart(LineChart("Loss", [curve([3, 2, 1], "train", "train"), curve([3.5, 2.5, 2])], marks))
+    )
     assert root.find("title").text == "Loss"
     assert "train: from 3.000 to 1.000" in root.find("desc").text
     assert "best model at step 2" in root.find("desc").text
@@ -79,7 +82,10 @@ def test_markers_of_one_kind_at_one_place_are_drawn_once():
 def test_a_heat_map_holds_counts_and_names_the_worst_confusion():
     root = parsed(heat_map(["cat", "dog"], [[5, 2], [0, 7]], "Confusion"))
     assert texts(root, "count") == ["5", "2", "7"]
-    assert root.find("desc").text == "12 of 14 rows lie on the diagonal. Most often confused: cat taken for dog 2 times."
+    assert (
+        root.find("desc").text
+        == "12 of 14 rows lie on the diagonal. Most often confused: cat taken for dog 2 times."
+    )
     assert "2 rows of cat predicted as dog (28.6%)" in [node.text for node in root.iter("title")]
 
 
@@ -103,7 +109,13 @@ def test_a_scatter_plot():
 
 def test_hostile_names_stay_text():
     svgs = [
-        line_chart(LineChart(HOSTILE, [curve([1, 2], name=HOSTILE), curve([2, 3], name=HOSTILE)], [Marker(1, HOSTILE, HOSTILE)])),
+        line_chart(
+            LineChart(
+                HOSTILE,
+                [curve([1, 2], name=HOSTILE), curve([2, 3], name=HOSTILE)],
+                [Marker(1, HOSTILE, HOSTILE)],
+            )
+        ),
         heat_map([HOSTILE, "b"], [[1, 1], [1, 1]], HOSTILE),
         scatter([1, 2], [1, 2], HOSTILE, HOSTILE),
     ]

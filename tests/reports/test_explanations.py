@@ -13,7 +13,17 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from trainyard.reports.explanation_charts import Bar, Curve, Dependence, Dots, bars, dependence, mark, shade, swarm
+from trainyard.reports.explanation_charts import (
+    Bar,
+    Curve,
+    Dependence,
+    Dots,
+    bars,
+    dependence,
+    mark,
+    shade,
+    swarm,
+)
 from trainyard.reports.explanations import ranking
 from trainyard.reports.html import write_report
 
@@ -26,14 +36,19 @@ WHOLE: dict[str, Any] = {
     "task": "classification",
     "target": "buys",
     "notes": ["something is left out"],
-    "importance": [{"kind": "total_gain", "features": [{"name": "age", "value": 12.5}, {"name": "city", "value": "NaN"}]}],
+    "importance": [
+        {"kind": "total_gain", "features": [{"name": "age", "value": 12.5}, {"name": "city", "value": "NaN"}]}
+    ],
     "permutation": {
         "metric": "roc_auc",
         "mode": "max",
         "baseline": 0.91,
         "rows": 300,
         "repeats": 5,
-        "features": [{"name": "age", "mean": 0.25, "std": 0.0125}, {"name": "city", "mean": -0.001, "std": 0.002}],
+        "features": [
+            {"name": "age", "mean": 0.25, "std": 0.0125},
+            {"name": "city", "mean": -0.001, "std": 0.002},
+        ],
     },
     "shap": {
         "explainer": "tree",
@@ -42,12 +57,20 @@ WHOLE: dict[str, Any] = {
         "background": 0,
         "gap": 1e-7,
         "outputs": ["yes"],
-        "features": [{"name": "age", "mean": 1.5, "by_output": [1.5]}, {"name": "city", "mean": 0.5, "by_output": [0.5]}],
+        "features": [
+            {"name": "age", "mean": 1.5, "by_output": [1.5]},
+            {"name": "city", "mean": 0.5, "by_output": [0.5]},
+        ],
         "swarms": [
             {
                 "output": "yes",
                 "features": [
-                    {"name": "age", "shap": [-1.0, 0.0, 1.0, 2.0], "rank": [0.0, 0.33, None, 1.0], "correlation": 0.95},
+                    {
+                        "name": "age",
+                        "shap": [-1.0, 0.0, 1.0, 2.0],
+                        "rank": [0.0, 0.33, None, 1.0],
+                        "correlation": 0.95,
+                    },
                     {"name": "city", "shap": [0.5, 0.5, 0.5, 0.5], "rank": None, "correlation": None},
                 ],
             }
@@ -58,7 +81,9 @@ WHOLE: dict[str, Any] = {
             "name": "age",
             "kind": "number",
             "grid": [20.0, 40.0, 60.0],
-            "outputs": [{"name": "yes", "mean": [0.1, 0.5, 0.9], "low": [0.0, 0.4, 0.8], "high": [0.2, 0.6, 1.0]}],
+            "outputs": [
+                {"name": "yes", "mean": [0.1, 0.5, 0.9], "low": [0.0, 0.4, 0.8], "high": [0.2, 0.6, 1.0]}
+            ],
         },
         {
             "name": "city",
@@ -81,7 +106,9 @@ class Page(HTMLParser):
         self.feed(source)
         assert self.open == []
         self.text = re.sub(r"\s+", " ", " ".join(self.words))
-        self.pictures = [ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", source, re.DOTALL)]
+        self.pictures = [
+            ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", source, re.DOTALL)
+        ]
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
         self.scripts += tag == "script"
@@ -115,7 +142,9 @@ def parsed(svg: str) -> ElementTree.Element:
 
 
 def texts(root: ElementTree.Element, kind: str) -> list[str]:
-    return ["".join(node.itertext()) for node in root.iter("text") if kind in (node.get("class") or "").split()]
+    return [
+        "".join(node.itertext()) for node in root.iter("text") if kind in (node.get("class") or "").split()
+    ]
 
 
 def test_a_whole_explanation(tmp_path):
@@ -146,7 +175,9 @@ def test_no_explanation_no_section(tmp_path):
 
 def test_notes_alone(tmp_path):
     nothing = {"importance": [], "permutation": None, "shap": None, "dependence": [], "rows": 0, "columns": 0}
-    shown = page(tmp_path, WHOLE | nothing | {"notes": ["samples of shape (1, 8, 8) have no columns to explain"]})
+    shown = page(
+        tmp_path, WHOLE | nothing | {"notes": ["samples of shape (1, 8, 8) have no columns to explain"]}
+    )
     assert "Samples of shape (1, 8, 8) have no columns" in shown.text
     assert "Partial dependence" not in shown.text
 
@@ -154,7 +185,12 @@ def test_notes_alone(tmp_path):
 def several() -> dict[str, Any]:
     """An explanation of three classes."""
     made = deepcopy(WHOLE)
-    made["shap"] |= {"outputs": ["a", "b", "c"], "explainer": "permutation", "background": 100, "unit": "probability"}
+    made["shap"] |= {
+        "outputs": ["a", "b", "c"],
+        "explainer": "permutation",
+        "background": 100,
+        "unit": "probability",
+    }
     for row in made["shap"]["features"]:
         row["by_output"] = [0.1, 0.2, 0.9]
     for row in made["dependence"]:
@@ -193,7 +229,9 @@ def test_a_damaged_file_costs_its_section_only(tmp_path, content):
 
 def test_names_from_outside_stay_text(tmp_path):
     text = json.dumps(several()).replace('"age"', json.dumps(HOSTILE)).replace('"a"', json.dumps(HOSTILE))
-    shown = page(tmp_path, text.replace('"Oslo"', json.dumps(HOSTILE)).replace('"total_gain"', json.dumps(HOSTILE)))
+    shown = page(
+        tmp_path, text.replace('"Oslo"', json.dumps(HOSTILE)).replace('"total_gain"', json.dumps(HOSTILE))
+    )
     assert shown.scripts == 1
     assert '<script>alert("1")' in shown.text
     assert "could not be drawn" not in shown.text
@@ -210,7 +248,9 @@ def test_what_is_told_under_the_pointer_can_be_read_back(tmp_path):
 
 def test_only_so_many_bars(tmp_path):
     made = deepcopy(WHOLE)
-    made["permutation"]["features"] = [{"name": f"pixel {i}", "mean": 1.0 / (i + 1), "std": 0.0} for i in range(40)]
+    made["permutation"]["features"] = [
+        {"name": f"pixel {i}", "mean": 1.0 / (i + 1), "std": 0.0} for i in range(40)
+    ]
     shown = page(tmp_path, made | {"columns": 64})
     assert "pixel 14" in shown.text
     assert "pixel 15" not in shown.text
@@ -222,7 +262,10 @@ def test_bars_show_value_and_error():
     assert root.find("title").text == "Importance"
     assert root.find("desc").text.startswith("gain: a 2.000;")
     assert texts(root, "value") == ["2.000", "-1.000"]
-    assert [group.find("title").text for group in root.iter("g")] == ["a: 2.000 ± 0.5000", f"{'b' * 40}: -1.000"]
+    assert [group.find("title").text for group in root.iter("g")] == [
+        "a: 2.000 ± 0.5000",
+        f"{'b' * 40}: -1.000",
+    ]
     first, second = root.iter("rect")
     zero = float(first.get("x"))
     assert float(second.get("x")) + float(second.get("width")) == pytest.approx(zero, abs=0.2)
@@ -240,7 +283,9 @@ def test_a_swarm_shades_by_value_and_moves_dense_points_apart():
     values = np.concatenate([np.zeros(50), np.linspace(-1, 1, 5)])
     shades = np.concatenate([np.full(50, np.nan), [0.0, 0.3, 0.5, 0.7, 1.0]])
     root = parsed(swarm([Dots("age", values, shades, -0.8)], "SHAP", "adds"))
-    dots = {node.get("class"): node.get("d") for node in root.iter("path") if node.get("class").startswith("dot")}
+    dots = {
+        node.get("class"): node.get("d") for node in root.iter("path") if node.get("class").startswith("dot")
+    }
     assert set(dots) == {"dot", "dot s0", "dot s1", "dot s2", "dot s3", "dot s4"}
     heights = [float(y) for _, y in re.findall(r"M([\d.]+) ([\d.]+)", dots["dot"])]
     assert len(heights) == 50
@@ -252,7 +297,10 @@ def test_a_swarm_shades_by_value_and_moves_dense_points_apart():
 def test_a_curve_has_its_band_and_where_the_values_are():
     curve = Curve(np.array([0.0, 1.0]), np.array([-1.0, 0.5]), np.array([0.5, 1.5]))
     root = parsed(dependence(Dependence("age", [20.0, 60.0], False, [curve], ["yes"]), (-1.0, 1.5)))
-    assert [node.get("class") for node in root.iter("path") if "val" in node.get("class", "")] == ["band val", "line val"]
+    assert [node.get("class") for node in root.iter("path") if "val" in node.get("class", "")] == [
+        "band val",
+        "line val",
+    ]
     assert any(node.get("class") == "rug" for node in root.iter("path"))
     assert root.find("desc").text == "yes: from 0.000 to 1.000."
 

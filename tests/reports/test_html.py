@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainyard.core.journal import Journal
+from trainyard.engine.journal import Journal
 from trainyard.evaluation.metrics import evaluate
 from trainyard.evaluation.tables import tables
 from trainyard.reports.html import write_report
@@ -46,8 +46,17 @@ MANIFEST = {
         "warnings": ["column a is constant"],
         "content_hashed": True,
     },
-    "code": {"hash": "cc" * 32, "modules": {"mine.model": "ee" * 32}, "git": {"commit": "f" * 40, "dirty": True}},
-    "environment": {"python": "3.11.9", "threads": 2, "packages": {"numpy": "2.4"}, "flags": {"OMP_NUM_THREADS": "2"}},
+    "code": {
+        "hash": "cc" * 32,
+        "modules": {"mine.model": "ee" * 32},
+        "git": {"commit": "f" * 40, "dirty": True},
+    },
+    "environment": {
+        "python": "3.11.9",
+        "threads": 2,
+        "packages": {"numpy": "2.4"},
+        "flags": {"OMP_NUM_THREADS": "2"},
+    },
     "weights": {"initial_digest": "33" * 32, "init_from": None},
     "determinism": {"tier": "bitwise", "reason": "one device"},
 }
@@ -71,7 +80,9 @@ def journalled(run: Path, attempt: int, first: int, last: int, status: str = "")
     for step in range(first + 1, last + 1):
         journal.losses(step, [2.0 / step])
         if step % 10 == 0:
-            journal.values("metrics", step, {"train_loss": 2.0 / step, "learning_rate": 1e-3 / step, "epoch": 0.1 * step})
+            journal.values(
+                "metrics", step, {"train_loss": 2.0 / step, "learning_rate": 1e-3 / step, "epoch": 0.1 * step}
+            )
             journal.values("evaluation", step, {"val_loss": 2.1 / step, "val_f1": 1 - 1 / step})
     if status:
         journal.event(last, "early_stop", metric="val_loss")
@@ -90,8 +101,12 @@ def run(tmp_path: Path) -> Path:
     journalled(folder, 2, 40, 100, "completed")
     rng = np.random.default_rng(0)
     info = DataInfo("classification", (4,), 3, ("cat", "dog", "eel"))
-    found = Predictions(np.arange(60), rng.dirichlet(np.ones(3), 60).astype(np.float32), rng.integers(0, 3, 60), 30.0)
-    (folder / "evaluation" / "test.json").write_text(json.dumps(tables(evaluate([found], ["f1"], info, "test"), info)))
+    found = Predictions(
+        np.arange(60), rng.dirichlet(np.ones(3), 60).astype(np.float32), rng.integers(0, 3, 60), 30.0
+    )
+    (folder / "evaluation" / "test.json").write_text(
+        json.dumps(tables(evaluate([found], ["f1"], info, "test"), info))
+    )
     return folder
 
 
@@ -222,9 +237,20 @@ def test_an_empty_directory(tmp_path):
     assert "manifest.json: missing" in text
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "result.json", "evaluation/test.json", "journal/0001.jsonl", "config.yaml"])
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[1, 2]", b"\xff\xfe\x00", b'{"kind": 3}\n', b"null\n", b'{"metrics": [1], "data": 5, "best": "x"}']
+    "name", ["manifest.json", "result.json", "evaluation/test.json", "journal/0001.jsonl", "config.yaml"]
+)
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[1, 2]",
+        b"\xff\xfe\x00",
+        b'{"kind": 3}\n',
+        b"null\n",
+        b'{"metrics": [1], "data": 5, "best": "x"}',
+    ],
 )
 def test_a_damaged_file_costs_only_what_it_says(run, name, content):
     (run / name).write_bytes(content)
@@ -235,7 +261,9 @@ def test_a_damaged_file_costs_only_what_it_says(run, name, content):
 
 
 def test_a_damaged_section_is_named(run):
-    (run / "evaluation" / "test.json").write_text('{"confusion": {"labels": ["a"], "matrix": [[1, 2], [3, 4]]}}')
+    (run / "evaluation" / "test.json").write_text(
+        '{"confusion": {"labels": ["a"], "matrix": [[1, 2], [3, 4]]}}'
+    )
     text = page(run).text
     assert "evaluations: could not be drawn, as its records are damaged" in text
     assert DIGEST in text
@@ -248,7 +276,9 @@ def test_names_from_outside_stay_text(run):
     (run / "evaluation" / "test.json").write_text(json.dumps(found))
     (run / "config.yaml").write_text(f"experiment: {hostile}\n{hostile}: 1\n# {hostile}\n")
     data = MANIFEST["data"] | {"target": hostile, "features": [hostile], "warnings": [hostile]}
-    (run / "manifest.json").write_text(json.dumps(MANIFEST | {"experiment": hostile, "data": data, "command": [hostile]}))
+    (run / "manifest.json").write_text(
+        json.dumps(MANIFEST | {"experiment": hostile, "data": data, "command": [hostile]})
+    )
     journal = Journal(run / "journal", 3, 100)
     journal.event(100, hostile, **{hostile: hostile})
     journal.values("evaluation", 100, {f"val_{hostile}": 1.0})
@@ -267,9 +297,13 @@ def test_a_million_steps_stay_small(run):
     for first in range(0, 1_000_000, 1000):
         journal.losses(first + 1, (2 / (1 + first / 5000) + rng.random(1000)).tolist())
         journal.values(
-            "metrics", first + 1000, {"train_loss": 1.0, "learning_rate": 1 / (first + 1), "samples_per_second": float(first)}
+            "metrics",
+            first + 1000,
+            {"train_loss": 1.0, "learning_rate": 1 / (first + 1), "samples_per_second": float(first)},
         )
-        journal.values("evaluation", first + 1000, {f"val_m{index}": float(rng.random()) for index in range(8)})
+        journal.values(
+            "evaluation", first + 1000, {f"val_m{index}": float(rng.random()) for index in range(8)}
+        )
         journal.event(first + 1000, "skipped_batch", reason="loss spike")
     journal.close()
     path = write_report(run)
@@ -290,7 +324,9 @@ def test_summary(run):
 
 def test_a_report_made_before_the_journal_ends_knows_how_the_attempt_ended(run):
     path = run / "journal" / "0002.jsonl"
-    path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if '"end"' not in line))
+    path.write_text(
+        "".join(line for line in path.read_text().splitlines(keepends=True) if '"end"' not in line)
+    )
     assert "still at work" not in page(run).text
 
 

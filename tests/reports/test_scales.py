@@ -7,7 +7,17 @@ import math
 import numpy as np
 import pytest
 
-from trainyard.reports.scales import duration, envelope, fitted, fitted_to, linear_ticks, log_ticks, number, spread, tick_label
+from trainyard.reports.scales import (
+    duration,
+    envelope,
+    fitted,
+    fitted_to,
+    linear_ticks,
+    log_ticks,
+    number,
+    spread,
+    tick_label,
+)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +44,8 @@ def test_number(value, shown):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "shown"), [(0.421, "0.42 s"), (42.4, "42 s"), (59.7, "60 s"), (200, "3 min 20 s"), (7500, "2 h 05 min")]
+    ("seconds", "shown"),
+    [(0.421, "0.42 s"), (42.4, "42 s"), (59.7, "60 s"), (200, "3 min 20 s"), (7500, "2 h 05 min")],
 )
 def test_duration(seconds, shown):
     assert duration(seconds) == shown

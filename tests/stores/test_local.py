@@ -27,7 +27,9 @@ class TestLocal(StoreSuite):
     def make(self, place: Path) -> Store:
         return LocalStore(place)
 
-    def test_a_put_that_fails_leaves_the_old_object(self, store: Store, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_put_that_fails_leaves_the_old_object(
+        self, store: Store, place: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         self.put(store, "a/key", b"old")
         source = store.staging() / "file"
         source.write_bytes(b"new")
@@ -37,7 +39,9 @@ class TestLocal(StoreSuite):
         assert store.get("a/key") == b"old"
 
     @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-    def test_a_full_disk_publishes_nothing(self, code: int, store: Store, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_full_disk_publishes_nothing(
+        self, code: int, store: Store, place: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         with monkeypatch.context() as full:
             full.setattr(os, "fsync", _raise(code))
             with pytest.raises(OSError, match=os.strerror(code)):
@@ -46,7 +50,9 @@ class TestLocal(StoreSuite):
         assert not list(place.glob(".staging-*")), "its staging folder is left behind"
         assert store.put_if_absent("a/manifest", b"{}")
 
-    def test_objects_are_fsynced_before_they_can_be_seen(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_objects_are_fsynced_before_they_can_be_seen(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         seen: list[list[str]] = []
         fsync = os.fsync
         monkeypatch.setattr(os, "fsync", lambda fd: (seen.append(list(store.list("a/m"))), fsync(fd))[1])
@@ -54,7 +60,9 @@ class TestLocal(StoreSuite):
         assert seen[0] == [], "the bytes are published before they are durable"
         assert seen[-1] == ["a/manifest"], "the name is not made durable"
 
-    def test_a_folder_in_place_of_an_object_is_an_error_not_a_traceback(self, store: Store, place: Path) -> None:
+    def test_a_folder_in_place_of_an_object_is_an_error_not_a_traceback(
+        self, store: Store, place: Path
+    ) -> None:
         (place / "a" / "manifest").mkdir(parents=True)
         with pytest.raises(CheckpointError, match="Is a directory"):
             store.get("a/manifest")
@@ -64,14 +72,20 @@ class TestLocal(StoreSuite):
         store.delete("checkpoints/step-1/w")
         assert not (place / "checkpoints" / "step-1").exists()
 
-    def test_every_new_folder_gets_a_durable_name(self, store: Store, place: Path, synced: list[Path]) -> None:
+    def test_every_new_folder_gets_a_durable_name(
+        self, store: Store, place: Path, synced: list[Path]
+    ) -> None:
         store.put_if_absent("checkpoints/step-1/manifest", b"{}")
         assert {place, place / "checkpoints", place / "checkpoints" / "step-1"} <= set(synced)
 
     def test_a_deletion_is_durable(self, store: Store, place: Path, synced: list[Path]) -> None:
         for name in ("manifest", "weights"):
             store.put_if_absent(f"checkpoints/step-1/{name}", b"{}")
-        for name, folder in (("manifest", "checkpoints/step-1"), ("weights", "checkpoints"), ("weights", None)):
+        for name, folder in (
+            ("manifest", "checkpoints/step-1"),
+            ("weights", "checkpoints"),
+            ("weights", None),
+        ):
             synced.clear()
             store.delete(f"checkpoints/step-1/{name}")
             assert synced == ([place / folder] if folder else []), name

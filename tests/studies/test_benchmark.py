@@ -11,10 +11,10 @@ import pytest
 from study_configs import TOY, SignalInRun, signal_after
 
 import trainyard
-from trainyard.core.journal import finite
-from trainyard.core.run import RunDir
 from trainyard.errors import ChangedInputsError, ConfigError, InputError
 from trainyard.evaluation.significance import holm, over_folds
+from trainyard.records.journal import finite
+from trainyard.records.rundir import RunDir
 from trainyard.studies import ranking
 from trainyard.studies.benchmark import Benchmark
 from trainyard.studies.cost import Latency
@@ -36,7 +36,9 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Benchmark:
     """Two models on one split, of which one hardly learns."""
     changes = {"data.split.test": 0.4, "training.learning_rate": 1e-6}
     params = {"mlp": {"hidden": [8]}}
-    return trainyard.benchmark(TOY, changes, models=["mlp", "toy"], params=params, runs_dir=tmp_path_factory.mktemp("single"))
+    return trainyard.benchmark(
+        TOY, changes, models=["mlp", "toy"], params=params, runs_dir=tmp_path_factory.mktemp("single")
+    )
 
 
 def test_the_table_is_ranked(folded: Benchmark) -> None:
@@ -59,16 +61,26 @@ def test_the_table_is_ranked(folded: Benchmark) -> None:
 def test_all_learn_from_the_same_rows(folded: Benchmark) -> None:
     for toy, mlp in zip(folded.runs["toy"], folded.runs["mlp"], strict=True):
         assert toy.manifest["data"]["rows"] == mlp.manifest["data"]["rows"]
-        assert (toy.manifest["seed"], toy.manifest["parent"]["fold"]) == (mlp.manifest["seed"], mlp.manifest["parent"]["fold"])
+        assert (toy.manifest["seed"], toy.manifest["parent"]["fold"]) == (
+            mlp.manifest["seed"],
+            mlp.manifest["parent"]["fold"],
+        )
         assert toy.manifest["parent"]["relation"] == "benchmark"
-    assert trainyard.reproduce(folded.runs["mlp"][2], runs_dir=folded.path.parent.parent).verdict == "identical"
+    assert (
+        trainyard.reproduce(folded.runs["mlp"][2], runs_dir=folded.path.parent.parent).verdict == "identical"
+    )
 
 
 def test_significance_over_folds(folded: Benchmark) -> None:
     first, second, failed = folded.rows
     expected = over_folds("accuracy", first["values"], second["values"], 50 / 90)
-    assert (second["p_value"], second["p_adjusted"]) == pytest.approx((expected.p_value, holm([expected.p_value])[0]))
-    assert (second["test"], second["effect"]) == ("corrected resampled t", pytest.approx(second["mean"] - first["mean"]))
+    assert (second["p_value"], second["p_adjusted"]) == pytest.approx(
+        (expected.p_value, holm([expected.p_value])[0])
+    )
+    assert (second["test"], second["effect"]) == (
+        "corrected resampled t",
+        pytest.approx(second["mean"] - first["mean"]),
+    )
     assert (first["p_value"], failed["p_value"]) == (None, None)
 
 
@@ -76,10 +88,14 @@ def test_what_each_costs(folded: Benchmark) -> None:
     for row in folded.rows[:2]:
         runs = folded.runs[row["model"]]
         assert row["train_seconds"] == pytest.approx(np.mean([run.result["train_seconds"] for run in runs]))
-        weights = [path.stat().st_size for run in runs for path in run.path.glob("best/*/weights.safetensors")]
+        weights = [
+            path.stat().st_size for run in runs for path in run.path.glob("best/*/weights.safetensors")
+        ]
         assert row["model_bytes"] == round(np.mean(weights))
         assert 0 < row["one_row_ms"] < 1000
-        assert row["rows_per_second"] > 1000 / row["one_row_ms"]  # many at once are not slower than one by one
+        assert (
+            row["rows_per_second"] > 1000 / row["one_row_ms"]
+        )  # many at once are not slower than one by one
 
 
 def test_what_is_left_to_read(folded: Benchmark) -> None:
@@ -121,8 +137,13 @@ def test_the_metric_to_rank_by(tmp_path: Path) -> None:
 
 def test_options_hold_for_their_own_model(tmp_path: Path) -> None:
     changes = {"model.params.noise": 0.5, "model.init_from": None}
-    study = trainyard.benchmark(TOY, changes, models=["toy", "mlp"], params={"mlp": {"hidden": [5]}}, runs_dir=tmp_path)
-    config = {model: trainyard.check(runs[0].path / "config.yaml").config.model for model, runs in study.runs.items()}
+    study = trainyard.benchmark(
+        TOY, changes, models=["toy", "mlp"], params={"mlp": {"hidden": [5]}}, runs_dir=tmp_path
+    )
+    config = {
+        model: trainyard.check(runs[0].path / "config.yaml").config.model
+        for model, runs in study.runs.items()
+    }
     assert config["toy"].params["noise"] == 0.5
     assert config["mlp"].params["hidden"] == [5]
     assert "noise" not in config["mlp"].params
@@ -152,7 +173,9 @@ def test_wrong_input_trains_nothing(asked: dict[str, Any], message: str, tmp_pat
 
 def test_nothing_is_left_where_no_model_can_be_trained(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no such file"):
-        trainyard.benchmark({**TOY, "data": {"path": "none.csv", "target": "y"}}, models=["toy", "mlp"], runs_dir=tmp_path)
+        trainyard.benchmark(
+            {**TOY, "data": {"path": "none.csv", "target": "y"}}, models=["toy", "mlp"], runs_dir=tmp_path
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -164,7 +187,9 @@ def test_there_must_be_rows_to_rank_by(tmp_path: Path) -> None:
         (None, only_train),
     ):
         with pytest.raises(InputError, match=r"no (test|val) rows to rank by; ask for --folds"):
-            trainyard.benchmark({**TOY, "data": data}, models=["toy"], metric=metric, runs_dir=tmp_path / "runs")
+            trainyard.benchmark(
+                {**TOY, "data": data}, models=["toy"], metric=metric, runs_dir=tmp_path / "runs"
+            )
     assert not (tmp_path / "runs").exists()
     pair = (np.zeros((40, 2), np.float32), np.arange(40) % 2)
     with pytest.raises(InputError, match=r"has no test split; it has train, val"):
@@ -189,7 +214,12 @@ def without_cost(study: Benchmark) -> list[dict[str, Any]]:
 
 def test_stopped_and_resumed(folded: Benchmark, tmp_path: Path) -> None:
     params = {"mlp": {"hidden": [8]}}
-    asked: dict[str, Any] = {"models": ["toy", ABSENT, "mlp"], "params": params, "folds": 3, "runs_dir": tmp_path}
+    asked: dict[str, Any] = {
+        "models": ["toy", ABSENT, "mlp"],
+        "params": params,
+        "folds": 3,
+        "runs_dir": tmp_path,
+    }
     cut = trainyard.benchmark(TOY, **asked, callbacks=[SignalInRun(4, 5)])
     assert (cut.status, cut.rows, cut.best) == ("preempted", [], None)
     assert [len(runs) for runs in cut.runs.values()] == [3, 2]
@@ -201,14 +231,17 @@ def test_stopped_and_resumed(folded: Benchmark, tmp_path: Path) -> None:
     assert resumed.runs["mlp"][1].result["attempts"] == 2
 
 
-def test_a_failed_model_is_tried_again_the_others_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_model_is_tried_again_the_others_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     asked: dict[str, Any] = {"models": ["toy", "later_package:Net"], "runs_dir": tmp_path / "runs"}
     first = trainyard.benchmark(TOY, **asked)
     assert set(first.failed) == {"later_package:Net"}
     kept = first.runs["toy"][0]
     (tmp_path / "later_package.py").write_text(
-        "import torch\nclass Net(torch.nn.Linear):\n    def __init__(self):\n        super().__init__(4, 3)\n", encoding="utf-8"
+        "import torch\nclass Net(torch.nn.Linear):\n    def __init__(self):\n        super().__init__(4, 3)\n",
+        encoding="utf-8",
     )
     again = trainyard.benchmark(TOY, **asked, resume=True)
     assert (again.path, again.status, again.failed) == (first.path, "completed", {})
@@ -227,15 +260,26 @@ def from_files(tmp_path: Path) -> dict[str, Any]:
     """A config with rows for training and for testing in files of their own."""
     for seed, name in enumerate(("train", "test")):
         rows(tmp_path / f"{name}.csv", seed)
-    data = {"type": "csv", "train_path": str(tmp_path / "train.csv"), "test_path": str(tmp_path / "test.csv"), "target": "y"}
+    data = {
+        "type": "csv",
+        "train_path": str(tmp_path / "train.csv"),
+        "test_path": str(tmp_path / "test.csv"),
+        "target": "y",
+    }
     return {**TOY, "data": data}
 
 
 def test_models_of_different_training_rows_are_not_ranked(from_files: dict[str, Any], tmp_path: Path) -> None:
-    asked: dict[str, Any] = {"models": ["toy", "mlp"], "params": {"mlp": {"hidden": [4]}}, "runs_dir": tmp_path / "runs"}
+    asked: dict[str, Any] = {
+        "models": ["toy", "mlp"],
+        "params": {"mlp": {"hidden": [4]}},
+        "runs_dir": tmp_path / "runs",
+    }
     cut = trainyard.benchmark(from_files, **asked, watch=signal_after(0))
     rows(tmp_path / "train.csv", 2)
-    with pytest.raises(ChangedInputsError, match=rf"(?s)run {cut.runs['toy'][0].id}: data: train split, sha256 was") as caught:
+    with pytest.raises(
+        ChangedInputsError, match=rf"(?s)run {cut.runs['toy'][0].id}: data: train split, sha256 was"
+    ) as caught:
         trainyard.benchmark(from_files, **asked, resume=True)
     assert caught.value.exit_code == 2
     assert (cut.status, list(cut.runs), cut.rows) == ("failed", ["toy"], [])
@@ -254,7 +298,9 @@ def test_rows_that_change_while_it_trains(from_files: dict[str, Any], tmp_path: 
 
 def test_models_of_different_code_are_not_ranked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    source = "import torch\nclass Net(torch.nn.Linear):\n    def __init__(self):\n        super().__init__(4, 3)\n"
+    source = (
+        "import torch\nclass Net(torch.nn.Linear):\n    def __init__(self):\n        super().__init__(4, 3)\n"
+    )
     (tmp_path / "edited_package.py").write_text(source, encoding="utf-8")
     asked: dict[str, Any] = {"models": ["edited_package:Net", "toy"], "runs_dir": tmp_path / "runs"}
     trainyard.benchmark(TOY, **asked, watch=signal_after(0))
@@ -315,6 +361,11 @@ def test_a_metric_of_another_task_is_refused_before_anything_is_trained(task: st
     ended: list[Any] = []
     with pytest.raises(InputError, match="metric 'test_rmse' is for regression, this is classification"):
         trainyard.benchmark(
-            TOY, {"data.task": task}, models=["toy", "mlp"], metric="test_rmse", runs_dir=tmp_path, watch=ended.append
+            TOY,
+            {"data.task": task},
+            models=["toy", "mlp"],
+            metric="test_rmse",
+            runs_dir=tmp_path,
+            watch=ended.append,
         )
     assert (ended, list(tmp_path.iterdir())) == ([], [])

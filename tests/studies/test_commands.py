@@ -58,7 +58,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_cross_validate(command: Command, place: Path) -> None:
     done = command("cross-validate", "iris.yaml", "training.epochs=2", "--folds", "3")
     assert done.code == 0
-    lines = re.findall(r"^trainyard event=run fold=(\d) run_id=\S+ status=completed .*test_accuracy=\S+", done.out, re.MULTILINE)
+    lines = re.findall(
+        r"^trainyard event=run fold=(\d) run_id=\S+ status=completed .*test_accuracy=\S+",
+        done.out,
+        re.MULTILINE,
+    )
     assert lines == ["0", "1", "2"]
     assert re.search(r"^test_accuracy +0\.\d+ +0\.\d+ +-?\d\.\d+ to \d\.\d+$", done.out, re.MULTILINE)
     (folder,) = (place / "runs" / "iris").glob("cv-*")
@@ -78,7 +82,9 @@ def test_cross_validate_as_json(command: Command, place: Path) -> None:
 
 
 def test_benchmark(command: Command, place: Path) -> None:
-    done = command("benchmark", "iris.yaml", "--models", "toy,mlp", "--param", "mlp.hidden=[4]", "--param", "toy.noise=0")
+    done = command(
+        "benchmark", "iris.yaml", "--models", "toy,mlp", "--param", "mlp.hidden=[4]", "--param", "toy.noise=0"
+    )
     assert done.code == 0, done.err
     table = done.out[done.out.index("rank ") :].splitlines()
     assert [line.split()[0] for line in table[:3]] == ["rank", "1", "2"]
@@ -89,9 +95,15 @@ def test_benchmark(command: Command, place: Path) -> None:
 def test_a_model_that_fails_is_the_exit_code(command: Command, place: Path) -> None:
     done = command("benchmark", "iris.yaml", "--models", "toy,absent_package:Model", "--json")
     assert done.code == 1
-    assert [(row["model"], row["rank"]) for row in done.json["models"]] == [("toy", 1), ("absent_package:Model", None)]
+    assert [(row["model"], row["rank"]) for row in done.json["models"]] == [
+        ("toy", 1),
+        ("absent_package:Model", None),
+    ]
     assert "event=run model=absent_package:Model run_id=None status=failed error=" in done.err
-    assert "absent_package:Model: " in command("benchmark", "iris.yaml", "--models", "toy,absent_package:Model", "-q").out
+    assert (
+        "absent_package:Model: "
+        in command("benchmark", "iris.yaml", "--models", "toy,absent_package:Model", "-q").out
+    )
 
 
 @pytest.mark.parametrize("param", ["noise=1", "mlp.hidden=[4]", "toy.noise", "toy.noise=[1"])
@@ -113,11 +125,15 @@ def test_wrong_words(command: Command, place: Path) -> None:
 
 
 def test_compare_with_a_test(command: Command, place: Path) -> None:
-    ids = [command("train", "iris.yaml", f"experiment.seed={seed}", "--json").json["run_id"] for seed in (1, 2)]
+    ids = [
+        command("train", "iris.yaml", f"experiment.seed={seed}", "--json").json["run_id"] for seed in (1, 2)
+    ]
     shown = command("runs", "compare", *ids)
     assert shown.code == 0
     assert "significance, on the same test rows:" in shown.out
-    assert re.search(r"^  accuracy +-?[\d.]+ +-?[\d.]+ to [\d.]+ +[\d.]+ +exact McNemar +45$", shown.out, re.MULTILINE)
+    assert re.search(
+        r"^  accuracy +-?[\d.]+ +-?[\d.]+ to [\d.]+ +[\d.]+ +exact McNemar +45$", shown.out, re.MULTILINE
+    )
     document = command("runs", "compare", *ids, "--json").json
     assert [test["metric"] for test in document["tests"]] == ["accuracy", "f1"]
     assert document["untested"] is None
@@ -127,9 +143,20 @@ def test_compare_with_a_test(command: Command, place: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
-def test_stopped_by_a_signal_and_resumed(command: Command, place: Path, signum: signal.Signals, code: int) -> None:
-    words = ["cross-validate", "iris.yaml", "training.epochs=200", "logging.every_n_steps=1000", "--folds", "2"]
-    process = subprocess.Popen([sys.executable, "-m", "trainyard", *words], cwd=place, stdout=subprocess.PIPE, text=True)
+def test_stopped_by_a_signal_and_resumed(
+    command: Command, place: Path, signum: signal.Signals, code: int
+) -> None:
+    words = [
+        "cross-validate",
+        "iris.yaml",
+        "training.epochs=200",
+        "logging.every_n_steps=1000",
+        "--folds",
+        "2",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trainyard", *words], cwd=place, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     assert "fold=0" in process.stdout.readline()
     process.send_signal(signum)

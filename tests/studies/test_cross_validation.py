@@ -12,8 +12,15 @@ from study_configs import TOY, SignalInRun, signal_after
 
 import trainyard
 from small_runs import Crash, CrashAt
-from trainyard.core.run import RunDir
-from trainyard.errors import ChangedInputsError, ConfigError, DataError, InputError, RunLockedError, TrainingError
+from trainyard.errors import (
+    ChangedInputsError,
+    ConfigError,
+    DataError,
+    InputError,
+    RunLockedError,
+    TrainingError,
+)
+from trainyard.records.rundir import RunDir
 from trainyard.studies.cross_validation import CrossValidation
 
 
@@ -41,8 +48,10 @@ def test_folds_are_ordinary_runs(whole: CrossValidation) -> None:
         assert run.path.parent == whole.path.parent
         splits = run.manifest["data"]["splits"]
         assert {name: split["rows"] for name, split in splits.items()} == {"train": 90, "val": 10, "test": 50}
-        assert whole.folds[fold] == {name: value for name, value in run.metrics.items() if name.startswith("test_")}
-    listed = trainyard.runs(whole.path.parent.parent)
+        assert whole.folds[fold] == {
+            name: value for name, value in run.metrics.items() if name.startswith("test_")
+        }
+    listed = trainyard.list_runs(whole.path.parent.parent)
     assert {run.id for run in listed} == {run.id for run in whole.runs}  # the study itself is no run
     again = trainyard.reproduce(whole.runs[1], runs_dir=whole.path.parent.parent)
     assert again.verdict == "identical"
@@ -54,16 +63,28 @@ def test_mean_and_spread(whole: CrossValidation) -> None:
     assert whole.std["test_accuracy"] == pytest.approx(np.std(values, ddof=1))
     low, high = whole.interval["test_accuracy"]
     error = np.sqrt((1 / 3 + 50 / 90) * np.var(values, ddof=1))
-    assert (high - low) / 2 == pytest.approx(4.302652729749464 * error)  # the 97.5% quantile of t with 2 degrees
+    assert (high - low) / 2 == pytest.approx(
+        4.302652729749464 * error
+    )  # the 97.5% quantile of t with 2 degrees
     assert set(whole.mean) == {"test_loss", "test_accuracy", "test_f1"}
 
 
 def test_out_of_fold_predictions(whole: CrossValidation) -> None:
     frame = whole.out_of_fold
-    assert frame.columns.tolist() == ["row", "fold", "target", "prediction", "probability_0", "probability_1", "probability_2"]
+    assert frame.columns.tolist() == [
+        "row",
+        "fold",
+        "target",
+        "prediction",
+        "probability_0",
+        "probability_1",
+        "probability_2",
+    ]
     assert frame["row"].tolist() == list(range(150))
     right = frame["prediction"] == frame["target"]
-    assert right.groupby(frame["fold"]).mean().tolist() == pytest.approx([fold["test_accuracy"] for fold in whole.folds])
+    assert right.groupby(frame["fold"]).mean().tolist() == pytest.approx(
+        [fold["test_accuracy"] for fold in whole.folds]
+    )
     assert frame.filter(like="probability").sum(axis=1).to_numpy() == pytest.approx(np.ones(150), abs=1e-5)
     from sklearn.datasets import load_iris
 
@@ -94,11 +115,17 @@ def test_a_signal_within_a_fold(whole: CrossValidation, tmp_path: Path) -> None:
     assert (resumed.path, [run.id for run in resumed.runs[:2]]) == (cut.path, [first.id, second.id])
     assert resumed.runs[1].result["attempts"] == 2
     assert_same(resumed, whole)
-    assert trainyard.cross_validate(TOY, folds=3, runs_dir=tmp_path, resume=True).path != cut.path  # there is none to resume
+    assert (
+        trainyard.cross_validate(TOY, folds=3, runs_dir=tmp_path, resume=True).path != cut.path
+    )  # there is none to resume
 
 
-@pytest.mark.parametrize(("signum", "status"), [(signal.SIGTERM, "preempted"), (signal.SIGINT, "interrupted")])
-def test_a_signal_between_folds(whole: CrossValidation, tmp_path: Path, signum: signal.Signals, status: str) -> None:
+@pytest.mark.parametrize(
+    ("signum", "status"), [(signal.SIGTERM, "preempted"), (signal.SIGINT, "interrupted")]
+)
+def test_a_signal_between_folds(
+    whole: CrossValidation, tmp_path: Path, signum: signal.Signals, status: str
+) -> None:
     cut = trainyard.cross_validate(TOY, folds=3, runs_dir=tmp_path, watch=signal_after(0, signum))
     assert (cut.status, len(cut.runs)) == (status, 1)
     assert_same(trainyard.cross_validate(TOY, folds=3, runs_dir=tmp_path, resume=True), whole)
@@ -132,9 +159,16 @@ def test_only_the_same_is_resumed(tmp_path: Path) -> None:
     cut = trainyard.cross_validate(TOY, folds=3, callbacks=[SignalInRun(0, 3)], runs_dir=tmp_path)
     for change, folds in (({"training.learning_rate": 0.2}, 2), ({"data.split.seed": 1}, 3), ({}, 2)):
         stop = [SignalInRun(0, 1)]
-        other = trainyard.cross_validate(TOY, change, folds=folds, resume=True, runs_dir=tmp_path, callbacks=stop)
+        other = trainyard.cross_validate(
+            TOY, change, folds=folds, resume=True, runs_dir=tmp_path, callbacks=stop
+        )
         assert other.path != cut.path
-    assert trainyard.cross_validate(TOY, {"logging.every_n_steps": 3}, folds=3, resume=True, runs_dir=tmp_path).path == cut.path
+    assert (
+        trainyard.cross_validate(
+            TOY, {"logging.every_n_steps": 3}, folds=3, resume=True, runs_dir=tmp_path
+        ).path
+        == cut.path
+    )
 
 
 def test_two_processes_do_not_work_on_one_study(tmp_path: Path) -> None:
@@ -200,7 +234,9 @@ def test_rows_for_validation_and_test_of_their_own_are_left_out(
     for name, seed in (("train", 1), ("val", 2), ("test", 3)):
         rows(seed=seed).to_csv(f"rows-{name}.csv", index=False)
     data: dict[str, Any] = {f"{name}_path": f"${{env:PLACE}}-{name}.csv" for name in ("train", "val", "test")}
-    study = trainyard.cross_validate({**TOY, "data": {**data, "target": "y", "exclude": ["day"]}}, folds=3, runs_dir="runs")
+    study = trainyard.cross_validate(
+        {**TOY, "data": {**data, "target": "y", "exclude": ["day"]}}, folds=3, runs_dir="runs"
+    )
     assert study.out_of_fold["row"].tolist() == list(range(60))
     warned = " ".join(record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
     assert "data.val_path is not used" in warned
@@ -213,8 +249,12 @@ def test_rows_for_validation_and_test_of_their_own_are_left_out(
 
 def test_time_series_are_tested_on_what_comes_later(tmp_path: Path) -> None:
     config = {**TOY, "data": {"type": "iris", "target": "y", "split": {"time": "day", "val": 0.2}}}
-    study = trainyard.cross_validate(config, {"training.batch_size": 8}, folds=3, runs_dir=tmp_path, data=rows())
-    assert study.out_of_fold["row"].tolist() == list(range(16, 60))  # blocks of 15 rows, but two rows of a day stay together
+    study = trainyard.cross_validate(
+        config, {"training.batch_size": 8}, folds=3, runs_dir=tmp_path, data=rows()
+    )
+    assert study.out_of_fold["row"].tolist() == list(
+        range(16, 60)
+    )  # blocks of 15 rows, but two rows of a day stay together
     assert study.out_of_fold["fold"].is_monotonic_increasing
     counts = [fold["rows"] for fold in study.result["folds"]]
     assert [sum(one.values()) for one in counts] == [30, 46, 60]
@@ -223,7 +263,9 @@ def test_time_series_are_tested_on_what_comes_later(tmp_path: Path) -> None:
 def test_data_as_objects(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     without = {key: value for key, value in TOY.items() if key != "data"}
     pair = (rows()[["a", "b", "c"]].to_numpy(np.float32), (rows()["y"] == "yes").to_numpy(np.int64))
-    cut = trainyard.cross_validate(without, folds=3, runs_dir=tmp_path, data=pair, callbacks=[SignalInRun(1, 3)])
+    cut = trainyard.cross_validate(
+        without, folds=3, runs_dir=tmp_path, data=pair, callbacks=[SignalInRun(1, 3)]
+    )
     resumed = trainyard.cross_validate(without, folds=3, runs_dir=tmp_path, data=pair, resume=True)
     assert (resumed.path, resumed.status) == (cut.path, "completed")
     assert resumed.out_of_fold["target"].tolist() == pair[1].tolist()
@@ -236,7 +278,10 @@ def test_changed_data_are_noticed(tmp_path: Path) -> None:
     config = {**TOY, "data": {"path": str(path), "target": "y", "exclude": ["day"]}}
     cut = trainyard.cross_validate(config, folds=3, runs_dir=tmp_path, watch=signal_after(1))
     rows().assign(c=rows()["c"].abs()).to_csv(path, index=False)
-    with pytest.raises(ChangedInputsError, match=rf"(?s)run {cut.runs[0].id}: data: train split, sha256 was .*begin a new one"):
+    with pytest.raises(
+        ChangedInputsError,
+        match=rf"(?s)run {cut.runs[0].id}: data: train split, sha256 was .*begin a new one",
+    ):
         trainyard.cross_validate(config, folds=3, runs_dir=tmp_path, resume=True)
     assert (cut.status, len(cut.runs)) == ("failed", 2)  # nothing more was trained
     rows().to_csv(path, index=False)
@@ -275,7 +320,10 @@ def test_changed_initial_weights_are_noticed(tmp_path: Path) -> None:
     asked: dict[str, Any] = {"folds": 2, "runs_dir": tmp_path}
     change = {"model.init_from": str(initial)}
     trainyard.cross_validate(TOY, change, **asked, watch=signal_after(0))
-    assert trainyard.cross_validate(TOY, change, **asked, resume=True, watch=signal_after(1)).status == "preempted"
+    assert (
+        trainyard.cross_validate(TOY, change, **asked, resume=True, watch=signal_after(1)).status
+        == "preempted"
+    )
     other = trainyard.train(TOY, {"experiment.seed": 8}, runs_dir=tmp_path)
     initial.write_bytes(next(other.path.glob("best/*/weights.safetensors")).read_bytes())
     with pytest.raises(ChangedInputsError, match="weights: initial was"):
@@ -298,8 +346,17 @@ def test_values(tmp_path: Path) -> None:
     rmse = [np.sqrt(np.mean((part["target"] - part["prediction"]) ** 2)) for _, part in frame.groupby("fold")]
     assert rmse == pytest.approx([fold["test_rmse"] for fold in study.folds], rel=1e-5)
     pair = (rows()[["a", "b"]].to_numpy(np.float32), rows()[["b", "c"]].to_numpy(np.float32))
-    study = trainyard.cross_validate({**config, "data": {"type": "iris"}}, folds=2, runs_dir=tmp_path, data=pair)
-    assert study.out_of_fold.columns.tolist() == ["row", "fold", "target_0", "target_1", "prediction_0", "prediction_1"]
+    study = trainyard.cross_validate(
+        {**config, "data": {"type": "iris"}}, folds=2, runs_dir=tmp_path, data=pair
+    )
+    assert study.out_of_fold.columns.tolist() == [
+        "row",
+        "fold",
+        "target_0",
+        "target_1",
+        "prediction_0",
+        "prediction_1",
+    ]
     assert study.out_of_fold["target_1"].to_numpy() == pytest.approx(rows()["c"].to_numpy(), rel=1e-6)
 
 

@@ -17,12 +17,27 @@ ODD = "<script>alert('|')</script>"
 
 def row(rank: int | None, model: str, mean: Any = 0.9, **more: Any) -> dict[str, Any]:
     nothing = dict.fromkeys([*COLUMNS, "test", "effect", "effect_low", "effect_high", "untested"])
-    cost = {"train_seconds": 0.5 * (rank or 1), "model_bytes": 2048, "one_row_ms": 0.5, "rows_per_second": 1e6}
-    found = {"rank": rank, "model": model, "metric": "test_f1", "values": [mean, mean], "mean": mean, "std": 0.01, **cost}
+    cost = {
+        "train_seconds": 0.5 * (rank or 1),
+        "model_bytes": 2048,
+        "one_row_ms": 0.5,
+        "rows_per_second": 1e6,
+    }
+    found = {
+        "rank": rank,
+        "model": model,
+        "metric": "test_f1",
+        "values": [mean, mean],
+        "mean": mean,
+        "std": 0.01,
+        **cost,
+    }
     return {**nothing, **found, "runs": [f"run-{model}"], **more}
 
 
-def study(folder: Path, kind: str, result: dict[str, Any] | None, state: str = "completed", **more: Any) -> str:
+def study(
+    folder: Path, kind: str, result: dict[str, Any] | None, state: str = "completed", **more: Any
+) -> str:
     runs = [{"place": {"fold": 0}, "run_id": "run-0"}]
     described = {"kind": kind, "experiment": "odd <names>", "state": state, "runs": runs, **more}
     (folder / "study.json").write_text(json.dumps(described), encoding="utf-8")
@@ -32,11 +47,17 @@ def study(folder: Path, kind: str, result: dict[str, Any] | None, state: str = "
 
 
 def charts(page: str) -> list[ElementTree.Element]:
-    return [ElementTree.fromstring(found) for found in re.findall(r"<svg class=\"chart.*?</svg>", page, re.DOTALL)]
+    return [
+        ElementTree.fromstring(found) for found in re.findall(r"<svg class=\"chart.*?</svg>", page, re.DOTALL)
+    ]
 
 
 def test_a_benchmark(tmp_path: Path) -> None:
-    models = [row(1, "best"), row(2, ODD, "NaN", p_value=0.01, p_adjusted=0.02), row(3, "odd", 0.7, untested="other rows")]
+    models = [
+        row(1, "best"),
+        row(2, ODD, "NaN", p_value=0.01, p_adjusted=0.02),
+        row(3, "odd", 0.7, untested="other rows"),
+    ]
     failed = {**row(None, "gone", None), "values": [], "runs": [], "error": "not installed: <b>"}
     page = study(tmp_path, "benchmark", {"folds": 2, "models": [*models, failed]}, "failed")
     assert "<script>alert" not in page
@@ -51,13 +72,17 @@ def test_a_benchmark(tmp_path: Path) -> None:
 def test_a_benchmark_of_one_model_and_of_none(tmp_path: Path) -> None:
     page = study(tmp_path, "benchmark", {"folds": None, "models": [row(1, "alone", values=[0.9], std=None)]})
     assert "1 split" in page
-    page = study(tmp_path, "benchmark", {"folds": None, "models": [{**row(None, "gone"), "error": "no"}]}, "failed")
+    page = study(
+        tmp_path, "benchmark", {"folds": None, "models": [{**row(None, "gone"), "error": "no"}]}, "failed"
+    )
     assert not charts(page)
 
 
 def test_equal_models_are_the_best_together(tmp_path: Path) -> None:
     page = study(
-        tmp_path, "benchmark", {"folds": 2, "models": [row(1, "one"), row(1, "other", p_adjusted=1.0), row(3, "last", 0.7)]}
+        tmp_path,
+        "benchmark",
+        {"folds": 2, "models": [row(1, "one"), row(1, "other", p_adjusted=1.0), row(3, "last", 0.7)]},
     )
     assert "of one and 1 more, the best" in page
 
@@ -65,10 +90,18 @@ def test_equal_models_are_the_best_together(tmp_path: Path) -> None:
 def test_a_cross_validation_with_values_that_are_not_finite(tmp_path: Path) -> None:
     spread = {"mean": "NaN", "std": "NaN", "low": "NaN", "high": "NaN"}
     folds = [
-        {"fold": i, "run_id": f"run-{i}", "rows": {"train": 9, "test": 3}, "metrics": {"test_r2": value}, "train_seconds": 1.0}
+        {
+            "fold": i,
+            "run_id": f"run-{i}",
+            "rows": {"train": 9, "test": 3},
+            "metrics": {"test_r2": value},
+            "train_seconds": 1.0,
+        }
         for i, value in enumerate([0.5, "NaN"])
     ]
-    page = study(tmp_path, "cv", {"metrics": {"test_r2": spread}, "folds": folds, "rows": 6, "train_seconds": 2.0})
+    page = study(
+        tmp_path, "cv", {"metrics": {"test_r2": spread}, "folds": folds, "rows": 6, "train_seconds": 2.0}
+    )
     (chart,) = charts(page)
     assert "fold 0: 0.5000" in "".join(chart.itertext())
     assert "../run-1/report.html" in page
@@ -89,7 +122,18 @@ def test_damaged_records(tmp_path: Path) -> None:
 def test_tables() -> None:
     models = [row(1, "best"), row(2, ODD, p_adjusted=0.0345), {**row(None, "gone"), "error": "no"}]
     shown = benchmark_rows(models)
-    assert shown[0] == ["1", "best", "test_f1", "0.9000", "0.01000", "best", "0.5000", "2.000", "0.5000", "1\u2009000\u2009000"]
+    assert shown[0] == [
+        "1",
+        "best",
+        "test_f1",
+        "0.9000",
+        "0.01000",
+        "best",
+        "0.5000",
+        "2.000",
+        "0.5000",
+        "1\u2009000\u2009000",
+    ]
     assert shown[1][5] == "0.03450"
     assert shown[2][:3] == ["", "gone", "failed"]
     assert "alert('\\|')" in markdown_table(models)
@@ -98,7 +142,11 @@ def test_tables() -> None:
 
 
 def test_charts_of_nothing() -> None:
-    for empty in (dot_plot([], "t", "x"), trade_off([], "t", ("x", "y")), dot_plot([Spread("a", [], float("nan"))], "t", "x")):
+    for empty in (
+        dot_plot([], "t", "x"),
+        trade_off([], "t", ("x", "y")),
+        dot_plot([Spread("a", [], float("nan"))], "t", "x"),
+    ):
         assert ElementTree.fromstring(empty).tag == "svg"
     points = [Point("a", 0.0, 0.5), Point("b", 1.0, float("nan")), Point("c & d", 2.0, 0.7)]
     drawn = ElementTree.fromstring(trade_off(points, "t", ("x", "y")))

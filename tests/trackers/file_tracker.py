@@ -61,7 +61,9 @@ class FileTracker:
 
     def _alive(self) -> None:
         if (self._folder.parent / "dead").exists():
-            raise ConnectionRefusedError(f"Connection refused by user:{self._params.token}@{self._folder.name}")
+            raise ConnectionRefusedError(
+                f"Connection refused by user:{self._params.token}@{self._folder.name}"
+            )
 
 
 def stored(folder: Path) -> dict[str, list[tuple[int, float]]]:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from file_tracker import statuses, stored
 
-from trainyard.core.journal import Journal
+from trainyard.engine.journal import Journal
 from trainyard.trackers.feed import Feeders, sync
 from trainyard.trackers.feed.state import State
 
@@ -56,7 +56,9 @@ def outside(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run_dir(make_run, outside: Path) -> Path:
-    return make_run({"type": "file", "params": {"folder": "outside"}})  # relative to the working directory of the run
+    return make_run(
+        {"type": "file", "params": {"folder": "outside"}}
+    )  # relative to the working directory of the run
 
 
 def test_a_run_is_forwarded_while_it_goes_on_and_closed_at_its_end(run_dir: Path, outside: Path) -> None:
@@ -70,7 +72,9 @@ def test_a_run_is_forwarded_while_it_goes_on_and_closed_at_its_end(run_dir: Path
     assert statuses(outside) == ["completed"]
 
 
-def test_a_feeder_that_is_killed_between_sending_and_remembering_doubles_nothing(make_run, outside: Path) -> None:
+def test_a_feeder_that_is_killed_between_sending_and_remembering_doubles_nothing(
+    make_run, outside: Path
+) -> None:
     run_dir = make_run({"type": "file", "params": {"folder": str(outside), "die_at": 2500}})
     journal, feeders = Journal(run_dir / "journal", 1, 0), Feeders(run_dir, ["file"])
     write(journal, 1, 2000, "preempted")
@@ -88,7 +92,9 @@ def test_a_feeder_that_is_killed_between_sending_and_remembering_doubles_nothing
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.3, 0.6])
-def test_a_feeder_killed_at_any_moment_loses_and_doubles_nothing(run_dir: Path, outside: Path, delay: float) -> None:
+def test_a_feeder_killed_at_any_moment_loses_and_doubles_nothing(
+    run_dir: Path, outside: Path, delay: float
+) -> None:
     write(Journal(run_dir / "journal", 1, 0), 1, 20000, "completed")
     feeders = Feeders(run_dir, ["file"])
     feeders.start()
@@ -99,7 +105,9 @@ def test_a_feeder_killed_at_any_moment_loses_and_doubles_nothing(run_dir: Path, 
     assert statuses(outside) == ["completed"]
 
 
-def test_a_dead_tracker_costs_a_warning_and_loses_nothing(run_dir: Path, outside: Path, tmp_path: Path) -> None:
+def test_a_dead_tracker_costs_a_warning_and_loses_nothing(
+    run_dir: Path, outside: Path, tmp_path: Path
+) -> None:
     (tmp_path / "dead").touch()
     journal, feeders = Journal(run_dir / "journal", 1, 0), Feeders(run_dir, ["file"])
     feeders.start()
@@ -134,7 +142,7 @@ def test_one_dead_tracker_does_not_hold_up_another(make_run, outside: Path) -> N
 VICTIM = """
 import os, signal, sys
 from pathlib import Path
-from trainyard.core.journal import Journal
+from trainyard.engine.journal import Journal
 from trainyard.trackers.feed import Feeders
 run_dir = Path(sys.argv[1])
 feeders = Feeders(run_dir, ["file"])
@@ -182,7 +190,9 @@ def test_an_orphan_with_a_dead_tracker_ends_too(run_dir: Path, tmp_path: Path) -
     write(Journal(run_dir / "journal", 1, 0), 1, 5)
     (run_dir / "trackers").mkdir()
     command = [sys.executable, "-m", "trainyard.trackers.feed", str(run_dir), "0", str(os.getpid())]
-    orphan = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LONG, check=False)
+    orphan = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LONG, check=False
+    )
     assert orphan.returncode == 1
     assert orphan.stderr.count("Connection refused") == 1
 
@@ -254,8 +264,15 @@ def test_a_run_directory_that_cannot_be_written_is_a_warning(run_dir: Path) -> N
 
 
 def test_the_library_of_a_tracker_is_not_imported_into_the_training() -> None:
-    code = "import sys, trainyard.trackers.feed; print({'mlflow', 'tensorboard', 'ruamel'} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "set()"
+    code = (
+        "import sys, trainyard.trackers.feed; print({'mlflow', 'tensorboard', 'ruamel'} & set(sys.modules))"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "set()"
+    )
 
 
 def test_mlflow_dead_then_alive(make_run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +297,9 @@ def test_mlflow_dead_then_alive(make_run, tmp_path: Path, monkeypatch: pytest.Mo
     assert run.info.status == "FINISHED"
     assert run.data.params["model.params.hidden"] == "[8, 4]"
     for metric in ("train_loss", "val_loss"):
-        assert [point.step for point in client.get_metric_history(run.info.run_id, metric)] == list(range(1, 1501))
+        assert [point.step for point in client.get_metric_history(run.info.run_id, metric)] == list(
+            range(1, 1501)
+        )
     assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["config.yaml"]
 
 

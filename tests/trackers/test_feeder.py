@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from file_tracker import FileParams, FileTracker, statuses, stored
 
-from trainyard.core.journal import Journal
+from trainyard.engine.journal import Journal
 from trainyard.trackers.base import Point
 from trainyard.trackers.feed.card import expanded, read_run, without_secrets
 from trainyard.trackers.feed.feeder import Feeder
@@ -95,7 +95,9 @@ def test_superseded_steps_that_were_not_sent_never_are(bench: Bench) -> None:
     assert stored(bench.outside)["train_loss"] == [(step, step / 2) for step in range(1, 41)]
 
 
-def test_a_crash_between_sending_and_remembering_sends_nothing_twice(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_between_sending_and_remembering_sends_nothing_twice(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(bench.journal(1, 0), 1, 20)
     sent = FileTracker.log
 
@@ -226,7 +228,11 @@ def test_the_card_tells_of_the_run(make_run) -> None:
     assert run.card.params["model.params.hidden"] == "[8, 4]"
     assert run.card.params["tracking.0.params.folder"] == "${env:PLACE}"
     assert "hunter2" not in str(run.card)
-    assert run.card.tags == {"trainyard.config_hash": "c0ffee", "trainyard.seed": "7", "trainyard.data_hash": "da7a"}
+    assert run.card.tags == {
+        "trainyard.config_hash": "c0ffee",
+        "trainyard.seed": "7",
+        "trainyard.data_hash": "da7a",
+    }
     assert run.trackers == [("file", {"folder": "${env:PLACE}"})]
 
 

@@ -65,7 +65,10 @@ class MlflowSuite(TrackerSuite):
 
     def artifact(self, place: Path, run: RunCard, name: str) -> bytes | None:
         client, found = stored_run(self.uri(place), run)
-        listed = [file.path for file in client.list_artifacts(found.info.run_id, str(Path(name).parent).replace(".", ""))]
+        listed = [
+            file.path
+            for file in client.list_artifacts(found.info.run_id, str(Path(name).parent).replace(".", ""))
+        ]
         if name not in listed:
             return None
         (place / "down").mkdir(exist_ok=True)
@@ -97,7 +100,18 @@ class TestMlflowServer(MlflowSuite):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+        command = [
+            sys.executable,
+            "-m",
+            "mlflow",
+            "server",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--workers",
+            "1",
+        ]
         with open(folder / "log", "wb") as log:
             process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, start_new_session=True)
         try:
@@ -153,7 +167,9 @@ def test_the_store_is_in_the_working_directory_and_artifacts_beside_it(folder: P
     assert [path.read_text() for path in (folder / "mlruns").rglob("note.txt")] == ["here"]
 
 
-def test_the_environment_variable_is_honoured(folder: Path, run: RunCard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_variable_is_honoured(
+    folder: Path, run: RunCard, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder / "mlflow.db").rename(folder / "other.db")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///other.db")
     MlflowTracker(MlflowParams()).open(run)
@@ -169,8 +185,12 @@ def test_options_name_the_experiment_the_run_and_tags(folder: Path, run: RunCard
     assert found.data.tags["mlflow.source.git.commit"] == "0123abc"
 
 
-@pytest.mark.parametrize(("status", "told"), [("completed", "FINISHED"), ("failed", "FAILED"), ("preempted", "KILLED")])
-def test_the_status_is_told_and_taken_back_when_the_run_goes_on(folder: Path, run: RunCard, status: str, told: str) -> None:
+@pytest.mark.parametrize(
+    ("status", "told"), [("completed", "FINISHED"), ("failed", "FAILED"), ("preempted", "KILLED")]
+)
+def test_the_status_is_told_and_taken_back_when_the_run_goes_on(
+    folder: Path, run: RunCard, status: str, told: str
+) -> None:
     tracker = MlflowTracker(MlflowParams())
     tracker.open(run)
     tracker.close(status)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.core.journal import Journal, read
+from trainyard.engine.journal import Journal
+from trainyard.records.journal import read
 from trainyard.trackers.feed.state import START, Position, State
 from trainyard.trackers.feed.tail import pending, points, tail
 
@@ -77,7 +78,10 @@ def test_pending_counts_what_is_behind_position_and_marks(tmp_path: Path) -> Non
     journal.flush()
     assert pending(tmp_path, State()) == 20
     assert pending(tmp_path, State(marks={"train_loss": 4})) == 16
-    assert pending(tmp_path, State(position=Position("0001.jsonl", (tmp_path / "0001.jsonl").stat().st_size))) == 0
+    assert (
+        pending(tmp_path, State(position=Position("0001.jsonl", (tmp_path / "0001.jsonl").stat().st_size)))
+        == 0
+    )
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"position": 3}', '{"unknown": 1, "position": ["", 0]}'])

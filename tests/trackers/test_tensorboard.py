@@ -47,7 +47,9 @@ class TestTensorboard(TrackerSuite):
 
     def texts(self, place: Path, run: RunCard) -> dict[str, str]:
         tables = [
-            value.tensor.string_val[0].decode() for _, value in values(run.run_dir / "tensorboard") if value.HasField("tensor")
+            value.tensor.string_val[0].decode()
+            for _, value in values(run.run_dir / "tensorboard")
+            if value.HasField("tensor")
         ]
         assert len(tables) == 1
         rows = [row.strip("| ").split(" | ") for row in tables[0].splitlines()[2:]]
@@ -89,7 +91,9 @@ def test_a_torn_record_is_sent_again(run: RunCard, tmp_path: Path, cut: int) -> 
     assert [step for step, value in values(tmp_path / "tensorboard") if value.tag == "loss"] == [1, 2, 3]
 
 
-def test_a_batch_that_fits_on_the_disk_in_part_is_taken_back(run: RunCard, tmp_path: Path, full_after: Any) -> None:
+def test_a_batch_that_fits_on_the_disk_in_part_is_taken_back(
+    run: RunCard, tmp_path: Path, full_after: Any
+) -> None:
     tracker = TensorboardTracker(TensorboardParams())
     tracker.open(run)
     tracker.log(line("loss", 1, 3))
@@ -97,7 +101,9 @@ def test_a_batch_that_fits_on_the_disk_in_part_is_taken_back(run: RunCard, tmp_p
         tracker.log(line("loss", 4, 40))
     assert tracker.open(run) == {"loss": 3}
     tracker.log(line("loss", 4, 40))
-    assert [step for step, value in values(tmp_path / "tensorboard") if value.tag == "loss"] == list(range(1, 41))
+    assert [step for step, value in values(tmp_path / "tensorboard") if value.tag == "loss"] == list(
+        range(1, 41)
+    )
 
 
 @pytest.fixture

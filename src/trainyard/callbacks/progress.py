@@ -144,7 +144,9 @@ class RichProgress(Progress):
         self._console.print(f"{run.experiment}: run {run.run_id}{how}", style="bold", markup=False)
         self._task = self._bar.add_task("", total=run.total_steps, completed=run.start_step, facts="")
         self._live.start()
-        self._console.show_cursor(True)  # a second Ctrl-C ends the process at once: nobody would bring it back
+        self._console.show_cursor(
+            True
+        )  # a second Ctrl-C ends the process at once: nobody would bring it back
         self._draw()
 
     def on_log(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -154,7 +156,9 @@ class RichProgress(Progress):
 
     def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         self._step = step
-        self._last.plain = f"step {step}: " + "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        self._last.plain = f"step {step}: " + "  ".join(
+            f"{name} {value:.4g}" for name, value in metrics.items()
+        )
         self._draw()
 
     def on_event(self, step: int, name: str, detail: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ import click
 
 from trainyard.cli.commands import cli
 from trainyard.cli.output import json_document, say
-from trainyard.core.signals import EXIT_CODES, Stopped
+from trainyard.engine.signals import EXIT_CODES, Stopped
 from trainyard.errors import ConfigError, TrainyardError
 
 log = logging.getLogger("trainyard")
@@ -46,7 +46,12 @@ def _end(error: BaseException, as_json: bool) -> int:
         _to_stderr(f"trainyard: {message}")
     if as_json:
         problems = [vars(problem) for problem in error.problems] if isinstance(error, ConfigError) else []
-        document: dict[str, Any] = {"type": type(error).__name__, "message": message, "exit_code": code, "problems": problems}
+        document: dict[str, Any] = {
+            "type": type(error).__name__,
+            "message": message,
+            "exit_code": code,
+            "problems": problems,
+        }
         say(json_document({"error": document}))
     return code
 
@@ -58,7 +63,9 @@ def _told(error: BaseException) -> tuple[str, int]:
     if isinstance(error, click.ClickException):
         return error.format_message(), error.exit_code
     if isinstance(error, Stopped):
-        again = f"resume with: trainyard resume {error.run_id}" if error.run_id else "give the same command again"
+        again = (
+            f"resume with: trainyard resume {error.run_id}" if error.run_id else "give the same command again"
+        )
         return f"{error.status} before a step was made: nothing is lost; {again}", EXIT_CODES[error.status]
     if isinstance(error, KeyboardInterrupt | click.Abort):
         return "interrupted", EXIT_CODES["interrupted"]
@@ -70,7 +77,9 @@ def _told(error: BaseException) -> tuple[str, int]:
 def _one_line(error: BaseException) -> str:
     """Type, text and place; the place is the innermost one that is not in an installed library."""
     text = " ".join(str(error).split())
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages" not in frame.filename]
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages" not in frame.filename
+    ]
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}{': ' if text else ''}{text}{place}"
 

@@ -33,7 +33,9 @@ class _LateGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in _MODULES:
             return None
-        command: click.Command = getattr(import_module(f"trainyard.cli.{_MODULES[cmd_name]}"), cmd_name.replace("-", "_"))
+        command: click.Command = getattr(
+            import_module(f"trainyard.cli.{_MODULES[cmd_name]}"), cmd_name.replace("-", "_")
+        )
         return command
 
 

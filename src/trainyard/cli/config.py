@@ -23,7 +23,12 @@ def config() -> None:
 def check(file: str, overrides: Sequence[str], as_json: bool) -> None:
     """Check a config; every problem is named with file, line and column."""
     found = trainyard.check(file, overrides)
-    document = {"file": file, "ok": True, "notes": list(found.notes), "computation_hash": found.computation_hash()}
+    document = {
+        "file": file,
+        "ok": True,
+        "notes": list(found.notes),
+        "computation_hash": found.computation_hash(),
+    }
     show(document, [*(f"note: {note}" for note in found.notes), f"{file}: ok"], as_json)
 
 

@@ -38,7 +38,7 @@ print(json.dumps({
 @click.pass_context
 def doctor(ctx: click.Context, runs_dir: str | None, as_json: bool) -> None:
     """Show the environment, the extras and the devices."""
-    from trainyard.core.run import default_runs_dir
+    from trainyard.records.rundir import default_runs_dir
 
     place = Path(runs_dir) if runs_dir else default_runs_dir()
     found = {"machine": _machine(), "extras": _extras(), "devices": _devices(), "runs": _runs(place)}
@@ -90,7 +90,9 @@ def _devices() -> dict[str, Any]:
     if _version("torch") is None:
         return {"error": "torch is not installed: no accelerators can be looked for"}
     try:
-        done = subprocess.run([sys.executable, "-c", _DEVICES], capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", _DEVICES], capture_output=True, text=True, timeout=120, check=False
+        )
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return found
     except subprocess.TimeoutExpired:
@@ -104,7 +106,11 @@ def _runs(place: Path) -> dict[str, Any]:
     """Where runs are made: it need not be there yet, so the nearest folder that is there is asked."""
     nearest = next(folder for folder in (place.absolute(), *place.absolute().parents) if folder.exists())
     writable = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
-    return {"path": str(place.absolute()), "writable": writable, "free_bytes": shutil.disk_usage(nearest).free}
+    return {
+        "path": str(place.absolute()),
+        "writable": writable,
+        "free_bytes": shutil.disk_usage(nearest).free,
+    }
 
 
 def _problems(found: dict[str, Any]) -> Iterator[str]:

@@ -16,7 +16,13 @@ from trainyard.errors import InputError
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--target", required=True, metavar="COLUMN", help="The column to predict.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), default=Path("config.yaml"), show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("config.yaml"),
+    show_default=True,
+)
 @click.option("--force", is_flag=True, help="Replace the output, if it is there.")
 @options.as_json
 def init(file: Path, target: str, output: Path, force: bool, as_json: bool) -> None:
@@ -26,7 +32,15 @@ def init(file: Path, target: str, output: Path, force: bool, as_json: bool) -> N
         with open(output, "w" if force else "x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError:
-        raise InputError(f"{output} is there already: choose another name with -o, or replace it with --force") from None
+        raise InputError(
+            f"{output} is there already: choose another name with -o, or replace it with --force"
+        ) from None
     except OSError as error:
-        raise InputError(f"{output} cannot be written: {error.strerror}; choose another place with -o") from error
-    show({"config": str(output)}, [f"wrote {output}", f"next: trainyard train {shlex.quote(str(output))}"], as_json)
+        raise InputError(
+            f"{output} cannot be written: {error.strerror}; choose another place with -o"
+        ) from error
+    show(
+        {"config": str(output)},
+        [f"wrote {output}", f"next: trainyard train {shlex.quote(str(output))}"],
+        as_json,
+    )

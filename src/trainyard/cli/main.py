@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
-from trainyard.core.signals import EXIT_CODES, STATUS_OF
+from trainyard.engine.signals import EXIT_CODES, STATUS_OF
 from trainyard.require import close_process
 
 _SINGLE = ("train", "resume")  # commands of one run

@@ -14,8 +14,16 @@ from trainyard.cli.output import show, table
 
 @click.command()
 @options.run_argument
-@click.option("--split", type=click.Choice(["test", "val", "train"]), help="A split of the run's own data.  [default: test]")
-@click.option("--data", metavar="FILE", help="The rows of a CSV or Parquet file instead; it must have the target column.")
+@click.option(
+    "--split",
+    type=click.Choice(["test", "val", "train"]),
+    help="A split of the run's own data.  [default: test]",
+)
+@click.option(
+    "--data",
+    metavar="FILE",
+    help="The rows of a CSV or Parquet file instead; it must have the target column.",
+)
 @options.runs_dir
 @options.as_json
 def evaluate(run: str, split: Any, data: str | None, runs_dir: str | None, as_json: bool) -> None:
@@ -35,18 +43,27 @@ def evaluate(run: str, split: Any, data: str | None, runs_dir: str | None, as_js
 @options.run_argument
 @click.argument("file")
 @click.option(
-    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="A .csv or .parquet file.  [default: CSV to stdout]"
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A .csv or .parquet file.  [default: CSV to stdout]",
 )
 @click.option("--force", is_flag=True, help="Replace the output, if it is there.")
 @options.runs_dir
 @options.as_json
-def predict(run: str, file: str, output: Path | None, force: bool, runs_dir: str | None, as_json: bool) -> None:
+def predict(
+    run: str, file: str, output: Path | None, force: bool, runs_dir: str | None, as_json: bool
+) -> None:
     """Predict for the rows of a CSV or Parquet FILE."""
     if output is not None:
         _refuse_output(output, force)
     frame = trainyard.predict(run, file, runs_dir=runs_dir)
     if output is None:
-        show(frame.to_dict(orient="records") if as_json else None, [frame.to_csv(index=False).rstrip("\n")], as_json)
+        show(
+            frame.to_dict(orient="records") if as_json else None,
+            [frame.to_csv(index=False).rstrip("\n")],
+            as_json,
+        )
         return
     if output.suffix == ".csv":
         frame.to_csv(output, index=False)
@@ -77,14 +94,20 @@ def explain(run: str, runs_dir: str | None, as_json: bool) -> None:
 @click.command()
 @options.run_argument
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--format", "form", help="ubj, txt, skops ...  [default: what PATH ends with; the usual one if it has no ending]")
+@click.option(
+    "--format",
+    "form",
+    help="ubj, txt, skops ...  [default: what PATH ends with; the usual one if it has no ending]",
+)
 @click.option("--force", is_flag=True, help="Replace what is at PATH.")
 @options.runs_dir
 @options.as_json
 def export(run: str, path: Path, form: str | None, force: bool, runs_dir: str | None, as_json: bool) -> None:
     """Write a run's model to PATH as its library itself writes one, to be used without Trainyard."""
     if path.exists() and not force:
-        raise click.BadParameter(f"{path} is there already: choose another name, or replace it with --force", param_hint="PATH")
+        raise click.BadParameter(
+            f"{path} is there already: choose another name, or replace it with --force", param_hint="PATH"
+        )
     predictor = trainyard.load(run, runs_dir=runs_dir)
     chosen = predictor.export_format(path, form)
     made = predictor.export(path, chosen)
@@ -108,4 +131,6 @@ def _refuse_output(output: Path, force: bool) -> None:
     if not output.absolute().parent.is_dir():
         raise click.BadParameter(f"{output}: there is no folder {output.parent}", param_hint="-o")
     if output.exists() and not force:
-        raise click.BadParameter(f"{output} is there already: choose another name, or replace it with --force", param_hint="-o")
+        raise click.BadParameter(
+            f"{output} is there already: choose another name, or replace it with --force", param_hint="-o"
+        )

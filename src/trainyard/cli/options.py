@@ -32,7 +32,9 @@ def runs_dir(command: Command) -> Command:
 
 def as_json(command: Command) -> Command:
     """`--json`: one document on stdout instead of lines."""
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else, on stdout.")(command)
+    return click.option(
+        "--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else, on stdout."
+    )(command)
 
 
 def quiet(command: Command) -> Command:

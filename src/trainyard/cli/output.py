@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainyard.run import Run
+    from trainyard.runs.run import Run
 
 
 def say(text: str) -> None:
@@ -54,7 +54,10 @@ def table(rows: Iterable[Sequence[Any]], head: Sequence[str] = ()) -> list[str]:
     """Lines with aligned columns; numbers to four places, an empty cell for None."""
     cells = [[_cell(value) for value in row] for row in [*([head] if head else []), *rows]]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
 
 
 def _cell(value: Any) -> str:

@@ -14,9 +14,9 @@ from trainyard.cli.output import run_document, show, size, table
 from trainyard.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from trainyard.comparison import Comparison
     from trainyard.evaluation.significance import Significance
-    from trainyard.run import Run
+    from trainyard.runs.comparison import Comparison
+    from trainyard.runs.run import Run
 
 _STATUSES = ("created", "crashed", "failed", "preempted", "interrupted", "completed")
 
@@ -32,9 +32,11 @@ def runs() -> None:
 @options.as_json
 def list_runs(experiment: str | None, runs_dir: str | None, as_json: bool) -> None:
     """List the runs, newest first."""
-    documents = [_listed(run) for run in trainyard.runs(runs_dir, experiment)]
+    documents = [_listed(run) for run in trainyard.list_runs(runs_dir, experiment)]
     head = ("run", "experiment", "status", "steps", "result")
-    rows = [[document.get(key) for key in ("run_id", "experiment", "status", "steps")] for document in documents]
+    rows = [
+        [document.get(key) for key in ("run_id", "experiment", "status", "steps")] for document in documents
+    ]
     results = [_brief(document.get("metrics", {})) for document in documents]
     lines = table([[*row, result] for row, result in zip(rows, results, strict=True)], head)
     show(documents, lines if documents else ["no runs"], as_json)
@@ -45,7 +47,13 @@ def _listed(run: Run) -> dict[str, Any]:
     try:
         return run_document(run)
     except CheckpointError as error:
-        return {"run_id": run.id, "experiment": run.experiment, "path": str(run.path), "status": "damaged", "error": str(error)}
+        return {
+            "run_id": run.id,
+            "experiment": run.experiment,
+            "path": str(run.path),
+            "status": "damaged",
+            "error": str(error),
+        }
 
 
 def _brief(metrics: dict[str, Any], count: int = 3) -> str:
@@ -64,7 +72,12 @@ def show_run(run: str, runs_dir: str | None, as_json: bool) -> None:
 
     found = trainyard.get(run, runs_dir=runs_dir)
     document = run_document(found) | {"manifest": found.manifest}
-    rows = [*summary_table(found.path), *_inputs(found.manifest), ("directory", found.path), ("report", document["report"])]
+    rows = [
+        *summary_table(found.path),
+        *_inputs(found.manifest),
+        ("directory", found.path),
+        ("report", document["report"]),
+    ]
     show(document, table(rows), as_json)
 
 
@@ -94,14 +107,23 @@ def compare(first: str, second: str, runs_dir: str | None, as_json: bool) -> Non
 def _compared(found: Comparison) -> Iterator[str]:
     config = [(item.what, _short(item.before), _short(item.now)) for item in found.config]
     yield from _section("config", config, ("key", *found.runs), "no differences")
-    inputs = [(f"{item.input}: {item.what}", _short(item.before), _short(item.now)) for item in found.inputs or ()]
+    inputs = [
+        (f"{item.input}: {item.what}", _short(item.before), _short(item.now)) for item in found.inputs or ()
+    ]
     unknown = "not known: a run ended before they were recorded"
-    yield from _section("other inputs", inputs, ("input", *found.runs), unknown if found.inputs is None else "no differences")
+    yield from _section(
+        "other inputs", inputs, ("input", *found.runs), unknown if found.inputs is None else "no differences"
+    )
     numbers = [(item.name, item.first, item.second, item.delta) for item in found.numbers]
     yield from _section("results", numbers, ("", *found.runs, "delta"), "none yet")
-    tests = [(test.metric, test.effect, _interval(test), test.p_value, test.test, test.pairs) for test in found.tests]
+    tests = [
+        (test.metric, test.effect, _interval(test), test.p_value, test.test, test.pairs)
+        for test in found.tests
+    ]
     head = ("metric", "difference", "95% interval", "p-value", "test", "rows")
-    yield from _section("significance, on the same test rows", tests, head, f"no test: {found.untested or 'no metrics'}")
+    yield from _section(
+        "significance, on the same test rows", tests, head, f"no test: {found.untested or 'no metrics'}"
+    )
     missing = None in found.digests
     yield f"digests: {'not there yet' if missing else 'the same' if found.same_digest else 'different'}"
     yield from (f"  {line}" for line in table(zip(found.runs, found.digests, strict=True)))
@@ -131,7 +153,11 @@ def sync(ctx: click.Context, run: str, runs_dir: str | None, as_json: bool) -> N
     """Send to the trackers what they have not got yet; the exit code is 1 if they still lack something."""
     reports = trainyard.sync(run, runs_dir=runs_dir)
     rows = [(report.tracker, report.sent, report.pending, report.error or "complete") for report in reports]
-    lines = table(rows, ("tracker", "values sent", "still to send", "state")) if rows else ["this run has no trackers"]
+    lines = (
+        table(rows, ("tracker", "values sent", "still to send", "state"))
+        if rows
+        else ["this run has no trackers"]
+    )
     show([report._asdict() for report in reports], lines, as_json)
     ctx.exit(1 if any(report.pending or report.error for report in reports) else 0)
 
@@ -150,13 +176,22 @@ def sync(ctx: click.Context, run: str, runs_dir: str | None, as_json: bool) -> N
 @options.as_json
 def clean(statuses: Sequence[str], yes: bool, runs_dir: str | None, as_json: bool) -> None:
     """Delete runs that came to nothing. Says what it would delete, until it gets --yes."""
-    chosen = [(run, run.status, _bytes(run.path)) for run in trainyard.clean(runs_dir, statuses=statuses or None)]
+    chosen = [
+        (run, run.status, _bytes(run.path)) for run in trainyard.clean(runs_dir, statuses=statuses or None)
+    ]
     if yes:
         deleted = {run.path for run in trainyard.clean(runs_dir, statuses=statuses or None, dry_run=False)}
         chosen = [row for row in chosen if row[0].path in deleted]
     total = sum(count for *_, count in chosen)
-    listed = [{"run_id": run.id, "path": str(run.path), "status": status, "bytes": count} for run, status, count in chosen]
-    lines = table([(run.id, run.experiment, status, size(count)) for run, status, count in chosen]) if chosen else []
+    listed = [
+        {"run_id": run.id, "path": str(run.path), "status": status, "bytes": count}
+        for run, status, count in chosen
+    ]
+    lines = (
+        table([(run.id, run.experiment, status, size(count)) for run, status, count in chosen])
+        if chosen
+        else []
+    )
     did = "deleted" if yes else "would delete"
     last = f"{did} {len(chosen)} runs, {size(total)}{'' if yes or not chosen else '; add --yes to do it'}"
     show({"deleted": yes, "bytes": total, "runs": listed}, [*lines, last], as_json)

@@ -13,7 +13,7 @@ import trainyard
 from trainyard.callbacks.progress import line
 from trainyard.cli import options
 from trainyard.cli.output import existing, show, table
-from trainyard.core.signals import EXIT_CODES
+from trainyard.engine.signals import EXIT_CODES
 from trainyard.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,13 +27,25 @@ if TYPE_CHECKING:
 @click.command("cross-validate")
 @click.argument("config")
 @click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE]...")
-@click.option("--folds", type=click.IntRange(min=2), help="How many folds.  [default: data.split.folds, or 5]")
-@click.option("--resume", is_flag=True, help="Go on with the newest unfinished cross-validation of the same config and data.")
+@click.option(
+    "--folds", type=click.IntRange(min=2), help="How many folds.  [default: data.split.folds, or 5]"
+)
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on with the newest unfinished cross-validation of the same config and data.",
+)
 @options.runs_dir
 @options.quiet
 @options.as_json
 def cross_validate(
-    config: str, overrides: Sequence[str], folds: int | None, resume: bool, runs_dir: str | None, quiet: bool, as_json: bool
+    config: str,
+    overrides: Sequence[str],
+    folds: int | None,
+    resume: bool,
+    runs_dir: str | None,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
     """Train a run for each fold of the rows, and test it on that fold."""
     study = trainyard.cross_validate(
@@ -52,16 +64,36 @@ def cross_validate(
 @click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE]...")
 @click.option("--models", required=True, metavar="A,B,...", help="The values of model.type to compare.")
 @click.option(
-    "--param", "params", multiple=True, metavar="MODEL.KEY=VALUE", help="An option of one model; may stand several times."
+    "--param",
+    "params",
+    multiple=True,
+    metavar="MODEL.KEY=VALUE",
+    help="An option of one model; may stand several times.",
 )
-@click.option("--folds", type=click.IntRange(min=2), help="Cross-validate each in so many folds.  [default: train each once]")
-@click.option("--metric", metavar="NAME", help="What to rank by: f1, test_f1, val_f1 ...  [default: the first computed]")
-@click.option("--resume", is_flag=True, help="Go on with the newest unfinished benchmark of the same; try failed models again.")
+@click.option(
+    "--folds",
+    type=click.IntRange(min=2),
+    help="Cross-validate each in so many folds.  [default: train each once]",
+)
+@click.option(
+    "--metric", metavar="NAME", help="What to rank by: f1, test_f1, val_f1 ...  [default: the first computed]"
+)
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on with the newest unfinished benchmark of the same; try failed models again.",
+)
 @options.runs_dir
 @options.quiet
 @options.as_json
 def benchmark(
-    config: str, overrides: Sequence[str], models: str, params: Sequence[str], quiet: bool, as_json: bool, **asked: Any
+    config: str,
+    overrides: Sequence[str],
+    models: str,
+    params: Sequence[str],
+    quiet: bool,
+    as_json: bool,
+    **asked: Any,
 ) -> None:
     """Train several models on the same rows, and rank them.
 
@@ -75,7 +107,11 @@ def benchmark(
 
     rows = [BENCHMARK_HEAD, *benchmark_rows(study.rows)] if study.rows else []
     files = {"table": existing(study.path / "table.csv")}
-    show(_document(study), [*_told(study, rows, files), *(f"{model}: {error}" for model, error in study.failed.items())], as_json)
+    show(
+        _document(study),
+        [*_told(study, rows, files), *(f"{model}: {error}" for model, error in study.failed.items())],
+        as_json,
+    )
     click.get_current_context().exit(EXIT_CODES.get(study.status, 1))
 
 
@@ -91,7 +127,11 @@ def _params(texts: Sequence[str], models: Sequence[str]) -> dict[str, dict[str, 
         problems = Problems()
         node = read_value(value, "command line", problems)
         if not equals or model is None or node is None:
-            why = problems[0].message if problems else f"expected MODEL.KEY=VALUE with a model of {', '.join(models)}"
+            why = (
+                problems[0].message
+                if problems
+                else f"expected MODEL.KEY=VALUE with a model of {', '.join(models)}"
+            )
             raise InputError(f"--param {text}: {why}")
         found.setdefault(model, {})[name.removeprefix(f"{model}.")] = plain(node)
     return found
@@ -116,7 +156,9 @@ def _document(study: CrossValidation | Benchmark) -> dict[str, Any]:
     return study.result | found | {"report": existing(study.path / "report.html")}
 
 
-def _told(study: CrossValidation | Benchmark, rows: Sequence[Sequence[str]], files: Mapping[str, str | None]) -> Iterator[str]:
+def _told(
+    study: CrossValidation | Benchmark, rows: Sequence[Sequence[str]], files: Mapping[str, str | None]
+) -> Iterator[str]:
     yield ""
     yield from table(rows) if rows else ()
     yield from [""] if rows else []

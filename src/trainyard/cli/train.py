@@ -13,12 +13,12 @@ import click
 import trainyard
 from trainyard.cli import options
 from trainyard.cli.output import run_document, say, show, table
-from trainyard.core.signals import EXIT_CODES
+from trainyard.engine.signals import EXIT_CODES
 
 if TYPE_CHECKING:
     from trainyard.callbacks.base import Callback
-    from trainyard.core.reproduce import Reproduction
-    from trainyard.run import Run
+    from trainyard.runs.reproduce import Reproduction
+    from trainyard.runs.run import Run
 
 _DIFFERENT = 3
 
@@ -26,11 +26,17 @@ _DIFFERENT = 3
 @click.command()
 @click.argument("config")
 @click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE]...")
-@click.option("--resume", is_flag=True, help="Go on with the newest unfinished run of the same computation, if there is one.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on with the newest unfinished run of the same computation, if there is one.",
+)
 @options.runs_dir
 @options.quiet
 @options.as_json
-def train(config: str, overrides: Sequence[str], resume: bool, runs_dir: str | None, quiet: bool, as_json: bool) -> None:
+def train(
+    config: str, overrides: Sequence[str], resume: bool, runs_dir: str | None, quiet: bool, as_json: bool
+) -> None:
     """Train one run, from config to report."""
     with _watched(quiet, as_json) as callbacks:
         run = trainyard.train(config, overrides, runs_dir=runs_dir, resume=resume, callbacks=callbacks)
@@ -39,7 +45,9 @@ def train(config: str, overrides: Sequence[str], resume: bool, runs_dir: str | N
 
 @click.command()
 @options.run_argument
-@click.option("--allow-change", is_flag=True, help="Go on although config, data or code have changed; it is recorded.")
+@click.option(
+    "--allow-change", is_flag=True, help="Go on although config, data or code have changed; it is recorded."
+)
 @options.runs_dir
 @options.quiet
 @options.as_json

@@ -1,9 +1,16 @@
 """The config: its schema, and loading it."""
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
 from trainyard.config.adapters import Adapters
 from trainyard.config.load import load
 from trainyard.config.resolved import Resolved, flatten
 from trainyard.config.schema import RunConfig
 from trainyard.config.tree import Source
 
-__all__ = ["Adapters", "Resolved", "RunConfig", "Source", "flatten", "load"]
+Config = Path | str | Mapping[str, Any]  # a YAML file, or its content as a mapping
+Overrides = Sequence[str] | Mapping[str, Any]  # `key.path=value` texts, or a mapping from dotted keys
+
+__all__ = ["Adapters", "Config", "Overrides", "Resolved", "RunConfig", "Source", "flatten", "load"]

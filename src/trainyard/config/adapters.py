@@ -1,4 +1,4 @@
-"""What the loader has to know of adapters; `core/registry.py` knows it."""
+"""What the loader has to know of adapters; `registry.py` knows it."""
 
 from __future__ import annotations
 

@@ -11,7 +11,13 @@ from pathlib import PurePath
 from trainyard.config.schema import DEFAULT_TEST_SHARE, SplitConfig, TrainingConfig
 from trainyard.config.tree import Node, Problems, Source, find, given, mapping, put
 
-FILE_TYPES = {".csv": "csv", ".parquet": "parquet", ".npz": "npz", ".tfrecord": "tfrecord", ".tfrecords": "tfrecord"}
+FILE_TYPES = {
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".npz": "npz",
+    ".tfrecord": "tfrecord",
+    ".tfrecords": "tfrecord",
+}
 METRIC_KEYS = ("training.early_stopping.metric", "training.scheduler.metric", "checkpoint.metric")
 IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 DEFAULT_EPOCHS = 10
@@ -36,7 +42,9 @@ def fill_defaults(root: Node, stem: str, *, length: bool, objects: bool) -> None
     if data is not None and not _text(data, "type"):
         key, kind = _type_by_path(data)
         if kind is not None:
-            mapping(data)["type"] = Node(kind, Source(f"default (ending of data.{key})"), mapping(data)[key].source)
+            mapping(data)["type"] = Node(
+                kind, Source(f"default (ending of data.{key})"), mapping(data)[key].source
+            )
         elif objects and not (_text(data, "path") or _text(data, "train_path")):
             mapping(data)["type"] = Node(OBJECTS, Source("default (of data given as objects)"))
 
@@ -58,13 +66,24 @@ def check(root: Node, problems: Problems) -> None:
 
 
 def check_import_path(node: Node | None, path: str, problems: Problems) -> None:
-    if node is not None and isinstance(node.value, str) and ":" in node.value and not IMPORT_PATH.fullmatch(node.value):
-        problems.report(f"expected package.module:Name, got {node.template or node.value!r}", path, node.source)
+    if (
+        node is not None
+        and isinstance(node.value, str)
+        and ":" in node.value
+        and not IMPORT_PATH.fullmatch(node.value)
+    ):
+        problems.report(
+            f"expected package.module:Name, got {node.template or node.value!r}", path, node.source
+        )
 
 
 def _number(root: Node, path: str) -> float | None:
     node = given(root, path)
-    return node.value if node is not None and isinstance(node.value, int | float) and not isinstance(node.value, bool) else None
+    return (
+        node.value
+        if node is not None and isinstance(node.value, int | float) and not isinstance(node.value, bool)
+        else None
+    )
 
 
 def _text(node: Node, key: str) -> str | None:
@@ -107,16 +126,22 @@ def _check_source(data: Node, problems: Problems) -> None:
     if unset:
         return  # a variable that is not set is reported already
     if kind is None and path is None:
-        problems.report("names no source; give type (digits, wine ...), path or train_path", "data", data.place)
+        problems.report(
+            "names no source; give type (digits, wine ...), path or train_path", "data", data.place
+        )
     elif kind is None:
         endings = ", ".join(FILE_TYPES)
         node = mapping(data)["path" if _text(data, "path") else "train_path"]
-        problems.report(f"the ending tells no type (known: {endings}); give data.type", "data.path", node.source)
+        problems.report(
+            f"the ending tells no type (known: {endings}); give data.type", "data.path", node.source
+        )
     elif kind in FILE_TYPES.values() and path is None:
         problems.report(f"type {kind} needs path, or train_path", "data", data.place)
     elif kind in FILE_TYPES.values() and _type_by_path(data)[1] not in {None, kind}:
         key, by_path = _type_by_path(data)
-        problems.report(f"ends like {by_path}, but data.type is {kind}", f"data.{key}", mapping(data)[key].source)
+        problems.report(
+            f"ends like {by_path}, but data.type is {kind}", f"data.{key}", mapping(data)[key].source
+        )
 
 
 def _check_paths(data: Node, problems: Problems) -> None:

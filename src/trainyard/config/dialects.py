@@ -43,7 +43,11 @@ def accumulate(root: Node, problems: Problems, notes: list[str]) -> None:
         problems.report("expected a whole number above 0", old, steps.source)
         return
     if given(root, "training.microbatch_size") is not None:
-        problems.report("is the older spelling of training.microbatch_size, which is given too; keep one", old, steps.place)
+        problems.report(
+            "is the older spelling of training.microbatch_size, which is given too; keep one",
+            old,
+            steps.place,
+        )
         return
     batch = given(root, "training.batch_size")
     micro = TrainingConfig.model_fields["batch_size"].default if batch is None else batch.value
@@ -52,7 +56,9 @@ def accumulate(root: Node, problems: Problems, notes: list[str]) -> None:
     put(root, "training.batch_size", Node(micro * steps.value, steps.source, steps.key))
     put(root, "training.microbatch_size", Node(micro, (batch or steps).source, (batch or steps).key))
     total = micro * steps.value
-    notes.append(f"{steps.place}: {old}: {steps.value} is read as training.batch_size: {total}, microbatch_size: {micro}")
+    notes.append(
+        f"{steps.place}: {old}: {steps.value} is read as training.batch_size: {total}, microbatch_size: {micro}"
+    )
 
 
 def _move(root: Node, old: str, new: str, problems: Problems, notes: list[str]) -> None:
@@ -67,7 +73,9 @@ def _move(root: Node, old: str, new: str, problems: Problems, notes: list[str]) 
         return
     take(root, old)
     if there is not None:
-        problems.report(f"is the older spelling of {new}, which is given too ({there.place}); keep one", old, node.place)
+        problems.report(
+            f"is the older spelling of {new}, which is given too ({there.place}); keep one", old, node.place
+        )
         return
     put(root, new, node)
     notes.append(f"{node.place}: {old} is read as {new}")
@@ -80,7 +88,9 @@ def _tracking_uri(root: Node, problems: Problems, notes: list[str]) -> None:
         return
     if find(root, "tracking") is not None:
         problems.report(
-            "is the older spelling of tracking: [{type: mlflow, uri: ...}], which is given too; keep one", old, uri.place
+            "is the older spelling of tracking: [{type: mlflow, uri: ...}], which is given too; keep one",
+            old,
+            uri.place,
         )
         return
     item = Node({"type": Node("mlflow", uri.place, uri.key), "uri": uri}, uri.place)
@@ -94,11 +104,15 @@ def _mixed_precision(root: Node, problems: Problems, notes: list[str]) -> None:
     if mixed is None:
         return
     if find(root, "training.precision") is not None:
-        problems.report("is the older spelling of training.precision, which is given too; keep one", old, mixed.place)
+        problems.report(
+            "is the older spelling of training.precision, which is given too; keep one", old, mixed.place
+        )
     elif not isinstance(mixed.value, bool):
         problems.report("expected true or false", old, mixed.source)
     else:
         precision = "mixed" if mixed.value else "fp32"
         meaning = " (fp16 on CUDA, bf16 on CPU)" if mixed.value else ""
         put(root, "training.precision", Node(precision, mixed.source, mixed.key))
-        notes.append(f"{mixed.place}: {old}: {str(mixed.value).lower()} is read as training.precision: {precision}{meaning}")
+        notes.append(
+            f"{mixed.place}: {old}: {str(mixed.value).lower()} is read as training.precision: {precision}{meaning}"
+        )

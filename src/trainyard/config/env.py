@@ -36,7 +36,9 @@ def _wrong(template: str, node: Node, path: str, problems: Problems, environ: Ma
     before = len(problems)
     for name in VARIABLE.findall(template):
         if name not in environ:
-            problems.report(f"the environment variable {name} is not set; export {name}=... first", path, node.source)
+            problems.report(
+                f"the environment variable {name} is not set; export {name}=... first", path, node.source
+            )
         elif not is_unicode(environ[name]):
             problems.report(f"the environment variable {name} does not hold valid Unicode", path, node.source)
     for text in SUBSTITUTION.findall(template):

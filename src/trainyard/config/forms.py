@@ -5,7 +5,11 @@ from __future__ import annotations
 from trainyard.config.schema import DataConfig, ModelConfig, OptimizerConfig, TrackerConfig, TypedSection
 from trainyard.config.tree import Node, Problems, find, join, mapping
 
-TYPED: dict[str, type[TypedSection]] = {"data": DataConfig, "model": ModelConfig, "training.optimizer": OptimizerConfig}
+TYPED: dict[str, type[TypedSection]] = {
+    "data": DataConfig,
+    "model": ModelConfig,
+    "training.optimizer": OptimizerConfig,
+}
 OPTIONAL_SECTIONS = ("experiment", "training", "evaluation", "checkpoint", "logging", "distributed")
 
 
@@ -56,7 +60,9 @@ def _fold(children: dict[str, Node], path: str, section: type[TypedSection], pro
         del children[name]
         if name in options:
             where = options[name].place
-            problems.report(f"given twice: here and in params ({where}); keep one", join(path, name), child.place)
+            problems.report(
+                f"given twice: here and in params ({where}); keep one", join(path, name), child.place
+            )
             continue
         child.inline = True
         options[name] = child

@@ -12,7 +12,15 @@ from typing import Any
 from pydantic import BaseModel
 
 from trainyard.config.adapters import Adapters, Kind
-from trainyard.config.schema import DataConfig, ModelConfig, OptimizerConfig, RunConfig, Section, TrackerConfig, TypedSection
+from trainyard.config.schema import (
+    DataConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RunConfig,
+    Section,
+    TrackerConfig,
+    TypedSection,
+)
 
 Schema = dict[str, Any]
 
@@ -41,7 +49,10 @@ def json_schema(adapters: Adapters | None = None) -> Schema:
         schema["properties"][name] = {"anyOf": [schema["properties"][name], {"type": "null"}]}
     definitions["Variable"] = VARIABLE
     schema["properties"] = {
-        "extends": {"type": "string", "description": "another config, relative to this one, which this one is laid upon"},
+        "extends": {
+            "type": "string",
+            "description": "another config, relative to this one, which this one is laid upon",
+        },
         **schema["properties"],
     }
     del schema["required"]  # the model may come from the base
@@ -67,7 +78,9 @@ def _soften(schema: Any) -> None:
         return
     for name, leaf in schema["properties"].items():
         if leaf.get("type") in LEAVES or "enum" in leaf or "pattern" in leaf:
-            told = {key: leaf.pop(key) for key in ("description", "default", "title", "affects") if key in leaf}
+            told = {
+                key: leaf.pop(key) for key in ("description", "default", "title", "affects") if key in leaf
+            }
             schema["properties"][name] = {**told, "anyOf": [leaf, {"$ref": "#/$defs/Variable"}]}
         elif "anyOf" in leaf:
             leaf["anyOf"].append({"$ref": "#/$defs/Variable"})
@@ -82,7 +95,11 @@ def _schedulers(schema: Schema) -> None:
         if tag != "constant":
             member = definitions[reference.rpartition("/")[2]]
             member["required"] = sorted({"type", *member.get("required", ())})
-    names = [tag for tag, ref in tags.items() if definitions[ref.rpartition("/")[2]].get("required", ["type"]) == ["type"]]
+    names = [
+        tag
+        for tag, ref in tags.items()
+        if definitions[ref.rpartition("/")[2]].get("required", ["type"]) == ["type"]
+    ]
     scheduler["anyOf"] = [{"enum": names}, *scheduler.pop("oneOf")]
 
 
@@ -93,7 +110,10 @@ def _typed(definitions: Schema, section: type[TypedSection], kind: Kind, adapter
     names = list(adapters.names(kind)) if adapters is not None else []
     importable = [IMPORT_PATH] if kind in {"dataset", "model"} else []
     choice: Schema = {"anyOf": [{"enum": names}, *importable]} if names else {"type": "string"}
-    own["properties"]["type"] = {**choice, "description": own["properties"]["type"].get("description", f"the {kind}")}
+    own["properties"]["type"] = {
+        **choice,
+        "description": own["properties"]["type"].get("description", f"the {kind}"),
+    }
     own["allOf"] = []
     for name in names:
         offered = _offered(kind, name, adapters) if adapters is not None else []
@@ -106,11 +126,16 @@ def _offered(kind: Kind, name: str, adapters: Adapters) -> list[tuple[str, type[
     """What has this name, each with a prefix for its definitions: several frameworks may have an optimizer `adam`."""
     frameworks = adapters.names("framework") if kind in ("model", "optimizer") else [""]
     having = [framework for framework in frameworks if name in adapters.names(kind, framework or None)]
-    found = [(f"{kind}_{framework}_{name}_", adapters.params(kind, name, framework or None)) for framework in having]
+    found = [
+        (f"{kind}_{framework}_{name}_", adapters.params(kind, name, framework or None))
+        for framework in having
+    ]
     return [(prefix, params) for prefix, params in found if params is not None]
 
 
-def _options(definitions: Schema, own: Schema, name: str, offered: Sequence[tuple[str, type[BaseModel]]]) -> Schema:
+def _options(
+    definitions: Schema, own: Schema, name: str, offered: Sequence[tuple[str, type[BaseModel]]]
+) -> Schema:
     """If `type` is this name, then the options of one of these and no others are allowed."""
     inline: dict[str, list[Schema]] = {}
     for prefix, params in offered:
@@ -124,7 +149,10 @@ def _options(definitions: Schema, own: Schema, name: str, offered: Sequence[tupl
     beside = {key: _any(options) for key, options in inline.items() if key not in own}
     return {
         "if": {"properties": {"type": {"const": name}}, "required": ["type"]},
-        "then": {"properties": {**dict.fromkeys(own, True), **beside, "params": _any(inside)}, "additionalProperties": False},
+        "then": {
+            "properties": {**dict.fromkeys(own, True), **beside, "params": _any(inside)},
+            "additionalProperties": False,
+        },
     }
 
 

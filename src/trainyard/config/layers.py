@@ -39,7 +39,10 @@ class Layers:
     def overrides(self, overrides: Sequence[str] | Mapping[str, Any]) -> Node:
         """`key.path=value` texts, or a mapping from dotted keys to values; of two that set the same, the last one counts."""
         if isinstance(overrides, Mapping):
-            pairs = [(str(key), from_plain(value, OVERRIDES, self.problems, str(key))) for key, value in overrides.items()]
+            pairs = [
+                (str(key), from_plain(value, OVERRIDES, self.problems, str(key)))
+                for key, value in overrides.items()
+            ]
         else:
             pairs = [pair for pair in map(self._parse, overrides) if pair is not None]
         root = Node({}, OVERRIDES if isinstance(overrides, Mapping) else COMMAND_LINE)
@@ -68,7 +71,9 @@ class Layers:
             self._drop_other_type(base.value, top.value, path)
         for key, child in top.value.items():
             below = base.value.get(key)
-            base.value[key] = child if below is None else self.merge(below, child, join(path, key), same_layer=same_layer)
+            base.value[key] = (
+                child if below is None else self.merge(below, child, join(path, key), same_layer=same_layer)
+            )
         return base
 
     def _upon_base(self, root: Node, path: Path, name: str, chain: tuple[Path, ...]) -> Node | None:
@@ -91,7 +96,9 @@ class Layers:
             return None
         if target.resolve() in chain:
             files = [*chain[chain.index(target.resolve()) :], target.resolve()]
-            self.problems.report(f"goes in a circle: {' -> '.join(file.name for file in files)}", "extends", extends.source)
+            self.problems.report(
+                f"goes in a circle: {' -> '.join(file.name for file in files)}", "extends", extends.source
+            )
             return None
         return self.file(target, str(Path(name).parent / (extends.template or extends.value)), chain)
 
@@ -103,7 +110,9 @@ class Layers:
         key, equals, value = text.partition("=")
         key = key.strip()
         if not equals or not all(part.strip() == part and part for part in key.split(".")):
-            self.problems.report(f"expected key.path=value, got {text!r}; for example training.epochs=3", source=COMMAND_LINE)
+            self.problems.report(
+                f"expected key.path=value, got {text!r}; for example training.epochs=3", source=COMMAND_LINE
+            )
             return None
         found = Problems()
         node = read_value(value, COMMAND_LINE.file, found)
@@ -136,7 +145,9 @@ class Layers:
         for key in dropped:
             del base[key]
         if dropped:
-            self.notes.append(f"{new.source}: {path}.type is {new.value} instead of {old}: {old}'s {', '.join(dropped)} dropped")
+            self.notes.append(
+                f"{new.source}: {path}.type is {new.value} instead of {old}: {old}'s {', '.join(dropped)} dropped"
+            )
 
 
 def _shared(path: str, kind: Any) -> set[str]:

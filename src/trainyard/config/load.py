@@ -46,7 +46,12 @@ def load(
     root = layers.merge(root, top)
     expand(root, problems)
     accumulate(root, problems, notes)
-    fill_defaults(root, "run" if isinstance(source, Mapping) else Path(source).stem, length=adapters is None, objects=objects)
+    fill_defaults(
+        root,
+        "run" if isinstance(source, Mapping) else Path(source).stem,
+        length=adapters is None,
+        objects=objects,
+    )
     check(root, problems)
     if adapters is not None:
         Lookup(root, adapters, problems, notes).run()

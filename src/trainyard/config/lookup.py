@@ -13,8 +13,27 @@ from trainyard.config.checks import DEFAULT_EPOCHS, METRIC_KEYS
 from trainyard.config.forms import tracking_items
 from trainyard.config.messages import validate
 from trainyard.config.resolved import values
-from trainyard.config.schema import DataConfig, ModelConfig, OptimizerConfig, TrackerConfig, TrainingConfig, TypedSection
-from trainyard.config.tree import DEFAULT, Node, Problems, Source, find, from_plain, given, join, mapping, plain, put
+from trainyard.config.schema import (
+    DataConfig,
+    ModelConfig,
+    OptimizerConfig,
+    TrackerConfig,
+    TrainingConfig,
+    TypedSection,
+)
+from trainyard.config.tree import (
+    DEFAULT,
+    Node,
+    Problems,
+    Source,
+    find,
+    from_plain,
+    given,
+    join,
+    mapping,
+    plain,
+    put,
+)
 from trainyard.config.words import nearest
 
 
@@ -67,19 +86,36 @@ class Lookup:
         if framework is None or model is None:
             return TrainingConfig.model_fields
         params = given(self.root, "model.params")
-        used = self.adapters.training_keys(framework, str(model.value), plain(params) if params is not None else {})
+        used = self.adapters.training_keys(
+            framework, str(model.value), plain(params) if params is not None else {}
+        )
         for key, node in mapping(training).items():
-            if key in TrainingConfig.model_fields and key not in used and node.value is not None and node.source != DEFAULT:
-                self.notes.append(f"{node.place}: training.{key} has no effect on {model.value} ({framework})")
+            if (
+                key in TrainingConfig.model_fields
+                and key not in used
+                and node.value is not None
+                and node.source != DEFAULT
+            ):
+                self.notes.append(
+                    f"{node.place}: training.{key} has no effect on {model.value} ({framework})"
+                )
         return used
 
     def defaults(self, framework: str | None, used: Collection[str]) -> None:
         """Fills in the defaults of the framework, and how long to train where nothing says so."""
         node = given(self.root, "model.type")
-        own = self.adapters.defaults(framework, str(node.value)) if framework is not None and node is not None else {}
+        own = (
+            self.adapters.defaults(framework, str(node.value))
+            if framework is not None and node is not None
+            else {}
+        )
         for path, value in own.items():
             section = path.split(".")[0]
-            if path != "training.epochs" and find(self.root, path) is None and (section != "data" or given(self.root, "data")):
+            if (
+                path != "training.epochs"
+                and find(self.root, path) is None
+                and (section != "data" or given(self.root, "data"))
+            ):
                 put(self.root, path, Node(value, Source(f"default (of {framework})")))
         length = [given(self.root, f"training.{key}") for key in ("epochs", "max_steps")]
         if length == [None, None] and (not used or "epochs" in used):
@@ -91,14 +127,22 @@ class Lookup:
             return f"model {name}: {framework} has no such model; it has {', '.join(models)}{nearest(name, models)}"
         known = self.adapters.names("model")
         snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()  # RandomForestClassifier
-        if near := nearest(name, known) or nearest(re.sub(r"_(classifier|regressor|model)$", "", snake), known):
+        if near := nearest(name, known) or nearest(
+            re.sub(r"_(classifier|regressor|model)$", "", snake), known
+        ):
             return f"model {name}: no installed framework has it{near}"
-        answers = [f"{', '.join(self.adapters.names('model', one))} ({one})" for one in self.adapters.names("framework")]
+        answers = [
+            f"{', '.join(self.adapters.names('model', one))} ({one})"
+            for one in self.adapters.names("framework")
+        ]
         listed = "; ".join(answers) or "none is installed"
         return f"model {name}: framework not installed; installed models: {listed}; or package.module:Class"
 
     def optimizer(self, framework: str | None) -> None:
-        names, default = self.adapters.names("optimizer", framework), OptimizerConfig.model_fields["type"].default
+        names, default = (
+            self.adapters.names("optimizer", framework),
+            OptimizerConfig.model_fields["type"].default,
+        )
         if not names and given(self.root, "training.optimizer.type") is None:
             return
         if default not in names:
@@ -114,7 +158,9 @@ class Lookup:
         if node is not None and node.value != "auto":
             self.known("loss", node, "training.loss", framework, extra=("auto",))
 
-    def section(self, kind: Kind, path: str, section: type[TypedSection], framework: str | None = None) -> None:
+    def section(
+        self, kind: Kind, path: str, section: type[TypedSection], framework: str | None = None
+    ) -> None:
         """Checks `type`, then the options, of one section."""
         node = given(self.root, f"{path}.type")
         if node is None or not isinstance(node.value, str) or not node.value:
@@ -124,7 +170,9 @@ class Lookup:
         if self.known(kind, node, f"{path}.type", framework):
             self.options(kind, node.value, path, section, framework)
 
-    def known(self, kind: Kind, node: Node, path: str, framework: str | None = None, extra: Sequence[str] = ()) -> bool:
+    def known(
+        self, kind: Kind, node: Node, path: str, framework: str | None = None, extra: Sequence[str] = ()
+    ) -> bool:
         """Whether an adapter of this name is installed; reports it if not."""
         names = list(dict.fromkeys([*extra, *self.adapters.names(kind, framework)]))
         if node.value in names or not isinstance(node.value, str):
@@ -135,10 +183,14 @@ class Lookup:
         place = (
             node.key if node.key is not None and not node.source.line else node.source
         )  # the former: where it was derived from
-        self.problems.report(f"unknown {kind} {shown!r}{of}; known: {known}{nearest(node.value, names)}", path, place)
+        self.problems.report(
+            f"unknown {kind} {shown!r}{of}; known: {known}{nearest(node.value, names)}", path, place
+        )
         return False
 
-    def options(self, kind: Kind, name: str, path: str, section: type[TypedSection], framework: str | None) -> None:
+    def options(
+        self, kind: Kind, name: str, path: str, section: type[TypedSection], framework: str | None
+    ) -> None:
         """Validates `params`, and fills in the defaults."""
         holder = given(self.root, path)
         params = mapping(holder).get("params")
@@ -155,20 +207,30 @@ class Lookup:
             _fill(params, values(options))
             mapping(holder)["params"] = params
 
-    def _options_of(self, kind: Kind, name: str, framework: str | None, params: Node | None) -> type[BaseModel] | None:
+    def _options_of(
+        self, kind: Kind, name: str, framework: str | None, params: Node | None
+    ) -> type[BaseModel] | None:
         """The options of an adapter; of an optimizer that several frameworks have, where it is not known which is meant, those
         that what was given fits."""
-        frameworks = self.adapters.names("framework") if kind == "optimizer" and framework is None else [framework]
-        offered = [found for one in frameworks if (found := self.adapters.params(kind, name, one)) is not None]
+        frameworks = (
+            self.adapters.names("framework") if kind == "optimizer" and framework is None else [framework]
+        )
+        offered = [
+            found for one in frameworks if (found := self.adapters.params(kind, name, one)) is not None
+        ]
         given_params = params if params is not None and isinstance(params.value, dict) else Node({}, DEFAULT)
-        fitting = (found for found in offered if validate(found, given_params.copy(), "", Problems(), []) is not None)
+        fitting = (
+            found for found in offered if validate(found, given_params.copy(), "", Problems(), []) is not None
+        )
         return next(fitting, offered[0] if offered else None)
 
     def metrics(self) -> None:
         """Checks the names in `evaluation.metrics`, and those which decide something."""
         names = self.adapters.names("metric")
         listed = given(self.root, "evaluation.metrics")
-        for index, node in enumerate(listed.value if listed is not None and isinstance(listed.value, list) else []):
+        for index, node in enumerate(
+            listed.value if listed is not None and isinstance(listed.value, list) else []
+        ):
             self.metric(node, node.value, names, f"evaluation.metrics.{index}")
         for path in METRIC_KEYS:
             chosen = given(self.root, path)
@@ -178,11 +240,16 @@ class Lookup:
     def metric(self, node: Node, name: Any, names: Sequence[str], path: str) -> None:
         if not isinstance(name, str) or name in names:
             return
-        bare = next((name.removeprefix(split) for split in ("train_", "val_", "test_") if name.startswith(split)), name)
+        bare = next(
+            (name.removeprefix(split) for split in ("train_", "val_", "test_") if name.startswith(split)),
+            name,
+        )
         near = f"; write it without the split: {bare!r}" if bare in names else nearest(name, names)
         if path.startswith("evaluation") and bare == "loss":
             near = "; the loss is always there, and need not be listed"
-        self.problems.report(f"unknown metric {node.template or name!r}; known: {', '.join(names)}{near}", path, node.source)
+        self.problems.report(
+            f"unknown metric {node.template or name!r}; known: {', '.join(names)}{near}", path, node.source
+        )
 
 
 def _fill(node: Node, value: Any) -> None:

@@ -23,7 +23,9 @@ Model = TypeVar("Model", bound=BaseModel)
 MOST_PLACES = 3  # a key that stands in more sections than that is no helpful suggestion
 
 
-def validate(model: type[Model], node: Node, path: str, problems: Problems, siblings: Sequence[str] = ()) -> Model | None:
+def validate(
+    model: type[Model], node: Node, path: str, problems: Problems, siblings: Sequence[str] = ()
+) -> Model | None:
     """Validates a node strictly; None where it has problems.
 
     `siblings`: keys that are also allowed beside the options of `model`, where these may stand inline.
@@ -82,7 +84,9 @@ def locate(model: type[BaseModel], root: Node, location: tuple[str | int, ...]) 
 def _step(spot: Spot) -> Spot | None:
     """One part further down, or None where the location leaves the tree."""
     annotation, part = without_null(spot.annotation), spot.left[0]
-    if spot.field is not None and spot.field.discriminator is not None:  # the part is the tag of the chosen member
+    if (
+        spot.field is not None and spot.field.discriminator is not None
+    ):  # the part is the tag of the chosen member
         member = next((one for one in get_args(annotation) if tag(one) == part), None)
         return None if member is None else spot._replace(annotation=member, field=None, left=spot.left[1:])
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
@@ -152,7 +156,9 @@ class _Report:
             allowed += self.siblings
         hint = nearest(name, allowed) or _elsewhere(name) or "."
         listed = ", ".join(sorted(allowed)) or "no options"
-        self.problems.report(f"unknown key{hint} Allowed: {listed}", self._path((*spot.keys, name)), child.place)
+        self.problems.report(
+            f"unknown key{hint} Allowed: {listed}", self._path((*spot.keys, name)), child.place
+        )
 
 
 def _message(error: Any, spot: Spot) -> str:

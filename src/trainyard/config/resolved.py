@@ -105,9 +105,17 @@ def flatten(config: RunConfig) -> dict[str, Any]:
 
 def _flatten(value: Any, path: str = "") -> dict[str, Any]:
     if isinstance(value, dict) and value:
-        return {key: leaf for name, child in value.items() for key, leaf in _flatten(child, join(path, name)).items()}
+        return {
+            key: leaf
+            for name, child in value.items()
+            for key, leaf in _flatten(child, join(path, name)).items()
+        }
     if isinstance(value, list) and any(isinstance(item, dict) for item in value):
-        return {key: leaf for index, child in enumerate(value) for key, leaf in _flatten(child, join(path, index)).items()}
+        return {
+            key: leaf
+            for index, child in enumerate(value)
+            for key, leaf in _flatten(child, join(path, index)).items()
+        }
     return {path: value}
 
 
@@ -115,7 +123,11 @@ def _variables(template: str, text: str) -> dict[str, str]:
     """The values of a template's variables, found in its expanded text, and the variables themselves."""
     parts = VARIABLE.split(template)  # literal, name, literal, ..., name, literal
     match = re.fullmatch("(.*)".join(map(re.escape, parts[::2])), text, re.DOTALL)
-    return {value: f"${{env:{name}}}" for value, name in zip(match.groups(), parts[1::2], strict=True)} if match else {}
+    return (
+        {value: f"${{env:{name}}}" for value, name in zip(match.groups(), parts[1::2], strict=True)}
+        if match
+        else {}
+    )
 
 
 def _replace(value: Any, leaf: Callable[[str, Any], Any], path: str = "") -> Any:

@@ -36,7 +36,9 @@ class TypedSection(Section):
     """A section whose `type` names an adapter; the adapter's own options stand in `params`, or inline beside `type`."""
 
     type: str
-    params: dict[str, Any] = Field(default_factory=dict, description="the options of this type; they may also stand inline")
+    params: dict[str, Any] = Field(
+        default_factory=dict, description="the options of this type; they may also stand inline"
+    )
 
 
 class ExperimentConfig(Section):
@@ -54,30 +56,44 @@ class SplitConfig(Section):
 
     val: Fraction = Field(default=0.1, description="fraction of the rows for validation")
     test: Fraction | None = Field(
-        default=None, description="fraction of the rows for the test; default: 0.1, or none where train_path is given"
+        default=None,
+        description="fraction of the rows for the test; default: 0.1, or none where train_path is given",
     )
     stratify: bool | None = Field(
         default=None, description="keep the class shares in each split; default: yes for classification"
     )
     group: str | None = Field(default=None, description="column whose equal values must stay in one split")
-    time: str | None = Field(default=None, description="column to split by time: the oldest rows train, the newest test")
+    time: str | None = Field(
+        default=None, description="column to split by time: the oldest rows train, the newest test"
+    )
     folds: int | None = Field(
         default=None,
         ge=2,
         description="cross-validation: cut the rows into so many folds, one of which is the test split; `val` is then a share of "
         "the other rows, and with `time` a fold trains on older rows only",
     )
-    fold: int | None = Field(default=None, ge=0, description="which of the folds is the test split, counted from 0")
-    seed: int = Field(default=0, ge=0, lt=2**63, description="its own seed, so that runs of different seeds see the same rows")
+    fold: int | None = Field(
+        default=None, ge=0, description="which of the folds is the test split, counted from 0"
+    )
+    seed: int = Field(
+        default=0,
+        ge=0,
+        lt=2**63,
+        description="its own seed, so that runs of different seeds see the same rows",
+    )
 
     @model_validator(mode="after")
     def _check_fold(self) -> SplitConfig:
         if self.folds is None and self.fold is not None:
             raise ValueError("fold needs folds beside it: in how many folds the rows are cut")
         if self.folds is not None and self.fold is None:
-            raise ValueError(f"folds needs fold beside it, 0 to {self.folds - 1}; `trainyard cross-validate` trains all of them")
+            raise ValueError(
+                f"folds needs fold beside it, 0 to {self.folds - 1}; `trainyard cross-validate` trains all of them"
+            )
         if self.folds is not None and self.fold is not None and self.fold >= self.folds:
-            raise ValueError(f"fold {self.fold} is not among {self.folds} folds: they are counted from 0 to {self.folds - 1}")
+            raise ValueError(
+                f"fold {self.fold} is not among {self.folds} folds: they are counted from 0 to {self.folds - 1}"
+            )
         if self.folds is not None and self.test is not None:
             raise ValueError("test and folds are both given: a fold is the test split; leave test out")
         return self
@@ -87,14 +103,17 @@ class DataConfig(TypedSection):
     """Where the rows come from, and how they are prepared."""
 
     type: str = Field(
-        default="", description="digits, wine, ..., csv, parquet, npz, or package.module:function; default: by the path's ending"
+        default="",
+        description="digits, wine, ..., csv, parquet, npz, or package.module:function; default: by the path's ending",
     )
     path: str | None = record(None, description="one file, to be split")
     train_path: str | None = record(None, description="the training rows")
     val_path: str | None = record(None, description="the validation rows")
     test_path: str | None = record(None, description="the test rows")
     target: str = Field(default="target", description="the column to predict")
-    task: Literal["auto", "classification", "regression"] = Field(default="auto", description="auto: looks at the target")
+    task: Literal["auto", "classification", "regression"] = Field(
+        default="auto", description="auto: looks at the target"
+    )
     split: SplitConfig = SplitConfig()
     features: list[str] | None = Field(
         default=None, min_length=1, description="the columns to learn from; default: all but the target"
@@ -144,7 +163,9 @@ class LinearSchedule(ConstantSchedule):
     """Falls on a straight line to `final_lr_ratio` of the learning rate."""
 
     type: Literal["linear"] = "linear"  # type: ignore[assignment]
-    final_lr_ratio: float = Field(default=0.0, ge=0, le=1, description="last learning rate, as a share of the first")
+    final_lr_ratio: float = Field(
+        default=0.0, ge=0, le=1, description="last learning rate, as a share of the first"
+    )
 
 
 class CosineSchedule(LinearSchedule):
@@ -187,32 +208,49 @@ class TrainingConfig(Section):
     """The training itself."""
 
     epochs: int | None = Field(
-        default=None, gt=0, description="passes over the training split; default 10, unless max_steps is given"
+        default=None,
+        gt=0,
+        description="passes over the training split; default 10, unless max_steps is given",
     )
     max_steps: int | None = Field(default=None, gt=0, description="number of steps, instead of epochs")
     batch_size: int = Field(
-        default=32, gt=0, description="samples of one step, over all processes; the last partial batch is kept"
+        default=32,
+        gt=0,
+        description="samples of one step, over all processes; the last partial batch is kept",
     )
     microbatch_size: int | None = Field(
         default=None, gt=0, description="samples of one forward/backward; default: the whole batch"
     )
     learning_rate: float = Field(
-        default=1e-3, gt=0, allow_inf_nan=False, description="the highest learning rate; the scheduler varies it"
+        default=1e-3,
+        gt=0,
+        allow_inf_nan=False,
+        description="the highest learning rate; the scheduler varies it",
     )
     weight_decay: float = Field(
-        default=0.0, ge=0, allow_inf_nan=False, description="pulls weights to 0; decoupled or not, as the optimizer does it"
+        default=0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="pulls weights to 0; decoupled or not, as the optimizer does it",
     )
     optimizer: OptimizerConfig = OptimizerConfig()
     scheduler: Annotated[Schedule, Field(discriminator="type")] = ConstantSchedule()
     loss: str = Field(default="auto", description="auto: cross_entropy for classes, mse for values")
     max_grad_norm: float | None = Field(default=None, gt=0, description="clips the gradient's global L2 norm")
     early_stopping: EarlyStoppingConfig | None = None
-    precision: Literal["fp32", "bf16", "fp16", "mixed"] = Field(default="fp32", description="mixed: fp16 on CUDA, bf16 on CPU")
+    precision: Literal["fp32", "bf16", "fp16", "mixed"] = Field(
+        default="fp32", description="mixed: fp16 on CUDA, bf16 on CPU"
+    )
     device: str = Field(default="auto", pattern=DEVICE, description="auto: CUDA where there is one, else CPU")
     threads: int | None = Field(
-        default=None, gt=0, le=1024, description="CPU threads; default: what the machine gives, pinned at the first attempt"
+        default=None,
+        gt=0,
+        le=1024,
+        description="CPU threads; default: what the machine gives, pinned at the first attempt",
     )
-    determinism: Literal["best", "bitwise"] = Field(default="best", description="bitwise: refuse what cannot be exact")
+    determinism: Literal["best", "bitwise"] = Field(
+        default="best", description="bitwise: refuse what cannot be exact"
+    )
 
 
 class EvaluationConfig(Section):
@@ -223,21 +261,30 @@ class EvaluationConfig(Section):
         default=None, description="default: accuracy and f1 for classes, rmse, mae and r2 for values"
     )
     batch_size: int | None = Field(
-        default=None, gt=0, description="rows of one forward; default: 4 microbatches, as no gradients are kept"
+        default=None,
+        gt=0,
+        description="rows of one forward; default: 4 microbatches, as no gradients are kept",
     )
     explain: bool = record(
-        False, description="at the end, permutation importance, SHAP values and partial dependence; afterwards: trainyard explain"
+        False,
+        description="at the end, permutation importance, SHAP values and partial dependence; afterwards: trainyard explain",
     )
 
 
 class CheckpointConfig(Section):
     """When to save, what to keep, and which model is the best."""
 
-    every_n_steps: int | None = record(None, gt=0, description="steps between two checkpoints; may stand beside every_n_minutes")
-    every_n_minutes: float | None = record(10.0, gt=0, description="minutes between two checkpoints; null: only by steps")
+    every_n_steps: int | None = record(
+        None, gt=0, description="steps between two checkpoints; may stand beside every_n_minutes"
+    )
+    every_n_minutes: float | None = record(
+        10.0, gt=0, description="minutes between two checkpoints; null: only by steps"
+    )
     keep_last: int = record(2, gt=0, description="resume checkpoints to keep")
     save_top_k: int = Field(
-        default=1, ge=0, description="best models to keep; 0: none, and the final model is the one that is tested"
+        default=1,
+        ge=0,
+        description="best models to keep; 0: none, and the final model is the one that is tested",
     )
     metric: str = Field(default="val_loss", description="what makes a model the best")
     mode: Mode = Field(default="auto", description=MODE)
@@ -246,8 +293,12 @@ class CheckpointConfig(Section):
 class LoggingConfig(Section):
     """What the journal and the progress lines say, and how often."""
 
-    every_n_steps: int = record(10, gt=0, description="steps between two progress lines, and two records of losses")
-    histograms: bool = record(False, description="weight histograms at each evaluation; on by itself where a tracker shows them")
+    every_n_steps: int = record(
+        10, gt=0, description="steps between two progress lines, and two records of losses"
+    )
+    histograms: bool = record(
+        False, description="weight histograms at each evaluation; on by itself where a tracker shows them"
+    )
 
 
 class TrackerConfig(TypedSection):
@@ -258,7 +309,9 @@ class DistributedConfig(Section):
     """How processes talk to each other. This version trains in one process, and says so."""
 
     enabled: bool = Field(default=False, description="more than one process")
-    backend: Literal["auto", "gloo", "nccl"] = Field(default="auto", description="auto: nccl on CUDA, else gloo")
+    backend: Literal["auto", "gloo", "nccl"] = Field(
+        default="auto", description="auto: nccl on CUDA, else gloo"
+    )
 
 
 class RunConfig(Section):

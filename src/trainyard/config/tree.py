@@ -151,10 +151,15 @@ def is_unicode(text: str) -> bool:
 def from_plain(value: Any, source: Source, problems: Problems | None = None, path: str = "") -> Node:
     """Nodes for values that were given in Python; what a config cannot hold is a problem."""
     if isinstance(value, Mapping):
-        children = {str(key): from_plain(child, source, problems, join(path, str(key))) for key, child in value.items()}
+        children = {
+            str(key): from_plain(child, source, problems, join(path, str(key)))
+            for key, child in value.items()
+        }
         return Node(children, source)
     if isinstance(value, list | tuple):
-        return Node([from_plain(child, source, problems, join(path, i)) for i, child in enumerate(value)], source)
+        return Node(
+            [from_plain(child, source, problems, join(path, i)) for i, child in enumerate(value)], source
+        )
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     if value is not None and not isinstance(value, bool | int | float | str):

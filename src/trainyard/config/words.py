@@ -66,7 +66,9 @@ def _hint(expected: str, node: Node) -> str:
         return " (remove the quotes)" if quoted_number else ""
     if "whole number" in expected and isinstance(value, float) and value.is_integer():
         return f" (write {value:.0f})"
-    return " (put it in quotes)" if expected.startswith("text") and isinstance(value, bool | int | float) else ""
+    return (
+        " (put it in quotes)" if expected.startswith("text") and isinstance(value, bool | int | float) else ""
+    )
 
 
 def describe(field: FieldInfo) -> str:
@@ -117,7 +119,13 @@ def _list(origin: Any, arguments: tuple[Any, ...], metadata: Sequence[Any]) -> s
         return f"a list of {len(arguments)}: {', '.join(words(one) for one in arguments)}"
     least, most = _limit(metadata, "min_length"), _limit(metadata, "max_length")
     size = (
-        f" of {least}" if least and least == most else f" of at least {least}" if least else f" of at most {most}" if most else ""
+        f" of {least}"
+        if least and least == most
+        else f" of at least {least}"
+        if least
+        else f" of at most {most}"
+        if most
+        else ""
     )
     return f"a list{size}" + (f", each {words(arguments[0])}" if arguments else "")
 
@@ -125,10 +133,14 @@ def _list(origin: Any, arguments: tuple[Any, ...], metadata: Sequence[Any]) -> s
 def _bounds(metadata: Sequence[Any]) -> str:
     limits = [(word, _limit(metadata, name)) for name, word in BOUNDS]
     found = [
-        f"{word} {limit:g}" if isinstance(limit, float) else f"{word} {limit}" for word, limit in limits if limit is not None
+        f"{word} {limit:g}" if isinstance(limit, float) else f"{word} {limit}"
+        for word, limit in limits
+        if limit is not None
     ]
     return " " + " and ".join(found) if found else ""
 
 
 def _limit(metadata: Sequence[Any], name: str) -> Any:
-    return next((limit for limit in (getattr(data, name, None) for data in metadata) if limit is not None), None)
+    return next(
+        (limit for limit in (getattr(data, name, None) for data in metadata) if limit is not None), None
+    )

@@ -30,7 +30,10 @@ CONSTANTS: dict[str, bool | float | None] = {
 }
 HINTS = (
     ("\\t", "indent with spaces, not tabs"),
-    ("mapping values are not allowed", "is the line before indented alike? Text that contains ': ' needs quotes"),
+    (
+        "mapping values are not allowed",
+        "is the line before indented alike? Text that contains ': ' needs quotes",
+    ),
     ("expected ',' or", "a bracket is not closed, or ${env:NAME} inside [ ] or { } is not in quotes"),
     ("expected <block end>", "the lines of one section must be indented alike"),
     ("could not find expected ':'", "a key needs ': ' and a value behind it"),
@@ -78,7 +81,8 @@ def read_file(path: Path, problems: Problems, name: str = "") -> Node | None:
         line = data.count(b"\n", 0, error.start) + 1
         column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
         problems.report(
-            f"is not UTF-8 text (byte 0x{data[error.start]:02x}); save it as UTF-8", source=Source(name, line, column)
+            f"is not UTF-8 text (byte 0x{data[error.start]:02x}); save it as UTF-8",
+            source=Source(name, line, column),
         )
         return None
     return read(text, name, problems)
@@ -129,7 +133,9 @@ def read_value(text: str, file: str, problems: Problems) -> Node | None:
     except ReaderError as error:
         before = text[: error.position]
         place = Source(file, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
-        problems.report(f"YAML forbids the character U+{ord(text[error.position]):04X}; remove it", source=place)
+        problems.report(
+            f"YAML forbids the character U+{ord(text[error.position]):04X}; remove it", source=place
+        )
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = Source(file, mark.line + 1, mark.column + 1) if mark else Source(file)
@@ -171,7 +177,9 @@ class _Composer:
         next(self.events)  # the end of the document
         after = next(self.events)
         if type(after).__name__ != "StreamEndEvent":
-            self.problems.report("a second document begins; one file holds one config", source=self.source(after))
+            self.problems.report(
+                "a second document begins; one file holds one config", source=self.source(after)
+            )
         return root
 
     def node(self, event: Event, path: str, depth: int) -> Node:
@@ -203,12 +211,16 @@ class _Composer:
     def check_tag(self, event: Event, path: str) -> None:
         if event.tag is not None and not _is_text_tag(event.tag):
             tag = str(event.tag).replace("tag:yaml.org,2002:", "!!")
-            self.problems.report(f"the tag {tag} is not allowed; write plain YAML values", path, self.source(event))
+            self.problems.report(
+                f"the tag {tag} is not allowed; write plain YAML values", path, self.source(event)
+            )
 
     def alias(self, event: Event, path: str) -> Node:
         known = self.anchors.get(event.anchor)
         if known is None:
-            self.stop(f"alias *{event.anchor}, but no &{event.anchor} stands (complete) before it", path, event)
+            self.stop(
+                f"alias *{event.anchor}, but no &{event.anchor} stands (complete) before it", path, event
+            )
         self.nodes += sum(1 for _ in walk(known))
         if self.nodes > MAX_NODES:
             self.stop(f"aliases blow this up to more than {MAX_NODES} values", path, event)
@@ -237,7 +249,9 @@ class _Composer:
                 merged.extend(self.merge_sources(child, path))
             elif name in children:
                 first = children[name].key
-                self.problems.report(f"given twice; first in line {first.line if first else '?'}", join(path, name), place)
+                self.problems.report(
+                    f"given twice; first in line {first.line if first else '?'}", join(path, name), place
+                )
             else:
                 children[name] = child
         for source in merged:

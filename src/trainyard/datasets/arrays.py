@@ -35,4 +35,6 @@ class Arrays:
 
     @cached_property
     def _fingerprint(self) -> str:
-        return digest(tensor_records([array_buffer("features", self.features), array_buffer("targets", self.targets)]))
+        return digest(
+            tensor_records([array_buffer("features", self.features), array_buffer("targets", self.targets)])
+        )

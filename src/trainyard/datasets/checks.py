@@ -35,7 +35,11 @@ def feature_columns(table: Table, config: DataConfig) -> list[str]:
     Raises:
         DataError: a column that the config names does not exist, or none remain.
     """
-    named = {"data.target": [config.target], "data.features": config.features or [], "data.exclude": config.exclude}
+    named = {
+        "data.target": [config.target],
+        "data.features": config.features or [],
+        "data.exclude": config.exclude,
+    }
     unknown = [
         f"{setting}: there is no column {name!r}; {_instead(setting, name, table)}"
         for setting, names in named.items()
@@ -73,7 +77,9 @@ def refuse_bad_cells(table: Table, names: Sequence[str], config: DataConfig) -> 
             problems.append(f"column {name!r} is infinite in {table.where(infinite)}")
     if problems:
         advice = "mend these cells, or leave the columns out with data.exclude"
-        fill = ", or fill what is missing with data.impute: median (or mean, most_frequent)" if fillable else ""
+        fill = (
+            ", or fill what is missing with data.impute: median (or mean, most_frequent)" if fillable else ""
+        )
         more = [f"and {len(problems) - 5} more columns"] if len(problems) > 5 else []
         raise DataError(f"{table.source}: " + "\n  ".join([*problems[:5], *more, advice + fill]))
 
@@ -117,7 +123,9 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def refuse_untrained_classes(table: Table, rows: Rows, codes: Array, labels: Sequence[Any], config: DataConfig) -> None:
+def refuse_untrained_classes(
+    table: Table, rows: Rows, codes: Array, labels: Sequence[Any], config: DataConfig
+) -> None:
     """Every class must have training rows.
 
     Raises:
@@ -127,7 +135,9 @@ def refuse_untrained_classes(table: Table, rows: Rows, codes: Array, labels: Seq
     absent = [label for label, count in zip(labels, counts, strict=True) if not count]
     if absent:
         here = table.where(np.isin(codes, np.flatnonzero(counts == 0)))
-        cure = "data.split.stratify: true" if not (config.split.group or config.split.time) else "another split"
+        cure = (
+            "data.split.stratify: true" if not (config.split.group or config.split.time) else "another split"
+        )
         raise DataError(
             f"{table.source}: class {listed(map(repr, absent))} of {config.target!r} has rows for validation or test only "
             f"({here}); {cure} or another data.split.seed would give it training rows"
@@ -140,7 +150,9 @@ def single_rows(codes: Array, labels: Sequence[Any], config: DataConfig) -> list
     lonely = [repr(label) for label, count in zip(labels, counts, strict=True) if count == 1]
     if not lonely:
         return []
-    return [f"the target {config.target!r} has one row only of {listed(lonely)}: it trains, and is never evaluated"]
+    return [
+        f"the target {config.target!r} has one row only of {listed(lonely)}: it trains, and is never evaluated"
+    ]
 
 
 def odd_columns(table: Table, names: Sequence[str], targets: Array) -> list[str]:
@@ -176,7 +188,9 @@ def _numbers_rows(values: Array) -> bool:
         return False
     steps = np.diff(values)
     # Training rows keep their order but not their neighbours, so the steps are small whole numbers above 0.
-    return bool((steps >= 1).all() and (steps == np.trunc(steps)).all() and values[-1] - values[0] <= 4 * len(values))
+    return bool(
+        (steps >= 1).all() and (steps == np.trunc(steps)).all() and values[-1] - values[0] <= 4 * len(values)
+    )
 
 
 def _identifies(values: Array) -> bool:
@@ -194,7 +208,10 @@ def _tells_class(values: Array, targets: Array) -> bool:
     """Whether each class is one category, or one interval of the numbers."""
     if kind_of(values) == "text":
         classes: dict[str, int] = {}
-        alike = all(classes.setdefault(value, target) == target for value, target in zip(values, targets.tolist(), strict=True))
+        alike = all(
+            classes.setdefault(value, target) == target
+            for value, target in zip(values, targets.tolist(), strict=True)
+        )
         return alike and len(classes) <= len(values) // 4
     order = np.lexsort((targets, values))
     ordered, classes_in_order = values[order], targets[order]
@@ -231,7 +248,9 @@ def repeated_rows(splits: Mapping[SplitName, Arrays], sources: Collection[SplitN
     warnings = []
     for one, other in combinations(splits, 2):
         if count := int(np.isin(hashes[other], hashes[one]).sum()):
-            warnings.append(f"{count} of {len(hashes[other])} {other} rows are also {one} rows, which flatters the metrics")
+            warnings.append(
+                f"{count} of {len(hashes[other])} {other} rows are also {one} rows, which flatters the metrics"
+            )
     return warnings
 
 

@@ -40,7 +40,9 @@ class CsvParams(Section):
     missing: list[str] = Field(
         [], description=f"texts that mean a missing value, besides an empty cell and {', '.join(MISSING[1:])}"
     )
-    text: list[str] = Field([], description="columns to read as text (categories), though they look like numbers or dates")
+    text: list[str] = Field(
+        [], description="columns to read as text (categories), though they look like numbers or dates"
+    )
 
 
 class CsvDataset:
@@ -83,8 +85,12 @@ class CsvDataset:
         table = Table(as_table(frame, path).columns, path, first_line=2 if lines == len(frame) + 1 else None)
         if missing(table.column(header[-1])).any():  # as it would be where a row is too short
             self._refuse_ragged_rows(path, content, len(header))
-        columns = {name: values if name in as_text else _dates(values) for name, values in table.columns.items()}
-        guessed = frozenset(name for name, values in columns.items() if kind_of(values) == "text" and name not in as_text)
+        columns = {
+            name: values if name in as_text else _dates(values) for name, values in table.columns.items()
+        }
+        guessed = frozenset(
+            name for name, values in columns.items() if kind_of(values) == "text" and name not in as_text
+        )
         return Table(columns, path, first_line=table.first_line, guessed=guessed)
 
     def _decoded(self, path: str) -> str:
@@ -92,14 +98,22 @@ class CsvDataset:
         for magic, what in _FOREIGN.items():
             if raw.startswith(magic):
                 raise DataError(f"{path} {what}")
-        encoding = "utf-8-sig" if self._params.encoding.lower().replace("_", "-") in ("utf-8", "utf8") else self._params.encoding
+        encoding = (
+            "utf-8-sig"
+            if self._params.encoding.lower().replace("_", "-") in ("utf-8", "utf8")
+            else self._params.encoding
+        )
         try:
             content = raw.decode(encoding)
         except LookupError:
-            raise DataError(f"data.params.encoding: there is no encoding {encoding!r}; utf-8, latin-1, cp1252 are some") from None
+            raise DataError(
+                f"data.params.encoding: there is no encoding {encoding!r}; utf-8, latin-1, cp1252 are some"
+            ) from None
         except UnicodeError as error:
             line = raw.count(b"\n", 0, error.start) + 1 if isinstance(error, UnicodeDecodeError) else 1
-            likely = "utf-16" if raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "latin-1 (or cp1252)"
+            likely = (
+                "utf-16" if raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "latin-1 (or cp1252)"
+            )
             raise DataError(
                 f"{path}: line {line} is not {self._params.encoding}; save the file as UTF-8, or give its encoding as "
                 f"data.params.encoding: {likely}"
@@ -116,7 +130,9 @@ class CsvDataset:
         except csv.Error as error:
             raise DataError(f"{path}: the first line cannot be read as CSV: {error}") from error
         if twice := [name for name, count in Counter(names).items() if count > 1 and name]:
-            raise DataError(f"{path}: the first line names column {listed(map(repr, twice))} twice; each name must be unique")
+            raise DataError(
+                f"{path}: the first line names column {listed(map(repr, twice))} twice; each name must be unique"
+            )
         others = [other for other in ";\t|," if other != self._params.delimiter and other in names[0]]
         if len(names) == 1 and others:
             raise DataError(
@@ -132,7 +148,9 @@ class CsvDataset:
         pandas = self._pandas
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("error", pandas.errors.ParserWarning)  # rows that are longer than the header
+                warnings.simplefilter(
+                    "error", pandas.errors.ParserWarning
+                )  # rows that are longer than the header
                 return pandas.read_csv(
                     io.StringIO(content),
                     sep=self._params.delimiter,

@@ -33,7 +33,9 @@ class Feature(Section):
     dtype: Literal["float32", "float64", "int64", "int32", "uint8", "string"] = Field(
         description="string: text in UTF-8; of bytes, a number's dtype: they are such numbers, little-endian, one after another"
     )
-    shape: list[int] = Field(default_factory=list, description="of one record's values; default: a single one")
+    shape: list[int] = Field(
+        default_factory=list, description="of one record's values; default: a single one"
+    )
 
 
 def read_examples(path: str) -> dict[str, list[Values]]:
@@ -52,14 +54,18 @@ def read_examples(path: str) -> dict[str, list[Values]]:
         except decode_error as error:
             raise DataError(f"{path}: record {number + 1} is no tf.train.Example: {error}") from error
         if example.feature_lists:
-            raise DataError(f"{path}: record {number + 1} is a tf.train.SequenceExample; only tf.train.Example can be read")
+            raise DataError(
+                f"{path}: record {number + 1} is a tf.train.SequenceExample; only tf.train.Example can be read"
+            )
         for name, feature in example.features.feature.items():
             column = columns.setdefault(name, [])
             column += [None] * (number - len(column))
             column.append(_values(feature))
     if not columns:
         raise DataError(f"{path}: its records hold no features")
-    return {name: [*column, *[None] * (len(records) - len(column))] for name, column in sorted(columns.items())}
+    return {
+        name: [*column, *[None] * (len(records) - len(column))] for name, column in sorted(columns.items())
+    }
 
 
 def _values(feature: Any) -> Values:
@@ -86,7 +92,10 @@ def _example() -> Any:
             label = kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL
             scalar = kind.startswith("TYPE_")
             added = made.field.add(
-                name=field, number=number, label=label, type=getattr(kinds, kind) if scalar else kinds.TYPE_MESSAGE
+                name=field,
+                number=number,
+                label=label,
+                type=getattr(kinds, kind) if scalar else kinds.TYPE_MESSAGE,
             )
             if not scalar:
                 added.type_name = f".{_PACKAGE}.{kind}"
@@ -95,16 +104,24 @@ def _example() -> Any:
     for name, kind in _KINDS.values():
         message(file.message_type, name, [("value", kind, True)])
     feature = message(
-        file.message_type, "Feature", [(field, _KINDS[field][0], False) for field in ("bytes_list", "float_list", "int64_list")]
+        file.message_type,
+        "Feature",
+        [(field, _KINDS[field][0], False) for field in ("bytes_list", "float_list", "int64_list")],
     )
     feature.oneof_decl.add(name="kind")
     for field in feature.field:
         field.oneof_index = 0
     features = message(file.message_type, "Features", [("feature", "Features.FeatureEntry", True)])
-    entry = message(features.nested_type, "FeatureEntry", [("key", "TYPE_STRING", False), ("value", "Feature", False)])
+    entry = message(
+        features.nested_type, "FeatureEntry", [("key", "TYPE_STRING", False), ("value", "Feature", False)]
+    )
     entry.options.map_entry = True
     # A SequenceExample has the same first field, and its lists of features as the second.
-    message(file.message_type, "Example", [("features", "Features", False), ("feature_lists", "TYPE_BYTES", False)])
+    message(
+        file.message_type,
+        "Example",
+        [("features", "Features", False), ("feature_lists", "TYPE_BYTES", False)],
+    )
     pool.Add(file)
     factory: Any = require("google.protobuf.message_factory", "tfrecord")
     return factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Example"))
@@ -131,7 +148,9 @@ def stacked(name: str, column: Sequence[Values], feature: Feature, path: str) ->
     rows = [_row(values, feature, f"{where} of record {i + 1}") for i, values in enumerate(column)]
     lacking = [i for i, row in enumerate(rows) if row is None]
     if feature.shape and lacking:
-        raise DataError(f"{where} is missing in record {listed([i + 1 for i in lacking], 3)}; only single values may be missing")
+        raise DataError(
+            f"{where} is missing in record {listed([i + 1 for i in lacking], 3)}; only single values may be missing"
+        )
     if feature.shape:
         return np.stack(rows)
     if feature.dtype != "string" and not lacking:
@@ -149,7 +168,9 @@ def _row(values: Values, feature: Feature, where: str) -> Any:
         values = _unpacked(values, feature, where)
     if len(values) != count:
         wanted = f"shape {feature.shape}" if feature.shape else "a single value"
-        raise DataError(f"{where} has {len(values)} values, but {wanted} is expected; set data.params.features")
+        raise DataError(
+            f"{where} has {len(values)} values, but {wanted} is expected; set data.params.features"
+        )
     if isinstance(values, list):
         texts = [_text(value, where) for value in values]
         return texts if feature.shape else texts[0]

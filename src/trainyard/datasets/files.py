@@ -27,7 +27,11 @@ def existing_file(path: str) -> Path:
 def _elsewhere(file: Path) -> str:
     folder = file.parent
     if not folder.is_dir():
-        return f"there is no folder {folder} in {Path.cwd()} either" if not folder.is_absolute() else f"nor a folder {folder}"
+        return (
+            f"there is no folder {folder} in {Path.cwd()} either"
+            if not folder.is_absolute()
+            else f"nor a folder {folder}"
+        )
     names = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
     return f"in {folder.resolve()}: {nearest(file.name, names)}"
 

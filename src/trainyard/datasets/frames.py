@@ -12,7 +12,9 @@ from trainyard.errors import DataError
 from trainyard.require import require
 
 
-def read_table(path: Path | str, params: Mapping[str, Any] | None = None, text: Collection[str] = ()) -> Table:
+def read_table(
+    path: Path | str, params: Mapping[str, Any] | None = None, text: Collection[str] = ()
+) -> Table:
     """The rows of a CSV or Parquet file, told apart by its ending (anything but `.parquet` is read as CSV).
 
     Args:

@@ -51,7 +51,9 @@ class FunctionDataset:
             inspect.signature(function).bind(**self._arguments)
         except TypeError as error:
             given = listed(self._arguments) or "nothing"
-            raise DataError(f"{name}{inspect.signature(function)} was given {given}: {error}; see data.params") from error
+            raise DataError(
+                f"{name}{inspect.signature(function)} was given {given}: {error}; see data.params"
+            ) from error
         try:
             return function(**self._arguments)
         except Exception as error:

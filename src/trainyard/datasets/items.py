@@ -48,7 +48,9 @@ class Items:
         indices: whether targets are indices of `classes` already, rather than labels.
     """
 
-    def __init__(self, dataset: Any, name: str, classes: Sequence[Any] | None = None, indices: bool = False) -> None:
+    def __init__(
+        self, dataset: Any, name: str, classes: Sequence[Any] | None = None, indices: bool = False
+    ) -> None:
         self._dataset = dataset
         self._name = name
         self._classes = classes
@@ -66,7 +68,9 @@ class Items:
         features, targets = zip(*self.items(ids.tolist()), strict=True)
         shapes = {array.shape for array in features}
         if len(shapes) > 1:
-            odd = next(i for i, array in zip(ids.tolist(), features, strict=True) if array.shape != features[0].shape)
+            odd = next(
+                i for i, array in zip(ids.tolist(), features, strict=True) if array.shape != features[0].shape
+            )
             raise DataError(
                 f"{self._name}: item {ids[0]} has features of shape {features[0].shape}, "
                 f"item {odd} others; pad or cut them to one shape"
@@ -86,11 +90,15 @@ class Items:
             return read()
         except Exception as error:
             place = f"item {positions[0]}" if len(positions) == 1 else f"items {listed(positions)}"
-            raise DataError(f"{self._name}: {place} cannot be read: {type(error).__name__}: {error}") from error
+            raise DataError(
+                f"{self._name}: {place} cannot be read: {type(error).__name__}: {error}"
+            ) from error
 
     def _pair(self, position: int, item: Any) -> tuple[Array, Array]:
         if not isinstance(item, tuple | list) or len(item) != 2:
-            raise DataError(f"{self._name}: item {position} is {type(item).__name__}; it must be a pair (features, target)")
+            raise DataError(
+                f"{self._name}: item {position} is {type(item).__name__}; it must be a pair (features, target)"
+            )
         what = f"{self._name}: item {position}: "
         features, target = as_array(item[0], what + "features"), as_array(item[1], what + "target")
         for part, array in (("features", features), ("target", target)):
@@ -105,7 +113,9 @@ class Items:
             codes = targets.astype(np.int64)
             codes = np.where((codes >= 0) & (codes < len(self._classes)), codes, -1)
         else:
-            codes = class_indices(targets.astype(object) if targets.dtype.kind == "U" else targets, self._classes)
+            codes = class_indices(
+                targets.astype(object) if targets.dtype.kind == "U" else targets, self._classes
+            )
         if (unknown := codes < 0).any():
             raise DataError(
                 f"{self._name}: the target of item {ids[unknown][0]} is {targets[unknown][0]!r}, which is no class; "
@@ -154,7 +164,9 @@ def refuse_division(config: SplitConfig) -> None:
     Raises:
         DataError: a share is set (0 is not: there is no such split then), or `stratify` is on.
     """
-    asked = [name for name in ("val", "test") if getattr(config, name) not in (0, getattr(SplitConfig(), name))]
+    asked = [
+        name for name in ("val", "test") if getattr(config, name) not in (0, getattr(SplitConfig(), name))
+    ]
     asked += ["stratify"] if config.stratify else []
     asked += ["folds"] if config.folds is not None else []
     if asked:
@@ -218,7 +230,9 @@ def _classes(raw: Mapping[SplitName, Items], dataset: Any, target: Array) -> tup
     classes = _labels(raw["train"])
     for name, items in raw.items():
         if name != "train" and len(items) <= READ_THROUGH and (unknown := set(_labels(items)) - set(classes)):
-            raise DataError(f"the {name} dataset has class {listed(map(repr, sorted(unknown)))}, which no training item has")
+            raise DataError(
+                f"the {name} dataset has class {listed(map(repr, sorted(unknown)))}, which no training item has"
+            )
     return classes, False
 
 
@@ -236,5 +250,7 @@ def _warnings(raw: Mapping[SplitName, Items], datasets: Mapping[SplitName, Any])
         if own_fingerprint(datasets[name]) is None and items.content is None
     ]
     if "val" not in raw:
-        warnings.append("there is no validation dataset, so there are no validation metrics, and no best model")
+        warnings.append(
+            "there is no validation dataset, so there are no validation metrics, and no best model"
+        )
     return warnings

@@ -47,7 +47,9 @@ class NpyDataset:
     def load(self) -> DataBundle:
         """See `Dataset.load`."""
         folder = self._folder()
-        endings = {name: f"_{name}" for name in SPLITS if (folder / f"X_{name}.npy").exists()} or {"train": ""}
+        endings = {name: f"_{name}" for name in SPLITS if (folder / f"X_{name}.npy").exists()} or {
+            "train": ""
+        }
         pairs = {name: _pair(folder, ending) for name, ending in endings.items()}
         for name, (features, _) in pairs.items():
             if features.dtype.kind == "f":
@@ -60,20 +62,26 @@ class NpyDataset:
             raise DataError("data: type npy reads one folder: give data.path")
         for setting in ("features", "exclude"):
             if getattr(config, setting):
-                raise DataError(f"data.{setting} needs named columns; npy files hold finished samples: leave it out")
+                raise DataError(
+                    f"data.{setting} needs named columns; npy files hold finished samples: leave it out"
+                )
         if config.split.group or config.split.time or config.impute not in (None, "keep"):
             raise DataError(
                 "data.split.group, data.split.time and data.impute need named columns; npy files hold finished samples"
             )
         if not Path(config.path).is_dir():
-            raise DataError(f"data.path: {config.path} is no folder; type npy reads a folder of X.npy and y.npy")
+            raise DataError(
+                f"data.path: {config.path} is no folder; type npy reads a folder of X.npy and y.npy"
+            )
         return Path(config.path)
 
 
 def _pair(folder: Path, ending: str) -> tuple[Array, Array]:
     features, targets = (_mapped(folder / f"{letter}{ending}.npy") for letter in "Xy")
     if features.ndim < 2 or features.dtype.kind not in "iufb":
-        raise DataError(f"{folder}: X{ending}.npy is {features.dtype} of shape {features.shape}; numbers (rows, ...) are needed")
+        raise DataError(
+            f"{folder}: X{ending}.npy is {features.dtype} of shape {features.shape}; numbers (rows, ...) are needed"
+        )
     if len(features) != len(targets) or not len(features):
         raise DataError(f"{folder}: X{ending}.npy has {len(features)} rows, y{ending}.npy {len(targets)}")
     return features, np.array(targets)
@@ -86,7 +94,9 @@ def _mapped(path: Path) -> Array:
         there = listed(sorted(file.name for file in path.parent.iterdir())) or "nothing"
         raise DataError(f"{path} is missing; the folder holds {there}") from error
     except (OSError, ValueError, EOFError, BadZipFile) as error:
-        raise DataError(f"{path} cannot be read as npy: {error}; save arrays of numbers with numpy.save") from error
+        raise DataError(
+            f"{path} cannot be read as npy: {error}; save arrays of numbers with numpy.save"
+        ) from error
     if not isinstance(found, np.ndarray):
         found.close()
         raise DataError(f"{path} is an archive of arrays (npz), whatever its name; save each with numpy.save")
@@ -104,8 +114,12 @@ def _refuse_bad_values(features: Array, name: SplitName, *, keep: bool) -> None:
             place = np.unravel_index(int(bad.argmax()), bad.shape)
             value, row = features[start:stop][place], f"row {start + int(place[0])} (from 0)"
             if np.isfinite(value):
-                raise DataError(f"the {name} features hold {value} in {row}: too large for float32, in which they are served")
-            raise DataError(f"the {name} features hold {'' if keep else 'NaN or '}infinite values, the first in {row}")
+                raise DataError(
+                    f"the {name} features hold {value} in {row}: too large for float32, in which they are served"
+                )
+            raise DataError(
+                f"the {name} features hold {'' if keep else 'NaN or '}infinite values, the first in {row}"
+            )
 
 
 def _ranges(rows: int, row_bytes: int) -> Iterator[tuple[int, int]]:
@@ -153,4 +167,6 @@ class MappedRows:
         found.update(f"{source.dtype.str} {(len(self), *source.shape[1:])}".encode())
         for start, stop in _ranges(len(self), source[:1].nbytes):
             found.update(np.ascontiguousarray(source[self._ids[start:stop]]).reshape(-1).view(np.uint8).data)
-        return sha256_json([found.hexdigest(), digest(tensor_records([array_buffer("targets", self.targets)]))])
+        return sha256_json(
+            [found.hexdigest(), digest(tensor_records([array_buffer("targets", self.targets)]))]
+        )

@@ -51,8 +51,12 @@ class NpzDataset:
         found = {name: _arrays(path) for name, path in paths.items()}
         if "x_train" in {key.lower() for key in found["train"]}:
             if len(paths) > 1:
-                raise DataError(f"{paths['train']} brings its own splits ({_SEVERAL} ...); give no other path beside it")
-            return self._bundle(_splits(found["train"], paths["train"]), dict.fromkeys(SPLITS, paths["train"]))
+                raise DataError(
+                    f"{paths['train']} brings its own splits ({_SEVERAL} ...); give no other path beside it"
+                )
+            return self._bundle(
+                _splits(found["train"], paths["train"]), dict.fromkeys(SPLITS, paths["train"])
+            )
         return self._bundle(found, paths)
 
     def read(self, path: str, text: Collection[str] = ()) -> Table:  # noqa: ARG002
@@ -63,11 +67,16 @@ class NpzDataset:
         """
         return _table(_arrays(path), path, self._config.target)
 
-    def _bundle(self, arrays: Mapping[SplitName, Mapping[str, Array]], paths: Mapping[SplitName, str]) -> DataBundle:
+    def _bundle(
+        self, arrays: Mapping[SplitName, Mapping[str, Array]], paths: Mapping[SplitName, str]
+    ) -> DataBundle:
         if _named(arrays["train"], "x").ndim > 2:
             pairs = {name: (_named(some, "x"), _named(some, "y")) for name, some in arrays.items()}
             return from_objects(pairs, self._config)
-        return build({name: _table(some, paths[name], self._config.target) for name, some in arrays.items()}, self._config)
+        return build(
+            {name: _table(some, paths[name], self._config.target) for name, some in arrays.items()},
+            self._config,
+        )
 
 
 def _arrays(path: str) -> dict[str, Array]:
@@ -99,7 +108,12 @@ def _named(arrays: Mapping[str, Array], name: str) -> Array:
 def _splits(arrays: Mapping[str, Array], path: str) -> dict[SplitName, dict[str, Array]]:
     splits: dict[SplitName, dict[str, Array]] = {}
     for name in SPLITS:
-        parts = {letter: array for letter in ("x", "y") for key, array in arrays.items() if key.lower() == f"{letter}_{name}"}
+        parts = {
+            letter: array
+            for letter in ("x", "y")
+            for key, array in arrays.items()
+            if key.lower() == f"{letter}_{name}"
+        }
         if len(parts) == 1:
             raise DataError(f"{path} has only one of X_{name} and y_{name}; it has {listed(arrays)}")
         if parts:
@@ -110,10 +124,16 @@ def _splits(arrays: Mapping[str, Array], path: str) -> dict[SplitName, dict[str,
 def _table(arrays: Mapping[str, Array], path: str, target: str) -> Table:
     x, y = _named(arrays, "x"), _named(arrays, "y")
     names = arrays.get("feature_names")
-    columns = {key: array for key, array in arrays.items() if key.lower() not in ("x", "y") and key != "feature_names"}
+    columns = {
+        key: array
+        for key, array in arrays.items()
+        if key.lower() not in ("x", "y") and key != "feature_names"
+    }
     if x.ndim == 2:
         if columns:
-            raise DataError(f"{path}: beside X, y and feature_names there is {listed(columns)}; leave it out of the file")
+            raise DataError(
+                f"{path}: beside X, y and feature_names there is {listed(columns)}; leave it out of the file"
+            )
         if names is not None and len(names) != x.shape[1]:
             raise DataError(f"{path}: feature_names has {len(names)} names, but X {x.shape[1]} columns")
         columns = {str(names[i]) if names is not None else f"x{i}": x[:, i] for i in range(x.shape[1])}
@@ -122,5 +142,7 @@ def _table(arrays: Mapping[str, Array], path: str, target: str) -> Table:
         columns = dict(arrays)
     lengths = {key: len(array) if array.ndim else 0 for key, array in columns.items()}
     if len(set(lengths.values())) > 1:
-        raise DataError(f"{path}: the arrays differ in length: {listed(f'{key} {length}' for key, length in lengths.items())}")
+        raise DataError(
+            f"{path}: the arrays differ in length: {listed(f'{key} {length}' for key, length in lengths.items())}"
+        )
     return Table({key: tidy(array, key, path) for key, array in columns.items()}, path)

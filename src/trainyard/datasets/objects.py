@@ -48,12 +48,16 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
         raise DataError(f"{source} has no training rows")
     forms = {name: _form(part, name) for name, part in parts.items()}
     if len(set(forms.values())) > 1:
-        raise DataError(f"the splits must be of one form, but are {listed(f'{name}: {form}' for name, form in forms.items())}")
+        raise DataError(
+            f"the splits must be of one form, but are {listed(f'{name}: {form}' for name, form in forms.items())}"
+        )
     _refuse_settings(config, forms["train"])
     if forms["train"] == "items":
         return items.bundle(parts, config)
     if forms["train"] == "frame":
-        return tabular.build({name: as_table(part, f"the {name} rows") for name, part in parts.items()}, config)
+        return tabular.build(
+            {name: as_table(part, f"the {name} rows") for name, part in parts.items()}, config
+        )
     keep = config.impute == "keep"
     return from_arrays({name: _pair(part, name, keep=keep) for name, part in parts.items()}, config)
 
@@ -61,14 +65,18 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
 def _by_split(data: Any, source: str) -> Mapping[SplitName, Any]:
     if isinstance(data, Mapping):
         if unknown := [str(key) for key in data if key not in SPLITS]:
-            raise DataError(f"{source} has a split {listed(map(repr, unknown))}; the splits are called {listed(SPLITS)}")
+            raise DataError(
+                f"{source} has a split {listed(map(repr, unknown))}; the splits are called {listed(SPLITS)}"
+            )
         return data
     if _is_pair(data) or hasattr(data, "iloc") or is_tf_dataset(data):
         return {"train": data}
     if isinstance(data, tuple) and len(data) in (2, 3):
         return dict(zip(SPLITS, data, strict=False))
     what = f"a tuple of {len(data)}" if isinstance(data, tuple) else type(data).__name__
-    raise DataError(f"{source} is {what}; it must be (train, val), (train, val, test) or a mapping of {listed(SPLITS)}")
+    raise DataError(
+        f"{source} is {what}; it must be (train, val), (train, val, test) or a mapping of {listed(SPLITS)}"
+    )
 
 
 def _untie(part: Any, name: SplitName) -> Any:
@@ -81,7 +89,11 @@ def _untie(part: Any, name: SplitName) -> Any:
 
 def _is_pair(part: Any) -> bool:
     """Whether this is (X, y) rather than a dataset."""
-    return isinstance(part, tuple) and len(part) == 2 and all(hasattr(array, "shape") and len(array.shape) for array in part)
+    return (
+        isinstance(part, tuple)
+        and len(part) == 2
+        and all(hasattr(array, "shape") and len(array.shape) for array in part)
+    )
 
 
 def _form(part: Any, name: SplitName) -> Form:
@@ -128,7 +140,11 @@ def _pair(part: tuple[Any, Any], name: SplitName, *, keep: bool) -> Pair:
         raise DataError(f"the {name} split has {len(features)} rows of features, but {len(targets)} targets")
     if not len(features):
         raise DataError(f"the {name} split is empty")
-    bad = np.asarray(np.isinf(features) if keep else ~np.isfinite(features)) if features.dtype.kind == "f" else np.zeros(0)
+    bad = (
+        np.asarray(np.isinf(features) if keep else ~np.isfinite(features))
+        if features.dtype.kind == "f"
+        else np.zeros(0)
+    )
     if bad.any():
         rows = Table({}).where(np.asarray(bad.reshape(len(features), -1).any(axis=1)))
         raise DataError(f"the {name} features hold {'' if keep else 'NaN or '}infinite values in {rows}")
@@ -144,7 +160,11 @@ def _numbers(features: Any, what: str) -> Any:
     if not hasattr(features, "iloc") or np.ndim(features) != 2 or np.asarray(features).dtype.kind in "biuf":
         return features
     columns = as_table(features, what).columns
-    if other := [f"{column!r} ({kind_of(values)})" for column, values in columns.items() if kind_of(values) not in _NUMERIC]:
+    if other := [
+        f"{column!r} ({kind_of(values)})"
+        for column, values in columns.items()
+        if kind_of(values) not in _NUMERIC
+    ]:
         raise DataError(
             f"{what}: a pair (X, y) must hold numbers, but these columns do not: {listed(other)}. Give one data frame with the "
             "target among its columns and name that in data.target: its text is encoded"
@@ -167,7 +187,9 @@ def in_memory(features: Array, ids: Ids | None, targets: Array) -> Split:
 
 
 def from_arrays(
-    pairs: Mapping[SplitName, Pair], config: DataConfig, serve: Callable[[Array, Ids | None, Array], Split] = in_memory
+    pairs: Mapping[SplitName, Pair],
+    config: DataConfig,
+    serve: Callable[[Array, Ids | None, Array], Split] = in_memory,
 ) -> DataBundle:
     """What a run trains on, of finished samples: features (rows, ...), targets (rows,) or, for regression, (rows, outputs).
 
@@ -180,7 +202,9 @@ def from_arrays(
     task, labels, targets, warnings = _several(pairs, config) if several else _single(pairs, config)
     table = Table({config.target: targets["train"]}, "the train rows")
     codes = None if labels is None else targets["train"]
-    rows = split_rows(table, config.split, *fractions(config.split, tabular.given_splits(pairs.keys(), config)), codes)
+    rows = split_rows(
+        table, config.split, *fractions(config.split, tabular.given_splits(pairs.keys(), config)), codes
+    )
     if codes is not None and labels is not None:
         checks.refuse_untrained_classes(table, rows, codes, labels, config)
     _refuse_shapes(pairs)
@@ -190,7 +214,9 @@ def from_arrays(
     outputs = len(labels) if labels else (targets["train"].shape[1] if several else 1)
     info = DataInfo(task, pairs["train"][0].shape[1:], outputs, labels, target=config.target)
     return DataBundle(
-        info=tabular.scaled(info, targets["train"][rows["train"]]) if config.standardize and not several else info,
+        info=tabular.scaled(info, targets["train"][rows["train"]])
+        if config.standardize and not several
+        else info,
         splits={name: splits[name] for name in SPLITS if name in splits},
         rows=rows if len(pairs) == 1 else {},
         warnings=warnings + (checks.repeated_rows(held, sources=pairs) if held else []),
@@ -216,7 +242,9 @@ def _several(pairs: Mapping[SplitName, Pair], config: DataConfig) -> _Targets:
     for name, (_, targets) in pairs.items():
         if targets.dtype.kind not in "iuf" or not np.isfinite(targets).all():
             raise DataError(f"the {name} targets have several columns, which must hold finite numbers")
-    return _Targets("regression", None, {name: targets.astype(np.float32) for name, (_, targets) in pairs.items()}, [])
+    return _Targets(
+        "regression", None, {name: targets.astype(np.float32) for name, (_, targets) in pairs.items()}, []
+    )
 
 
 def _refuse_shapes(pairs: Mapping[SplitName, Pair]) -> None:

@@ -49,8 +49,12 @@ class ParquetDataset:
             with file.open("rb") as stream:
                 found = self._parquet.read_table(stream)
         except (self._arrow.ArrowException, OSError) as error:
-            raise DataError(f"{path} cannot be read as Parquet (is it whole?): {str(error).splitlines()[0]}") from error
-        return Table({name: self._column(found.column(name), name, path) for name in found.column_names}, path)
+            raise DataError(
+                f"{path} cannot be read as Parquet (is it whole?): {str(error).splitlines()[0]}"
+            ) from error
+        return Table(
+            {name: self._column(found.column(name), name, path) for name in found.column_names}, path
+        )
 
     def _column(self, column: Any, name: str, path: str) -> Array:
         types = self._arrow.types
@@ -62,5 +66,9 @@ class ParquetDataset:
             raise DataError(
                 f"{path}: column {name!r} holds {column.type}; give each of its values a column of its own, or data.exclude it"
             )
-        values = column.to_numpy(zero_copy_only=False) if column.num_chunks else np.empty(0, column.type.to_pandas_dtype())
+        values = (
+            column.to_numpy(zero_copy_only=False)
+            if column.num_chunks
+            else np.empty(0, column.type.to_pandas_dtype())
+        )
         return tidy(values, name, path)

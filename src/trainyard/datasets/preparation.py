@@ -116,7 +116,9 @@ def _numbers(table: Table, name: str) -> Array:
             numbers[row] = np.nan if text is None else float(text)
         except ValueError:
             here = table.where(np.arange(len(values)) == row)
-            raise DataError(f"{table.source}: column {name!r} must hold numbers, but is {text!r} in {here}") from None
+            raise DataError(
+                f"{table.source}: column {name!r} must hold numbers, but is {text!r} in {here}"
+            ) from None
     return numbers
 
 
@@ -195,7 +197,9 @@ def from_json(data: dict[str, Any]) -> TabularPreparation:
         DataError: it was written by another version of Trainyard that this one cannot read.
     """
     if data.get("version") != 1:
-        raise DataError(f"the preparation has version {data.get('version')!r}; this version of Trainyard reads version 1")
+        raise DataError(
+            f"the preparation has version {data.get('version')!r}; this version of Trainyard reads version 1"
+        )
     columns: list[Column] = []
     for entry in data["columns"]:
         options = {key: value for key, value in entry.items() if key != "kind"}
@@ -227,14 +231,18 @@ def _fit_column(table: Table, name: str, config: DataConfig) -> Column:
     values = table.column(name)
     gone = missing(values)
     if gone.all():
-        raise DataError(f"{table.source}: column {name!r} has no value in any training row; leave it out with data.exclude")
+        raise DataError(
+            f"{table.source}: column {name!r} has no value in any training row; leave it out with data.exclude"
+        )
     keep = config.impute == "keep"
     fills = config.impute is not None and not keep
     match kind_of(values):
         case "text":
             counts = Counter(values[~gone])
             fill = min(counts, key=lambda category: (-counts[category], category)) if fills else None
-            return CategoryColumn(name, sorted(counts), config.encode == "onehot", fill, keep, config.encode == "category")
+            return CategoryColumn(
+                name, sorted(counts), config.encode == "onehot", fill, keep, config.encode == "category"
+            )
         case "boolean":
             return NumberColumn(name, fill=float(_most_frequent(values)) if fills else None, keep=keep)
         case "number":
@@ -290,4 +298,8 @@ def _median(values: Array) -> float:
     return float(np.median(values))
 
 
-_FILLS: dict[str, Callable[[Array], float]] = {"mean": _mean, "median": _median, "most_frequent": _most_frequent}
+_FILLS: dict[str, Callable[[Array], float]] = {
+    "mean": _mean,
+    "median": _median,
+    "most_frequent": _most_frequent,
+}

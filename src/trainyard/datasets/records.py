@@ -34,14 +34,18 @@ def read_records(path: str) -> list[memoryview]:
         try:
             data = gzip.decompress(data)
         except (OSError, EOFError, zlib.error) as error:
-            raise DataError(f"{path} is compressed, but cannot be unpacked (is it whole?): {error}") from error
+            raise DataError(
+                f"{path} is compressed, but cannot be unpacked (is it whole?): {error}"
+            ) from error
     starts = np.array(_starts(data, path), dtype=np.int64)
     if not len(starts):
         raise DataError(f"{path} holds no records")
     lengths = np.diff(np.append(starts, len(data) + _HEADER)) - _HEADER - _FOOTER
     _verify(np.frombuffer(data, dtype=np.uint8), starts, lengths, path)
     view = memoryview(data)
-    return [view[start : start + length] for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)]
+    return [
+        view[start : start + length] for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
+    ]
 
 
 def _starts(data: bytes, path: str) -> list[int]:
@@ -55,18 +59,25 @@ def _starts(data: bytes, path: str) -> list[int]:
         if position > len(data):
             if not found and _masked(_scalar(data[:8])) != int.from_bytes(data[8:12], "little"):
                 raise DataError(f"{path} is no TFRecord file: it does not begin with a record's length")
-            raise DataError(f"{path} ends within record {len(found) + 1}, after byte {len(data)}: it is cut short, or damaged")
+            raise DataError(
+                f"{path} ends within record {len(found) + 1}, after byte {len(data)}: it is cut short, or damaged"
+            )
         found.append(start)
     return found
 
 
 def _verify(data: Array, starts: Ids, lengths: Ids, path: str) -> None:
-    for begin, size, at in ((starts - _HEADER, np.full(len(starts), 8), starts - 4), (starts, lengths, starts + lengths)):
+    for begin, size, at in (
+        (starts - _HEADER, np.full(len(starts), 8), starts - 4),
+        (starts, lengths, starts + lengths),
+    ):
         stored = data[at[:, None] + np.arange(4)].reshape(-1).view("<u4")
         wrong = np.flatnonzero(_masked(crc32c(data, begin, size)) != stored)
         if len(wrong):
             place = f"record {wrong[0] + 1} (at byte {starts[wrong[0]]})"
-            raise DataError(f"{path}: {place} is damaged: its checksum is not the one that was written with it")
+            raise DataError(
+                f"{path}: {place} is damaged: its checksum is not the one that was written with it"
+            )
 
 
 def _masked(checksums: Array | int) -> Array:
@@ -132,7 +143,9 @@ def _run(lanes: Array, register: Array | None = None) -> Array:
 @cache
 def _lane_tables() -> Array:
     """(4, 256) uint32: what a lane of zeros makes of each byte of the register; it is linear in them."""
-    values = (np.arange(256, dtype=np.uint32)[None, :] << (8 * np.arange(4, dtype=np.uint32)[:, None])).reshape(-1)
+    values = (
+        np.arange(256, dtype=np.uint32)[None, :] << (8 * np.arange(4, dtype=np.uint32)[:, None])
+    ).reshape(-1)
     return _run(np.zeros((1024, _LANE), dtype=np.uint8), values).reshape(4, 256)
 
 

@@ -35,4 +35,6 @@ class SklearnDataset:
         name = self._config.type
         bunch = getattr(self._library, f"load_{name}")()
         columns = {str(feature): bunch.data[:, i] for i, feature in enumerate(bunch.feature_names)}
-        return build({"train": Table({**columns, "target": bunch.target}, source=name)}, self._config, known=True)
+        return build(
+            {"train": Table({**columns, "target": bunch.target}, source=name)}, self._config, known=True
+        )

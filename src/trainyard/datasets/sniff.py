@@ -22,7 +22,18 @@ from trainyard.errors import DataError
 from trainyard.types import Array, Task
 
 _MANY = 100  # so many categories make a column that is not worth one feature each
-_GROUPS = ("group", "patient", "subject", "customer", "user", "session", "household", "site", "device", "store")
+_GROUPS = (
+    "group",
+    "patient",
+    "subject",
+    "customer",
+    "user",
+    "session",
+    "household",
+    "site",
+    "device",
+    "store",
+)
 
 
 @dataclass
@@ -48,7 +59,9 @@ def draft_config(path: Path | str, target: str) -> str:
         DataError: the file cannot be read or trained on, or has no such target; names the nearest column.
     """
     if Path(path).suffix.lower() not in _READ:
-        raise DataError(f"{path}: only CSV ({', '.join(_READ[:3])}) and Parquet (.parquet) files are looked at; convert it first")
+        raise DataError(
+            f"{path}: only CSV ({', '.join(_READ[:3])}) and Parquet (.parquet) files are looked at; convert it first"
+        )
     params = {} if Path(path).suffix.lower() in (".parquet", ".pq") else _csv_params(str(path))
     table = read_table(path, params)
     if not len(table):
@@ -59,11 +72,15 @@ def draft_config(path: Path | str, target: str) -> str:
         table = read_table(path, params)
     values = table.column(target, "--target")
     if (gone := missing(values)).any():
-        raise DataError(f"{table.source}: the target {target!r} has no value in {table.where(gone)}; remove these rows")
+        raise DataError(
+            f"{table.source}: the target {target!r} has no value in {table.where(gone)}; remove these rows"
+        )
     config = DataConfig(path=str(path), target=target)
     checks.refuse_mixtures(table, [target])
     task, doubts = inspect(table, config)
-    draft = Draft(table, task, [name for name in table.columns if name != target], remarks=doubts, params=params)
+    draft = Draft(
+        table, task, [name for name in table.columns if name != target], remarks=doubts, params=params
+    )
     _look(draft, values)
     return "\n".join(_lines(draft, str(path), target)) + "\n"
 
@@ -144,7 +161,9 @@ def _lines(draft: Draft, path: str, target: str) -> Iterator[str]:
     yield f"  path: {inline(path)}"
     if draft.params:
         yield "  params:"
-        yield from (f"    {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in draft.params.items())
+        yield from (
+            f"    {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in draft.params.items()
+        )
     yield f"  target: {inline(target)}"
     yield f"  task: {draft.task}  # {_why_task(draft, target)}"
     yield f"  # to learn from: {_columns(draft)}"
@@ -184,7 +203,9 @@ def _why_task(draft: Draft, target: str) -> str:
         return f"values from {values.min():g} to {values.max():g}"
     labels = labels_in(values)
     counts = np.bincount(class_indices(values, labels)).tolist()
-    return f"{len(labels)} classes: " + _one_line(listed(f"{label} ({n} rows)" for label, n in zip(labels, counts, strict=True)))
+    return f"{len(labels)} classes: " + _one_line(
+        listed(f"{label} ({n} rows)" for label, n in zip(labels, counts, strict=True))
+    )
 
 
 def _batch_size(rows: int) -> int:

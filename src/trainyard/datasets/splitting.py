@@ -52,7 +52,9 @@ def fractions(config: SplitConfig, given: AbstractSet[SplitName]) -> tuple[float
     val = 0.0 if "val" in given else config.val
     test = 0.0 if "test" in given else DEFAULT_TEST_SHARE if config.test is None else config.test
     if val + test >= 1:
-        raise DataError(f"data.split: val {val} and test {test} leave nothing to train on; together they must stay below 1")
+        raise DataError(
+            f"data.split: val {val} and test {test} leave nothing to train on; together they must stay below 1"
+        )
     return val, test
 
 
@@ -123,7 +125,9 @@ def _refuse_contradictions(config: SplitConfig, labels: Array | None) -> None:
     if config.time and config.group:
         raise DataError("data.split: group and time cannot be combined; give one of them")
     if config.stratify and (config.time or config.group):
-        raise DataError(f"data.split: stratify cannot be combined with {'time' if config.time else 'group'}; leave one out")
+        raise DataError(
+            f"data.split: stratify cannot be combined with {'time' if config.time else 'group'}; leave one out"
+        )
     if config.stratify and labels is None:
         raise DataError(
             "data.split.stratify: the target holds values, not classes; leave it out, or set data.task: classification"
@@ -141,7 +145,9 @@ def _refuse_empty(rows: Rows, table: Table, config: SplitConfig, val: float, tes
             if config.folds is not None:
                 gets = f"of {len(table)} rows, in fold {config.fold} of {config.folds}"
                 cure = f", fewer data.split.folds{', or data.split.val: 0' if name == 'val' else ''}"
-            raise DataError(f"{table.source}: the {name} split would be empty: {gets}{why}; give more rows{cure}")
+            raise DataError(
+                f"{table.source}: the {name} split would be empty: {gets}{why}; give more rows{cure}"
+            )
 
 
 def _fold_rows(table: Table, by: _Criterion, config: SplitConfig, val: float) -> Rows:
@@ -150,7 +156,9 @@ def _fold_rows(table: Table, by: _Criterion, config: SplitConfig, val: float) ->
     assert config.fold is not None, "`SplitConfig` sees to it"
     most = len(table) - (by.kind == "time")
     if config.folds > most:
-        raise DataError(f"{table.source}: data.split.folds: {config.folds} folds of {len(table)} rows; allowed: 2 to {most}")
+        raise DataError(
+            f"{table.source}: data.split.folds: {config.folds} folds of {len(table)} rows; allowed: 2 to {most}"
+        )
     tested, rest = _fold(table, by, config.folds, config.fold, config.seed)
     values = by.values[rest] if len(by.values) else by.values
     if by.kind == "group":
@@ -173,7 +181,9 @@ def _fold(table: Table, by: _Criterion, folds: int, fold: int, seed: int) -> tup
             _refuse_lonely(table, by.values)
             order = order[np.argsort(by.values[order], kind="stable")]
         numbers = np.empty(len(table), dtype=np.int64)
-        numbers[order] = np.arange(len(table)) % folds  # dealt out like cards: no two folds differ by more than a row
+        numbers[order] = (
+            np.arange(len(table)) % folds
+        )  # dealt out like cards: no two folds differ by more than a row
     return np.flatnonzero(numbers == fold), np.flatnonzero(numbers != fold)
 
 
@@ -191,7 +201,9 @@ def _folds_of_groups(table: Table, groups: Array, folds: int, seed: int) -> Ids:
     """(rows,) fold numbers: whole groups, the largest first, each to the fold with the fewest rows so far."""
     sizes = np.bincount(groups)
     if len(sizes) < folds:
-        raise DataError(f"{table.source}: data.split.group has {len(sizes)} groups, too few for {folds} folds; ask for fewer")
+        raise DataError(
+            f"{table.source}: data.split.group has {len(sizes)} groups, too few for {folds} folds; ask for fewer"
+        )
     order = permutation(seed, len(sizes))  # of equal groups chance decides
     loads = [(0, fold) for fold in range(folds)]
     fold_of = np.empty(len(sizes), dtype=np.int64)
@@ -240,9 +252,15 @@ def _groups(table: Table, name: str) -> Array:
     """(rows,) int64: groups, numbered in the order of their first rows."""
     values = table.column(name, "data.split.group")
     if (gone := missing(values)).any():
-        raise DataError(f"{table.source}: column {name!r} (data.split.group) has no value in {table.where(gone)}")
+        raise DataError(
+            f"{table.source}: column {name!r} (data.split.group) has no value in {table.where(gone)}"
+        )
     numbers: dict[object, int] = {}
-    return np.fromiter((numbers.setdefault(value, len(numbers)) for value in values.tolist()), dtype=np.int64, count=len(values))
+    return np.fromiter(
+        (numbers.setdefault(value, len(numbers)) for value in values.tolist()),
+        dtype=np.int64,
+        count=len(values),
+    )
 
 
 def _by_group(groups: Array, val: int, test: int, seed: int) -> Rows:
@@ -277,7 +295,9 @@ def _times(table: Table, name: str) -> Array:
     """(rows,) sortable: numbers, or datetime64 in UTC."""
     values = table.column(name, "data.split.time")
     if (gone := missing(values)).any():
-        raise DataError(f"{table.source}: column {name!r} (data.split.time) has no value in {table.where(gone)}")
+        raise DataError(
+            f"{table.source}: column {name!r} (data.split.time) has no value in {table.where(gone)}"
+        )
     if kind_of(values) != "text":
         return values
     times = iso_times(values)

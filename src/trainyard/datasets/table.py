@@ -26,7 +26,14 @@ from trainyard.errors import DataError
 from trainyard.types import Array, Ids
 
 Kind = Literal["number", "boolean", "time", "text"]
-_KINDS: dict[str, Kind] = {"i": "number", "u": "number", "f": "number", "b": "boolean", "M": "time", "O": "text"}
+_KINDS: dict[str, Kind] = {
+    "i": "number",
+    "u": "number",
+    "f": "number",
+    "b": "boolean",
+    "M": "time",
+    "O": "text",
+}
 _MISSING_TYPES = {"NoneType", "NAType", "NaTType"}  # of pandas, which is not imported for it
 _SHOWN = 3
 
@@ -54,7 +61,9 @@ class Table:
     def take(self, ids: Ids) -> Table:
         """The rows `ids`, which keep their numbers."""
         numbers = ids if self.numbers is None else self.numbers[ids]
-        return replace(self, columns={name: values[ids] for name, values in self.columns.items()}, numbers=numbers)
+        return replace(
+            self, columns={name: values[ids] for name, values in self.columns.items()}, numbers=numbers
+        )
 
     def column(self, name: str, setting: str = "") -> Array:
         """(rows,) of one column.
@@ -64,7 +73,9 @@ class Table:
         """
         if name not in self.columns:
             asked = f"{setting}: " if setting else ""
-            raise DataError(f"{self.source}: {asked}there is no column {name!r}; {nearest(name, [*self.columns, *self.unread])}")
+            raise DataError(
+                f"{self.source}: {asked}there is no column {name!r}; {nearest(name, [*self.columns, *self.unread])}"
+            )
         return self.columns[name]
 
     def where(self, mask: Array) -> str:
@@ -73,7 +84,11 @@ class Table:
         first = found[:_SHOWN] if self.numbers is None else self.numbers[found[:_SHOWN]]
         more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         text = _numbered("row", first + 1) + more
-        return text if self.first_line is None else f"{text} ({_numbered('line', first + self.first_line)} of the file)"
+        return (
+            text
+            if self.first_line is None
+            else f"{text} ({_numbered('line', first + self.first_line)} of the file)"
+        )
 
 
 def _numbered(word: str, numbers: Iterable[int]) -> str:
@@ -136,12 +151,16 @@ def tidy(values: Any, name: str, source: str = "the rows given") -> Array:
     """
     array = np.asarray(values)
     if array.ndim != 1:
-        raise DataError(f"{source}: column {name!r} holds lists or arrays; give each of their values a column of its own")
+        raise DataError(
+            f"{source}: column {name!r} holds lists or arrays; give each of their values a column of its own"
+        )
     if array.dtype.kind in "biufM":
         return array
     if array.dtype.kind in "USO":
         return _tidy_objects(array.astype(object), name, source)
-    raise DataError(f"{source}: column {name!r} holds {array.dtype.name} values; numbers, text, booleans and dates can be used")
+    raise DataError(
+        f"{source}: column {name!r} holds {array.dtype.name} values; numbers, text, booleans and dates can be used"
+    )
 
 
 def _tidy_objects(values: Array, name: str, source: str) -> Array:
@@ -156,7 +175,10 @@ def _tidy_objects(values: Array, name: str, source: str) -> Array:
     if words <= {"a number", "a boolean"} and words:
         return _filled(values, gone, float("nan")).astype(np.float64)
     if words == {"a time"}:
-        return np.array([None if lost else _naive(value) for value, lost in zip(values, gone, strict=True)], "datetime64[us]")
+        return np.array(
+            [None if lost else _naive(value) for value, lost in zip(values, gone, strict=True)],
+            "datetime64[us]",
+        )
     return _filled(values, gone, None)
 
 
@@ -209,7 +231,9 @@ def as_table(rows: Any, source: str = "the rows given", only: Collection[str] | 
     if isinstance(rows, Table):
         return rows
     if hasattr(rows, "iloc") and hasattr(rows, "columns"):
-        raw: Mapping[str, Any] = {str(name): _frame_column(rows.iloc[:, i]) for i, name in enumerate(rows.columns)}
+        raw: Mapping[str, Any] = {
+            str(name): _frame_column(rows.iloc[:, i]) for i, name in enumerate(rows.columns)
+        }
     elif isinstance(rows, Mapping):
         raw = rows
     elif isinstance(rows, Sequence) and all(isinstance(row, Mapping) for row in rows):
@@ -217,7 +241,9 @@ def as_table(rows: Any, source: str = "the rows given", only: Collection[str] | 
         raw = {name: _objects([row.get(name) for row in rows]) for name in names}
     else:
         raise DataError(f"rows must be a data frame or a sequence of mappings, not {type(rows).__name__}")
-    columns = {name: tidy(values, name, source) for name, values in raw.items() if only is None or name in only}
+    columns = {
+        name: tidy(values, name, source) for name, values in raw.items() if only is None or name in only
+    }
     return Table(columns, source, unread=[name for name in raw if name not in columns])
 
 

@@ -34,10 +34,16 @@ def given_paths(config: DataConfig) -> dict[SplitName, str]:
     Raises:
         DataError: there is no file, or `path` and `train_path` are both given.
     """
-    paths: dict[SplitName, str | None] = {"train": config.train_path, "val": config.val_path, "test": config.test_path}
+    paths: dict[SplitName, str | None] = {
+        "train": config.train_path,
+        "val": config.val_path,
+        "test": config.test_path,
+    }
     if config.path is not None:
         if any(path is not None for path in paths.values()):
-            raise DataError("data: path is one file that is to be divided; give it, or train_path with val_path and test_path")
+            raise DataError(
+                "data: path is one file that is to be divided; give it, or train_path with val_path and test_path"
+            )
         return {"train": config.path}
     if config.train_path is None:
         raise DataError(f"data: type {config.type!r} reads files; give data.path, or data.train_path")
@@ -52,7 +58,9 @@ def refuse_paths(config: DataConfig) -> None:
     """
     for name in ("path", "train_path", "val_path", "test_path"):
         if getattr(config, name) is not None:
-            raise DataError(f"data.{name}: {config.type!r} reads no file; leave it out, or give data.type: csv, parquet or npz")
+            raise DataError(
+                f"data.{name}: {config.type!r} reads no file; leave it out, or give data.type: csv, parquet or npz"
+            )
 
 
 def load_files(config: DataConfig, read: Reader) -> DataBundle:
@@ -105,7 +113,11 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
     parts: dict[SplitName, Table] = {name: train.take(ids) for name, ids in rows.items()}
     parts |= {name: table for name, table in tables.items() if name != "train"}
     preparation = fit(parts["train"], names, target, config)
-    splits = {name: Arrays(preparation.features(parts[name]), target.encode(parts[name])) for name in SPLITS if name in parts}
+    splits = {
+        name: Arrays(preparation.features(parts[name]), target.encode(parts[name]))
+        for name in SPLITS
+        if name in parts
+    }
     warnings += more + _unused_shares(tables, config) + checks.repeated_rows(splits, sources=tables)
     if not known:
         warnings += checks.odd_columns(parts["train"], names, splits["train"].targets)
@@ -118,7 +130,9 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
     )
 
 
-def _divide(table: Table, config: DataConfig, target: Target, shares: tuple[float, float]) -> tuple[Target, Rows, list[str]]:
+def _divide(
+    table: Table, config: DataConfig, target: Target, shares: tuple[float, float]
+) -> tuple[Target, Rows, list[str]]:
     val, test = shares
     if target.task == "regression":
         return target, split_rows(table, config.split, val, test, None), []
@@ -128,20 +142,28 @@ def _divide(table: Table, config: DataConfig, target: Target, shares: tuple[floa
     rows = split_rows(table, config.split, val, test, codes)
     checks.refuse_untrained_classes(table, rows, codes, labels, config)
     divided = len(rows) > 1
-    return Target(config.target, target.task, labels), rows, checks.single_rows(codes, labels, config) if divided else []
+    return (
+        Target(config.target, target.task, labels),
+        rows,
+        checks.single_rows(codes, labels, config) if divided else [],
+    )
 
 
 def _unused_shares(tables: Collection[SplitName], config: DataConfig) -> list[str]:
     """A share that is set but has no effect is said."""
     shares = {"val": config.split.val, "test": config.split.test}
-    unused = [name for name in shares if name in tables and shares[name] not in (0, getattr(SplitConfig(), name))]
+    unused = [
+        name for name in shares if name in tables and shares[name] not in (0, getattr(SplitConfig(), name))
+    ]
     return [f"data.split.{name} is not used: the {name} rows are given" for name in unused]
 
 
 def _info(preparation: TabularPreparation, target: Target, to_standardize: Array | None) -> DataInfo:
     outputs = 1 if target.classes is None else len(target.classes)
     names, categories = preparation.feature_names, preparation.categories
-    info = DataInfo(target.task, (len(names),), outputs, target.classes, names, target.name, categories=categories)
+    info = DataInfo(
+        target.task, (len(names),), outputs, target.classes, names, target.name, categories=categories
+    )
     return info if to_standardize is None else scaled(info, to_standardize)
 
 

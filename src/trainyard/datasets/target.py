@@ -83,7 +83,9 @@ def class_indices(values: Array, classes: Sequence[Any]) -> Array:
         at = np.minimum(np.searchsorted(known, values), len(known) - 1)
         return np.where(known[at] == values, at, -1).astype(np.int64)
     index = {str(label): i for i, label in enumerate(classes)}
-    return np.fromiter((index.get(str(value), -1) for value in values.tolist()), dtype=np.int64, count=len(values))
+    return np.fromiter(
+        (index.get(str(value), -1) for value in values.tolist()), dtype=np.int64, count=len(values)
+    )
 
 
 def inspect(table: Table, config: DataConfig) -> tuple[Task, list[str]]:
@@ -106,7 +108,9 @@ def inspect(table: Table, config: DataConfig) -> tuple[Task, list[str]]:
     if kind_of(values) == "time":
         raise DataError(f"{where} holds dates; a target holds classes or numbers")
     if kind_of(values) == "number" and not np.isfinite(values).all():
-        raise DataError(f"{where} is infinite in {table.where(~np.isfinite(values))}; mend or remove these rows")
+        raise DataError(
+            f"{where} is infinite in {table.where(~np.isfinite(values))}; mend or remove these rows"
+        )
     distinct = len(labels_in(values))
     if distinct < 2:
         raise DataError(f"{where} has one value only ({values[0]!r}): there is nothing to learn")
@@ -149,7 +153,9 @@ def _doubts(values: Array, distinct: int, where: str) -> list[str]:
     if not _whole(values) or distinct <= _FEW // 2:
         return []
     if _few(values, distinct):
-        return [f"{where} has {distinct} different whole numbers, taken for classes; data.task: regression if they are amounts"]
+        return [
+            f"{where} has {distinct} different whole numbers, taken for classes; data.task: regression if they are amounts"
+        ]
     if len(values) >= 10 * distinct:
         return [
             f"{where} has {distinct} different whole numbers, taken for amounts; data.task: classification if they are classes"

@@ -31,9 +31,13 @@ def from_tf_dataset(part: Any, what: str) -> tuple[Array, Array]:
     """
     spec = part.element_spec
     if not (isinstance(spec, tuple) and len(spec) == 2 and all(hasattr(one, "shape") for one in spec)):
-        raise DataError(f"{what}: a tf.data.Dataset must give (features, target) pairs of one tensor each, but gives {spec}")
+        raise DataError(
+            f"{what}: a tf.data.Dataset must give (features, target) pairs of one tensor each, but gives {spec}"
+        )
     if int(part.cardinality()) == _INFINITE:
-        raise DataError(f"{what}: the tf.data.Dataset never ends; leave out its repeat(), since epochs are counted here")
+        raise DataError(
+            f"{what}: the tf.data.Dataset never ends; leave out its repeat(), since epochs are counted here"
+        )
     pairs = list(part.as_numpy_iterator())
     if not pairs:
         raise DataError(f"{what}: the tf.data.Dataset is empty")
@@ -55,4 +59,8 @@ def _is_batched(features: Any, target: Any) -> bool:
 
 def _texts(targets: Array) -> Array:
     """Class names come as bytes."""
-    return np.array([value.decode() for value in targets], dtype=object) if targets.dtype.kind in "OS" else targets
+    return (
+        np.array([value.decode() for value in targets], dtype=object)
+        if targets.dtype.kind in "OS"
+        else targets
+    )

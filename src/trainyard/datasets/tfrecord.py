@@ -32,7 +32,8 @@ class TfrecordParams(Section):
     """What is in the records."""
 
     features: dict[str, Feature] | None = Field(
-        None, description="dtype and shape of each feature to read; default: all, as the first record that has it holds it"
+        None,
+        description="dtype and shape of each feature to read; default: all, as the first record that has it holds it",
     )
 
 
@@ -54,12 +55,20 @@ class TfrecordDataset:
         features = self._chosen(shards["train"], paths["train"])
         found = {name: _tensors(some, features) for name, some in shards.items()}
         if any(array.ndim > 2 for array in found["train"].values()):
-            return from_objects({name: self._pair(some, paths[name]) for name, some in found.items()}, self._config)
+            return from_objects(
+                {name: self._pair(some, paths[name]) for name, some in found.items()}, self._config
+            )
         given = self._config
-        update = {"exclude": _expanded([name for name in given.exclude if name not in self._unread()], found["train"])}
+        update = {
+            "exclude": _expanded(
+                [name for name in given.exclude if name not in self._unread()], found["train"]
+            )
+        }
         if given.features is not None:
             update["features"] = _expanded(given.features, found["train"])
-        return build({name: _table(some, paths[name]) for name, some in found.items()}, given.model_copy(update=update))
+        return build(
+            {name: _table(some, paths[name]) for name, some in found.items()}, given.model_copy(update=update)
+        )
 
     def read(self, path: str, text: Collection[str] = ()) -> Table:  # noqa: ARG002
         """The rows of a file of features of at most one dimension, for predictions.
@@ -75,7 +84,9 @@ class TfrecordDataset:
         present = {name: column for _, shard in reversed(shards) for name, column in shard.items()}
         features = infer(present) if self._features is None else self._features
         if unknown := [name for name in features if name not in present]:
-            raise DataError(f"{path}: data.params.features: no record has {unknown[0]!r}; {nearest(unknown[0], present)}")
+            raise DataError(
+                f"{path}: data.params.features: no record has {unknown[0]!r}; {nearest(unknown[0], present)}"
+            )
         return {name: feature for name, feature in features.items() if name not in self._unread()}
 
     def _unread(self) -> set[str]:
@@ -84,7 +95,9 @@ class TfrecordDataset:
 
     def _pair(self, tensors: Tensors, path: str) -> tuple[Any, Any]:
         chosen = self._config.features
-        names = [name for name in tensors if name != self._config.target and (chosen is None or name in chosen)]
+        names = [
+            name for name in tensors if name != self._config.target and (chosen is None or name in chosen)
+        ]
         if len(names) > 1:
             raise DataError(
                 f"{path}: the features {listed(names)} are of more than one dimension in part; such a one must stand alone: "
@@ -95,7 +108,9 @@ class TfrecordDataset:
                 f"{path}: data.target: no record has {self._config.target!r}; {nearest(self._config.target, tensors)}"
             )
         features = tensors[names[0]]
-        return features.astype(np.float32) if features.dtype.kind == "f" else features, tensors[self._config.target]
+        return features.astype(np.float32) if features.dtype.kind == "f" else features, tensors[
+            self._config.target
+        ]
 
 
 def _read(path: str) -> list[Shard]:
@@ -125,8 +140,12 @@ def _table(tensors: Tensors, path: str) -> Table:
     columns: dict[str, Array] = {}
     for name, array in tensors.items():
         if array.ndim > 2:
-            raise DataError(f"{path}: feature {name!r} has values of shape {array.shape[1:]}; leave it out with data.exclude")
-        parts = {name: array} if array.ndim == 1 else {f"{name}_{i}": array[:, i] for i in range(array.shape[1])}
+            raise DataError(
+                f"{path}: feature {name!r} has values of shape {array.shape[1:]}; leave it out with data.exclude"
+            )
+        parts = (
+            {name: array} if array.ndim == 1 else {f"{name}_{i}": array[:, i] for i in range(array.shape[1])}
+        )
         columns |= {key: tidy(values, key, path) for key, values in parts.items()}
     return Table(columns, path)
 
@@ -137,6 +156,8 @@ def _expanded(names: Sequence[str], tensors: Tensors) -> list[str]:
         column
         for name in names
         for column in (
-            [f"{name}_{i}" for i in range(tensors[name].shape[1])] if name in tensors and tensors[name].ndim == 2 else [name]
+            [f"{name}_{i}" for i in range(tensors[name].shape[1])]
+            if name in tensors and tensors[name].ndim == 2
+            else [name]
         )
     ]

@@ -46,7 +46,9 @@ def ratio(numerator: Array, denominator: Array) -> Floats:
 def per_class(confusion: NDArray[np.int64]) -> PerClass:
     """Precision, recall and F1 of each class, from a (classes, classes) confusion matrix."""
     hits, support, predicted = np.diag(confusion), confusion.sum(axis=1), confusion.sum(axis=0)
-    return PerClass(ratio(hits, predicted), ratio(hits, support), ratio(2 * hits, support + predicted), support, predicted)
+    return PerClass(
+        ratio(hits, predicted), ratio(hits, support), ratio(2 * hits, support + predicted), support, predicted
+    )
 
 
 def accuracy(scores: Scores) -> float:
@@ -62,7 +64,9 @@ def averaged(field: Literal["precision", "recall", "f1"], average: Average) -> C
     """The metric that averages one column of `PerClass`."""
 
     def metric(scores: Scores) -> float:
-        if average == "micro":  # every row has one class and one prediction, so that all three are the accuracy
+        if (
+            average == "micro"
+        ):  # every row has one class and one prediction, so that all three are the accuracy
             return accuracy(scores)
         table = per_class(scores.confusion)
         values: Floats = getattr(table, field)
@@ -97,7 +101,9 @@ def brier(scores: Scores) -> float:
     errors = scores.outputs.astype(np.float64)
     errors[np.arange(len(errors)), scores.targets] -= 1.0
     total = float(np.mean(np.sum(errors**2, axis=1)))
-    return total / 2 if scores.outputs.shape[1] == 2 else total  # the usual definition for two classes counts one of them
+    return (
+        total / 2 if scores.outputs.shape[1] == 2 else total
+    )  # the usual definition for two classes counts one of them
 
 
 def mcc(scores: Scores) -> float:
@@ -130,14 +136,18 @@ def _ranking(metric: Callable[[NDArray[np.bool_], Array], float]) -> Callable[[S
 def _auc(positive: NDArray[np.bool_], values: Array) -> float:
     """The chance that a positive row is ranked above a negative one; equals count half (Mann-Whitney U)."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]  # equals share the mean of their ranks, which are from 1
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[
+        place
+    ]  # equals share the mean of their ranks, which are from 1
     hits = int(positive.sum())
     return float((ranks[positive].sum() - hits * (hits + 1) / 2) / (hits * (len(values) - hits)))
 
 
 def _average_precision(positive: NDArray[np.bool_], values: Array) -> float:
     """The mean of the precisions at each threshold, weighted by the recall gained there."""
-    _, place = np.unique(-values, return_inverse=True)  # thresholds from the highest down; equals fall together
+    _, place = np.unique(
+        -values, return_inverse=True
+    )  # thresholds from the highest down; equals fall together
     hits = np.bincount(place, weights=positive)
     precision = np.cumsum(hits) / np.cumsum(np.bincount(place))
     return float(hits @ precision / hits.sum())

@@ -92,7 +92,9 @@ def explain(model: Model, bundle: DataBundle, metric: str, seed: int, *, in_full
     if not in_full:
         return made | {"importance": _by_library(subject, model.importance, made["notes"])}
     if split == "train":
-        made["notes"].append("there is no test and no validation split: these are rows that the model has learned from")
+        made["notes"].append(
+            "there is no test and no validation split: these are rows that the model has learned from"
+        )
     if not np.isfinite(subject.all_outputs(subject.features)).all():
         return made | {"notes": [*made["notes"], "the model gives outputs that are not finite"]}
     return made | _parts(subject, model, metric, made["notes"])
@@ -117,7 +119,14 @@ def _unfit(info: DataInfo, split: Split) -> str:
 def _subject(model: Model, bundle: DataBundle, split: Split, seed: int) -> Subject:
     ids = permutation(stream_seed(seed, _SAMPLING), len(split))[:SAMPLE]
     batch = split.take(ids)
-    return Subject(model.predict, bundle.info, sources(bundle.info, bundle.preparation), batch.features, batch.targets, seed)
+    return Subject(
+        model.predict,
+        bundle.info,
+        sources(bundle.info, bundle.preparation),
+        batch.features,
+        batch.targets,
+        seed,
+    )
 
 
 def _parts(subject: Subject, model: Model, metric: str, notes: list[str]) -> Json:
@@ -132,7 +141,10 @@ def _parts(subject: Subject, model: Model, metric: str, notes: list[str]) -> Jso
             notes.append(f"{metric} is not defined for these rows: columns are judged by the loss")
             found = permutation_importance(subject, LOSS, shuffled)
     with _timed("partial dependence"):
-        curves = _curves(subject, first if shap else [entry["name"] for entry in (found or {}).get("features", [])] or first)
+        curves = _curves(
+            subject,
+            first if shap else [entry["name"] for entry in (found or {}).get("features", [])] or first,
+        )
     return {"importance": importance, "permutation": found, "shap": shap, "dependence": curves}
 
 
@@ -149,7 +161,9 @@ def _by_library(subject: Subject, measures: Mapping[str, Array], notes: list[str
     for kind, measure in measures.items():
         values = np.asarray(measure, np.float64)
         if values.shape != subject.features.shape[1:]:
-            notes.append(f"{kind}: the library gave shape {values.shape} for {subject.features.shape[1]} features")
+            notes.append(
+                f"{kind}: the library gave shape {values.shape} for {subject.features.shape[1]} features"
+            )
             continue
         sums = [_summed(values[list(source.columns)]) for source in subject.sources]
         order = np.argsort(-np.abs(np.nan_to_num(sums)), kind="stable")[:MAX_LISTED]
@@ -174,7 +188,9 @@ def _shap(subject: Subject, native: Any, notes: list[str]) -> Json | None:
         notes.append(f"SHAP values are left out: the library failed ({type(error).__name__}: {error})")
         return None
     if found is None:
-        notes.append(f"SHAP values are left out: for {len(subject.sources)} columns of such a model they would take too long")
+        notes.append(
+            f"SHAP values are left out: for {len(subject.sources)} columns of such a model they would take too long"
+        )
     return described(found, subject) if found else None
 
 

@@ -53,10 +53,18 @@ def _classification() -> dict[str, Metric]:
     task: Task = "classification"
     metrics = {
         "accuracy": Metric(task, "max", "share of rows whose class was predicted", classification.accuracy),
-        "balanced_accuracy": Metric(task, "max", "mean recall of the classes", classification.balanced_accuracy),
-        "roc_auc": Metric(task, "max", "area under the ROC curve, one class against the rest", classification.roc_auc),
-        "average_precision": Metric(task, "max", "area under the precision-recall curve", classification.average_precision),
-        "log_loss": Metric(task, "min", "mean negative log of the true class's probability", classification.log_loss),
+        "balanced_accuracy": Metric(
+            task, "max", "mean recall of the classes", classification.balanced_accuracy
+        ),
+        "roc_auc": Metric(
+            task, "max", "area under the ROC curve, one class against the rest", classification.roc_auc
+        ),
+        "average_precision": Metric(
+            task, "max", "area under the precision-recall curve", classification.average_precision
+        ),
+        "log_loss": Metric(
+            task, "min", "mean negative log of the true class's probability", classification.log_loss
+        ),
         "brier": Metric(task, "min", "mean squared error of the probabilities", classification.brier),
         "mcc": Metric(task, "max", "Matthews correlation coefficient", classification.mcc),
         "kappa": Metric(task, "max", "Cohen's kappa: agreement beyond chance", classification.kappa),
@@ -65,9 +73,15 @@ def _classification() -> dict[str, Metric]:
         text = f"share of rows whose class is among the {k} most probable"
         metrics[f"top_{k}_accuracy"] = Metric(task, "max", text, classification.top_k_accuracy(k))
     for field in ("f1", "precision", "recall"):
-        metrics[field] = Metric(task, "max", f"{field}, macro average", classification.averaged(field, "macro"))
+        metrics[field] = Metric(
+            task, "max", f"{field}, macro average", classification.averaged(field, "macro")
+        )
         for average in classification.AVERAGES:
-            text = f"{field} of the second of two classes" if average == "binary" else f"{field}, {average} average"
+            text = (
+                f"{field} of the second of two classes"
+                if average == "binary"
+                else f"{field}, {average} average"
+            )
             metrics[f"{field}_{average}"] = Metric(task, "max", text, classification.averaged(field, average))
     return metrics
 
@@ -81,12 +95,17 @@ def _regression() -> dict[str, Metric]:
         "max_error": Metric("regression", "min", "greatest absolute error", regression.max_error),
         "mape": Metric("regression", "min", "mean absolute error as a share of the target", regression.mape),
         "r2": Metric("regression", "max", "coefficient of determination", regression.r2),
-        "explained_variance": Metric("regression", "max", "explained share of the variance", regression.explained_variance),
+        "explained_variance": Metric(
+            "regression", "max", "explained share of the variance", regression.explained_variance
+        ),
     }
 
 
 METRICS: Mapping[str, Metric] = MappingProxyType({**_classification(), **_regression()})
-DEFAULTS: Mapping[Task, tuple[str, ...]] = {"classification": ("accuracy", "f1"), "regression": ("rmse", "mae", "r2")}
+DEFAULTS: Mapping[Task, tuple[str, ...]] = {
+    "classification": ("accuracy", "f1"),
+    "regression": ("rmse", "mae", "r2"),
+}
 
 
 def names(task: Task | None = None) -> list[str]:
@@ -115,7 +134,9 @@ def check(metric: str, task: Task | None = None) -> str:
     if name == LOSS or (name in METRICS and task in (None, METRICS[name].task)):
         return name
     if name in METRICS:
-        raise InputError(f"metric {metric!r} is for {METRICS[name].task}, this is {task}: choose among {_listed(task)}")
+        raise InputError(
+            f"metric {metric!r} is for {METRICS[name].task}, this is {task}: choose among {_listed(task)}"
+        )
     near = difflib.get_close_matches(name, [LOSS, *names(task)], n=1)
     hint = f"did you mean {near[0]!r}? Known" if near else "known"
     raise InputError(f"no metric is named {metric!r}: {hint} are {_listed(task)}")
@@ -135,7 +156,9 @@ def mode_of(metric: str) -> Mode:
     return "min" if name == LOSS else METRICS[name].mode
 
 
-def evaluate(predictions: Iterable[Predictions], metrics: Sequence[str], info: DataInfo, prefix: SplitName) -> EvaluationResult:
+def evaluate(
+    predictions: Iterable[Predictions], metrics: Sequence[str], info: DataInfo, prefix: SplitName
+) -> EvaluationResult:
     """Computes the loss (mean over the rows) and `metrics` of one split.
 
     `metrics` may be bare or stand behind a split's name, and may contain `loss`; `prefix` is the split, `val`. A metric
@@ -163,13 +186,21 @@ def evaluate(predictions: Iterable[Predictions], metrics: Sequence[str], info: D
 def _joined(parts: Sequence[Predictions], info: DataInfo) -> tuple[Array, Array, Ids]:
     if not parts:
         return np.empty((0, info.outputs), np.float32), np.empty(0, np.int64), np.empty(0, np.int64)
-    columns = ([part.outputs for part in parts], [part.targets for part in parts], [part.ids for part in parts])
+    columns = (
+        [part.outputs for part in parts],
+        [part.targets for part in parts],
+        [part.ids for part in parts],
+    )
     outputs, targets, ids = (column[0] if len(column) == 1 else np.concatenate(column) for column in columns)
     expected: tuple[int, ...] = (len(targets), info.outputs)
-    fits = outputs.shape == expected or (info.task == "regression" and outputs.size == targets.size == np.prod(expected))
+    fits = outputs.shape == expected or (
+        info.task == "regression" and outputs.size == targets.size == np.prod(expected)
+    )
     if not fits:
         one = "one probability per class" if info.task == "classification" else "one value per target"
-        raise ModelError(f"the model gave outputs of shape {outputs.shape}; {expected} is needed: {one} for each row")
+        raise ModelError(
+            f"the model gave outputs of shape {outputs.shape}; {expected} is needed: {one} for each row"
+        )
     return outputs, targets, ids
 
 

@@ -15,12 +15,16 @@ from trainyard.evaluation.subject import Floats, Json, Source, Subject, brief
 from trainyard.order import permutation, stream_seed
 
 REPEATS = 5
-MAX_ROWS = 1_000_000  # that the model predicts, for all columns together; with many columns the sample is smaller
+MAX_ROWS = (
+    1_000_000  # that the model predicts, for all columns together; with many columns the sample is smaller
+)
 MIN_SAMPLE = 100
 _SHUFFLE = 1  # of the streams of an explanation
 
 
-def permutation_importance(subject: Subject, metric: str, chosen: Sequence[Source], repeats: int = REPEATS) -> Json | None:
+def permutation_importance(
+    subject: Subject, metric: str, chosen: Sequence[Source], repeats: int = REPEATS
+) -> Json | None:
     """How much worse a metric (or `loss`) gets: above 0 where the model needs the column; None where the metric is NaN.
 
     Costs `1 + repeats * columns` predictions of the sample. Keys: `metric`, `mode` (`min` or `max`), `baseline` (of the
@@ -28,7 +32,14 @@ def permutation_importance(subject: Subject, metric: str, chosen: Sequence[Sourc
     first.
     """
     rows = min(len(subject.features), max(MIN_SAMPLE, MAX_ROWS // max(1, repeats * len(chosen))))
-    part = Subject(subject.predict, subject.info, subject.sources, subject.features[:rows], subject.targets[:rows], subject.seed)
+    part = Subject(
+        subject.predict,
+        subject.info,
+        subject.sources,
+        subject.features[:rows],
+        subject.targets[:rows],
+        subject.seed,
+    )
     baseline = part.score(part.features, metric)
     if not np.isfinite(baseline):
         return None
@@ -43,7 +54,8 @@ def permutation_importance(subject: Subject, metric: str, chosen: Sequence[Sourc
         "rows": rows,
         "repeats": repeats,
         "features": [
-            {"name": name, "mean": brief(float(losses[name].mean())), "std": brief(float(losses[name].std()))} for name in order
+            {"name": name, "mean": brief(float(losses[name].mean())), "std": brief(float(losses[name].std()))}
+            for name in order
         ],
     }
 
@@ -54,6 +66,8 @@ def _shuffled(subject: Subject, metric: str, source: Source, repeats: int) -> Fl
     own = features[:, columns]
     scores = np.empty(repeats)
     for repeat in range(repeats):
-        features[:, columns] = own[permutation(stream_seed(subject.seed, _SHUFFLE, columns[0], repeat), len(own))]
+        features[:, columns] = own[
+            permutation(stream_seed(subject.seed, _SHUFFLE, columns[0], repeat), len(own))
+        ]
         scores[repeat] = subject.score(features, metric)
     return scores

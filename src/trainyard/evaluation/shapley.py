@@ -74,7 +74,9 @@ def _of_trees(shap: ModuleType, subject: Subject, native: Any) -> Shapley | None
             rows = _tree_rows(explainer.model, subject)
             if rows < min(MIN_ROWS, len(subject.features)):
                 return None
-            values = np.asarray(explainer.shap_values(subject.features[:rows], check_additivity=False), np.float64)
+            values = np.asarray(
+                explainer.shap_values(subject.features[:rows], check_additivity=False), np.float64
+            )
             base = np.asarray(explainer.expected_value, np.float64).reshape(-1)
     except Exception as error:  # no trees, or of a kind that the library does not know
         log.debug("SHAP values by trees: %s: %s", type(error).__name__, error)
@@ -114,7 +116,9 @@ def _checked(subject: Subject, values: Floats, base: Floats) -> Shapley | None:
 def _links(info: DataInfo, *, binary: bool) -> dict[str, Callable[[Floats], Floats]]:
     if info.task == "regression":
         return {"value": lambda x: x, "log of the value": np.exp}
-    return {"probability": lambda x: x} | ({"log-odds": lambda x: 1 / (1 + np.exp(-x))} if binary else {"score": _softmax})
+    return {"probability": lambda x: x} | (
+        {"log-odds": lambda x: 1 / (1 + np.exp(-x))} if binary else {"score": _softmax}
+    )
 
 
 def _softmax(margins: Floats) -> Floats:
@@ -145,7 +149,9 @@ def _sampled(shap: ModuleType, subject: Subject) -> Shapley | None:
     if not np.isfinite(values).all():
         return None
     classes = subject.info.task == "classification"
-    gap = float(np.abs(values.sum(axis=1) + base - outputs).max()) / (1.0 if classes else float(outputs.std()) or 1.0)
+    gap = float(np.abs(values.sum(axis=1) + base - outputs).max()) / (
+        1.0 if classes else float(outputs.std()) or 1.0
+    )
     return Shapley("permutation", "probability" if classes else "value", values, base[0], gap, background)
 
 
@@ -165,7 +171,9 @@ class _Pool:
         self._values = np.zeros((count, width), subject.features.dtype)  # by feature and number
         self._source = np.empty(count, np.int64)  # by feature
         for place, (source, (rows, _)) in enumerate(zip(subject.sources, found, strict=True)):
-            self._values[list(source.columns), : len(rows)] = subject.features[np.ix_(rows, np.array(source.columns))].T
+            self._values[list(source.columns), : len(rows)] = subject.features[
+                np.ix_(rows, np.array(source.columns))
+            ].T
             self._source[list(source.columns)] = place
         self._starts = np.arange(count) * width
 
@@ -186,7 +194,9 @@ class _Pool:
 def _numbered(features: Array, source: Source) -> tuple[Array, Array]:
     """For each number a row that has this value of the column, and the number of each row."""
     own = np.ascontiguousarray(features[:, source.columns])
-    as_bytes = own.view(np.dtype((np.void, own.dtype.itemsize * own.shape[1])))[:, 0]  # so that NaN equals NaN
+    as_bytes = own.view(np.dtype((np.void, own.dtype.itemsize * own.shape[1])))[
+        :, 0
+    ]  # so that NaN equals NaN
     _, first, numbers = np.unique(as_bytes, return_index=True, return_inverse=True)
     return first, numbers
 
@@ -213,7 +223,11 @@ def described(found: Shapley, subject: Subject) -> Json:
     means = sizes.mean(axis=1)
     names = [source.name for source in subject.sources]
     frequent = subject.frequent(MAX_SWARMS)
-    chosen = [i for i, output in enumerate(subject.shown) if len(subject.shown) <= MAX_SWARMS or output.place in frequent]
+    chosen = [
+        i
+        for i, output in enumerate(subject.shown)
+        if len(subject.shown) <= MAX_SWARMS or output.place in frequent
+    ]
     return {
         "explainer": found.explainer,
         "unit": found.unit,

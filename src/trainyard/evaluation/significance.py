@@ -42,7 +42,10 @@ _FLIPS = 9999
 _RESAMPLES = 1000
 _LEAST_RESAMPLES = 100
 _RESAMPLED_ROWS = 5_000_000  # of a metric that is computed anew each time: some seconds
-_FLIPS_PER_PAIR, _RESAMPLES_PER_PAIR = 40, 80  # of many pairs more are drawn, lest Holm's factor leave no p-value below 5%
+_FLIPS_PER_PAIR, _RESAMPLES_PER_PAIR = (
+    40,
+    80,
+)  # of many pairs more are drawn, lest Holm's factor leave no p-value below 5%
 _LIMIT = 50_000  # rows from which on means are normal for all that can be seen, and nothing need be drawn
 _CLOSE = 1 - 1e-12  # sums of the same numbers in another order differ in the last digits
 _FLIP_STREAM, _BOOTSTRAP_STREAM = 1, 2
@@ -105,11 +108,15 @@ def all_pairs(metric: str, models: Sequence[Scores], seed: int = 0) -> dict[Pair
         intervals = [_normal_interval(difference) for difference in _differences(by_row, pairs)]
     else:
         statistics = [_on_rows(name, scores) for scores in models]
-        drawn = list(bootstrap(lambda ids: [statistic(ids) for statistic in statistics], rows, seed, wanted).T)
+        drawn = list(
+            bootstrap(lambda ids: [statistic(ids) for statistic in statistics], rows, seed, wanted).T
+        )
         intervals = [_quantiles(difference) for difference in _differences(drawn, pairs)]
     if name == "accuracy":
         test, targets = "exact McNemar", models[0].targets
-        p_values = [mcnemar(models[first].predicted, models[second].predicted, targets) for first, second in pairs]
+        p_values = [
+            mcnemar(models[first].predicted, models[second].predicted, targets) for first, second in pairs
+        ]
     elif flipped[0] is not None:
         test, p_values = "paired sign-flip permutation", sign_flips(_differences(flipped, pairs), seed)
     else:
@@ -131,7 +138,9 @@ def _differences(values: Sequence[Floats | None], pairs: Sequence[Pair]) -> Iter
             yield other - one
 
 
-def over_folds(metric: str, first: Sequence[float], second: Sequence[float], test_per_train: float) -> Significance:
+def over_folds(
+    metric: str, first: Sequence[float], second: Sequence[float], test_per_train: float
+) -> Significance:
     """Compares two models by the values of a metric on the same folds, with the corrected resampled t-test.
 
     Args:
@@ -142,7 +151,15 @@ def over_folds(metric: str, first: Sequence[float], second: Sequence[float], tes
     reach = _student_quantile(len(differences) - 1) * error if len(differences) > 1 else math.nan
     p_value = _student_p(effect / error, len(differences) - 1) if error > 0 else (1.0 if effect == 0 else 0.0)
     p_value = math.nan if math.isnan(error) else p_value
-    return Significance("corrected resampled t", bare(metric), effect, effect - reach, effect + reach, p_value, len(differences))
+    return Significance(
+        "corrected resampled t",
+        bare(metric),
+        effect,
+        effect - reach,
+        effect + reach,
+        p_value,
+        len(differences),
+    )
 
 
 def corrected_mean(values: Array, test_per_train: float) -> tuple[float, float]:
@@ -152,7 +169,9 @@ def corrected_mean(values: Array, test_per_train: float) -> tuple[float, float]:
     The error is NaN for fewer than two folds.
     """
     mean, count = float(np.mean(values)), len(values)
-    return mean, math.sqrt((1 / count + test_per_train) * float(np.var(values, ddof=1))) if count > 1 else math.nan
+    return mean, math.sqrt(
+        (1 / count + test_per_train) * float(np.var(values, ddof=1))
+    ) if count > 1 else math.nan
 
 
 def fold_interval(values: Array, test_per_train: float) -> tuple[float, float]:
@@ -228,7 +247,10 @@ def bootstrap(statistic: Statistic, rows: int, seed: int = 0, wanted: int = _RES
     """`statistic`, or several, of `wanted` samples of row ids, drawn with replacement; of many rows fewer, but at least 100."""
     few = max(_LEAST_RESAMPLES, min(_RESAMPLES, _RESAMPLED_ROWS // max(1, rows)))
     count = wanted if wanted * rows <= _RESAMPLED_ROWS else few
-    drawn = (random_keys(stream_seed(seed, _BOOTSTRAP_STREAM, index), rows) % np.uint64(rows) for index in range(count))
+    drawn = (
+        random_keys(stream_seed(seed, _BOOTSTRAP_STREAM, index), rows) % np.uint64(rows)
+        for index in range(count)
+    )
     return np.array([statistic(ids.astype(np.int64)) for ids in drawn])
 
 
@@ -356,7 +378,10 @@ def _quantiles(drawn: Array) -> tuple[float, float]:
 
 
 def _normal_interval(differences: Floats) -> tuple[float, float]:
-    mean, reach = float(differences.mean()), 1.959963984540054 * float(differences.std(ddof=1)) / math.sqrt(len(differences))
+    mean, reach = (
+        float(differences.mean()),
+        1.959963984540054 * float(differences.std(ddof=1)) / math.sqrt(len(differences)),
+    )
     return mean - reach, mean + reach
 
 

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.core.journal import finite
 from trainyard.datasets.arrays import Arrays
 from trainyard.datasets.base import Preparation, Split
 from trainyard.datasets.preparation import CategoryColumn, TabularPreparation
 from trainyard.evaluation.metrics import evaluate
 from trainyard.evaluation.tables import label
+from trainyard.records.journal import finite
 from trainyard.types import Array, DataInfo, Predictions
 
 Floats = NDArray[np.float64]
@@ -44,7 +44,11 @@ class Source:
         own = features[:, self.columns].astype(np.float64)
         if self.onehot:
             return np.where(own.any(axis=1), own.argmax(axis=1), np.nan)
-        return own[:, 0] * self.scale + self.mean if not self.categories else np.where(own[:, 0] < 0, np.nan, own[:, 0])
+        return (
+            own[:, 0] * self.scale + self.mean
+            if not self.categories
+            else np.where(own[:, 0] < 0, np.nan, own[:, 0])
+        )
 
 
 def sources(info: DataInfo, preparation: Preparation | None) -> list[Source]:
@@ -91,7 +95,9 @@ class Subject:
         """The outputs to explain: of two classes the second, as the first is its complement."""
         info = self.info
         if info.task == "regression":
-            names = [info.target] if info.outputs == 1 else [f"{info.target} {i}" for i in range(info.outputs)]
+            names = (
+                [info.target] if info.outputs == 1 else [f"{info.target} {i}" for i in range(info.outputs)]
+            )
             return [Output(i, name) for i, name in enumerate(names)][:MAX_OUTPUTS]
         classes = [Output(i, str(label(name))) for i, name in enumerate(info.classes or range(info.outputs))]
         return classes[1:] if len(classes) == 2 else [classes[i] for i in self.frequent(MAX_OUTPUTS)]
@@ -105,7 +111,9 @@ class Subject:
 
     def all_outputs(self, features: Array) -> Floats:
         """(rows, outputs): what the model says to rows like those of the sample."""
-        targets = np.zeros((len(features), *self.targets.shape[1:]), self.targets.dtype)  # asked for, but of no consequence
+        targets = np.zeros(
+            (len(features), *self.targets.shape[1:]), self.targets.dtype
+        )  # asked for, but of no consequence
         parts = [np.asarray(part.outputs, np.float64) for part in self.predict(Arrays(features, targets))]
         return np.concatenate(parts).reshape(len(features), self.info.outputs)
 

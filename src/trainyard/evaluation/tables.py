@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.core.journal import finite
 from trainyard.evaluation.classification import per_class
 from trainyard.evaluation.metrics import EvaluationResult
 from trainyard.evaluation.scores import Scores
+from trainyard.records.journal import finite
 from trainyard.types import Array, DataInfo
 
 MAX_CONFUSION = 200  # classes; a greater matrix can be neither read nor drawn
@@ -55,9 +55,17 @@ def _of_classes(result: EvaluationResult, info: DataInfo) -> dict[str, Any]:
     table = per_class(scores.confusion)
     columns = zip(labels, table.precision, table.recall, table.f1, table.support, strict=True)
     return {
-        "confusion": {"labels": labels, "matrix": scores.confusion.tolist()} if len(labels) <= MAX_CONFUSION else None,
+        "confusion": {"labels": labels, "matrix": scores.confusion.tolist()}
+        if len(labels) <= MAX_CONFUSION
+        else None,
         "per_class": [
-            {"label": name, "precision": float(precision), "recall": float(recall), "f1": float(f1), "support": int(support)}
+            {
+                "label": name,
+                "precision": float(precision),
+                "recall": float(recall),
+                "f1": float(f1),
+                "support": int(support),
+            }
             for name, precision, recall, f1, support in columns
         ],
         "worst": _worst_classes(result, scores, labels),
@@ -81,7 +89,8 @@ def _worst_classes(result: EvaluationResult, scores: Scores, labels: list[Any]) 
 
 def _of_values(result: EvaluationResult) -> dict[str, Any]:
     true, predicted = (
-        np.asarray(values, np.float64).reshape(len(result.targets), -1)[:, 0] for values in (result.targets, result.outputs)
+        np.asarray(values, np.float64).reshape(len(result.targets), -1)[:, 0]
+        for values in (result.targets, result.outputs)
     )
     kept = np.unique(np.linspace(0, len(true) - 1, min(len(true), MAX_POINTS)).astype(np.int64))
     errors = predicted - true

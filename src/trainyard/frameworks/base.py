@@ -86,7 +86,9 @@ def minibatch_plan(config: RunConfig, rows: int) -> Plan:
     """
     training = config.training
     if training.batch_size > rows:
-        raise DataError(f"training.batch_size: {training.batch_size} is more than the {rows} training rows; allowed: 1 to {rows}")
+        raise DataError(
+            f"training.batch_size: {training.batch_size} is more than the {rows} training rows; allowed: 1 to {rows}"
+        )
     assert training.max_steps or training.epochs, "`config.load` sets one of them"
     steps = training.max_steps or (training.epochs or 0) * -(-rows // training.batch_size)
     return Plan(training.batch_size, steps, training.learning_rate)
@@ -119,9 +121,13 @@ def refuse_gaps(job: Job) -> None:
     """
     data, model = job.config.data, job.config.model.type
     if data is not None and data.impute == "keep":
-        raise ModelError(f"data.impute: keep leaves values missing, which {model} does not take; give median or most_frequent")
+        raise ModelError(
+            f"data.impute: keep leaves values missing, which {model} does not take; give median or most_frequent"
+        )
     if any(job.info.categories):
-        raise ModelError(f"data.encode: category gives codes, which {model} would take for amounts; give onehot")
+        raise ModelError(
+            f"data.encode: category gives codes, which {model} would take for amounts; give onehot"
+        )
 
 
 class Snapshot(Protocol):

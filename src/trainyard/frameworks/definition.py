@@ -11,7 +11,14 @@ import numpy as np
 
 from trainyard.digest import array_buffer, digest, tensor_records
 
-_NO_MATTER = {"n_jobs", "nthread", "thread_count", "num_threads", "verbose", "verbosity"}  # of the run, or only seen
+_NO_MATTER = {
+    "n_jobs",
+    "nthread",
+    "thread_count",
+    "num_threads",
+    "verbose",
+    "verbosity",
+}  # of the run, or only seen
 _DEPTH = 6  # of objects in objects
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -13,6 +14,7 @@ from trainyard.frameworks.base import Job
 from trainyard.require import import_path
 from trainyard.types import Task
 
+log = logging.getLogger("trainyard")
 Options = TypeVar("Options", bound=BaseModel)
 
 
@@ -37,12 +39,20 @@ def task_of(model: Any, tasks: Mapping[type, Task], framework: str) -> Task:
     """
     if (task := next((task for cls, task in tasks.items() if isinstance(model, cls)), None)) is None:
         known = ", ".join(cls.__name__ for cls in tasks)
-        raise ModelError(f"model {type(model).__name__} is not trained here: give {known} or model.type: {framework}")
+        raise ModelError(
+            f"model {type(model).__name__} is not trained here: give {known} or model.type: {framework}"
+        )
     return task
 
 
-def refuse_other_task(job: Job, task: Task | None) -> None:
-    """Raises ModelError where an estimator is for `task`, and the data for another."""
+def check_estimator(job: Job, task: Task | None, unused: Sequence[str]) -> None:
+    """Names in the log the options of an estimator that the run decides.
+
+    Raises:
+        ModelError: it is for `task`, and the data for another.
+    """
+    if unused:
+        log.warning("model %s: without effect: %s", job.config.model.type, ", ".join(unused))
     if task is not None and task != job.info.task:
         raise ModelError(f"model {job.config.model.type} is for {task}, the data is one for {job.info.task}")
 
@@ -56,7 +66,9 @@ def validated(options: type[Options], name: str, given: Mapping[str, Any]) -> Op
     try:
         return options.model_validate({key: _plain(value) for key, value in given.items()})
     except ValidationError as error:
-        listed = "; ".join(f"{'.'.join(map(str, problem['loc'])) or name}: {problem['msg']}" for problem in error.errors())
+        listed = "; ".join(
+            f"{'.'.join(map(str, problem['loc'])) or name}: {problem['msg']}" for problem in error.errors()
+        )
         raise ModelError(f"model {name}: {listed}") from error
 
 

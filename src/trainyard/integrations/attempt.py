@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.callbacks.resources import Resources
-from trainyard.core.journal import Journal, finite, read
-from trainyard.core.manifest import NAME
-from trainyard.core.outcome import write_report
-from trainyard.core.run import RunDir
-from trainyard.core.writer import Job, Writer
+from trainyard.engine.journal import Journal
+from trainyard.engine.writer import Job, Writer
 from trainyard.integrations.checkpoints import Checkpoint, TrainerCheckpoints
 from trainyard.integrations.description import plain
+from trainyard.records.journal import finite, read
+from trainyard.records.rundir import RunDir
 from trainyard.redact import redacted
+from trainyard.runs.manifest import NAME
+from trainyard.runs.outcome import write_report
 from trainyard.trackers.feed import Feeders
 from trainyard.trackers.feed.card import read_run
 
@@ -95,7 +96,9 @@ class Attempt:
         self.last_step = max(saved.step, self.last_step)
         self._journal.flush()
         seconds = time.monotonic() - self._begun
-        checkpoint = Checkpoint(saved.path.absolute(), saved.step, self.number, saved.epochs, seconds, saved.resumable)
+        checkpoint = Checkpoint(
+            saved.path.absolute(), saved.step, self.number, saved.epochs, seconds, saved.resumable
+        )
 
         def work() -> None:
             saved.wait()
@@ -128,7 +131,9 @@ class Attempt:
             self._values(kind, best["step"] if best else self._result["steps"], values)
             found = {name: finite(value) for name, value in _numbers(values).items() if _is_metric(name)}
             if kind == "evaluation" and found:
-                before = self._result["metrics"] if self._result["evaluated"] else {}  # those of earlier weights
+                before = (
+                    self._result["metrics"] if self._result["evaluated"] else {}
+                )  # those of earlier weights
                 self._result |= {"metrics": before | found, "evaluated": self._result["evaluated"] or "final"}
             self._feeders = self._start_feeders()
             self._publish()
@@ -145,7 +150,9 @@ class Attempt:
     def _values(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         numbers = _numbers(values)
         self._journal.values(kind, step, numbers)
-        if others := {name: value for name, value in values.items() if name not in numbers and not _is_nested(value)}:
+        if others := {
+            name: value for name, value in values.items() if name not in numbers and not _is_nested(value)
+        }:
             self._journal.event(step, "not_a_number", values=plain(others))
         self._journal.flush()
 
@@ -185,7 +192,10 @@ class Attempt:
         last = max(found, default=0)
         if ending.is_best and ending.best and ending.best["step"] in found:
             return {"metrics": found[ending.best["step"]], "evaluated": "best"}
-        return {"metrics": found.get(last, {}), "evaluated": "final" if found and last == ending.step else None}
+        return {
+            "metrics": found.get(last, {}),
+            "evaluated": "final" if found and last == ending.step else None,
+        }
 
     def _record(self, status: str | None, error: str = "") -> None:
         record = {
@@ -197,7 +207,9 @@ class Attempt:
             "status": status,
             "ended": time.time() if status else None,
         }
-        self.run.write(f"attempts/{self.number:04d}.json", record | ({"error": redacted(error)} if error else {}))
+        self.run.write(
+            f"attempts/{self.number:04d}.json", record | ({"error": redacted(error)} if error else {})
+        )
 
 
 def _is_metric(name: str) -> bool:
@@ -210,7 +222,9 @@ def _numbers(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     for name, value in values.items():
         if _is_nested(value):
             found |= _numbers(value, f"{prefix}{name}.")
-        elif isinstance(value, bool | int | float) or getattr(value, "shape", None) == ():  # the latter of NumPy or torch
+        elif (
+            isinstance(value, bool | int | float) or getattr(value, "shape", None) == ()
+        ):  # the latter of NumPy or torch
             found[prefix + name] = float(value)
     return found
 

@@ -51,7 +51,11 @@ class Checkpoint:
     saved: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        body = vars(self) | {"format": FORMAT, "path": str(self.path), "files": [file.to_json() for file in self.files]}
+        body = vars(self) | {
+            "format": FORMAT,
+            "path": str(self.path),
+            "files": [file.to_json() for file in self.files],
+        }
         return body | {"sha256": sha256_json(body)}
 
     @staticmethod
@@ -105,7 +109,9 @@ class TrainerCheckpoints:
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
         """The newest checkpoint whose files all hold what was written, and what is wrong with those that are newer."""
         complaints: list[str] = []
-        for known in sorted(self._known(complaints), key=lambda found: (found.step, found.saved), reverse=True):
+        for known in sorted(
+            self._known(complaints), key=lambda found: (found.step, found.saved), reverse=True
+        ):
             if not known.resumable or not known.path.exists():
                 continue
             if (found := known.damage()) is None:
@@ -134,7 +140,9 @@ class TrainerCheckpoints:
                 yield Checkpoint.from_json(json.loads(path.read_bytes()))
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 if complaints is not None:
-                    complaints.append(f"what is known of the checkpoint {path.parent.name} is damaged: {error}")
+                    complaints.append(
+                        f"what is known of the checkpoint {path.parent.name} is damaged: {error}"
+                    )
 
 
 def _key(path: Path) -> str:

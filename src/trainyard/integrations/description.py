@@ -14,14 +14,14 @@ from typing import Any
 
 from trainyard.config import load
 from trainyard.config.emit import emit
-from trainyard.core.catalog import Catalog
-from trainyard.core.inputs import code_inputs, environment_inputs
-from trainyard.core.journal import finite
-from trainyard.core.run import RunDir
 from trainyard.digest import sha256_json
 from trainyard.integrations.fingerprints import data_inputs, weights_digest
 from trainyard.order import SEMANTICS
+from trainyard.records.journal import finite
+from trainyard.records.rundir import RunDir
 from trainyard.redact import redacted, redacted_value
+from trainyard.runs.catalog import Catalog
+from trainyard.runs.inputs import code_inputs, environment_inputs
 from trainyard.types import Determinism
 
 Json = dict[str, Any]
@@ -55,7 +55,10 @@ class Description:
         params = {"trainer": self.trainer, "arguments": self.arguments, "options": self.options}
         seed = {} if self.seed is None else {"seed": self.seed}
         model = {"type": class_name(type(self.model)), "params": _without_variables(params)}
-        return emit({"experiment": {"name": experiment, **seed}, "model": model, "tracking": list(tracking)}, templates)
+        return emit(
+            {"experiment": {"name": experiment, **seed}, "model": model, "tracking": list(tracking)},
+            templates,
+        )
 
     def computation(self) -> Json:
         """What changes the bits, by dotted key."""
@@ -74,7 +77,11 @@ class Description:
         import torch
 
         here, computation = Path.cwd(), self.computation()
-        roots = ["__main__", type(self.model).__module__, *(type(one).__module__ for sets in self.data.values() for one in sets)]
+        roots = [
+            "__main__",
+            type(self.model).__module__,
+            *(type(one).__module__ for sets in self.data.values() for one in sets),
+        ]
         return {
             "format": 1,
             "run_id": run.id,
@@ -83,7 +90,11 @@ class Description:
             "working_directory": str(here),
             "command": [redacted(word) for word in sys.argv],
             "objects": ["model", "data"],
-            "trainer": {"name": self.trainer, "identity": self.identity, "checkpoints": list(self.checkpoints)},
+            "trainer": {
+                "name": self.trainer,
+                "identity": self.identity,
+                "checkpoints": list(self.checkpoints),
+            },
             "semantics": SEMANTICS,
             "seed": self.seed,
             "config_hash": sha256_json([computation, self.arguments]),
@@ -130,7 +141,9 @@ def plain(value: Any, key: str = "") -> Any:
     if isinstance(value, float):
         return finite(value)
     if isinstance(value, str | Path):
-        text = str(value).encode(errors="replace").decode()  # without what is not Unicode, as a file name may be
+        text = (
+            str(value).encode(errors="replace").decode()
+        )  # without what is not Unicode, as a file name may be
         return redacted_value(key, text) if key else redacted(text)
     if isinstance(value, Mapping):
         return {str(name) or "_": plain(child, str(name)) for name, child in value.items()}
@@ -152,7 +165,9 @@ def _plain_object(value: Any, key: str) -> Any:
     if hasattr(value, "to_dict"):
         return plain(value.to_dict(), key)
     if dataclasses.is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name), field.name) for field in dataclasses.fields(value)}
+        return {
+            field.name: plain(getattr(value, field.name), field.name) for field in dataclasses.fields(value)
+        }
     if hasattr(value, "item") and getattr(value, "shape", None) == ():
         return plain(value.item(), key)
     return getattr(value, "__qualname__", class_name(type(value)))  # the former of a function

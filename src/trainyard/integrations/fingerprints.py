@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from trainyard.core.state import preserved_global_random
 from trainyard.digest import digest, sha256_json, tensor_records
+from trainyard.engine.state import preserved_global_random
 from trainyard.errors import ModelError
 
 Json = dict[str, Any]
@@ -48,7 +48,9 @@ def data_inputs(splits: Mapping[str, Sequence[Any]], sample: int) -> Json:
         splits: the data sets of each split.
         sample: items of each data set that are hashed, evenly spread over it; 0: none.
     """
-    found = {name: _combined([_fingerprint(one, sample) for one in sets]) for name, sets in splits.items() if sets}
+    found = {
+        name: _combined([_fingerprint(one, sample) for one in sets]) for name, sets in splits.items() if sets
+    }
     warnings = [f"the {name} split is identified by {split['by']} only" for name, split in found.items()]
     return {"hash": sha256_json(found), "splits": found, "content_hashed": False, "warnings": warnings}
 
@@ -64,13 +66,17 @@ def _combined(parts: list[Json]) -> Json:
 def _fingerprint(dataset: Any, sample: int) -> Json:
     """`rows`, a hash, and in `by` what is hashed."""
     rows = _length(dataset)
-    content = getattr(dataset, "_fingerprint", None)  # of Hugging Face's datasets: of the source, and of each step since
+    content = getattr(
+        dataset, "_fingerprint", None
+    )  # of Hugging Face's datasets: of the source, and of each step since
     if isinstance(content, str):
         by = "its own fingerprint"
     elif rows is None:
         content, by = None, "its type (it is a stream)"
     else:
-        indices = sorted({index * (rows - 1) // max(1, sample - 1) for index in range(sample)}) if rows else []
+        indices = (
+            sorted({index * (rows - 1) // max(1, sample - 1) for index in range(sample)}) if rows else []
+        )
         content = _sampled(dataset, indices)
         by = "its number of rows" if content is None else f"its number of rows and {len(indices)} of them"
     kind = f"{type(dataset).__module__}:{type(dataset).__qualname__}"
@@ -121,7 +127,11 @@ def _seeded() -> Iterator[None]:
 def _feed(hasher: Any, value: Any) -> None:
     """Hashes an item: arrays and tensors by their bytes, containers by what they hold; of anything else only the type."""
     if hasattr(value, "detach"):  # a tensor
-        value = value.detach().to("cpu").float().numpy() if value.is_floating_point() else value.detach().to("cpu").numpy()
+        value = (
+            value.detach().to("cpu").float().numpy()
+            if value.is_floating_point()
+            else value.detach().to("cpu").numpy()
+        )
     if isinstance(value, Mapping):
         for key in sorted(value, key=str):
             _feed(hasher, [str(key), value[key]])

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trainyard.config.schema import PATH_SAFE, PATTERNS
-from trainyard.core.manifest import NAME, check_unchanged
-from trainyard.core.run import UNFINISHED, RunDir, all_runs, default_runs_dir, find_run
 from trainyard.digest import write_atomically
 from trainyard.errors import InputError, TrainyardError
 from trainyard.integrations.attempt import Attempt, Ending, Saved
 from trainyard.integrations.checkpoints import Checkpoint, TrainerCheckpoints
 from trainyard.integrations.description import Description, Tracking, trackers
+from trainyard.records.rundir import UNFINISHED, RunDir, all_runs, default_runs_dir, find_run
+from trainyard.runs.manifest import NAME, check_unchanged
 
 log = logging.getLogger("trainyard")
 Json = dict[str, Any]
@@ -112,7 +112,9 @@ class Guest:
         run = find_run(str(self._place.run), self._place.folder)
         trainer = run.read(NAME).get("trainer", {}).get("name")
         if trainer != self._trainer:
-            raise InputError(f"run {run.id} is {trainer or 'trainyard'}'s: {self._trainer} cannot go on with it")
+            raise InputError(
+                f"run {run.id} is {trainer or 'trainyard'}'s: {self._trainer} cannot go on with it"
+            )
         if self._status(run) == "running":
             _refuse_owned(run)
         return run
@@ -122,7 +124,9 @@ class Guest:
         others: list[str] = []
         for run in all_runs(self._place.folder):
             try:
-                trainer = run.read(NAME).get("trainer", {}) if run.experiment == self._place.experiment else {}
+                trainer = (
+                    run.read(NAME).get("trainer", {}) if run.experiment == self._place.experiment else {}
+                )
                 status = self._status(run) if trainer.get("name") == self._trainer else ""
             except TrainyardError as error:  # what is left of another run is none of this one's business
                 log.warning("run %s is passed over: %s", run.id, error)
@@ -132,9 +136,14 @@ class Guest:
                     _refuse_owned(run)
                 return run if status in UNFINISHED else None
             if status in UNFINISHED:
-                others.append(f"run {run.id} is unfinished, but not of this training: {', '.join(different)} differ")
+                others.append(
+                    f"run {run.id} is unfinished, but not of this training: {', '.join(different)} differ"
+                )
         if others:
-            log.warning("%s; run='...' goes on with it, `trainyard runs compare` says in what two runs differ", others[0])
+            log.warning(
+                "%s; run='...' goes on with it, `trainyard runs compare` says in what two runs differ",
+                others[0],
+            )
         return None
 
     def _status(self, run: RunDir) -> str:
@@ -159,7 +168,9 @@ class Guest:
         except TrainyardError:
             raise
         except Exception as error:  # ours to mend, and no reason to keep the user from training
-            log.error("nothing of this training is recorded: %s: %s", type(error).__name__, error, exc_info=error)
+            log.error(
+                "nothing of this training is recorded: %s: %s", type(error).__name__, error, exc_info=error
+            )
             return
         _OPEN.add(self)
         self._raised_before = _raised()
@@ -175,14 +186,23 @@ class Guest:
         """What `resume_from` found, if the training really begins there."""
         found, self._found = self._found, None
         if self._place.run and not self._asked:
-            raise InputError(f"run {self._place.run!r} is to go on: give the trainer what resume_from() returns")
+            raise InputError(
+                f"run {self._place.run!r} is to go on: give the trainer what resume_from() returns"
+            )
         self._asked = False
         if found is None and step:
-            log.warning("the training goes on from step %d of a checkpoint that was not verified, as a new run", step)
+            log.warning(
+                "the training goes on from step %d of a checkpoint that was not verified, as a new run", step
+            )
         if found is None or self._place.run or (found.checkpoint and found.checkpoint.step == step):
             return found
         expected = found.checkpoint.step if found.checkpoint else 0
-        log.warning("the training begins at step %d, not where run %s ended (%d): it is a new run", step, found.run.id, expected)
+        log.warning(
+            "the training begins at step %d, not where run %s ended (%d): it is a new run",
+            step,
+            found.run.id,
+            expected,
+        )
         return None
 
     def _begun(self, description: Description, step: int, found: _Found | None) -> Attempt:
@@ -191,14 +211,18 @@ class Guest:
         run.acquire()
         try:
             before = run.read(NAME)
-            manifest = description.manifest(run, self._place.sample, before.get("weights") if step and before else None)
+            manifest = description.manifest(
+                run, self._place.sample, before.get("weights") if step and before else None
+            )
             if before:
                 write_atomically(run.config_file, config.encode())
                 check_unchanged(run, before, manifest, allow_change=True)
                 run.write(NAME, run.read(NAME) | {"trainer": manifest["trainer"]})
             else:
                 _say_tier(manifest)
-                run.write(NAME, manifest | ({"weights": {"initial": None, "from_step": step}} if step else {}))
+                run.write(
+                    NAME, manifest | ({"weights": {"initial": None, "from_step": step}} if step else {})
+                )
             seconds = found.checkpoint.train_seconds if found and found.checkpoint else 0.0
             return Attempt(run, step, seconds)
         except BaseException:
@@ -258,7 +282,13 @@ class Guest:
             return
         raised = _raised() if _raised() is not self._raised_before else None
         status = "interrupted" if isinstance(raised, KeyboardInterrupt) else "failed"
-        error = reason if raised is None else "" if status == "interrupted" else f"{type(raised).__name__}: {raised}"
+        error = (
+            reason
+            if raised is None
+            else ""
+            if status == "interrupted"
+            else f"{type(raised).__name__}: {raised}"
+        )
         self.end(status, lambda: Ending(attempt.last_step, 0.0), error)
 
 
@@ -281,12 +311,20 @@ def _refuse_owned(run: RunDir) -> None:
     run.release()  # its owner has just ended
 
 
-def guarded(action: Callable[[], Result], what: str, values: Mapping[str, Any] | None = None) -> Result | None:
+def guarded(
+    action: Callable[[], Result], what: str, values: Mapping[str, Any] | None = None
+) -> Result | None:
     """Does it; that it cannot be done ends no training, and what would be lost is in the log."""
     try:
         return action()
     except Exception as error:
-        log.error("%s cannot be recorded: %s: %s%s", what, type(error).__name__, error, f"; {dict(values)}" if values else "")
+        log.error(
+            "%s cannot be recorded: %s: %s%s",
+            what,
+            type(error).__name__,
+            error,
+            f"; {dict(values)}" if values else "",
+        )
         return None
 
 

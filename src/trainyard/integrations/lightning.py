@@ -24,7 +24,7 @@ from trainyard.integrations.fingerprints import weights_digest
 from trainyard.integrations.guest import Guest, Place
 from trainyard.redact import redacted
 from trainyard.require import require
-from trainyard.run import Run
+from trainyard.runs.run import Run
 from trainyard.types import Determinism
 
 if TYPE_CHECKING:
@@ -104,7 +104,9 @@ class TrainyardCallback(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._raised = None
-        if stage != "fit":  # there, the first logger decides where checkpoints go: ours comes when that is settled
+        if (
+            stage != "fit"
+        ):  # there, the first logger decides where checkpoints go: ours comes when that is settled
             self._attach(trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -144,7 +146,9 @@ class TrainyardCallback(Callback):
             found = {_metric(name, split): value for name, value in metrics.items() if name != "epoch"}
             self._guest.evaluation(trainer.global_step, found)
         else:
-            self._guest.metrics(trainer.global_step, {_train_metric(name): value for name, value in metrics.items()})
+            self._guest.metrics(
+                trainer.global_step, {_train_metric(name): value for name, value in metrics.items()}
+            )
 
     def saved(self, trainer: Trainer, path: Path | str, weights_only: bool) -> None:
         """The Trainer has written a checkpoint."""
@@ -154,7 +158,13 @@ class TrainyardCallback(Callback):
             message = f"{redacted(str(path))} is not on a local file system: it cannot be verified"
             self._guest.event(trainer.global_step, "checkpoint_failed", message=message)
             return
-        saved = Saved(Path(path), trainer.global_step, float(trainer.current_epoch), not weights_only, _wait_for_writer(trainer))
+        saved = Saved(
+            Path(path),
+            trainer.global_step,
+            float(trainer.current_epoch),
+            not weights_only,
+            _wait_for_writer(trainer),
+        )
         self._guest.commit(saved)
 
     def failed(self, trainer: Trainer) -> None:
@@ -200,7 +210,9 @@ class _Feed(DummyLogger):
         if status == "failed":
             self._callback.failed(self._trainer)
 
-    def save_checkpoint(self, filepath: Path | str, weights_only: bool | None = None, storage_options: Any = None) -> None:
+    def save_checkpoint(
+        self, filepath: Path | str, weights_only: bool | None = None, storage_options: Any = None
+    ) -> None:
         """The Trainer's method, and then word of it."""
         self._save(filepath, weights_only, storage_options)
         self._callback.saved(self._trainer, filepath, bool(weights_only))
@@ -214,7 +226,9 @@ def _identity(trainer: Trainer | None) -> Json:
     command = [str(Path(sys.argv[0]).resolve()), *(redacted(word) for word in sys.argv[1:])]
     found: Json = {"command": sha256_json(command), "directory": str(Path.cwd())}
     if trainer is not None:
-        bits = {key: value for key, value in _arguments(trainer).items() if key not in _RECORD | {"callbacks"}}
+        bits = {
+            key: value for key, value in _arguments(trainer).items() if key not in _RECORD | {"callbacks"}
+        }
         found["arguments"] = sha256_json(bits)
     return found
 
@@ -315,5 +329,9 @@ def _status(error: BaseException) -> str:
 
 def _ending(trainer: Trainer, module: LightningModule) -> Ending:
     datasets = [_dataset(one) for one in _loaders(trainer.train_dataloader)]
-    rows = sum(len(one) for one in datasets) if datasets and all(hasattr(one, "__len__") for one in datasets) else None
+    rows = (
+        sum(len(one) for one in datasets)
+        if datasets and all(hasattr(one, "__len__") for one in datasets)
+        else None
+    )
     return Ending(trainer.global_step, float(trainer.current_epoch), rows, weights_digest(module))

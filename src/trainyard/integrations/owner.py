@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 
-from trainyard.core.run import RunDir
 from trainyard.errors import InputError
 from trainyard.integrations.checkpoints import TrainerCheckpoints
+from trainyard.records.rundir import RunDir
 
 
 def refuse_guest(run: RunDir, verb: str) -> None:

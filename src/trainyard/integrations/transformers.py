@@ -21,7 +21,7 @@ from trainyard.integrations.description import Description, Tracking, plain
 from trainyard.integrations.fingerprints import weights_digest
 from trainyard.integrations.guest import Guest, Place, guarded
 from trainyard.require import require
-from trainyard.run import Run
+from trainyard.runs.run import Run
 from trainyard.types import Determinism
 
 if TYPE_CHECKING:
@@ -46,7 +46,13 @@ _RECORD = frozenset({
 })
 # fmt: on
 _SAVES = {"save_strategy", "save_steps"}
-_SPEED = ("_runtime", "_samples_per_second", "_steps_per_second", "_model_preparation_time", "_jit_compilation_time")
+_SPEED = (
+    "_runtime",
+    "_samples_per_second",
+    "_steps_per_second",
+    "_model_preparation_time",
+    "_jit_compilation_time",
+)
 _REASON = (
     "transformers' Trainer owns the loop: on a resume it puts the order of the samples and the random generators back, "
     "but samples that are themselves drawn at random (an augmentation) are drawn anew"
@@ -98,7 +104,9 @@ class TrainyardCallback(TrainerCallback):
             InputError: the Trainer does not have this callback yet, or the run that was asked for cannot be gone on with.
         """
         if self._args is None:
-            raise InputError("resume_from: give the callback to the Trainer first: Trainer(..., callbacks=[yard])")
+            raise InputError(
+                "resume_from: give the callback to the Trainer first: Trainer(..., callbacks=[yard])"
+            )
         found = _same_in_all_processes(lambda: self._guest.resume_from(self._identity(self._args)))
         return None if found is None else str(found)
 
@@ -115,7 +123,9 @@ class TrainyardCallback(TrainerCallback):
             describe = partial(self._description, args, objects["model"], objects["train_dataloader"])
             self._guest.begin(describe, state.global_step)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **objects: Any) -> None:
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **objects: Any
+    ) -> None:
         if not state.is_world_process_zero or not logs:
             return
         if "train_runtime" in logs:  # the summary, whose loss is the mean over the training
@@ -129,7 +139,9 @@ class TrainyardCallback(TrainerCallback):
         if state.is_world_process_zero:
             self._evaluated(state, objects["metrics"])
 
-    def on_predict(self, args: Any, state: Any, control: Any, metrics: Mapping[str, Any], **objects: Any) -> None:
+    def on_predict(
+        self, args: Any, state: Any, control: Any, metrics: Mapping[str, Any], **objects: Any
+    ) -> None:
         if state.is_world_process_zero:
             self._evaluated(state, metrics)
 
@@ -178,13 +190,20 @@ class TrainyardCallback(TrainerCallback):
         """The step of the checkpoint that the Trainer saves on a SIGTERM (enable_jit_checkpoint); it tells nobody of it."""
         if not args.enable_jit_checkpoint:
             return None
-        paths = [path for path in Path(args.output_dir).glob("checkpoint-*") if (path / _STATE_FILE).is_file()]
-        steps = [int(path.name.removeprefix("checkpoint-")) for path in paths if not (path / _INCOMPLETE).exists()]
+        paths = [
+            path for path in Path(args.output_dir).glob("checkpoint-*") if (path / _STATE_FILE).is_file()
+        ]
+        steps = [
+            int(path.name.removeprefix("checkpoint-")) for path in paths if not (path / _INCOMPLETE).exists()
+        ]
         return max((found for found in steps if self._saved_step < found <= step), default=None)
 
     def _identity(self, args: Any) -> Json:
         bits = {key: value for key, value in _arguments(args).items() if key not in _record(args)}
-        return {"arguments": sha256_json([bits, self._options]), "output_dir": str(Path(args.output_dir).absolute())}
+        return {
+            "arguments": sha256_json([bits, self._options]),
+            "output_dir": str(Path(args.output_dir).absolute()),
+        }
 
     def _description(self, args: Any, model: Any, loader: Any) -> Description:
         exact = not args.ignore_data_skip
@@ -200,7 +219,8 @@ class TrainyardCallback(TrainerCallback):
             determinism=Determinism("order" if exact else "statistical", _REASON if exact else skipped),
             data={"train": [loader.dataset] if hasattr(loader, "dataset") else []},
             checkpoints=[(str(Path(args.output_dir).absolute()), "checkpoint-*")],
-            libraries={name: version(name) for name in ("torch", "transformers", "accelerate")} | {"device": str(args.device)},
+            libraries={name: version(name) for name in ("torch", "transformers", "accelerate")}
+            | {"device": str(args.device)},
         )
 
 

@@ -15,7 +15,17 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from trainyard.reports.scales import Envelope, Floats, Scale, envelope, fitted, fitted_to, number, spread, tick_label
+from trainyard.reports.scales import (
+    Envelope,
+    Floats,
+    Scale,
+    envelope,
+    fitted,
+    fitted_to,
+    number,
+    spread,
+    tick_label,
+)
 from trainyard.types import Array
 
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
@@ -74,7 +84,9 @@ def symbol(kind: str) -> str:
     return f'<svg class="symbol {kind}" viewBox="-7 -7 14 14" width="14" height="14" aria-hidden="true"><path d="{shape}"/></svg>'
 
 
-def svg(kind: str, size: tuple[float, float], said: tuple[str, str], parts: Sequence[str], extra: str = "") -> str:
+def svg(
+    kind: str, size: tuple[float, float], said: tuple[str, str], parts: Sequence[str], extra: str = ""
+) -> str:
     """The parts in a frame of `size` (width, height), with `said`: title and description."""
     title, desc = said
     return (
@@ -89,11 +101,19 @@ def line_chart(chart: LineChart, width: float = 420, height: float = 230) -> str
     strip = 20 if chart.markers else 6
     left, right, top, bottom = 46.0, width - 70, float(strip), height - 34
     y_axis = fitted_to(cut, bottom, top, chart.log)
-    places = [line.x[[0, -1]] for line in chart.lines if len(line.x)] + [[marker.x] for marker in chart.markers]
+    places = [line.x[[0, -1]] for line in chart.lines if len(line.x)] + [
+        [marker.x] for marker in chart.markers
+    ]
     x_axis = fitted(np.concatenate([chart.span, *places]).astype(np.float64), left, right, pad=0.0)
     parts = [*axes(x_axis, y_axis, chart.x_label)]
-    parts += [piece for marker in _apart(chart.markers, x_axis) for piece in _marker(marker, x_axis, top, bottom)]
-    parts += [piece for line, points in zip(chart.lines, cut, strict=True) for piece in _curve(line, points, x_axis, y_axis)]
+    parts += [
+        piece for marker in _apart(chart.markers, x_axis) for piece in _marker(marker, x_axis, top, bottom)
+    ]
+    parts += [
+        piece
+        for line, points in zip(chart.lines, cut, strict=True)
+        for piece in _curve(line, points, x_axis, y_axis)
+    ]
     parts += _ends(chart.lines, cut, x_axis, y_axis)
     plot = f' data-plot="{left:g} {right:g} {top:g} {bottom:g}"'
     return svg("lines", (width, height), (chart.title, _described(chart, y_axis)), parts, plot)
@@ -156,10 +176,14 @@ def _curve(line: Line, cut: Envelope, x_axis: Scale, y_axis: Scale) -> Iterator[
         strokes.append(f"M{'L'.join(middle)}" if len(middle) > 1 else f"M{middle[0]}h.1")
     if banded:
         yield f'<path class="band {line.kind}" d="{"".join(bands)}"/>'
-    points = ";".join(f"{x:.1f},{step:.10g},{number(float(y))}" for x, step, y in zip(pixels, cut.x, cut.mean, strict=True))
+    points = ";".join(
+        f"{x:.1f},{step:.10g},{number(float(y))}" for x, step, y in zip(pixels, cut.x, cut.mean, strict=True)
+    )
     yield f'<path class="line {line.kind}" d="{"".join(strokes)}" data-name="{text(line.name)}" data-points="{points}"/>'
     if len(cut.x) <= 40 and line.kind == "val":  # few values: show where each stands
-        dots = "".join(f"M{x:.1f} {y_axis(y):.1f}h0" for x, y in zip(pixels, cut.mean, strict=True) if np.isfinite(y))
+        dots = "".join(
+            f"M{x:.1f} {y_axis(y):.1f}h0" for x, y in zip(pixels, cut.mean, strict=True) if np.isfinite(y)
+        )
         yield f'<path class="dots {line.kind}" d="{dots}"/>'
 
 
@@ -168,7 +192,12 @@ def _ends(lines: Sequence[Line], cut: Sequence[Envelope], x_axis: Scale, y_axis:
     last = [(line, points.mean[np.isfinite(points.mean)]) for line, points in zip(lines, cut, strict=True)]
     shown = [(line, float(values[-1])) for line, values in last if len(values)]
     several = len(lines) > 1
-    heights = spread([y_axis(value) for _, value in shown], 27 if several else 14, y_axis.last + 4, y_axis.first - 18 * several)
+    heights = spread(
+        [y_axis(value) for _, value in shown],
+        27 if several else 14,
+        y_axis.last + 4,
+        y_axis.first - 18 * several,
+    )
     for (line, value), y in zip(shown, heights, strict=True):
         x = x_axis.last + 7
         if several:
@@ -277,6 +306,8 @@ def scatter(true: Sequence[float], predicted: Sequence[float], title: str, targe
     parts.append(f'<path class="exact" d="M{left:.1f} {bottom:.1f}L{right:.1f} {top:.1f}"/>')
     dots = "".join(f"M{x_axis(a):.1f} {y_axis(b):.1f}h0" for a, b in zip(x, y, strict=True))
     parts.append(f'<path class="points{" many" if len(x) > 400 else ""}" d="{dots}"/>')
-    correlation = float(np.corrcoef(x, y)[0, 1]) if len(x) > 1 and x.std() > 0 and y.std() > 0 else float("nan")
+    correlation = (
+        float(np.corrcoef(x, y)[0, 1]) if len(x) > 1 and x.std() > 0 and y.std() > 0 else float("nan")
+    )
     desc = f"{len(x)} points; correlation {number(correlation)}. The dashed diagonal is where the prediction is exact."
     return svg("scatter", (width, height), (title, desc), parts)

@@ -100,7 +100,12 @@ def _rows(names: Sequence[str], values: Floats, remarks: Sequence[str], *, zero:
     right = WIDTH - 14 - _LETTER * max((len(remark) for remark in remarks), default=1)
     axis = fitted(np.append(values, 0.0) if zero else values, left, right, pad=0.02)
     if zero:  # no bar begins left of the frame without need
-        axis = Scale(min(0.0, float(values.min(initial=0.0))), max(0.0, float(values.max(initial=0.0))) or axis.high, left, right)
+        axis = Scale(
+            min(0.0, float(values.min(initial=0.0))),
+            max(0.0, float(values.max(initial=0.0))) or axis.high,
+            left,
+            right,
+        )
     return _Rows(names, axis, remarks)
 
 
@@ -190,13 +195,17 @@ def _numbers(shown: Dependence, span: tuple[float, float], said: tuple[str, str]
         if not several:
             parts.append(f'<path class="band {kind}" d="M{_points(grid, curve.high, x_axis, y_axis)}')
             parts[-1] += f'L{_points(grid[::-1], curve.low[::-1], x_axis, y_axis)}Z"/>'
-        told = ";".join(f"{x_axis(x):.1f},{x:.6g},{number(float(y))}" for x, y in zip(grid, curve.mean, strict=True))
+        told = ";".join(
+            f"{x_axis(x):.1f},{x:.6g},{number(float(y))}" for x, y in zip(grid, curve.mean, strict=True)
+        )
         path = _points(grid, curve.mean, x_axis, y_axis)
         parts.append(f'<path class="line {kind}" d="M{path}" data-name="{text(name)}" data-points="{told}"/>')
     if several:
         heights = spread([y_axis(float(curve.mean[-1])) for curve in shown.curves], 15, top + 4, bottom - 4)
         for kind, name, y in zip(KINDS, shown.outputs, heights, strict=False):
-            parts.append(f'<text class="end {kind}" x="{right + 7:.1f}" y="{y + 4:.1f}">{text(_short(name, 13))}</text>')
+            parts.append(
+                f'<text class="end {kind}" x="{right + 7:.1f}" y="{y + 4:.1f}">{text(_short(name, 13))}</text>'
+            )
     extra = f' data-plot="{left:g} {right:g} {top:g} {bottom:g}" data-x="{text(shown.name)}"'
     return svg("lines", (WIDTH, bottom + FOOT), said, parts, extra)
 
@@ -217,7 +226,9 @@ def _categories(shown: Dependence, span: tuple[float, float], said: tuple[str, s
                 low, high = frame.axis(float(curve.low[row])), frame.axis(float(curve.high[row]))
                 parts.append(f'<path class="reach {kind}" d="M{low:.1f} {y:.1f}H{high:.1f}"/>')
             words = f"<title>{text(name)} {number(float(value))}</title>"
-            parts.append(f'<path class="mark {kind}" d="{_MARKS[kind]}" transform="translate({x:.1f} {y:.1f})">{words}</path>')
+            parts.append(
+                f'<path class="mark {kind}" d="{_MARKS[kind]}" transform="translate({x:.1f} {y:.1f})">{words}</path>'
+            )
     return frame.chart("categories", said, "", parts)
 
 
@@ -232,4 +243,6 @@ def shade(place: int) -> str:
 
 
 def _alone(kind: str, shape: str) -> str:
-    return f'<svg class="{kind}" viewBox="-7 -7 14 14" width="14" height="14" aria-hidden="true">{shape}</svg>'
+    return (
+        f'<svg class="{kind}" viewBox="-7 -7 14 14" width="14" height="14" aria-hidden="true">{shape}</svg>'
+    )

@@ -9,7 +9,19 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from trainyard.reports.explanation_charts import KINDS, SHADES, Bar, Curve, Dependence, Dots, bars, dependence, mark, shade, swarm
+from trainyard.reports.explanation_charts import (
+    KINDS,
+    SHADES,
+    Bar,
+    Curve,
+    Dependence,
+    Dots,
+    bars,
+    dependence,
+    mark,
+    shade,
+    swarm,
+)
 from trainyard.reports.rundir import Json, RunFiles
 from trainyard.reports.scales import number
 
@@ -19,7 +31,12 @@ FILE = "explanation.json"
 MAX_BARS = 15
 MAX_KINDS = 4  # of the library's own measures
 _SPLITS = {"test": "test", "val": "validation", "train": "training"}
-_UNITS = {"probability": "probability", "log-odds": "log-odds", "score": "score before softmax", "log of the value": "log of"}
+_UNITS = {
+    "probability": "probability",
+    "log-odds": "log-odds",
+    "score": "score before softmax",
+    "log of the value": "log of",
+}
 
 
 def section(run: RunFiles) -> Section | None:
@@ -49,7 +66,9 @@ def section(run: RunFiles) -> Section | None:
 
 def ranking(explanation: Json) -> list[tuple[str, float | None, float | None]]:
     """Name, permutation importance and mean |SHAP| of each column, in the order of the first of them that there is."""
-    shuffled = {row["name"]: float(row["mean"]) for row in (explanation["permutation"] or {}).get("features", [])}
+    shuffled = {
+        row["name"]: float(row["mean"]) for row in (explanation["permutation"] or {}).get("features", [])
+    }
     shap = {row["name"]: float(row["mean"]) for row in (explanation["shap"] or {}).get("features", [])}
     return [(name, shuffled.get(name), shap.get(name)) for name in shuffled or shap]
 
@@ -67,11 +86,15 @@ def _permutation(found: Json) -> Iterator[Section]:
         f"How much worse the {metric} gets when a column is shuffled among the rows: mean of {made['repeats']} times, and the "
         f"standard deviation. Unshuffled it is {number(float(made['baseline']))}.{_more(found)}"
     )
-    yield _figure("Permutation importance", bars(rows, "Permutation importance", f"{what} of {metric}"), caption)
+    yield _figure(
+        "Permutation importance", bars(rows, "Permutation importance", f"{what} of {metric}"), caption
+    )
 
 
 def _more(found: Json) -> str:
-    return f" The first {MAX_BARS} of {number(found['columns'])} columns." if found["columns"] > MAX_BARS else ""
+    return (
+        f" The first {MAX_BARS} of {number(found['columns'])} columns." if found["columns"] > MAX_BARS else ""
+    )
 
 
 def _shap(found: Json) -> Iterator[Section]:
@@ -80,7 +103,11 @@ def _shap(found: Json) -> Iterator[Section]:
     unit = _unit(made, found)
     rows = [Bar(row["name"], float(row["mean"])) for row in made["features"][:MAX_BARS]]
     several = ", and over the classes" if found["task"] == "classification" else ", and over the targets"
-    how = "exact for these trees" if made["explainer"] == "tree" else f"sampled against {made['background']} rows"
+    how = (
+        "exact for these trees"
+        if made["explainer"] == "tree"
+        else f"sampled against {made['background']} rows"
+    )
     caption = (
         f"By how much a column moves the {unit} on average over {made['rows']} rows"
         f"{several if len(made['outputs']) > 1 else ''}; SHAP values, {how}.{_more(found)}"
@@ -102,12 +129,17 @@ def _by_output(found: Json) -> Section | None:
     shap = found["shap"] or {}
     if len(shap.get("outputs", ())) < 2:
         return None
-    rows = [(row["name"], [float(value) for value in row["by_output"]]) for row in shap["features"][:MAX_BARS]]
+    rows = [
+        (row["name"], [float(value) for value in row["by_output"]]) for row in shap["features"][:MAX_BARS]
+    ]
     most = max((value for _, values in rows for value in values), default=0.0) or 1.0
     return {
         "names": [str(name) for name in shap["outputs"]],
         "unit": _unit(shap, found),
-        "rows": [(name, [(number(value), f"{50 * value / most:.0f}%") for value in values]) for name, values in rows],
+        "rows": [
+            (name, [(number(value), f"{50 * value / most:.0f}%") for value in values])
+            for name, values in rows
+        ],
     }
 
 
@@ -141,13 +173,17 @@ def _curves(found: Json) -> Section | None:
     several = len(names) > 1
     drawn = [part for one in shown for curve in one.curves for part in ([curve.mean] if several else curve)]
     span = float(min(part.min() for part in drawn)), float(max(part.max() for part in drawn))
-    what = ("The probability" if classes else "The predicted value") if several else f"The predicted {names[0]}"
+    what = (
+        ("The probability" if classes else "The predicted value") if several else f"The predicted {names[0]}"
+    )
     what = f"The probability of {names[0]}" if classes and not several else what
     band = "" if several else "; the band holds the curves of 80% of the rows, each moved to the same mean"
     return {
         "figures": [_figure(one.name, dependence(one, span), "") for one in shown],
         "caption": f"{what}, on average over the rows, if a column had the same value in all of them{band}.",
-        "legend": [(Markup(mark(kind)), name) for kind, name in zip(KINDS, names, strict=False)] if several else [],
+        "legend": [(Markup(mark(kind)), name) for kind, name in zip(KINDS, names, strict=False)]
+        if several
+        else [],
     }
 
 

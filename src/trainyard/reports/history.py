@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from trainyard.core import journal
-from trainyard.core.journal import Record
+from trainyard.records import journal
+from trainyard.records.journal import Record
 from trainyard.reports.charts import Line, LineChart, Marker
 from trainyard.reports.rundir import RunFiles, part
 from trainyard.reports.scales import number
@@ -17,9 +17,17 @@ from trainyard.types import Array
 
 Series = tuple[Array, Array]  # steps (points,) int64, values (points,) float64
 
-_KINDS = {"early_stop": "stop", "time_limit": "stop", "learning_rate_drop": "drop"}  # the markers of events; others: a diamond
+_KINDS = {
+    "early_stop": "stop",
+    "time_limit": "stop",
+    "learning_rate_drop": "drop",
+}  # the markers of events; others: a diamond
 _UNMARKED = ("best",)  # comes again and again; the last one has a star of its own
-_NAMED = {"learning_rate": "learning rate", "samples_per_second": "samples per second", "grad_norm": "gradient norm"}
+_NAMED = {
+    "learning_rate": "learning rate",
+    "samples_per_second": "samples per second",
+    "grad_norm": "gradient norm",
+}
 _MAYBE_LOG = ("grad_norm",)
 
 
@@ -50,7 +58,9 @@ def best_marker(run: RunFiles) -> list[Marker]:
         return []
     return [
         Marker(
-            best["step"], "best", f"best model at step {number(best['step'])}: {best.get('metric')} {number(best.get('value'))}"
+            best["step"],
+            "best",
+            f"best model at step {number(best['step'])}: {best.get('metric')} {number(best.get('value'))}",
         )
     ]
 
@@ -60,12 +70,20 @@ def markers(run: RunFiles) -> list[Marker]:
     found = best_marker(run)
     for attempt in run.attempts[1:]:
         found.append(
-            Marker(attempt.from_step, "resume", f"attempt {attempt.number} resumed from step {number(attempt.from_step)}")
+            Marker(
+                attempt.from_step,
+                "resume",
+                f"attempt {attempt.number} resumed from step {number(attempt.from_step)}",
+            )
         )
     for record in run.records:
         if record["kind"] == "event" and record.get("name") not in _UNMARKED:
             step = journal.last_step(record)
-            found.append(Marker(step, _KINDS.get(str(record.get("name")), "event"), f"step {number(step)}: {told(record)}"))
+            found.append(
+                Marker(
+                    step, _KINDS.get(str(record.get("name")), "event"), f"step {number(step)}: {told(record)}"
+                )
+            )
     return sorted(found, key=lambda marker: marker.x)
 
 
@@ -105,13 +123,24 @@ def other_charts(data: Mapping[str, Series], marks: Sequence[Marker]) -> list[Li
     """A chart for each other metric that changes: those of the validation first, then how the training went."""
     left_out = ("loss", "train_loss", "val_loss", "epoch")
     validated = [name for name in data if name.startswith("val_") and name not in left_out]
-    rest = [name for name in data if name not in validated and name not in left_out and not constant(data[name])]
+    rest = [
+        name for name in data if name not in validated and name not in left_out and not constant(data[name])
+    ]
     charts = []
     for name in validated + rest:
         kind = "val" if name in validated else "train" if name.startswith("train_") else "other"
         shown = marks if kind == "val" or name == "learning_rate" else ()
         log = None if name in _MAYBE_LOG or name.endswith("loss") else False
-        charts.append(LineChart(title(name), [Line(title(name), *data[name], kind)], shown, log=log, points=160, span=span(data)))
+        charts.append(
+            LineChart(
+                title(name),
+                [Line(title(name), *data[name], kind)],
+                shown,
+                log=log,
+                points=160,
+                span=span(data),
+            )
+        )
     return charts
 
 
@@ -129,4 +158,6 @@ def title(metric: str) -> str:
     """A metric's name for people: `val_f1_macro` -> `validation f1 macro`."""
     split, _, rest = metric.partition("_")
     long = {"val": "validation", "test": "test", "train": "training"}.get(split)
-    return _NAMED.get(metric) or (f"{long} {rest.replace('_', ' ')}" if long and rest else metric.replace("_", " "))
+    return _NAMED.get(metric) or (
+        f"{long} {rest.replace('_', ' ')}" if long and rest else metric.replace("_", " ")
+    )

@@ -46,7 +46,9 @@ def _rendered(run: RunFiles) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     templates = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(loader=templates, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        loader=templates, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     problems = list(run.problems)
     sections = {name: _built(name, section, run, problems) for name, section in _SECTIONS.items()}
     made = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
@@ -60,5 +62,7 @@ def _built(name: str, section: Section, run: RunFiles, problems: list[str]) -> A
     try:
         return section(run)
     except Exception as error:
-        problems.append(f"{name}: could not be drawn, as its records are damaged ({type(error).__name__}: {error})")
+        problems.append(
+            f"{name}: could not be drawn, as its records are damaged ({type(error).__name__}: {error})"
+        )
         return None

@@ -33,7 +33,11 @@ _TIERS = {
 def moment(seconds: Any) -> str:
     """A time as people read it; `seconds` since the epoch, or an ISO 8601 text."""
     try:
-        at = datetime.fromtimestamp(seconds, UTC) if isinstance(seconds, int | float) else datetime.fromisoformat(seconds)
+        at = (
+            datetime.fromtimestamp(seconds, UTC)
+            if isinstance(seconds, int | float)
+            else datetime.fromisoformat(seconds)
+        )
     except (ValueError, OverflowError, OSError, TypeError):
         return "" if seconds is None else str(seconds)
     return f"{at:%d %b %Y, %H:%M:%S}" + (" UTC" if at.utcoffset() is not None and not at.utcoffset() else "")
@@ -67,15 +71,34 @@ def _figures(run: RunFiles) -> list[dict[str, str]]:
     """Up to four metrics, those of the test first, then steps and time."""
     found = numbers(part(run.result, "metrics"))
     if not found:
-        found = {name: values[1][-1] for name, values in history.series(run.records).items() if name.startswith("val_")}
-    split = next((split for split in ("test", "val") if any(name.startswith(f"{split}_") for name in found)), "")
-    chosen = sorted((name for name in found if name.startswith(f"{split}_")), key=lambda name: name.endswith("_loss"))
+        found = {
+            name: values[1][-1]
+            for name, values in history.series(run.records).items()
+            if name.startswith("val_")
+        }
+    split = next(
+        (split for split in ("test", "val") if any(name.startswith(f"{split}_") for name in found)), ""
+    )
+    chosen = sorted(
+        (name for name in found if name.startswith(f"{split}_")), key=lambda name: name.endswith("_loss")
+    )
     figures = [_figure("metric", history.title(name), number(float(found[name]))) for name in chosen[:4]]
     epochs = run.result.get("epochs")
-    figures.append(_figure("cost", "steps", number(run.steps), f"{epochs:.4g} epochs" if isinstance(epochs, int | float) else ""))
+    figures.append(
+        _figure(
+            "cost",
+            "steps",
+            number(run.steps),
+            f"{epochs:.4g} epochs" if isinstance(epochs, int | float) else "",
+        )
+    )
     seconds, rate = (numbers(run.result).get(key) for key in ("train_seconds", "samples_per_second"))
     if seconds is not None:
-        figures.append(_figure("cost", "training time", duration(seconds), f"{number(round(rate))} samples/s" if rate else ""))
+        figures.append(
+            _figure(
+                "cost", "training time", duration(seconds), f"{number(round(rate))} samples/s" if rate else ""
+            )
+        )
     return figures
 
 
@@ -91,11 +114,17 @@ def curves(run: RunFiles) -> Section | None:
         return None
     told = history.first_of_each(marks, MAX_EVENTS)
     stars = [mark for mark in marks if mark.kind in ("best", "drop", "stop")]
-    constant = [name for name in data if not name.startswith("val_") and name != "epoch" and history.constant(data[name])]
+    constant = [
+        name
+        for name in data
+        if not name.startswith("val_") and name != "epoch" and history.constant(data[name])
+    ]
     return {
         "loss": loss and Markup(charts.line_chart(loss, 920, 320)),
         "loss_narrow": loss and Markup(charts.line_chart(loss, 380, 270)),
-        "others": [(chart.title, Markup(charts.line_chart(chart))) for chart in history.other_charts(data, stars)],
+        "others": [
+            (chart.title, Markup(charts.line_chart(chart))) for chart in history.other_charts(data, stars)
+        ],
         "constant": [f"{history.title(name)} {data[name][1][0]:.6g}" for name in constant],
         "markers": [(Markup(charts.symbol(mark.kind)), mark.text) for mark in told],
         "more_markers": len(marks) - len(told),
@@ -114,7 +143,10 @@ def _evaluation(split: str, tables: Json, *, first: bool) -> Section:
     made: Section = {
         "name": name,
         "rows": number(tables.get("rows", 0)),
-        "metrics": [(history.title(metric), number(value)) for metric, value in numbers(part(tables, "metrics")).items()],
+        "metrics": [
+            (history.title(metric), number(value))
+            for metric, value in numbers(part(tables, "metrics")).items()
+        ],
         "confusion": None,
         "broad": False,
         "scatter": None,
@@ -124,7 +156,9 @@ def _evaluation(split: str, tables: Json, *, first: bool) -> Section:
     }
     confusion, points = part(tables, "confusion"), part(tables, "scatter")
     if confusion:
-        chart = charts.heat_map(confusion["labels"], confusion["matrix"], f"Confusion matrix, {name.lower()} split")
+        chart = charts.heat_map(
+            confusion["labels"], confusion["matrix"], f"Confusion matrix, {name.lower()} split"
+        )
         made |= {"confusion": Markup(chart), "broad": len(confusion["labels"]) > 16}
     if points:
         target = str(tables.get("target", "value"))
@@ -140,7 +174,12 @@ def _evaluation(split: str, tables: Json, *, first: bool) -> Section:
 
 def _class_row(row: Json) -> Section:
     scores = [f"{row[name]:.3f}" for name in ("precision", "recall", "f1")]
-    return {"label": row["label"], "rows": number(row["support"]), "scores": scores, "bar": f"{100 * row['f1']:.1f}%"}
+    return {
+        "label": row["label"],
+        "rows": number(row["support"]),
+        "scores": scores,
+        "bar": f"{100 * row['f1']:.1f}%",
+    }
 
 
 def _worst_row(row: Json) -> list[str]:
@@ -198,9 +237,19 @@ def repeat(run: RunFiles) -> Section:
     commit = part(run.manifest, "code", "git").get("commit")
     commands = _own_commands(run)
     if part(run.manifest, "trainer"):  # a training of another trainer, which belongs to its script
-        commands = [("start its script again: it goes on where it stopped", f"python {_command(run.manifest.get('command'))}")]
+        commands = [
+            (
+                "start its script again: it goes on where it stopped",
+                f"python {_command(run.manifest.get('command'))}",
+            )
+        ]
     if commit:
-        commands.append(("bring back the code of this run first, if it has changed", f"git checkout {shlex.quote(str(commit))}"))
+        commands.append(
+            (
+                "bring back the code of this run first, if it has changed",
+                f"git checkout {shlex.quote(str(commit))}",
+            )
+        )
     return {
         "commands": commands,
         "directory": run.manifest.get("working_directory"),
@@ -213,8 +262,15 @@ def repeat(run: RunFiles) -> Section:
 def _own_commands(run: RunFiles) -> Facts:
     commands = [("train it again, and compare every bit", f"trainyard reproduce {shlex.quote(run.run_id)}")]
     if run.status != "completed":
-        commands.insert(0, ("continue it from its last checkpoint", f"trainyard resume {shlex.quote(run.run_id)}"))
-    commands.append(("train the same config as a new run", f"trainyard train {shlex.quote(str(run.folder / 'config.yaml'))}"))
+        commands.insert(
+            0, ("continue it from its last checkpoint", f"trainyard resume {shlex.quote(run.run_id)}")
+        )
+    commands.append(
+        (
+            "train the same config as a new run",
+            f"trainyard train {shlex.quote(str(run.folder / 'config.yaml'))}",
+        )
+    )
     return commands
 
 
@@ -230,7 +286,11 @@ def inputs(run: RunFiles) -> Section | None:
     manifest = run.manifest
     if not manifest:
         return None
-    environment, git, weights = part(manifest, "environment"), part(manifest, "code", "git"), part(manifest, "weights")
+    environment, git, weights = (
+        part(manifest, "environment"),
+        part(manifest, "code", "git"),
+        part(manifest, "weights"),
+    )
     dirty = ", with uncommitted changes" if git.get("dirty") else ""
     return {
         "environment": _facts(

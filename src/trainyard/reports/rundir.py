@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trainyard.core import journal
-from trainyard.core.journal import Record
+from trainyard.records import journal
+from trainyard.records.journal import Record
 
 Json = Mapping[str, Any]
 
@@ -57,7 +57,11 @@ class RunFiles:
     def steps(self) -> int:
         """How far the run came."""
         steps = self.result.get("steps")
-        return steps if isinstance(steps, int) else max((attempt.last_step for attempt in self.attempts), default=0)
+        return (
+            steps
+            if isinstance(steps, int)
+            else max((attempt.last_step for attempt in self.attempts), default=0)
+        )
 
 
 def part(data: Json, *keys: str) -> Json:
@@ -72,7 +76,9 @@ def numbers(data: Json) -> dict[str, float]:
     """The entries that are numbers, also those that JSON has no number for."""
     found = {}
     for name, value in data.items():
-        if value in ("NaN", "Infinity", "-Infinity") or (isinstance(value, int | float) and not isinstance(value, bool)):
+        if value in ("NaN", "Infinity", "-Infinity") or (
+            isinstance(value, int | float) and not isinstance(value, bool)
+        ):
             found[name] = float(value)
     return found
 
@@ -81,14 +87,19 @@ def read_run(folder: Path) -> RunFiles:
     """Reads a run directory, as far as it is there and whole."""
     problems: list[str] = []
     files = {name: _read_json(folder / name, problems) for name in ("manifest.json", "result.json")}
-    evaluations = {split: _read_json(folder / "evaluation" / f"{split}.json", problems) for split in ("train", "val", "test")}
+    evaluations = {
+        split: _read_json(folder / "evaluation" / f"{split}.json", problems)
+        for split in ("train", "val", "test")
+    }
     if not files["manifest.json"]:
         problems.insert(0, "manifest.json: missing or empty, so the inputs of this run are not known")
     records, attempts = _read_journal(folder / "journal", problems)
     result = files["result.json"]
     if attempts and isinstance(result.get("attempts"), int) and result["attempts"] < attempts[-1].number:
         result = {}  # it is how an earlier attempt ended
-    elif attempts and not attempts[-1].status:  # a report is made just before the journal's last line is written
+    elif (
+        attempts and not attempts[-1].status
+    ):  # a report is made just before the journal's last line is written
         attempts[-1] = replace(attempts[-1], status=str(result.get("status", "")))
     return RunFiles(
         folder,

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from trainyard.types import Array
 
 Floats = NDArray[np.float64]
-LARGEST = 1e100  # greater values are treated as infinite: no axis can show them, and their differences overflow
+LARGEST = (
+    1e100  # greater values are treated as infinite: no axis can show them, and their differences overflow
+)
 LOG_FROM = 20.0  # a range whose ends differ by this factor is easier to read on a logarithmic axis
 
 
@@ -59,7 +61,9 @@ class Scale:
 
     def ticks(self, count: int = 5) -> list[tuple[float, str]]:
         """About `count` round values on the axis, and how they are written."""
-        values = log_ticks(self.low, self.high, count) if self.log else linear_ticks(self.low, self.high, count)
+        values = (
+            log_ticks(self.low, self.high, count) if self.log else linear_ticks(self.low, self.high, count)
+        )
         step = min(np.diff(values), default=1.0) if not self.log else 0.0
         return [(value, tick_label(value, float(step))) for value in values]
 

@@ -43,10 +43,15 @@ def _rendered(folder: Path) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     templates = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(loader=templates, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        loader=templates, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     state, result = _read(folder / "study.json"), _read(folder / "result.json")
     done = str(state.get("state")) in ("completed", "failed") and bool(result)
-    made: Section = dict.fromkeys(("picture", "summary", "detail", "trade_off", "pooled")) | {"figures": [], "notes": []}
+    made: Section = dict.fromkeys(("picture", "summary", "detail", "trade_off", "pooled")) | {
+        "figures": [],
+        "notes": [],
+    }
     if done:
         made |= _benchmark(result) if state.get("kind") == "benchmark" else _cross_validation(folder, result)
     return environment.get_template(_TEMPLATE).render(
@@ -98,7 +103,8 @@ METRICS_HEAD = ["metric", "mean", "std", "95% interval"]
 def _cross_validation(folder: Path, result: Json) -> Section:
     metrics, folds = part(result, "metrics"), list(result.get("folds", []))
     figures = [
-        _figure(metric_title(name), _number(found["mean"]), f"± {_number(found['std'])}") for name, found in metrics.items()
+        _figure(metric_title(name), _number(found["mean"]), f"± {_number(found['std'])}")
+        for name, found in metrics.items()
     ]
     figures = sorted(figures, key=lambda figure: figure["name"].endswith("loss"))[:4]
     figures.append(_figure("folds", str(len(folds)), f"{number(result.get('rows', 0))} rows", "cost"))
@@ -128,11 +134,16 @@ def metric_rows(result: Json) -> Rows:
 def _fold_chart(metrics: Json, folds: Sequence[Json]) -> str:
     name = next((name for name in metrics if not name.endswith("_loss")), next(iter(metrics)))
     each = [numbers(part(fold, "metrics")).get(name, math.nan) for fold in folds]
-    rows = [Spread(f"fold {fold['fold']}", [], value, kind="other") for fold, value in zip(folds, each, strict=True)]
+    rows = [
+        Spread(f"fold {fold['fold']}", [], value, kind="other")
+        for fold, value in zip(folds, each, strict=True)
+    ]
     whole = numbers(part(metrics, name))
     mean, low, high = (whole.get(key, math.nan) for key in ("mean", "low", "high"))
     rows.append(Spread("mean", each, mean, low, high))
-    return dot_plot(rows, f"{metric_title(name)} of each fold, and the 95% interval of the mean", metric_title(name))
+    return dot_plot(
+        rows, f"{metric_title(name)} of each fold, and the 95% interval of the mean", metric_title(name)
+    )
 
 
 def _fold_rows(folds: Sequence[Json]) -> Section:
@@ -142,7 +153,12 @@ def _fold_rows(folds: Sequence[Json]) -> Section:
     for fold in folds:
         counts = [number(part(fold, "rows").get(split, 0)) for split in ("train", "val", "test")]
         values = [_number(part(fold, "metrics").get(name)) for name in names]
-        rows.append((str(fold["run_id"]), [str(fold["fold"]), *counts, *values, duration(float(fold["train_seconds"]))]))
+        rows.append(
+            (
+                str(fold["run_id"]),
+                [str(fold["fold"]), *counts, *values, duration(float(fold["train_seconds"]))],
+            )
+        )
     return {"head": head, "rows": rows}
 
 
@@ -150,10 +166,14 @@ def _pooled(tables: Json) -> Section | None:
     """The confusion of all rows, each predicted by the model that had not seen it, or predicted against true values."""
     confusion, points = part(tables, "confusion"), part(tables, "scatter")
     if confusion:
-        chart = charts.heat_map(confusion["labels"], confusion["matrix"], "Confusion matrix, out-of-fold predictions")
+        chart = charts.heat_map(
+            confusion["labels"], confusion["matrix"], "Confusion matrix, out-of-fold predictions"
+        )
     elif points:
         target = str(tables.get("target", "value"))
-        chart = charts.scatter(points["true"], points["predicted"], f"Predicted against true {target}, out of fold", target)
+        chart = charts.scatter(
+            points["true"], points["predicted"], f"Predicted against true {target}, out of fold", target
+        )
     else:
         return None
     return {
@@ -171,7 +191,18 @@ def cross_validation_table(folder: Path) -> str:
 
 # -- benchmark
 
-BENCHMARK_HEAD = ["rank", "model", "metric", "mean", "std", "p (Holm)", "train s", "size KiB", "1 row ms", "rows/s"]
+BENCHMARK_HEAD = [
+    "rank",
+    "model",
+    "metric",
+    "mean",
+    "std",
+    "p (Holm)",
+    "train s",
+    "size KiB",
+    "1 row ms",
+    "rows/s",
+]
 
 
 def benchmark_rows(models: Sequence[Json]) -> Rows:
@@ -183,7 +214,12 @@ def _benchmark_row(model: Json) -> list[str]:
     if model["error"]:
         return ["", str(model["model"]), "failed", *[""] * (len(BENCHMARK_HEAD) - 3)]
     p_value = _number(model["p_adjusted"]) or ("best" if model["rank"] == 1 else "none")
-    cost = [round(model["train_seconds"], 3), model["model_bytes"] / 1024, model["one_row_ms"], round(model["rows_per_second"])]
+    cost = [
+        round(model["train_seconds"], 3),
+        model["model_bytes"] / 1024,
+        model["one_row_ms"],
+        round(model["rows_per_second"]),
+    ]
     named = [str(model["rank"]), str(model["model"]), str(model["metric"])]
     return [*named, _number(model["mean"]), _number(model["std"]), p_value, *map(_number, cost)]
 
@@ -197,7 +233,9 @@ def _benchmark(result: Json) -> Section:
         made["picture"] = Markup(_benchmark_chart(ranked))
         made["trade_off"] = Markup(_trade_off(ranked))
     made["notes"] = [
-        f"{model['model']}: not tested against the best: {model['untested']}" for model in ranked if model["untested"]
+        f"{model['model']}: not tested against the best: {model['untested']}"
+        for model in ranked
+        if model["untested"]
     ]
     made["notes"] += [f"{model['model']}: {model['error']}" for model in models if model["error"]]
     return made
@@ -211,7 +249,9 @@ def _benchmark_figures(result: Json, ranked: Sequence[Json]) -> list[dict[str, s
     std = f"± {_number(best['std'])}" if best["std"] is not None else ""
     return [
         _figure(f"{metric_title(best['metric'])} of {named}, the best", _number(best["mean"]), std),
-        _figure("significantly worse", f"{beaten} of {len(ranked) - 1}", "p < 0.05, Holm over all pairs", "cost"),
+        _figure(
+            "significantly worse", f"{beaten} of {len(ranked) - 1}", "p < 0.05, Holm over all pairs", "cost"
+        ),
         _figure("folds", str(folds) if folds else "1 split", "", "cost"),
     ]
 

@@ -80,7 +80,9 @@ def trade_off(points: Sequence[Point], title: str, labels: tuple[str, str], widt
         x, y = x_axis(point.x), y_axis(point.y)
         parts.append(f'<circle class="mean {point.kind}" cx="{x:.1f}" cy="{y:.1f}" r="6"/>')
         parts.append(f'<text class="end" x="{x + 11:.1f}" y="{height + 4:.1f}">{text(point.label)}</text>')
-    said = "; ".join(f"{point.label}: {labels[0]} {number(point.x)}, {labels[1]} {number(point.y)}" for point in real)
+    said = "; ".join(
+        f"{point.label}: {labels[0]} {number(point.x)}, {labels[1]} {number(point.y)}" for point in real
+    )
     return _svg("trade", (width, bottom + 40), title, said, parts)
 
 

@@ -23,7 +23,10 @@ def _facts(run_dir: Path) -> Iterator[tuple[str, str]]:
     yield "steps", number(run.steps)
     for name, value in numbers(part(run.result, "metrics")).items():
         yield name, number(value)
-    best, tier = part(run.result, "best"), part(run.result, "determinism") or part(run.manifest, "determinism")
+    best, tier = (
+        part(run.result, "best"),
+        part(run.result, "determinism") or part(run.manifest, "determinism"),
+    )
     if "step" in best:
         yield "best step", f"{number(best['step'])} ({best.get('metric')} {number(best.get('value'))})"
     seconds = numbers(run.result).get("train_seconds")
@@ -37,6 +40,7 @@ def _facts(run_dir: Path) -> Iterator[tuple[str, str]]:
 def html_table(run_dir: Path) -> str:
     """The same as an HTML table, for `_repr_html_`."""
     rows = (
-        f'<tr><th style="text-align:left">{escape(name)}</th><td>{escape(value)}</td></tr>' for name, value in _facts(run_dir)
+        f'<tr><th style="text-align:left">{escape(name)}</th><td>{escape(value)}</td></tr>'
+        for name, value in _facts(run_dir)
     )
     return f"<table>{''.join(rows)}</table>"

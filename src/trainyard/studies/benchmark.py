@@ -7,17 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.core.journal import number
-from trainyard.core.run import RunDir
+from trainyard.config import Config, Overrides
 from trainyard.digest import write_atomically
 from trainyard.errors import ConfigError, InputError, Problem, TrainyardError
 from trainyard.evaluation.metrics import LOSS, METRICS, bare, check, default_metrics
+from trainyard.records.journal import number
+from trainyard.records.rundir import RunDir
 from trainyard.reports.studies import benchmark_table, markdown_table, write_report
-from trainyard.run import Run
-from trainyard.studies.predictions import predicted
+from trainyard.runs.predictions import predicted
+from trainyard.runs.run import Run
 from trainyard.studies.ranking import COLUMNS, Entry, as_csv, ranked, split_of
 from trainyard.studies.study import Conduct, Given, Json, Study, StudyView, Task, begin, conduct
-from trainyard.studies.tasks import Config, Overrides, Source
+from trainyard.studies.tasks import Source
 from trainyard.studies.unchanged import DataNow, warn_of_changes
 
 log = logging.getLogger("trainyard")
@@ -103,7 +104,9 @@ def benchmark(config: Config, overrides: Overrides, given: Given, contest: Conte
         "params": {model: dict(params) for model, params in contest.params.items()},
     }
     study = begin(given, source.resolved.config.experiment.name, KIND, asked)
-    work = Conduct(lambda failures: _conclude(study, tasks, given, contest, failures), write_report, by="model")
+    work = Conduct(
+        lambda failures: _conclude(study, tasks, given, contest, failures), write_report, by="model"
+    )
     conduct(study, tasks, given, work)
     return Benchmark(study.path)
 
@@ -120,7 +123,9 @@ def _refuse_contest(contest: Contest) -> None:
     if contest.metric is not None:
         check(contest.metric)
         if contest.metric.startswith("train_"):
-            raise InputError(f"metric: {contest.metric} is of rows that were learned; give {bare(contest.metric)}")
+            raise InputError(
+                f"metric: {contest.metric} is of rows that were learned; give {bare(contest.metric)}"
+            )
 
 
 def _refuse_other_task(metric: str, source: Source, tasks: Sequence[Task], given: Given) -> None:
@@ -168,18 +173,27 @@ def _tasks(source: Source, contest: Contest) -> list[Task]:
             tasks.append(Task({"model": model}, own.resolved))
         else:
             folds = range(contest.folds)
-            tasks += [Task({"model": model, "fold": fold}, own.with_fold(contest.folds, fold).resolved) for fold in folds]
+            tasks += [
+                Task({"model": model, "fold": fold}, own.with_fold(contest.folds, fold).resolved)
+                for fold in folds
+            ]
     if problems:
         raise ConfigError(problems)
     return tasks
 
 
-def _conclude(study: Study, tasks: Sequence[Task], given: Given, contest: Contest, failures: Mapping[str, str]) -> Json:
+def _conclude(
+    study: Study, tasks: Sequence[Task], given: Given, contest: Contest, failures: Mapping[str, str]
+) -> Json:
     """The ranked table, as JSON, CSV and Markdown."""
     split, data = split_of(contest.metric), DataNow(study, given)
     entries = []
     for model in contest.models:
-        own = [(task, run) for task in tasks if task.place["model"] == model and (run := study.run(task.place)) is not None]
+        own = [
+            (task, run)
+            for task in tasks
+            if task.place["model"] == model and (run := study.run(task.place)) is not None
+        ]
         if model not in failures:
             first = predicted(own[0][1], split, data.load(*own[0]))
             for task, run in own[1:]:

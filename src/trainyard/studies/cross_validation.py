@@ -11,17 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from trainyard.core.journal import finite, number
-from trainyard.core.run import RunDir
+from trainyard.config import Config, Overrides
 from trainyard.errors import InputError
 from trainyard.evaluation.metrics import EvaluationResult, evaluate
 from trainyard.evaluation.significance import fold_interval
 from trainyard.evaluation.tables import tables
+from trainyard.records.journal import finite, number
+from trainyard.records.rundir import RunDir
 from trainyard.reports.studies import cross_validation_table, write_report
-from trainyard.run import Run
-from trainyard.studies.predictions import Predicted, predicted
+from trainyard.runs.predictions import Predicted, predicted
+from trainyard.runs.run import Run
 from trainyard.studies.study import Conduct, Given, Json, Study, StudyView, Task, begin, conduct
-from trainyard.studies.tasks import Config, Overrides, Source
+from trainyard.studies.tasks import Source
 from trainyard.studies.unchanged import DataNow, warn_of_changes
 from trainyard.types import Array, DataInfo, Ids, Predictions
 
@@ -42,7 +43,10 @@ class CrossValidation(StudyView):
     @property
     def folds(self) -> list[dict[str, float]]:
         """The test metrics of each fold."""
-        return [{name: number(value) for name, value in fold["metrics"].items()} for fold in self.result.get("folds", [])]
+        return [
+            {name: number(value) for name, value in fold["metrics"].items()}
+            for fold in self.result.get("folds", [])
+        ]
 
     @property
     def mean(self) -> dict[str, float]:
@@ -87,7 +91,9 @@ class CrossValidation(StudyView):
         return cross_validation_table(self.path)
 
 
-def cross_validate(config: Config, overrides: Overrides, given: Given, folds: int | None = None) -> CrossValidation:
+def cross_validate(
+    config: Config, overrides: Overrides, given: Given, folds: int | None = None
+) -> CrossValidation:
     """Trains a run for each fold; see `trainyard.cross_validate`."""
     source = Source.read(config, overrides, given.runs_dir, objects=given.data is not None)
     count = source.folds(folds)
@@ -105,7 +111,10 @@ def cross_validate(config: Config, overrides: Overrides, given: Given, folds: in
 
 def _conclude(study: Study, tasks: Sequence[Task], given: Given) -> Json:
     """Mean and spread of the metrics, and the predictions of each fold's rows, put together."""
-    done, data = [(task, run) for task in tasks if (run := study.run(task.place)) is not None], DataNow(study, given)
+    done, data = (
+        [(task, run) for task in tasks if (run := study.run(task.place)) is not None],
+        DataNow(study, given),
+    )
     parts = [predicted(run, "test", data.load(task, run)) for task, run in done]
     warn_of_changes([run.read("manifest.json") for _, run in done])
     pooled = _pooled(parts)
@@ -141,7 +150,12 @@ def spread(values: Sequence[float], test_per_train: float) -> Json:
     """Mean, standard deviation and 95% interval of a metric's values on the folds."""
     low, high = fold_interval(np.asarray(values), test_per_train)
     std = float(np.std(values, ddof=1)) if len(values) > 1 else float("nan")
-    return {"mean": finite(float(np.mean(values))), "std": finite(std), "low": finite(low), "high": finite(high)}
+    return {
+        "mean": finite(float(np.mean(values))),
+        "std": finite(std),
+        "low": finite(low),
+        "high": finite(high),
+    }
 
 
 def _pooled(parts: Sequence[Predicted]) -> EvaluationResult:
@@ -180,7 +194,9 @@ def _rows(fold: int, part: Predicted) -> Iterator[list[Any]]:
     outputs, targets = part.result.outputs, part.result.targets
     if part.info.task == "classification":
         labels = _labels(part.info)
-        said = [[labels[true], labels[best]] for true, best in zip(targets, outputs.argmax(axis=1), strict=True)]
+        said = [
+            [labels[true], labels[best]] for true, best in zip(targets, outputs.argmax(axis=1), strict=True)
+        ]
         numbers = outputs
     else:
         said = [[] for _ in range(len(targets))]

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainyard.core.build import wanted_metrics, weights_file
-from trainyard.core.journal import finite, number
-from trainyard.core.run import RunDir
 from trainyard.errors import InputError, ModelError
 from trainyard.evaluation.metrics import bare, mode_of
 from trainyard.evaluation.significance import Significance, all_pairs, holm, over_folds
+from trainyard.records.journal import finite, number
+from trainyard.records.rundir import RunDir
+from trainyard.runs.predictions import Predicted, other_rows
+from trainyard.runs.wiring import wanted_metrics, weights_file
 from trainyard.studies.cost import Latency, latency
-from trainyard.studies.predictions import Predicted, other_rows
 from trainyard.studies.study import Json
 from trainyard.types import SPLITS, SplitName
 
@@ -94,7 +94,10 @@ def ranked(entries: Sequence[Entry], metric: str | None, errors: Mapping[str, st
     order = sorted(entries, key=place)
     ranks = [1 + sum(place(other) < place(entry) for other in order) for entry in order]
     told = _tested(order, name, values)
-    rows = [_row(rank, entry, name, values[entry.model]) | told[entry.model] for rank, entry in zip(ranks, order, strict=True)]
+    rows = [
+        _row(rank, entry, name, values[entry.model]) | told[entry.model]
+        for rank, entry in zip(ranks, order, strict=True)
+    ]
     return [*rows, *(_failed(model, error) for model, error in errors.items())]
 
 
@@ -109,11 +112,17 @@ def _tested(order: Sequence[Entry], metric: str, values: Mapping[str, Sequence[f
     if len(order[0].runs) > 1:
         split, compared, untested = split_of(metric), list(order), {}
         found = {
-            (i, j): over_folds(metric, values[order[i].model], values[order[j].model], order[j].test_per_train(split))
+            (i, j): over_folds(
+                metric, values[order[i].model], values[order[j].model], order[j].test_per_train(split)
+            )
             for i, j in itertools.combinations(range(len(order)), 2)
         }
     else:
-        untested = {entry.model: why for entry in order[1:] if (why := _untestable(order[0], entry, metric)) is not None}
+        untested = {
+            entry.model: why
+            for entry in order[1:]
+            if (why := _untestable(order[0], entry, metric)) is not None
+        }
         compared = [entry for entry in order if entry.model not in untested]
         found = all_pairs(metric, [entry.first.scores for entry in compared]) if len(compared) > 1 else {}
     adjusted = dict(zip(found, holm([test.p_value for test in found.values()]), strict=True))

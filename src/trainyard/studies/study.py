@@ -17,16 +17,17 @@ from typing import Any
 from trainyard.callbacks.base import Callback
 from trainyard.config import Resolved
 from trainyard.config import load as load_config
-from trainyard.core.attempt import Request, run_attempt
-from trainyard.core.build import Objects, load_data
-from trainyard.core.catalog import Catalog
-from trainyard.core.run import RunDir
-from trainyard.core.signals import Signals, Stopped
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.objects import from_objects
 from trainyard.digest import fsync_folder, make_folders
+from trainyard.engine.signals import Signals, Stopped
 from trainyard.errors import CheckpointError, InputError, TrainyardError
+from trainyard.records.rundir import RunDir
 from trainyard.redact import redacted
+from trainyard.runs.attempt import Request, run_attempt
+from trainyard.runs.catalog import Catalog
+from trainyard.runs.objects import Objects
+from trainyard.runs.wiring import load_data
 from trainyard.studies.unchanged import check_kept
 
 log = logging.getLogger("trainyard")
@@ -99,13 +100,21 @@ class Study:
         """
         study_id = f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         study = Study(runs_dir / experiment / study_id)
-        described = {"format": 1, "study_id": study_id, "kind": kind, "experiment": experiment, "created": time.time()}
+        described = {
+            "format": 1,
+            "study_id": study_id,
+            "kind": kind,
+            "experiment": experiment,
+            "created": time.time(),
+        }
         command = [redacted(word) for word in sys.argv]
         try:
             make_folders(study.path.parent)
             study.path.mkdir()
             fsync_folder(study.path.parent)
-            study.write(NAME, described | {"command": command, "asked": asked, "state": "running", "runs": []})
+            study.write(
+                NAME, described | {"command": command, "asked": asked, "state": "running", "runs": []}
+            )
         except OSError as error:
             raise InputError(
                 f"cannot make the study's folder {study.path}: {error.strerror}; choose another place with --runs-dir"
@@ -292,7 +301,9 @@ def _train_all(study: Study, tasks: Sequence[Task], given: Given, how: Conduct) 
             if how.by is None:
                 raise
             errors[group] = error
-            given.watch({**task.place, "run_id": None, "status": "failed", "error": task.resolved.hide(str(error))})
+            given.watch(
+                {**task.place, "run_id": None, "status": "failed", "error": task.resolved.hide(str(error))}
+            )
             continue
         metrics = {name: value for name, value in result["metrics"].items() if name.startswith("test_")}
         given.watch({**task.place, "run_id": result["run_id"], "status": result["status"], **metrics})

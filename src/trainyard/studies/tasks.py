@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainyard.config import Resolved
+from trainyard.config import Config, Overrides, Resolved
 from trainyard.config import load as load_config
 from trainyard.config.checks import OBJECTS
 from trainyard.config.emit import inline
-from trainyard.core.catalog import Catalog
-from trainyard.core.run import find_run
 from trainyard.errors import ConfigError, Problem
+from trainyard.records.rundir import find_run
+from trainyard.runs.catalog import Catalog
 from trainyard.studies.study import Json
 from trainyard.types import SplitName
 
 log = logging.getLogger("trainyard")
-Config = Path | str | Mapping[str, Any]
-Overrides = Sequence[str] | Mapping[str, Any]
 DEFAULT_FOLDS = 5
 
 
@@ -41,7 +39,9 @@ class Source:
             ConfigError: with every problem.
             RunNotFoundError: `model.init_from` leads to no run.
         """
-        source = Source(config, overrides, load_config(config, overrides, Catalog(), objects=objects), objects)
+        source = Source(
+            config, overrides, load_config(config, overrides, Catalog(), objects=objects), objects
+        )
         if source.resolved.config.data is None:
             if not objects:
                 where = "" if isinstance(config, Mapping) else str(config)
@@ -66,16 +66,26 @@ class Source:
         own = self.resolved.config.model.type == model
         return self._with(
             self.overrides if own else _without_model(self.overrides),
-            ({} if own else {"model.type": model}) | {f"model.params.{key}": value for key, value in params.items()},
+            ({} if own else {"model.type": model})
+            | {f"model.params.{key}": value for key, value in params.items()},
         )
 
     def with_fold(self, folds: int, fold: int) -> Source:
         """With one of the folds as the test split; rows for validation or test that have a source of their own are left out."""
-        changes: dict[str, Any] = {"data.split.folds": folds, "data.split.fold": fold, "data.split.test": None}
+        changes: dict[str, Any] = {
+            "data.split.folds": folds,
+            "data.split.fold": fold,
+            "data.split.test": None,
+        }
         data = self.resolved.config.data
         if data is not None and data.train_path is not None:
             path = self.resolved.templates.get("data.train_path", data.train_path)
-            changes |= {"data.path": path, "data.train_path": None, "data.val_path": None, "data.test_path": None}
+            changes |= {
+                "data.path": path,
+                "data.train_path": None,
+                "data.val_path": None,
+                "data.test_path": None,
+            }
         return self.with_overrides(changes)
 
     def folds(self, wanted: int | None) -> int:

@@ -7,13 +7,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.core import manifest, registry
-from trainyard.core.build import Objects, build, default_threads, framework_name, initialize
-from trainyard.core.inputs import Difference, data_inputs, differences
-from trainyard.core.run import RunDir
-from trainyard.core.state import preserved_global_random, seed_global_random
+from trainyard import registry
 from trainyard.datasets.base import DataBundle
+from trainyard.engine.state import preserved_global_random, seed_global_random
 from trainyard.errors import ChangedInputsError
+from trainyard.records.rundir import RunDir
+from trainyard.runs import manifest
+from trainyard.runs.inputs import Difference, data_inputs, differences
+from trainyard.runs.objects import Objects
+from trainyard.runs.wiring import build, default_threads, framework_name, initialize
 
 if TYPE_CHECKING:  # `study` calls what is here
     from trainyard.studies.study import Given, Study, Task
@@ -119,4 +121,6 @@ def warn_of_changes(manifests: Sequence[Json]) -> None:
     """A study that took days may have seen its code or environment change between two runs of one model."""
     for name in ("code", "environment"):
         if len({manifest[name]["hash"] for manifest in manifests}) > 1:
-            log.warning("the runs of this study differ in their %s; `trainyard runs compare` tells in what", name)
+            log.warning(
+                "the runs of this study differ in their %s; `trainyard runs compare` tells in what", name
+            )

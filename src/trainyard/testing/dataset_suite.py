@@ -55,7 +55,10 @@ class DatasetSuite:
         code = f"import sys, {module}; print([name for name in {HEAVY} if name in sys.modules])"
         path = json.dumps(sys.path)
         done = subprocess.run(
-            [sys.executable, "-c", f"import sys; sys.path[:] = {path}; {code}"], capture_output=True, text=True, check=True
+            [sys.executable, "-c", f"import sys; sys.path[:] = {path}; {code}"],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         assert done.stdout.strip() == "[]"
 
@@ -82,7 +85,9 @@ class DatasetSuite:
 
     def test_no_row_is_in_two_splits(self, bundle: DataBundle) -> None:
         if bundle.rows:
-            assert {name: len(rows) for name, rows in bundle.rows.items()} == {n: len(s) for n, s in bundle.splits.items()}
+            assert {name: len(rows) for name, rows in bundle.rows.items()} == {
+                n: len(s) for n, s in bundle.splits.items()
+            }
             every = np.concatenate(list(bundle.rows.values()))
             assert len(np.unique(every)) == len(every)
 
@@ -143,7 +148,9 @@ class DatasetSuite:
         np.testing.assert_array_equal(again.features(rows), bundle.preparation.features(rows))
         np.testing.assert_array_equal(again.targets(rows), bundle.preparation.targets(rows))
 
-    def test_preparation_makes_of_raw_rows_what_was_trained_on(self, bundle: DataBundle, tmp_path: Path) -> None:
+    def test_preparation_makes_of_raw_rows_what_was_trained_on(
+        self, bundle: DataBundle, tmp_path: Path
+    ) -> None:
         rows = self.raw_rows(tmp_path)
         if bundle.preparation is None or rows is None or not bundle.rows:
             return

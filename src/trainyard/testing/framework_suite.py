@@ -22,15 +22,15 @@ from typing import Any, ClassVar
 
 import pytest
 
-from trainyard import api
+from trainyard import api, registry
 from trainyard.config import load
-from trainyard.core import registry
-from trainyard.core.build import Objects, Parts, build, shelves
-from trainyard.core.catalog import Catalog
-from trainyard.core.journal import evaluations, losses, read, read_segment, segments
-from trainyard.core.run import RunDir, all_runs
 from trainyard.digest import digest, tensor_records
 from trainyard.frameworks.base import WEIGHTS_FILE
+from trainyard.records.journal import evaluations, losses, read, read_segment, segments
+from trainyard.records.rundir import RunDir, all_runs
+from trainyard.runs.catalog import Catalog
+from trainyard.runs.objects import Objects
+from trainyard.runs.wiring import Parts, build, shelves
 
 # (phase, how often it is passed unharmed): drawn once, early and late, on and off the cadences of a config's saves.
 KILLS = (
@@ -47,9 +47,15 @@ KILLS = (
     ("final-evaluation", 1),
     ("end", 1),
 )
-FEW_KILLS = (("step", 13), ("evaluation", 3), ("commit", 4))  # for what differs from a suite with all of them in little
+FEW_KILLS = (
+    ("step", 13),
+    ("evaluation", 3),
+    ("commit", 4),
+)  # for what differs from a suite with all of them in little
 THREE_KILLS = (("step", 9), ("evaluation", 1), ("commit", 2))
-ONE_STEP_KILLS = tuple((phase, 1) for phase in ("start-up", "step", "evaluation", "write", "commit", "final-evaluation", "end"))
+ONE_STEP_KILLS = tuple(
+    (phase, 1) for phase in ("start-up", "step", "evaluation", "write", "commit", "final-evaluation", "end")
+)
 ONE_STEP_THREE_KILLS = (("step", 1), ("evaluation", 1), ("commit", 1))
 Kills = Sequence[tuple[str, int]]
 
@@ -89,7 +95,11 @@ class FrameworkSuite:
     def config_file(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:
         """The config, with saves at a cadence that does not divide an evaluation's."""
         folder = tmp_path_factory.mktemp(cls.framework)
-        whole = {"experiment": {"seed": 7}, "checkpoint": {"every_n_steps": 4, "keep_last": 2}, **cls.config()}
+        whole = {
+            "experiment": {"seed": 7},
+            "checkpoint": {"every_n_steps": 4, "keep_last": 2},
+            **cls.config(),
+        }
         path = folder / "config.yaml"
         path.write_text(load(whole, adapters=Catalog()).dump(), encoding="utf-8")
         return path
@@ -122,7 +132,9 @@ class FrameworkSuite:
         assert resumed.returncode == 0, resumed.stderr
         start = next(iter(read_segment(segments(run.journal)[-1])))
         assert start["from_step"] == (commit.step if commit else 0), "it did not go on from the newest commit"
-        assert max(made, default=0) - start["from_step"] < 1024, "more steps were lost than the loop may keep unread"
+        assert max(made, default=0) - start["from_step"] < 1024, (
+            "more steps were lost than the loop may keep unread"
+        )
         self._assert_same(run, uninterrupted)
 
     def test_killed_three_times_it_ends_with_the_same_bits(
@@ -138,7 +150,9 @@ class FrameworkSuite:
         assert len(run.attempts()) == 4
         self._assert_same(run, uninterrupted)
 
-    def test_a_damaged_checkpoint_is_never_loaded(self, config_file: Path, uninterrupted: RunDir, tmp_path: Path) -> None:
+    def test_a_damaged_checkpoint_is_never_loaded(
+        self, config_file: Path, uninterrupted: RunDir, tmp_path: Path
+    ) -> None:
         spawn("end", 1, str(config_file), str(tmp_path), folder=config_file.parent)
         (run,) = all_runs(tmp_path)
         commit, _ = shelves(run).resume.newest()
@@ -191,9 +205,15 @@ class FrameworkSuite:
     def test_weights_alone_are_the_weights_of_the_whole(self, parts: Parts, tmp_path: Path) -> None:
         parts.framework.step(0, 0.01)
         (file,) = parts.framework.snapshot(weights_only=True).write(tmp_path)
-        whole = [tensor for tensor in tensor_records(parts.framework.state()) if tensor.name.startswith("weights.")]
+        whole = [
+            tensor for tensor in tensor_records(parts.framework.state()) if tensor.name.startswith("weights.")
+        ]
         assert file.name == WEIGHTS_FILE
-        assert digest(file.state()) == digest(whole) == digest(tensor_records(parts.framework.state(weights_only=True)))
+        assert (
+            digest(file.state())
+            == digest(whole)
+            == digest(tensor_records(parts.framework.state(weights_only=True)))
+        )
 
     def test_weights_of_an_earlier_step_are_those_of_that_step(self, parts: Parts, tmp_path: Path) -> None:
         if not parts.plan.cumulative:
@@ -214,12 +234,14 @@ class FrameworkSuite:
 
     def test_its_module_is_light(self) -> None:
         code = (
-            "import sys; from trainyard.core import registry; cls = registry.adapter('framework', sys.argv[1]); "
+            "import sys; from trainyard import registry; cls = registry.adapter('framework', sys.argv[1]); "
             "cls.models, cls.optimizers, cls.losses; "
             "own = cls.__module__.split('.')[0]; "
             "print(' '.join(m for m in cls.base_modules if m in sys.modules and m != own))"
         )
-        done = subprocess.run([sys.executable, "-c", code, self.framework], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code, self.framework], capture_output=True, text=True, check=True
+        )
         assert done.stdout.strip() == "", "its library is imported by looking at it"
         assert registry.adapter("framework", self.framework).base_modules
 

@@ -92,10 +92,20 @@ class StoreSuite:
         assert list(store.list("a/")) == []
 
     def test_keys_are_listed_by_prefix_and_sorted(self, store: Store) -> None:
-        for key in ("best/b/x", "checkpoints/step-2/w", "checkpoints/step-10/w", "checkpoints/step-1/w", "other"):
+        for key in (
+            "best/b/x",
+            "checkpoints/step-2/w",
+            "checkpoints/step-10/w",
+            "checkpoints/step-1/w",
+            "other",
+        ):
             self.put(store, key, b"1")
         assert list(store.list()) == sorted(store.list())
-        assert list(store.list("checkpoints/")) == ["checkpoints/step-1/w", "checkpoints/step-10/w", "checkpoints/step-2/w"]
+        assert list(store.list("checkpoints/")) == [
+            "checkpoints/step-1/w",
+            "checkpoints/step-10/w",
+            "checkpoints/step-2/w",
+        ]
         assert list(store.list("checkpoints/step-1")) == ["checkpoints/step-1/w", "checkpoints/step-10/w"]
         assert list(store.list("nothing/")) == []
 

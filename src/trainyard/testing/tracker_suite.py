@@ -29,7 +29,10 @@ NOW = 1_700_000_000.0
 
 def card(run_dir: Path, run_id: str = "20260101-120000-abc123") -> RunCard:
     """A run to tell a tracker of; its params go beyond what a single call of many trackers takes."""
-    params = {f"model.params.p{index}": str(index) for index in range(150)} | {"training.loss": "x" * 9000, "data.path": "null"}
+    params = {f"model.params.p{index}": str(index) for index in range(150)} | {
+        "training.loss": "x" * 9000,
+        "data.path": "null",
+    }
     tags = {"trainyard.config_hash": "c0ffee", "trainyard.git_commit": "0123abc"}
     return RunCard(run_id, "suite", run_dir, params, tags)
 
@@ -104,7 +107,12 @@ class TrackerSuite:
     def test_nan_and_infinity_are_taken(self, place: Path, run: RunCard) -> None:
         tracker = self.make(place)
         tracker.open(run)
-        tracker.log([Point("loss", step, value, NOW) for step, value in enumerate([math.nan, math.inf, -math.inf, 1.0])])
+        tracker.log(
+            [
+                Point("loss", step, value, NOW)
+                for step, value in enumerate([math.nan, math.inf, -math.inf, 1.0])
+            ]
+        )
         values = [value for _, value in self.points(place, run)["loss"]]
         assert math.isnan(values[0])
         assert values[1] > 1e300
@@ -136,7 +144,9 @@ class TrackerSuite:
         tracker.log(line("train_loss", 4, 4))
         assert len(self.points(place, run)["train_loss"]) == 4
 
-    def test_nothing_is_sent_twice_after_a_crash_between_sending_and_remembering(self, place: Path, run: RunCard) -> None:
+    def test_nothing_is_sent_twice_after_a_crash_between_sending_and_remembering(
+        self, place: Path, run: RunCard
+    ) -> None:
         sent = line("train_loss", 1, 100)
         first = self.make(place)
         first.open(run)
@@ -153,7 +163,10 @@ class TrackerSuite:
             tracker = self.make(place)
             assert dict(tracker.open(each)) == {}
             tracker.log(line("train_loss", 1, last))
-        assert (len(self.points(place, run)["train_loss"]), len(self.points(place, other)["train_loss"])) == (5, 7)
+        assert (len(self.points(place, run)["train_loss"]), len(self.points(place, other)["train_loss"])) == (
+            5,
+            7,
+        )
 
     def test_params_and_tags_are_there(self, place: Path, run: RunCard) -> None:
         self.make(place).open(run)

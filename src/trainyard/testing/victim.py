@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from trainyard import api
+from trainyard import api, registry
 from trainyard.config import load
-from trainyard.core import attempt, registry
-from trainyard.core.build import framework_name
-from trainyard.core.catalog import Catalog
-from trainyard.core.writer import Job, Writer
+from trainyard.engine.writer import Job, Writer
+from trainyard.runs import attempt
+from trainyard.runs.catalog import Catalog
+from trainyard.runs.wiring import framework_name
 from trainyard.stores.local import LocalStore
 
 PHASES = ("start-up", "step", "evaluation", "write", "commit", "final-evaluation", "end", "never")

@@ -35,7 +35,9 @@ ENVIRONMENT = {
 class MlflowParams(Section):
     """Where MLflow is, and what the run is called there."""
 
-    uri: str | None = Field(None, description="default: MLFLOW_TRACKING_URI, else sqlite:///mlflow.db in the working directory")
+    uri: str | None = Field(
+        None, description="default: MLFLOW_TRACKING_URI, else sqlite:///mlflow.db in the working directory"
+    )
     experiment: str | None = Field(None, description="default: the experiment's name")
     run_name: str | None = Field(None, description="default: the run's id")
     tags: dict[str, str] = Field(default_factory=dict, description="further tags for the MLflow run")
@@ -60,7 +62,9 @@ class MlflowTracker:
         for name in ("mlflow", "alembic"):
             logging.getLogger(name).setLevel(logging.ERROR)
         self._params = params
-        self._uri = params.uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path.cwd() / 'mlflow.db'}"
+        self._uri = (
+            params.uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path.cwd() / 'mlflow.db'}"
+        )
         self._client: Any = None
         self._run_id = ""
 
@@ -85,10 +89,15 @@ class MlflowTracker:
     def log(self, points: Sequence[Point]) -> None:
         """Sends points, a thousand at a time; a call that fails half-way is made good by `open`, which sees what arrived."""
         metric = self._entities.Metric
-        values = [metric(_allowed(point.metric), point.value, int(point.time * 1000), point.step) for point in points]
+        values = [
+            metric(_allowed(point.metric), point.value, int(point.time * 1000), point.step)
+            for point in points
+        ]
         with self._translated():
             for start in range(0, len(values), POINTS_PER_CALL):
-                self._client.log_batch(self._run_id, metrics=values[start : start + POINTS_PER_CALL], synchronous=True)
+                self._client.log_batch(
+                    self._run_id, metrics=values[start : start + POINTS_PER_CALL], synchronous=True
+                )
 
     def log_histograms(self, histograms: Sequence[Histogram]) -> None:
         """Not called: MLflow has no histograms."""
@@ -117,7 +126,9 @@ class MlflowTracker:
         if found is None:
             return str(self._client.create_experiment(name))
         if found.lifecycle_stage == "deleted":
-            raise TrackerError(f"experiment {name!r} is deleted there; restore it, or set another `experiment` for this tracker")
+            raise TrackerError(
+                f"experiment {name!r} is deleted there; restore it, or set another `experiment` for this tracker"
+            )
         return str(found.experiment_id)
 
     def _create(self, run: RunCard, experiment: str) -> Any:
@@ -132,11 +143,15 @@ class MlflowTracker:
         missing = {_allowed(key): value for key, value in params.items() if _allowed(key) not in held}
         pairs = [self._entities.Param(key, value) for key, value in missing.items()]
         for start in range(0, len(pairs), PAIRS_PER_CALL):
-            self._client.log_batch(self._run_id, params=pairs[start : start + PAIRS_PER_CALL], synchronous=True)
+            self._client.log_batch(
+                self._run_id, params=pairs[start : start + PAIRS_PER_CALL], synchronous=True
+            )
 
     def _delete_folder(self, name: str) -> None:
         stores = require("mlflow.store.artifact.artifact_repository_registry", "mlflow")
-        store = stores.get_artifact_repository(self._client.get_run(self._run_id).info.artifact_uri, tracking_uri=self._uri)
+        store = stores.get_artifact_repository(
+            self._client.get_run(self._run_id).info.artifact_uri, tracking_uri=self._uri
+        )
         with contextlib.suppress(NotImplementedError):
             if store.list_artifacts(name):
                 store.delete_artifacts(name)

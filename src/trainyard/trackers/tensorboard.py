@@ -26,7 +26,9 @@ CARD = "trainyard/run"  # the text panel with params and tags
 class TensorboardParams(Section):
     """Where the event files go."""
 
-    log_dir: str | None = Field(None, description="holds a folder for each run; default: `tensorboard` in the run directory")
+    log_dir: str | None = Field(
+        None, description="holds a folder for each run; default: `tensorboard` in the run directory"
+    )
 
 
 class TensorboardTracker:
@@ -59,17 +61,25 @@ class TensorboardTracker:
         Raises:
             TrackerError: the folder cannot be read or written.
         """
-        folder = Path(self._params.log_dir) / run.run_id if self._params.log_dir else run.run_dir / "tensorboard"
+        folder = (
+            Path(self._params.log_dir) / run.run_id if self._params.log_dir else run.run_dir / "tensorboard"
+        )
         held: dict[str, int] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for event in self._events(folder):
-                held.update((value.tag, max(event.step, held.get(value.tag, 0))) for value in event.summary.value)
+                held.update(
+                    (value.tag, max(event.step, held.get(value.tag, 0))) for value in event.summary.value
+                )
             self._file = open(folder / _file_name(), "xb")  # noqa: SIM115 - closed in `close`
         except OSError as error:
             raise TrackerError(f"TensorBoard in {folder}: {error}") from error
         self._write([self._event(wall_time=time.time(), file_version="brain.Event:2")])
-        texts = {**run.params, **{f"tag: {key}": value for key, value in run.tags.items()}, f"tag: {RUN_ID}": run.run_id}
+        texts = {
+            **run.params,
+            **{f"tag: {key}": value for key, value in run.tags.items()},
+            f"tag: {RUN_ID}": run.run_id,
+        }
         if held.pop(CARD, None) is None:
             self._write([self._of_step(0, time.time(), [self._table(CARD, texts)])])
         return held
@@ -79,7 +89,9 @@ class TensorboardTracker:
         value = self._summary.Summary.Value
         self._write(
             [
-                self._of_step(step, wall_time, [value(tag=point.metric, simple_value=point.value) for point in group])
+                self._of_step(
+                    step, wall_time, [value(tag=point.metric, simple_value=point.value) for point in group]
+                )
                 for (step, wall_time), group in groupby(points, key=lambda point: (point.step, point.time))
             ]
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,13 +22,11 @@ from trainyard.frameworks.catboost.objective import build_objective
 from trainyard.frameworks.catboost.params import CatboostParams, asked, native
 from trainyard.frameworks.catboost.rounds import Rounds
 from trainyard.frameworks.definition import of_estimator
-from trainyard.frameworks.estimators import refuse_other_task
+from trainyard.frameworks.estimators import check_estimator
 from trainyard.frameworks.stored import Files, StoredSnapshot, buffers, bytes_array, read_arrays
 from trainyard.order import INIT, stream_seed
 from trainyard.require import require
 from trainyard.types import Array, Determinism, NamedBuffer, Predictions, StepResult
-
-log = logging.getLogger("trainyard")
 
 AHEAD = 10  # rounds that are made at a time; the time of a snapshot is then a tenth of theirs or less
 _PROGRESS_FILE = "progress.safetensors"
@@ -47,7 +44,12 @@ class CatboostFramework(Framework):
 
     @staticmethod
     def defaults(model: str) -> Mapping[str, Any]:  # noqa: ARG004 - there is one
-        return {"training.epochs": 100, "data.standardize": False, "data.encode": "category", "data.impute": "keep"}
+        return {
+            "training.epochs": 100,
+            "data.standardize": False,
+            "data.encode": "category",
+            "data.impute": "keep",
+        }
 
     @staticmethod
     def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:  # noqa: ARG004
@@ -58,14 +60,25 @@ class CatboostFramework(Framework):
         params, schedule = asked(config, model).params, config.training.scheduler
         varies = schedule.type != "constant" or schedule.warmup_steps
         if varies and (model is not None or ":" in config.model.type):  # of the short name, the log tells
-            raise InputError("training.scheduler: CatBoost's learning rate stays the same; leave the scheduler out")
+            raise InputError(
+                "training.scheduler: CatBoost's learning rate stays the same; leave the scheduler out"
+            )
         if config.model.init_from:
-            raise InputError("model.init_from: CatBoost goes on from its own snapshots only, not from a model; leave it out")
-        symmetric, on_cpu = params.grow_policy == "SymmetricTree", not config.training.device.startswith("cuda")
+            raise InputError(
+                "model.init_from: CatBoost goes on from its own snapshots only, not from a model; leave it out"
+            )
+        symmetric, on_cpu = (
+            params.grow_policy == "SymmetricTree",
+            not config.training.device.startswith("cuda"),
+        )
         if not (symmetric or on_cpu):
-            raise InputError(f"grow_policy: {params.grow_policy} is not trained on CUDA; take SymmetricTree, or the CPU")
+            raise InputError(
+                f"grow_policy: {params.grow_policy} is not trained on CUDA; take SymmetricTree, or the CPU"
+            )
         if params.monotone_constraints and not on_cpu:
-            raise InputError("monotone_constraints: they need every round by itself, which CUDA does not give; take the CPU")
+            raise InputError(
+                "monotone_constraints: they need every round by itself, which CUDA does not give; take the CPU"
+            )
         plan = rounds_plan(config, rows, params.n_estimators, params.learning_rate)
         cuttable = symmetric and not _shrinks(params)
         ahead = (AHEAD if cuttable else 1) if on_cpu else plan.total_steps  # on CUDA it cannot be stopped
@@ -75,16 +88,21 @@ class CatboostFramework(Framework):
     def determinism(config: RunConfig) -> Determinism:
         if config.training.device.startswith("cuda"):
             return Determinism("order", "on CUDA, CatBoost adds up in an order that varies")
-        return Determinism("bitwise", "CatBoost's own snapshots, which continue to the same bits, and a pinned number of threads")
+        return Determinism(
+            "bitwise",
+            "CatBoost's own snapshots, which continue to the same bits, and a pinned number of threads",
+        )
 
     def __init__(self, job: Job) -> None:
         self._library = require("catboost", "catboost")
         require("safetensors", "catboost")
         self._job = job
         self._asked = asked(job.config, job.model)
-        self._check_estimator()
+        check_estimator(job, self._asked.task, self._asked.unused)
         params, custom = self._asked.params, self._asked.objective
-        self._objective = build_objective(params.objective, job.info, custom=custom, metric=self._asked.metric)
+        self._objective = build_objective(
+            params.objective, job.info, custom=custom, metric=self._asked.metric
+        )
         self._pools: dict[int, tuple[Any, Array]] = {}
         self._done = 0
         self._rounds: Rounds | None = None
@@ -135,7 +153,9 @@ class CatboostFramework(Framework):
     def restore(self, folder: Path, *, weights_only: bool = False) -> None:
         weights = read_arrays(folder / WEIGHTS_FILE)
         if set(weights) != {"model"}:
-            raise ModelError(f"these are not the weights of a CatBoost model: they have {', '.join(sorted(weights)[:5])}")
+            raise ModelError(
+                f"these are not the weights of a CatBoost model: they have {', '.join(sorted(weights)[:5])}"
+            )
         data = weights["model"].tobytes()
         self._model = from_bytes(data, self._library.CatBoost) if data else None
         self._done = self._model.tree_count_ if data else 0
@@ -154,7 +174,9 @@ class CatboostFramework(Framework):
     def native(self) -> Any:
         """A `catboost.CatBoostClassifier` or `CatBoostRegressor`; to change it changes nothing here."""
         task = self._job.info.task
-        cls = self._library.CatBoostClassifier if task == "classification" else self._library.CatBoostRegressor
+        cls = (
+            self._library.CatBoostClassifier if task == "classification" else self._library.CatBoostRegressor
+        )
         return from_bytes(self._bytes(self._done), cls)
 
     def importance(self) -> Mapping[str, Array]:
@@ -173,20 +195,21 @@ class CatboostFramework(Framework):
     def _prepared(self) -> Rounds:
         job, params = self._job, self._asked.params
         device, number = self._device
-        options = native(params) | {"random_seed": _seed(job), "thread_count": job.threads, "task_type": device}
+        options = native(params) | {
+            "random_seed": _seed(job),
+            "thread_count": job.threads,
+            "task_type": device,
+        }
         options |= {"loss_function": self._asked.objective or self._objective.name, "metric_period": _NEVER}
         options |= {"eval_metric": self._objective.name} if self._asked.objective else {}
         options |= {"devices": number} if number else {}
         rows = rows_of(job.splits["train"])
         pool = make_pool(self._library, job.info, rows.features, rows.targets, job.threads)
-        pool.quantize(border_count=params.max_bin, nan_mode=params.nan_mode, random_seed=_seed(job), task_type=device)
+        pool.quantize(
+            border_count=params.max_bin, nan_mode=params.nan_mode, random_seed=_seed(job), task_type=device
+        )
         plan = self.plan(job.config, len(rows.features), job.model)
         return Rounds(self._library, options, pool, plan.total_steps, plan.boundary)
-
-    def _check_estimator(self) -> None:
-        if self._asked.unused:
-            log.warning("model %s: without effect: %s", self._job.config.model.type, ", ".join(self._asked.unused))
-        refuse_other_task(self._job, self._asked.task)
 
     def _pool(self, features: Array) -> Any:
         return make_pool(self._library, self._job.info, features, None, self._job.threads)
@@ -206,9 +229,13 @@ class CatboostFramework(Framework):
         model = self._rounds.model if self._rounds else self._model
         if model is None or not rounds:
             info = self._job.info
-            return np.zeros((pool.num_row(), 1 if info.task == "classification" and info.outputs == 2 else info.outputs))
+            return np.zeros(
+                (pool.num_row(), 1 if info.task == "classification" and info.outputs == 2 else info.outputs)
+            )
         upto = min(rounds, model.tree_count_)
-        found = model.predict(pool, prediction_type="RawFormulaVal", ntree_end=upto, thread_count=self._job.threads)
+        found = model.predict(
+            pool, prediction_type="RawFormulaVal", ntree_end=upto, thread_count=self._job.threads
+        )
         return np.asarray(found, dtype=np.float64).reshape(pool.num_row(), -1)
 
     def _loss(self, rounds: int) -> float:
@@ -236,7 +263,9 @@ class CatboostFramework(Framework):
         except Exception as error:
             name = "" if isinstance(error, self._library.CatBoostError) else f"{type(error).__name__}: "
             lines = [line for line in str(error).splitlines() if line.strip()] or [""]
-            line = lines[-1] if "Traceback" in lines[0] else lines[0]  # what an object of the user's raised is behind
+            line = (
+                lines[-1] if "Traceback" in lines[0] else lines[0]
+            )  # what an object of the user's raised is behind
             said = re.sub(r"^\S+\.(cpp|h|cu\w*):\d+: ", "", line)
             raise kind(f"{what}: {name}{said}; see where with --debug") from error
 

@@ -16,18 +16,26 @@ def rows_of(split: Split, ids: Ids | None = None) -> Batch:
         batch = Batch(split.features, split.targets)
     else:
         batch = split.take(np.arange(len(split), dtype=np.int64) if ids is None else ids)
-    return Batch(batch.features.reshape(len(batch.features), -1).astype(np.float32, copy=False), batch.targets)
+    return Batch(
+        batch.features.reshape(len(batch.features), -1).astype(np.float32, copy=False), batch.targets
+    )
 
 
 def make_pool(library: Any, info: DataInfo, features: Array, targets: Array | None, threads: int) -> Any:
     """A `catboost.Pool`; a missing category is one of its own (-1)."""
     categorical = [i for i, count in enumerate(info.categories) if count]
     names = [str(name) for name in info.feature_names]
-    usable = names if len(set(names)) == len(names) == features.shape[1] else [str(i) for i in range(features.shape[1])]
+    usable = (
+        names
+        if len(set(names)) == len(names) == features.shape[1]
+        else [str(i) for i in range(features.shape[1])]
+    )
     if not categorical:
         return library.Pool(features, targets, feature_names=usable, thread_count=threads)
     import pandas as pd
 
     codes = {i: np.where(np.isnan(features[:, i]), -1, features[:, i]).astype(np.int64) for i in categorical}
     columns = {name: codes.get(i, features[:, i]) for i, name in enumerate(usable)}
-    return library.Pool(pd.DataFrame(columns, copy=False), targets, cat_features=categorical, thread_count=threads)
+    return library.Pool(
+        pd.DataFrame(columns, copy=False), targets, cat_features=categorical, thread_count=threads
+    )

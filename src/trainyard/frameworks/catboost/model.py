@@ -14,11 +14,19 @@ from typing import Any
 
 from trainyard.errors import ModelError
 
-_EMPTY = {"model_guid": "", "train_finish_time": "", "catboost_version_info": "", "output_options": "{}", "training": "{}"}
+_EMPTY = {
+    "model_guid": "",
+    "train_finish_time": "",
+    "catboost_version_info": "",
+    "output_options": "{}",
+    "training": "{}",
+}
 # A file is 4 bytes, the size of its core, the core, and parts: the statistics of categories, the only one here.
 _CORE = 8
 _PARTS = 3  # the number of the core's field `ModelPartIds`
-_NO_STATISTICS = bytes(4)  # a part with none in it: left where all were dropped, absent where there never were any
+_NO_STATISTICS = bytes(
+    4
+)  # a part with none in it: left where all were dropped, absent where there never were any
 
 
 def to_bytes(model: Any, rounds: int) -> bytes:

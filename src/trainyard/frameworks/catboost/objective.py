@@ -45,7 +45,9 @@ class Objective:
         the targets' standard deviation if that is known (MAPE's has no unit).
         """
         if self.metric is not None:
-            return float(self.metric.get_final_error(*self.metric.evaluate(list(raw.T.copy()), targets, None)))
+            return float(
+                self.metric.get_final_error(*self.metric.evaluate(list(raw.T.copy()), targets, None))
+            )
         outputs = self.outputs(raw)
         if self.info.task == "classification":
             return float(-np.log(np.maximum(outputs[np.arange(len(outputs)), targets], _LEAST)).mean())
@@ -72,14 +74,18 @@ class Objective:
         return np.asarray(np.exp(-np.logaddexp(0.0, -raw)))
 
 
-def build_objective(given: str | None, info: DataInfo, *, custom: Any = None, metric: Any = None) -> Objective:
+def build_objective(
+    given: str | None, info: DataInfo, *, custom: Any = None, metric: Any = None
+) -> Objective:
     """The objective of that name, or the task's usual one.
 
     Raises:
         ModelError: it is not one for this task; or more of the metric is better.
     """
     if metric is not None and metric.is_max_optimal():
-        raise ModelError("model.params.metric: more of it is better, but it is reported as the loss; turn its sign")
+        raise ModelError(
+            "model.params.metric: more of it is better, but it is reported as the loss; turn its sign"
+        )
     several = info.outputs > 1
     if info.task == "regression":
         allowed = _SEVERAL_VALUES if several else _VALUES

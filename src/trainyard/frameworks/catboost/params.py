@@ -21,7 +21,9 @@ Direction = Annotated[int, Field(ge=-1, le=1)]
 class CatboostParams(Section):
     """Gradient boosted trees of CatBoost (Prokhorenkova et al., 2018); what is null is CatBoost's to choose."""
 
-    n_estimators: int | None = Field(None, gt=0, description="boosting rounds; default: training.max_steps or training.epochs")
+    n_estimators: int | None = Field(
+        None, gt=0, description="boosting rounds; default: training.max_steps or training.epochs"
+    )
     learning_rate: float = Field(0.1, gt=0, description="what a tree counts; it stays")
     objective: str | None = Field(
         None,
@@ -35,12 +37,18 @@ class CatboostParams(Section):
         "default: by the objective; other metrics are listed as evaluation.metrics",
     )
     max_depth: int = Field(6, gt=0, le=16)
-    grow_policy: Literal["SymmetricTree", "Depthwise", "Lossguide"] = Field("SymmetricTree", description="how a tree grows")
-    min_child_samples: int | None = Field(None, gt=0, description="rows in a leaf, of trees that are not symmetric")
+    grow_policy: Literal["SymmetricTree", "Depthwise", "Lossguide"] = Field(
+        "SymmetricTree", description="how a tree grows"
+    )
+    min_child_samples: int | None = Field(
+        None, gt=0, description="rows in a leaf, of trees that are not symmetric"
+    )
     max_leaves: int | None = Field(None, gt=1, le=64, description="of a tree that grows Lossguide")
     reg_lambda: float = Field(3.0, ge=0, description="L2 on the leaves")
     random_strength: float = Field(1.0, ge=0, description="noise on the scores of splits")
-    bootstrap_type: Literal["Bayesian", "Bernoulli", "MVS", "No"] | None = Field(None, description="how rows are drawn")
+    bootstrap_type: Literal["Bayesian", "Bernoulli", "MVS", "No"] | None = Field(
+        None, description="how rows are drawn"
+    )
     subsample: Share | None = Field(None, description="share of the rows, with Bernoulli and MVS")
     bagging_temperature: float | None = Field(None, ge=0, description="Bayesian: 0 is no sampling")
     sampling_frequency: Literal["PerTree", "PerTreeLevel"] | None = None
@@ -51,11 +59,17 @@ class CatboostParams(Section):
     boost_from_average: bool | None = Field(None, description="begin with the targets' mean")
     leaf_estimation_method: Literal["Newton", "Gradient", "Exact"] | None = None
     leaf_estimation_iterations: int | None = Field(None, gt=0)
-    score_function: Literal["Cosine", "L2", "NewtonCosine", "NewtonL2"] | None = Field(None, description="of a split")
-    one_hot_max_size: int | None = Field(None, gt=0, description="up to so many categories are split one against the rest")
+    score_function: Literal["Cosine", "L2", "NewtonCosine", "NewtonL2"] | None = Field(
+        None, description="of a split"
+    )
+    one_hot_max_size: int | None = Field(
+        None, gt=0, description="up to so many categories are split one against the rest"
+    )
     max_ctr_complexity: int | None = Field(None, gt=0, description="categories that are combined")
     model_size_reg: float | None = Field(None, ge=0, description="penalty on statistics of categories")
-    auto_class_weights: Literal["Balanced", "SqrtBalanced"] | None = Field(None, description="weigh rare classes up")
+    auto_class_weights: Literal["Balanced", "SqrtBalanced"] | None = Field(
+        None, description="weigh rare classes up"
+    )
     scale_pos_weight: float | None = Field(None, gt=0, description="weight of the second of two classes")
     monotone_constraints: list[Direction] | dict[str, Direction] | None = Field(
         None, description="1, -1 or 0 for each feature, in order or by name"
@@ -92,7 +106,16 @@ _UNUSED = {
     "devices": "training.device",
 }
 _ROUNDS = 1000  # of an estimator that says nothing of them
-_NEUTRAL = {"verbose", "silent", "logging_level", "verbose_eval", "metric_period", "train_dir", "allow_writing_files", "name"}
+_NEUTRAL = {
+    "verbose",
+    "silent",
+    "logging_level",
+    "verbose_eval",
+    "metric_period",
+    "train_dir",
+    "allow_writing_files",
+    "name",
+}
 
 
 @dataclass(frozen=True)
@@ -108,7 +131,9 @@ class Asked:
 
 def native(params: CatboostParams) -> dict[str, Any]:
     """The options as CatBoost calls them, but for the objective."""
-    given = params.model_dump(exclude_none=True, exclude={"n_estimators", "objective", "metric", "max_bin", "nan_mode"})
+    given = params.model_dump(
+        exclude_none=True, exclude={"n_estimators", "objective", "metric", "max_bin", "nan_mode"}
+    )
     return {_RENAMED.get(name, name): value for name, value in given.items()}
 
 
@@ -131,7 +156,9 @@ def _object(option: str, path: str | None) -> Any:
     if path is None or (option == "objective" and (":" not in path or "=" in path)):
         return None
     if ":" not in path:
-        raise ModelError(f"model.params.{option}: {path} is no package.module:Class; list metrics in evaluation.metrics")
+        raise ModelError(
+            f"model.params.{option}: {path} is no package.module:Class; list metrics in evaluation.metrics"
+        )
     try:
         found = import_path(path)
     except InputError as error:
@@ -141,15 +168,28 @@ def _object(option: str, path: str | None) -> Any:
 
 def _of_estimator(model: Any) -> Asked:
     library, name = require("catboost", "catboost"), type(model).__name__
-    tasks: Mapping[type, Task] = {library.CatBoostClassifier: "classification", library.CatBoostRegressor: "regression"}
+    tasks: Mapping[type, Task] = {
+        library.CatBoostClassifier: "classification",
+        library.CatBoostRegressor: "regression",
+    }
     task = task_of(model, tasks, "catboost")
-    set_here = {key: value for key, value in model.get_params().items() if value is not None and key not in _NEUTRAL}
+    set_here = {
+        key: value for key, value in model.get_params().items() if value is not None and key not in _NEUTRAL
+    }
     given = {_SYNONYMS.get(key, key): value for key, value in set_here.items()}
-    unused = [f"{key} ({instead} decides)" for key, instead in _UNUSED.items() if given.pop(key, None) is not None]
+    unused = [
+        f"{key} ({instead} decides)" for key, instead in _UNUSED.items() if given.pop(key, None) is not None
+    ]
     given.setdefault("n_estimators", _ROUNDS)
-    objects = {key: given.pop(key) for key in ("objective", "metric") if not isinstance(given.get(key, ""), str)}
+    objects = {
+        key: given.pop(key) for key in ("objective", "metric") if not isinstance(given.get(key, ""), str)
+    }
     if "metric" in given:
-        raise ModelError(f"{name}(eval_metric={given['metric']!r}): list it in evaluation.metrics; the objective is the loss")
+        raise ModelError(
+            f"{name}(eval_metric={given['metric']!r}): list it in evaluation.metrics; the objective is the loss"
+        )
     if given.get("objective") == type(model)().get_params().get("loss_function"):
         given.pop("objective", None)  # the usual one is chosen by the data
-    return Asked(validated(CatboostParams, name, given), objects.get("objective"), objects.get("metric"), task, unused)
+    return Asked(
+        validated(CatboostParams, name, given), objects.get("objective"), objects.get("metric"), task, unused
+    )

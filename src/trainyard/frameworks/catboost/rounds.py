@@ -59,15 +59,23 @@ class Rounds:
         if rounds <= self.made:
             return
         if self.made and not self.snapshot:
-            raise TrainingError(f"CatBoost goes on from its own snapshots only, and there is none of round {self.made}")
+            raise TrainingError(
+                f"CatBoost goes on from its own snapshots only, and there is none of round {self.made}"
+            )
         upto = min(self._total, self.made + self._ahead)
         with tempfile.TemporaryDirectory(prefix="trainyard-catboost-") as folder:
             file = Path(folder) / "snapshot"
             if self.snapshot:
                 file.write_bytes(self.snapshot)
-            self.model = self._library.CatBoost(self._options | {"iterations": self._total, "train_dir": folder})
+            self.model = self._library.CatBoost(
+                self._options | {"iterations": self._total, "train_dir": folder}
+            )
             if self._ahead < self._total:
-                how = {"save_snapshot": True, "snapshot_file": str(file), "snapshot_interval": _NOT_BEFORE_THE_END}
+                how = {
+                    "save_snapshot": True,
+                    "snapshot_file": str(file),
+                    "snapshot_interval": _NOT_BEFORE_THE_END,
+                }
                 self._fit(callbacks=[_Stop(upto)], **how)
                 self.snapshot = file.read_bytes()
             else:

@@ -65,9 +65,12 @@ class KerasFramework(Framework):
         name, on_gpu = backend.may_use_gpu(config)
         if on_gpu and (name == "jax" or config.training.determinism == "best"):
             hint = "" if name == "jax" else "; training.determinism: bitwise refuses those that have not"
-            return Determinism("order", f"Keras ({name}) on CUDA: not every operation has a deterministic kernel{hint}")
+            return Determinism(
+                "order", f"Keras ({name}) on CUDA: not every operation has a deterministic kernel{hint}"
+            )
         return Determinism(
-            "bitwise", f"Keras ({name}): deterministic kernels, a pinned number of threads, random streams by step"
+            "bitwise",
+            f"Keras ({name}): deterministic kernels, a pinned number of threads, random streams by step",
         )
 
     def __init__(self, job: Job) -> None:
@@ -79,13 +82,18 @@ class KerasFramework(Framework):
         training, self._job = job.config.training, job
         self._backend = backend.start(job.config, job.threads, trains=job.order is not None)
         keras, precision = self._backend.keras, self._precision()
-        with self._backend.scope(), engine.seeded(self._backend, stream_seed(job.config.experiment.seed, INIT)):
+        with (
+            self._backend.scope(),
+            engine.seeded(self._backend, stream_seed(job.config.experiment.seed, INIT)),
+        ):
             self._model, compiled = models.build_model(keras, job, models.POLICIES.get(precision, "float32"))
             self._outputs = models.tried(keras, self._model, compiled, job)
             loss = losses.build_loss(keras, training.loss, compiled.loss, self._outputs, job.info)
             optimizer = self._optimizer(compiled.optimizer, precision) if job.order else None
             strict = training.determinism == "bitwise"
-            learner = engine.Learner(self._model, loss, optimizer, engine.generators_of(keras, self._model), strict)
+            learner = engine.Learner(
+                self._model, loss, optimizer, engine.generators_of(keras, self._model), strict
+            )
             self._engine = engine.make_engine(self._backend, learner)
             self._metrics = measures.of_model(self._backend, compiled, self._outputs, job)
         self._generators = len(learner.generators)
@@ -110,7 +118,9 @@ class KerasFramework(Framework):
         ids = self._job.order.batch(step)
         train, size = self._job.splits["train"], self._micro
         parts = [_contiguous(train.take(ids[start : start + size])) for start in range(0, len(ids), size)]
-        seeds = [self._seeds_for(stream_seed(self._stream, step, i), self._generators) for i in range(len(parts))]
+        seeds = [
+            self._seeds_for(stream_seed(self._stream, step, i), self._generators) for i in range(len(parts))
+        ]
         try:
             with self._backend.scope():
                 return StepResult(self._engine.step(parts, seeds, lr), len(ids))
@@ -118,12 +128,17 @@ class KerasFramework(Framework):
             raise _translated(error, f"step {step + 1}") from error
 
     def predict(self, split: Split) -> Iterator[Predictions]:
-        seed, size = self._job.config.experiment.seed, self._job.config.evaluation.batch_size or 4 * self._micro
+        seed, size = (
+            self._job.config.experiment.seed,
+            self._job.config.evaluation.batch_size or 4 * self._micro,
+        )
         parts: list[tuple[Array, Array]] = []  # for the metrics that the model was compiled with, if any
         for start in range(0, len(split), size):
             ids: Ids = np.arange(start, min(start + size, len(split)), dtype=np.int64)
             batch = _contiguous(split.take(ids))
-            seeds = self._seeds_for(stream_seed(seed, PREDICT, start), self._generators)  # as dropout may be on here, too
+            seeds = self._seeds_for(
+                stream_seed(seed, PREDICT, start), self._generators
+            )  # as dropout may be on here, too
             try:
                 with self._backend.scope():
                     outputs, loss = self._engine.forward(batch, seeds)
@@ -133,7 +148,9 @@ class KerasFramework(Framework):
             found = Predictions(ids, values, batch.targets, loss * len(ids))
             if self._metrics is not None:
                 parts.append((outputs, batch.targets))
-                found = found._replace(measures=self._metrics.over(parts)) if ids[-1] + 1 == len(split) else found
+                found = (
+                    found._replace(measures=self._metrics.over(parts)) if ids[-1] + 1 == len(split) else found
+                )
             yield found
 
     def snapshot(self, *, weights_only: bool = False, step: int | None = None) -> Snapshot:  # noqa: ARG002 - not cumulative
@@ -166,7 +183,9 @@ class KerasFramework(Framework):
             else:
                 self.native.export(str(path), format="tf_saved_model", verbose=False)
         except Exception as error:
-            raise ModelError(f"the model cannot be written as {form}: {type(error).__name__}: {error}") from error
+            raise ModelError(
+                f"the model cannot be written as {form}: {type(error).__name__}: {error}"
+            ) from error
 
     def _save(self, path: Path) -> None:
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:

@@ -106,7 +106,9 @@ def import_keras(backend: str | None = None) -> Any:
             f"start a new one (with KERAS_BACKEND={backend}, where your own code imports keras)"
         )
     if current not in BACKENDS:
-        raise ModelError(f"Keras computes with {current}, which cannot train; set KERAS_BACKEND to {', '.join(BACKENDS)}")
+        raise ModelError(
+            f"Keras computes with {current}, which cannot train; set KERAS_BACKEND to {', '.join(BACKENDS)}"
+        )
     return keras
 
 
@@ -167,7 +169,9 @@ def _pin_tensorflow(threads: int, *, deterministic: bool, trains: bool) -> None:
     config: Any = require("tensorflow", "keras").config
     try:
         config.threading.set_intra_op_parallelism_threads(threads)
-        config.threading.set_inter_op_parallelism_threads(threads)  # operations side by side: of these no bit depends
+        config.threading.set_inter_op_parallelism_threads(
+            threads
+        )  # operations side by side: of these no bit depends
     except RuntimeError:  # TensorFlow has begun to compute, and these are settled
         if trains:
             _refuse_other_threads("TensorFlow", threads, config.threading.get_intra_op_parallelism_threads())

@@ -10,7 +10,12 @@ from trainyard.require import require
 
 
 def mlp(
-    input_shape: Sequence[int], out_features: int, hidden: Sequence[int], dropout: float, activation: str, normalization: str
+    input_shape: Sequence[int],
+    out_features: int,
+    hidden: Sequence[int],
+    dropout: float,
+    activation: str,
+    normalization: str,
 ) -> Any:
     """Dense layers of the widths `hidden`, each followed by normalization, activation and dropout where asked for.
 
@@ -56,10 +61,17 @@ def cnn(
         stack.append(layers.Conv2D(count, kernel_size, padding="same", data_format="channels_last"))
         if normalization == "batch":
             stack.append(layers.BatchNormalization())
-        stack += [layers.Activation(activation), layers.MaxPooling2D(padding="same", data_format="channels_last")]
+        stack += [
+            layers.Activation(activation),
+            layers.MaxPooling2D(padding="same", data_format="channels_last"),
+        ]
     stack.append(layers.GlobalAveragePooling2D(data_format="channels_last"))
     for width in hidden:
-        stack += [layers.Dense(width), layers.Activation(activation), *([layers.Dropout(dropout)] if dropout else [])]
+        stack += [
+            layers.Dense(width),
+            layers.Activation(activation),
+            *([layers.Dropout(dropout)] if dropout else []),
+        ]
     return keras.Sequential([*stack, layers.Dense(out_features, dtype="float32")])
 
 
@@ -76,7 +88,9 @@ def _image(given: Sequence[int], wanted: Sequence[int] | None) -> tuple[int, ...
     for length in image:
         needed *= length
     if count != needed:
-        raise ModelError(f"model.params.image_shape: {list(image)} takes {needed} features a row, but the data has {count}")
+        raise ModelError(
+            f"model.params.image_shape: {list(image)} takes {needed} features a row, but the data has {count}"
+        )
     return (*image, 1) if len(image) == 2 else image
 
 

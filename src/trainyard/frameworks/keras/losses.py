@@ -66,7 +66,9 @@ def build_loss(keras: Any, name: str, compiled: Any, outputs: Outputs, info: Dat
     if (name == "cross_entropy") != (info.task == "classification"):
         fitting = "cross_entropy" if info.task == "classification" else ", ".join(_REGRESSION)
         raise ModelError(f"training.loss: {name} is no loss for {info.task}; allowed: auto, {fitting}")
-    return _cross_entropy(keras, outputs) if name == "cross_entropy" else _scaled(_regression(keras, name), info)
+    return (
+        _cross_entropy(keras, outputs) if name == "cross_entropy" else _scaled(_regression(keras, name), info)
+    )
 
 
 def _cross_entropy(keras: Any, form: Outputs) -> Loss:
@@ -74,7 +76,9 @@ def _cross_entropy(keras: Any, form: Outputs) -> Loss:
 
     def binary(outputs: Any, targets: Any) -> Any:
         wanted = ops.cast(ops.reshape(targets, (-1, 1)), "float32")
-        return ops.mean(ops.binary_crossentropy(wanted, ops.reshape(outputs, (-1, 1)), from_logits=form.logits))
+        return ops.mean(
+            ops.binary_crossentropy(wanted, ops.reshape(outputs, (-1, 1)), from_logits=form.logits)
+        )
 
     def categorical(outputs: Any, targets: Any) -> Any:
         if form.apart:  # probabilities, whose sum not every backend would divide them by
@@ -86,7 +90,9 @@ def _cross_entropy(keras: Any, form: Outputs) -> Loss:
 
 def _regression(keras: Any, name: str) -> Loss:
     losses, ops = keras.losses, keras.ops
-    function = {"mse": losses.mean_squared_error, "mae": losses.mean_absolute_error, "huber": losses.huber}[name]
+    function = {"mse": losses.mean_squared_error, "mae": losses.mean_absolute_error, "huber": losses.huber}[
+        name
+    ]
 
     def loss(outputs: Any, targets: Any) -> Any:
         columns = ops.reshape(targets, (-1, 1)) if len(targets.shape) == 1 else targets
@@ -172,11 +178,15 @@ def _inner(found: Any) -> Any:
 
 def _function(keras: Any, given: Any) -> Any:
     if isinstance(given, list | tuple | dict):
-        raise ModelError(f"the model was compiled with {len(given)} losses in a list or dictionary; a single one is needed")
+        raise ModelError(
+            f"the model was compiled with {len(given)} losses in a list or dictionary; a single one is needed"
+        )
     try:
         found = keras.losses.get(given)
     except (ValueError, TypeError) as error:
-        raise ModelError(f"the model was compiled with the loss {given!r}, which Keras does not know") from error
+        raise ModelError(
+            f"the model was compiled with the loss {given!r}, which Keras does not know"
+        ) from error
     reduction = getattr(found, "reduction", "mean")
     if reduction not in ("sum_over_batch_size", "mean", "mean_with_sample_weight"):
         raise ModelError(

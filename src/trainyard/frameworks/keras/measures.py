@@ -87,7 +87,11 @@ class CompiledMetrics:
         """Their values over all rows; of one that gives a dictionary, each entry as NAME_KEY. One that gives several values
         without names is left out. That one cannot be computed is a ModelError where a value is asked for.
         """
-        return Measures(lambda: {name: float(value.item()) for name, value in self._values(parts).items() if value.size == 1})
+        return Measures(
+            lambda: {
+                name: float(value.item()) for name, value in self._values(parts).items() if value.size == 1
+            }
+        )
 
     def try_out(self) -> None:
         """Feeds them some rows, so that a misfit is found before the first step, and says which are left out.
@@ -97,24 +101,37 @@ class CompiledMetrics:
         """
         for name, value in self._values([self._trial()]).items():
             if value.size != 1:
-                log.warning("metric %s, which the model was compiled with, gives %d values, not one: left out", name, value.size)
+                log.warning(
+                    "metric %s, which the model was compiled with, gives %d values, not one: left out",
+                    name,
+                    value.size,
+                )
 
     def _values(self, parts: Sequence[Part]) -> dict[str, Array]:
         # In a stateless scope no variable changes: what is assigned to one lives as long as the scope.
-        with self._scope(), self._translated(), self._keras.StatelessScope(), _plain_names(self._metrics.metrics):
+        with (
+            self._scope(),
+            self._translated(),
+            self._keras.StatelessScope(),
+            _plain_names(self._metrics.metrics),
+        ):
             ops, joined = self._keras.ops, [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
             self._metrics.reset_state()
             for metric in self._metrics.metrics:
                 pair = self._pair((joined[0], joined[1]), one_hot=self._takes_one_hot(metric))
                 for start in range(0, len(pair[0]), _ROWS):
-                    metric.update_state(*(ops.convert_to_tensor(array[start : start + _ROWS]) for array in pair))
+                    metric.update_state(
+                        *(ops.convert_to_tensor(array[start : start + _ROWS]) for array in pair)
+                    )
             found = {name: ops.convert_to_tensor(value) for name, value in _flat(self._metrics.result())}
             return {name: np.asarray(ops.convert_to_numpy(value)) for name, value in found.items()}
 
     def _trial(self) -> Part:
         columns = 1 if self._form.single else self._info.outputs
         outputs = np.full((_TRIED_ROWS, columns), 1 / columns, dtype=np.float32)
-        return outputs, np.arange(_TRIED_ROWS) % self._info.outputs if self._info.task == "classification" else outputs
+        return outputs, np.arange(
+            _TRIED_ROWS
+        ) % self._info.outputs if self._info.task == "classification" else outputs
 
     def _pair(self, part: Part, *, one_hot: bool = False) -> tuple[Array, Array]:
         """Targets and outputs, as a metric is given them."""

@@ -26,7 +26,12 @@ log = logging.getLogger("trainyard")
 
 POLICIES = {"bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 _TRIED_ROWS = 8
-_OUR_STEP = ("train_step", "test_step", "predict_step", "compute_loss")  # what `fit` would call of a model, and we do not
+_OUR_STEP = (
+    "train_step",
+    "test_step",
+    "predict_step",
+    "compute_loss",
+)  # what `fit` would call of a model, and we do not
 
 
 class Compiled(NamedTuple):
@@ -51,7 +56,9 @@ def build_model(keras: Any, job: Job, policy: str) -> tuple[Any, Compiled]:
         source = _loaded(keras, job.model_params)
     elif source is None:
         ours = job.config.model.type in BUILT_IN
-        with _policy(keras, policy) if ours or policy != "float32" else nullcontext():  # the user may have set one for a class
+        with (
+            _policy(keras, policy) if ours or policy != "float32" else nullcontext()
+        ):  # the user may have set one for a class
             model = _made(keras, job)
         return _checked(model, job), _compiled(model)
     model = _copied(keras, source, job) if source is job.model else source
@@ -78,7 +85,11 @@ def definition(model: Any) -> dict[str, str]:
         return names.get(node, node) if isinstance(node, str) else node
 
     layers = [model, *model._flatten_layers(include_self=False)]
-    own = {f"layer {number}": path_of(type(layer)) for number, layer in enumerate(layers) if not _of_keras(type(layer))}
+    own = {
+        f"layer {number}": path_of(type(layer))
+        for number, layer in enumerate(layers)
+        if not _of_keras(type(layer))
+    }
     return {"layers": sha256_json(plain(json.loads(model.to_json()))), **own}
 
 
@@ -89,7 +100,9 @@ def _checked(model: Any, job: Job) -> Any:
             f"model {job.config.model.type}: it has a {' and a '.join(own)} of its own, which are never called here: steps are "
             "Trainyard's. Put what they do into layers (`add_loss` takes further losses), or into a compiled loss"
         )
-    measures = not _of_keras(type(model).compute_metrics) or any(layer._metrics for layer in model._flatten_layers())
+    measures = not _of_keras(type(model).compute_metrics) or any(
+        layer._metrics for layer in model._flatten_layers()
+    )
     if measures and job.order:
         log.warning(
             "model %s: metrics of its own, which it was not compiled with, are never computed here: give them to compile",
@@ -157,12 +170,17 @@ def _twin(keras: Any, model: Any) -> Any:
         return type(model).from_config(model.get_config())
 
     def twin(layer: Any) -> Any:
-        if isinstance(layer, keras.layers.Lambda):  # Keras would make its function anew, without what it refers to
+        if isinstance(
+            layer, keras.layers.Lambda
+        ):  # Keras would make its function anew, without what it refers to
             options = {"output_shape": layer._output_shape, "mask": layer.mask, "arguments": layer.arguments}
             return keras.layers.Lambda(layer.function, name=layer.name, dtype=layer.dtype_policy, **options)
         return type(layer).from_config(layer.get_config())
 
-    compiled, model.compiled = model.compiled, False  # else Keras would compile the other, too, which not every loss lets it
+    compiled, model.compiled = (
+        model.compiled,
+        False,
+    )  # else Keras would compile the other, too, which not every loss lets it
     try:
         return keras.models.clone_model(model, clone_function=twin, recursive=True)
     finally:
@@ -173,7 +191,8 @@ def _loaded(keras: Any, params: Mapping[str, Any]) -> Any:
     file = str(params["file"])
     saved_config(Path(file))  # says what is wrong with a file that is no model at all
     own = {
-        path.partition(":")[2].split(".")[-1]: _imported(path, "model.params.custom_objects") for path in params["custom_objects"]
+        path.partition(":")[2].split(".")[-1]: _imported(path, "model.params.custom_objects")
+        for path in params["custom_objects"]
     }
     try:
         return keras.models.load_model(file, custom_objects=own, safe_mode=True)
@@ -181,7 +200,9 @@ def _loaded(keras: Any, params: Mapping[str, Any]) -> Any:
         hint = "name the classes of your own that it needs in model.params.custom_objects"
         if "lambda" in str(error).lower():
             hint = "a Lambda layer holds code, and no code of a file is executed: make a Layer subclass of it"
-        raise ModelError(f"model.params.file: {file} cannot be loaded: {_first_line(error)}; {hint}") from error
+        raise ModelError(
+            f"model.params.file: {file} cannot be loaded: {_first_line(error)}; {hint}"
+        ) from error
 
 
 def _made(keras: Any, job: Job) -> Any:
@@ -196,12 +217,18 @@ def _made(keras: Any, job: Job) -> Any:
         params.pop("backend")
     make: Any = BUILT_IN.get(name) or _imported(name, "model.type")
     if isinstance(make, keras.Model):
-        raise ModelError(f"model {name} is an object, whose weights no seed tells: name its class, or a function")
+        raise ModelError(
+            f"model {name} is an object, whose weights no seed tells: name its class, or a function"
+        )
     if not callable(make):
         raise ModelError(
             f"model {name}: {type(make).__name__} given; a keras.Model class, or a function that makes one, is needed"
         )
-    known = {"in_features": int(np.prod(info.input_shape)), "input_shape": info.input_shape, "out_features": info.outputs}
+    known = {
+        "in_features": int(np.prod(info.input_shape)),
+        "input_shape": info.input_shape,
+        "out_features": info.outputs,
+    }
     accepted = inspect.signature(make).parameters
     ours = {key: value for key, value in known.items() if key in accepted and key not in params}
     try:
@@ -210,8 +237,12 @@ def _made(keras: Any, job: Job) -> Any:
         raise
     except Exception as error:
         # The user's values are not shown: one may be a secret from the environment.
-        given = ", ".join([*(f"{key}={value!r}" for key, value in ours.items()), *(f"{key}=..." for key in params)])
-        raise ModelError(f"model {name}: {make.__name__}({given}) failed: {type(error).__name__}: {error}") from error
+        given = ", ".join(
+            [*(f"{key}={value!r}" for key, value in ours.items()), *(f"{key}=..." for key in params)]
+        )
+        raise ModelError(
+            f"model {name}: {make.__name__}({given}) failed: {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(model, keras.Model):
         raise ModelError(f"model {name}: it gives a {type(model).__name__}, not a keras.Model")
     return model
@@ -244,7 +275,11 @@ def tried(keras: Any, model: Any, compiled: Compiled, job: Job) -> Outputs:
         ModelError: it fails, or gives what does not fit the data.
     """
     info, name = job.info, job.config.model.type
-    dtypes = [job.splits["train"].take(np.zeros(1, dtype=np.int64)).features.dtype] if job.order else [np.float32, np.int64]
+    dtypes = (
+        [job.splits["train"].take(np.zeros(1, dtype=np.int64)).features.dtype]
+        if job.order
+        else [np.float32, np.int64]
+    )
     found: Any = None
     for dtype in dtypes:
         rows = _rows(info, dtype)
@@ -253,12 +288,16 @@ def tried(keras: Any, model: Any, compiled: Compiled, job: Job) -> Outputs:
             break
         except Exception as error:
             if dtype == dtypes[-1]:
-                raise ModelError(f"model {name}: fed with features {rows.shape}, it fails: {_first_line(error)}") from error
+                raise ModelError(
+                    f"model {name}: fed with features {rows.shape}, it fails: {_first_line(error)}"
+                ) from error
     if not model.trainable_variables and job.order:
         raise ModelError(f"model {name}: it has no weights to train")
     shape = tuple(found.shape) if hasattr(found, "shape") else ()
     columns = {info.outputs, 1} if info.task == "classification" and info.outputs == 2 else {info.outputs}
-    if shape not in {(_TRIED_ROWS, count) for count in columns} | ({(_TRIED_ROWS,)} if 1 in columns else set()):
+    if shape not in {(_TRIED_ROWS, count) for count in columns} | (
+        {(_TRIED_ROWS,)} if 1 in columns else set()
+    ):
         given = shape or type(found).__name__
         kind = "classes" if info.task == "classification" else "values"
         raise ModelError(
@@ -276,7 +315,11 @@ def _meaning(keras: Any, model: Any, loss: Any, found: Array, job: Job) -> Outpu
     single = found.ndim == 1 or found.shape[1] == 1
     if job.info.task == "regression":
         return Outputs(single, logits=False)
-    activation, by_loss, used = _last_activation(model), takes_logits(keras, loss), job.config.training.loss == "auto"
+    activation, by_loss, used = (
+        _last_activation(model),
+        takes_logits(keras, loss),
+        job.config.training.loss == "auto",
+    )
     logits = {"linear": True, "sigmoid": False, "softmax": None if single else False}.get(activation)
     sums_to_one = bool((found >= 0).all() and np.allclose(found.sum(axis=-1), 1, atol=1e-2))
     if logits is None and not single:
@@ -295,7 +338,9 @@ def _meaning(keras: Any, model: Any, loss: Any, found: Array, job: Job) -> Outpu
             "compile it with keras.losses.BinaryCrossentropy(from_logits=...)"
         )
     logits = logits is not False
-    apart = activation == "sigmoid" or not (logits or sums_to_one) or (used and judges_columns_apart(keras, loss))
+    apart = (
+        activation == "sigmoid" or not (logits or sums_to_one) or (used and judges_columns_apart(keras, loss))
+    )
     return Outputs(single, logits, apart=apart and not single)
 
 
@@ -305,7 +350,9 @@ def _last_activation(model: Any) -> str:
     if not outputs:
         return ""
     layer, node, _ = outputs[0]._keras_history
-    while type(layer).__name__ == "Activation" and layer.activation.__name__ == "linear":  # to bring halves back to float32
+    while (
+        type(layer).__name__ == "Activation" and layer.activation.__name__ == "linear"
+    ):  # to bring halves back to float32
         layer, node, _ = layer._inbound_nodes[node].input_tensors[0]._keras_history
     if getattr(layer, "outputs", None):
         return _last_activation(layer)

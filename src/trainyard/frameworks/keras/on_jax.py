@@ -45,7 +45,9 @@ class JaxEngine:
             found, others, loss = self._part(self._state, *part, some.astype(np.uint32), np.float32(share))
             self._state = (self._state[0], others, self._state[2])
             total = total + loss
-            gradients = found if gradients is None else [old + new for old, new in zip(gradients, found, strict=True)]
+            gradients = (
+                found if gradients is None else [old + new for old, new in zip(gradients, found, strict=True)]
+            )
         self._state = self._update(self._state, gradients, rate)
         return total
 
@@ -72,7 +74,9 @@ class JaxEngine:
         gradients, others, loss = self._gradients(state, features, targets, seeds, 1.0)
         return self._apply((state[0], others, state[2]), gradients, rate), loss
 
-    def _gradients(self, state: State, features: Any, targets: Any, seeds: Any, share: Any) -> tuple[list[Any], list[Any], Any]:
+    def _gradients(
+        self, state: State, features: Any, targets: Any, seeds: Any, share: Any
+    ) -> tuple[list[Any], list[Any], Any]:
         """The gradients, the variables that are not trained, and the share of the loss."""
         trainable, others, optimizer_values = state
         learner = self._learner
@@ -86,7 +90,9 @@ class JaxEngine:
             )
             loss = learner.loss(outputs.astype("float32"), targets) * share
             with scaled_in:
-                scaled = learner.optimizer.scale_loss(sum((some.astype("float32") * share for some in added), loss))
+                scaled = learner.optimizer.scale_loss(
+                    sum((some.astype("float32") * share for some in added), loss)
+                )
             return scaled, (new, loss)
 
         gradients, (new, loss) = self._jax.grad(total, has_aux=True)(trainable)
@@ -95,14 +101,18 @@ class JaxEngine:
     def _apply(self, state: State, gradients: list[Any], rate: Any) -> State:
         trainable, others, values = state
         optimizer = self._learner.optimizer
-        with self._keras.StatelessScope(state_mapping=list(zip(optimizer.variables, values, strict=True))) as scope:
+        with self._keras.StatelessScope(
+            state_mapping=list(zip(optimizer.variables, values, strict=True))
+        ) as scope:
             optimizer.learning_rate = rate
             values = [scope.get_current_value(variable) for variable in optimizer.variables]
         trained, values = optimizer.stateless_apply(values, gradients, trainable)
         return trained, others, values
 
     def _outputs(self, state: State, features: Any, targets: Any, seeds: Any) -> tuple[Any, Any]:
-        outputs, _ = self._learner.model.stateless_call(state[0], self._seeded(state[1], seeds), features, training=False)
+        outputs, _ = self._learner.model.stateless_call(
+            state[0], self._seeded(state[1], seeds), features, training=False
+        )
         outputs = outputs.astype("float32")
         return outputs, self._learner.loss(outputs, targets)
 

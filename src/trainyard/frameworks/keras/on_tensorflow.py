@@ -63,14 +63,21 @@ class TensorflowEngine:
         if key not in self._graphs:
             spec = self._tf.TensorSpec
             rows = [spec((None, *array.shape[1:]), array.dtype) for array in batch]
-            rest = [spec((len(self._learner.generators), 2), "int64"), *(spec((), "float32") for _ in scalars)]
+            rest = [
+                spec((len(self._learner.generators), 2), "int64"),
+                *(spec((), "float32") for _ in scalars),
+            ]
             self._graphs[key] = self._tf.function(body).get_concrete_function(*rows, *rest)
             self._look_for_chance(self._graphs[key])
         return self._graphs[key]
 
     def _look_for_chance(self, graph: Any) -> None:
         """TensorFlow's own generators have a state of their own, which no checkpoint holds."""
-        found = {op.type for op in graph.graph.get_operations() if op.op_def.is_stateful and _CHANCE.search(op.type)}
+        found = {
+            op.type
+            for op in graph.graph.get_operations()
+            if op.op_def.is_stateful and _CHANCE.search(op.type)
+        }
         if not found:
             return
         told = (

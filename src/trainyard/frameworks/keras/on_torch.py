@@ -21,7 +21,10 @@ class TorchEngine:
 
     def step(self, parts: Sequence[Batch], seeds: Sequence[Array], lr: float) -> Any:
         """See `Engine`."""
-        losses = [self._backward(part, some, share) for part, some, share in zip(parts, seeds, shares(parts), strict=True)]
+        losses = [
+            self._backward(part, some, share)
+            for part, some, share in zip(parts, seeds, shares(parts), strict=True)
+        ]
         gradients = [variable.value.grad for variable in self._variables]
         self._learner.optimizer.learning_rate = lr
         with self._torch.no_grad():
@@ -58,6 +61,8 @@ class TorchEngine:
         return outputs, self._learner.loss(outputs, convert(batch.targets))
 
     def _seed(self, seeds: Array) -> None:
-        self._torch.manual_seed(int(seeds[-1, 0]))  # Keras's unseeded dropout draws from torch's own generators
+        self._torch.manual_seed(
+            int(seeds[-1, 0])
+        )  # Keras's unseeded dropout draws from torch's own generators
         for generator, seed in zip(self._learner.generators, seeds, strict=True):
             generator.assign(seed)

@@ -57,7 +57,9 @@ def _named(keras: Any, training: TrainingConfig, options: dict[str, Any]) -> Any
         own["beta_1"], own["beta_2"] = own.pop("betas")
     if name == "adagrad":
         own["initial_accumulator_value"] = 0.0  # as in the paper, and in torch
-    options = {"weight_decay": 0.0, **options} if name == "adamw" else options  # which would decay by 0.004 by itself
+    options = (
+        {"weight_decay": 0.0, **options} if name == "adamw" else options
+    )  # which would decay by 0.004 by itself
     try:
         return getattr(keras.optimizers, _CLASSES[name])(**own, **options)
     except (ValueError, TypeError) as error:
@@ -70,13 +72,17 @@ def _like(compiled: Any, options: dict[str, Any]) -> Any:
     source = getattr(compiled, "inner_optimizer", compiled)
     config = source.get_config()
     if config.get("use_ema"):
-        raise ModelError("the model was compiled with use_ema: averaged weights cannot be had here; leave it out")
+        raise ModelError(
+            "the model was compiled with use_ema: averaged weights cannot be had here; leave it out"
+        )
     if "global_clipnorm" not in options:
         options = {key: value for key, value in options.items() if key not in ("clipnorm", "clipvalue")}
     try:
         return type(source).from_config({**config, **options})
     except (ValueError, TypeError) as error:
-        raise ModelError(f"the optimizer that the model was compiled with cannot be made anew: {error}") from error
+        raise ModelError(
+            f"the optimizer that the model was compiled with cannot be made anew: {error}"
+        ) from error
 
 
 def leaves_rate(config: RunConfig) -> bool:

@@ -22,7 +22,8 @@ class BackendParams(Section):
     """What every model of ours can be told."""
 
     backend: Literal["tensorflow", "jax", "torch"] | None = Field(
-        None, description="what Keras computes with; default: KERAS_BACKEND, or the one that is installed, TensorFlow first"
+        None,
+        description="what Keras computes with; default: KERAS_BACKEND, or the one that is installed, TensorFlow first",
     )
 
 
@@ -39,24 +40,36 @@ class KerasCnnParams(BackendParams):
     """A convolutional network for images (height, width) or (height, width, channels)."""
 
     filters: list[Width] = Field(
-        default_factory=lambda: [32, 64], min_length=1, description="of each convolution; the image is halved after each"
+        default_factory=lambda: [32, 64],
+        min_length=1,
+        description="of each convolution; the image is halved after each",
     )
     kernel_size: int = Field(3, gt=0)
-    hidden: list[Width] = Field(default_factory=lambda: [64], description="width of each dense layer after the convolutions")
+    hidden: list[Width] = Field(
+        default_factory=lambda: [64], description="width of each dense layer after the convolutions"
+    )
     dropout: Share = Field(0.0, description="after each dense layer")
     activation: Activation = "relu"
-    normalization: Literal["none", "batch"] = Field("none", description="before each activation of a convolution")
+    normalization: Literal["none", "batch"] = Field(
+        "none", description="before each activation of a convolution"
+    )
     image_shape: list[Width] | None = Field(
-        None, min_length=2, max_length=3, description="how the features of flat rows make an image; default: as the data has it"
+        None,
+        min_length=2,
+        max_length=3,
+        description="how the features of flat rows make an image; default: as the data has it",
     )
 
 
 class KerasFileParams(BackendParams):
     """A model saved with `model.save("model.keras")`: its layers, weights, and what it was compiled with."""
 
-    file: str = Field(description="a .keras file; nothing in it is executed, so one with Lambda layers is refused")
+    file: str = Field(
+        description="a .keras file; nothing in it is executed, so one with Lambda layers is refused"
+    )
     custom_objects: list[str] = Field(
-        default_factory=list, description="layers, losses ... of your own that are in it, as package.module:Name"
+        default_factory=list,
+        description="layers, losses ... of your own that are in it, as package.module:Name",
     )
 
 
@@ -90,7 +103,11 @@ class CompiledParams(Section):
     """The optimizer and the learning rate that the model was compiled with; AdamW where it was not compiled."""
 
 
-MODELS: dict[str, type[Section]] = {"keras": KerasFileParams, "keras_mlp": KerasMlpParams, "keras_cnn": KerasCnnParams}
+MODELS: dict[str, type[Section]] = {
+    "keras": KerasFileParams,
+    "keras_mlp": KerasMlpParams,
+    "keras_cnn": KerasCnnParams,
+}
 
 OPTIMIZERS: dict[str, type[Section]] = {
     "adamw": AdamParams,

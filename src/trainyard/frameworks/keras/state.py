@@ -15,7 +15,9 @@ from trainyard.frameworks.stored import read_arrays
 from trainyard.types import Array
 
 OPTIMIZER_FILE = "optimizer.safetensors"
-_COUNTER = re.compile(r"_\d+(?=[_/.]|$)")  # by which Keras tells apart the layers that this process has made so far
+_COUNTER = re.compile(
+    r"_\d+(?=[_/.]|$)"
+)  # by which Keras tells apart the layers that this process has made so far
 
 
 class TrainingState:
@@ -24,7 +26,9 @@ class TrainingState:
     def __init__(self, model: Any, optimizer: Any) -> None:
         self._files = {WEIGHTS_FILE: _named([(_path(variable), variable) for variable in model.weights])}
         if optimizer is not None:
-            self._files[OPTIMIZER_FILE] = _named([(variable.name, variable) for variable in optimizer.variables])
+            self._files[OPTIMIZER_FILE] = _named(
+                [(variable.name, variable) for variable in optimizer.variables]
+            )
 
     def arrays(self, *, weights_only: bool) -> dict[str, dict[str, Array]]:
         """Copies of the values, by file and by name."""
@@ -48,16 +52,22 @@ def _path(variable: Any) -> str:
 
 def _named(variables: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """By position and name, without what depends on the models that this process made before: `003.dense.kernel`."""
-    return {f"{i:03}.{_COUNTER.sub('', name).replace('/', '.')}": variable for i, (name, variable) in enumerate(variables)}
+    return {
+        f"{i:03}.{_COUNTER.sub('', name).replace('/', '.')}": variable
+        for i, (name, variable) in enumerate(variables)
+    }
 
 
 def _assign(variables: dict[str, Any], arrays: dict[str, Array]) -> None:
     expected = {name: tuple(variable.shape) for name, variable in variables.items()}
     found = {name: array.shape for name, array in arrays.items()}
     if expected != found:
-        differing = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))[:3]
+        differing = sorted(
+            name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)
+        )[:3]
         told = "; ".join(
-            f"{name} is {expected.get(name, 'absent')} here, {found.get(name, 'absent')} there" for name in differing
+            f"{name} is {expected.get(name, 'absent')} here, {found.get(name, 'absent')} there"
+            for name in differing
         )
         raise ModelError(f"the weights do not fit the model: {told}")
     for name, variable in variables.items():

@@ -17,7 +17,7 @@ from trainyard.digest import FileRecord
 from trainyard.errors import InputError, ModelError, TrainingError, TrainyardError
 from trainyard.frameworks.base import WEIGHTS_FILE, Framework, Job, Plan, Snapshot, loss_sample, rounds_plan
 from trainyard.frameworks.definition import of_estimator
-from trainyard.frameworks.estimators import refuse_other_task
+from trainyard.frameworks.estimators import check_estimator
 from trainyard.frameworks.lightgbm.boosting import EVERY, Boosting, Recipe, bin_seed
 from trainyard.frameworks.lightgbm.data import Rows, Scores, make_dataset
 from trainyard.frameworks.lightgbm.estimators import asked
@@ -27,8 +27,6 @@ from trainyard.frameworks.lightgbm.params import LightgbmParams, directions, lib
 from trainyard.frameworks.stored import Files, StoredSnapshot, buffers, bytes_array, read_arrays
 from trainyard.require import require
 from trainyard.types import Array, Determinism, NamedBuffer, Predictions, StepResult
-
-log = logging.getLogger("trainyard")
 
 _BLOCK = 1 << 16  # rows of which predictions are given at once
 _READ_VALUES = 1 << 22  # predictions that are held at once for the losses of many rounds
@@ -45,7 +43,12 @@ class LightgbmFramework(Framework):
 
     @staticmethod
     def defaults(model: str) -> Mapping[str, Any]:  # noqa: ARG004 - there is one
-        return {"data.standardize": False, "data.encode": "category", "data.impute": "keep", "training.epochs": 100}
+        return {
+            "data.standardize": False,
+            "data.encode": "category",
+            "data.impute": "keep",
+            "training.epochs": 100,
+        }
 
     @staticmethod
     def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:  # noqa: ARG004
@@ -55,9 +58,13 @@ class LightgbmFramework(Framework):
     def plan(config: RunConfig, rows: int, model: Any = None) -> Plan:
         params, schedule = asked(config, model).params, config.training.scheduler
         if (schedule.type != "constant" or schedule.warmup_steps) and (why := _fixed_rate(params)):
-            raise InputError(f"training.scheduler: {why}, so the learning rate has to stay; leave the scheduler out")
+            raise InputError(
+                f"training.scheduler: {why}, so the learning rate has to stay; leave the scheduler out"
+            )
         if params.boosting == "rf" and config.model.init_from:
-            raise InputError("model.init_from: boosting: rf averages its trees, and cannot go on from those of another model")
+            raise InputError(
+                "model.init_from: boosting: rf averages its trees, and cannot go on from those of another model"
+            )
         plan = rounds_plan(config, rows, params.n_estimators, params.learning_rate)
         boundary = Recipe(library_params(params), config.experiment.seed).boundary
         return plan._replace(boundary=boundary, cumulative=params.boosting != "dart")
@@ -68,7 +75,8 @@ class LightgbmFramework(Framework):
         if device != "cpu":
             return Determinism("order", f"on {device}, LightGBM adds up histograms in an order that varies")
         return Determinism(
-            "bitwise", f"randomness begun afresh every {EVERY} rounds, a pinned number of threads and layout of histograms"
+            "bitwise",
+            f"randomness begun afresh every {EVERY} rounds, a pinned number of threads and layout of histograms",
         )
 
     def __init__(self, job: Job) -> None:
@@ -77,20 +85,26 @@ class LightgbmFramework(Framework):
         self._library.register_logger(logging.getLogger("lightgbm"))  # else it prints
         self._job = job
         self._asked = asked(job.config, job.model)
-        self._check_estimator()
+        check_estimator(job, self._asked.task, self._asked.unused)
         params, custom = self._asked.params, self._asked.gradients is not None
         self._objective = build_objective(params.objective, params.alpha, job.info, custom=custom)
         self._trees = Trees(self._library, self._objective.width, job.threads)
         self._scores: dict[int, Scores] = {}
         self._boosting: Boosting | None = None
-        self._changes, self._training_rows = params.boosting != "gbdt", len(job.splits["train"]) if job.order else 0
+        self._changes, self._training_rows = (
+            params.boosting != "gbdt",
+            len(job.splits["train"]) if job.order else 0,
+        )
         if job.order is not None:
             self._sample = Scores(Rows(job.splits["train"], loss_sample(job, 100)), self._objective.width)
             with self._translated("this model cannot be trained", ModelError):
                 self._boosting = self._prepared()
 
     def describe(self) -> Mapping[str, str]:
-        return {"lightgbm": self._library.__version__, "device": _device(self._job.config, self._asked.params)}
+        return {
+            "lightgbm": self._library.__version__,
+            "device": _device(self._job.config, self._asked.params),
+        }
 
     def definition(self) -> Mapping[str, str]:
         return {} if self._job.model is None else of_estimator(self._job.model)
@@ -131,7 +145,9 @@ class LightgbmFramework(Framework):
                 predictions = self._objective.predictions(raw[start : start + _BLOCK])
                 (loss,) = self._losses(predictions, targets, 1)
             ids = np.arange(start, start + len(predictions), dtype=np.int64)
-            yield Predictions(ids, self._objective.outputs(predictions).astype(np.float32), targets, loss * len(predictions))
+            yield Predictions(
+                ids, self._objective.outputs(predictions).astype(np.float32), targets, loss * len(predictions)
+            )
 
     def snapshot(self, *, weights_only: bool = False, step: int | None = None) -> Snapshot:
         return _Snapshot(self._parts(weights_only, step))
@@ -139,7 +155,9 @@ class LightgbmFramework(Framework):
     def restore(self, folder: Path, *, weights_only: bool = False) -> None:
         weights = read_arrays(folder / WEIGHTS_FILE)
         if set(weights) != {"model"}:
-            raise ModelError(f"these are not the weights of a LightGBM model: they have {', '.join(sorted(weights)[:5])}")
+            raise ModelError(
+                f"these are not the weights of a LightGBM model: they have {', '.join(sorted(weights)[:5])}"
+            )
         self._scores.clear()
         with self._translated("these weights cannot be loaded", ModelError):
             self._trees.parse(weights["model"].tobytes().decode())
@@ -172,8 +190,13 @@ class LightgbmFramework(Framework):
         dataset = make_dataset(self._library, train, job.info, params, weight=weight)
         sample = None
         if self._changes:
-            sample = (make_dataset(self._library, self._sample.rows, job.info, params, reference=dataset), self._sample.rows)
-        return Boosting(self._library, Recipe(params, seed, self._asked.gradients), dataset, train, self._trees, sample)
+            sample = (
+                make_dataset(self._library, self._sample.rows, job.info, params, reference=dataset),
+                self._sample.rows,
+            )
+        return Boosting(
+            self._library, Recipe(params, seed, self._asked.gradients), dataset, train, self._trees, sample
+        )
 
     def _params(self) -> dict[str, Any]:
         """What LightGBM is told."""
@@ -189,11 +212,6 @@ class LightgbmFramework(Framework):
             columns, rows = int(np.prod(job.info.input_shape)), len(job.splits["train"])
             found["force_row_wise" if rows >= _ROW_WISE_ROWS * columns else "force_col_wise"] = True
         return found
-
-    def _check_estimator(self) -> None:
-        if self._asked.unused:
-            log.warning("model %s: without effect: %s", self._job.config.model.type, ", ".join(self._asked.unused))
-        refuse_other_task(self._job, self._asked.task)
 
     def _scores_of(self, split: Split) -> Scores:
         """Kept for the run's own splits, of which predictions are asked again and again."""
@@ -220,7 +238,9 @@ class LightgbmFramework(Framework):
         single = predictions[:, 0] if self._objective.width == 1 else predictions
         parts = zip(np.split(single, count), np.split(targets, count), strict=True)
         # A dataset with these targets, but no bins made: it is asked for the targets only.
-        sets = [(part, self._library.Dataset(np.empty((len(wanted), 0)), label=wanted)) for part, wanted in parts]
+        sets = [
+            (part, self._library.Dataset(np.empty((len(wanted), 0)), label=wanted)) for part, wanted in parts
+        ]
         values = [self._asked.metric(part, dataset) for part, dataset in sets]
         if any(higher for _, _, higher in values):
             raise ModelError(
@@ -239,7 +259,9 @@ class LightgbmFramework(Framework):
         if boosting is None:
             return _Parts(*self._trees.part(rounds), None)
         boosting.collect()
-        progress = None if weights_only else {"ends": np.array(boosting.ends), "made": np.array([boosting.made])}
+        progress = (
+            None if weights_only else {"ends": np.array(boosting.ends), "made": np.array([boosting.made])}
+        )
         return _Parts(*self._trees.part(boosting.rounds if step is None else boosting.ends[step]), progress)
 
     @contextmanager
@@ -254,7 +276,10 @@ class LightgbmFramework(Framework):
             said = (str(error).splitlines() or [""])[0].rstrip(".")
             hint = "see where with --debug"
             if "num_features" in said:
-                said, hint = "no feature can be split", "give more rows, or less model.params.min_child_samples"
+                said, hint = (
+                    "no feature can be split",
+                    "give more rows, or less model.params.min_child_samples",
+                )
             if "was not enabled in this build" in said or "OpenCL" in said:
                 hint = "take training.device: cpu, device_type: gpu (OpenCL), or a LightGBM that is built for the device"
             raise kind(f"{what}: {name}{said}; {hint}") from error

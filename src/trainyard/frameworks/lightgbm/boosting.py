@@ -77,21 +77,35 @@ class Recipe:
         """The parameters that a booster begins with."""
         found = dict(self.params)
         if self.restarts:  # the generators run on from here
-            uses = {"bagging_seed": _ROWS, "feature_fraction_seed": _FEATURES, "extra_seed": _THRESHOLDS, "drop_seed": _DROPS}
+            uses = {
+                "bagging_seed": _ROWS,
+                "feature_fraction_seed": _FEATURES,
+                "extra_seed": _THRESHOLDS,
+                "drop_seed": _DROPS,
+            }
             return found | {name: _short(stream_seed(self.seed, INIT, use)) for name, use in uses.items()}
         found["feature_fraction_seed"] = 1 << _SEED_BITS  # none that a round has
         if self.rows_every:
-            found |= {"bagging_fraction": self._share(0), "bagging_freq": 1 if self.rows_every == 1 else _NEVER}
+            found |= {
+                "bagging_fraction": self._share(0),
+                "bagging_freq": 1 if self.rows_every == 1 else _NEVER,
+            }
         return found
 
     def of_round(self, step: int, learning_rate: float) -> dict[str, Any]:
         """What is reset before a round; those of two resets have other seeds always."""
         found = {"learning_rate": learning_rate, "num_threads": self.params["num_threads"]}
-        return found | {"feature_fraction_seed": self._seed(step, _FEATURES), "extra_seed": self._seed(step, _THRESHOLDS)}
+        return found | {
+            "feature_fraction_seed": self._seed(step, _FEATURES),
+            "extra_seed": self._seed(step, _THRESHOLDS),
+        }
 
     def of_draw(self, step: int, side: int) -> dict[str, Any]:
         """What is reset to draw the rows of the round; `side` differs from that of the draw before."""
-        return {"bagging_seed": self._seed(step - step % self.rows_every, _ROWS), "bagging_fraction": self._share(side)}
+        return {
+            "bagging_seed": self._seed(step - step % self.rows_every, _ROWS),
+            "bagging_fraction": self._share(side),
+        }
 
     def _seed(self, step: int, use: int) -> int:
         found = _short(stream_seed(self.seed, STEP, step, use))
@@ -126,7 +140,13 @@ class Boosting:
     """
 
     def __init__(
-        self, library: Any, recipe: Recipe, dataset: Any, rows: Rows, trees: Trees, sample: tuple[Any, Rows] | None
+        self,
+        library: Any,
+        recipe: Recipe,
+        dataset: Any,
+        rows: Rows,
+        trees: Trees,
+        sample: tuple[Any, Rows] | None,
     ) -> None:
         self._library = library
         self._recipe = recipe
@@ -139,7 +159,9 @@ class Boosting:
         """From the trees that there are: `ends` are the rounds of the model after each step, from 0 on, which are fewer than
         the steps where no tree could be made; `made` the rounds of this run that have a split.
         """
-        self._booster: Any = None  # the next step makes it: often there is none, and only predictions are wanted
+        self._booster: Any = (
+            None  # the next step makes it: often there is none, and only predictions are wanted
+        )
         steps = len(ends) - 1 if self._recipe.restarts else 0
         if steps:
             ends, made = ends[:1], 0
@@ -213,7 +235,9 @@ class Boosting:
         """(stop - start, rows, width) float64: what the trees of these rounds, which were made since `begin`, add."""
         own, width = self._kept[start - self._first : stop - self._first], self._trees.width
         where = {"start_iteration": own[0], "num_iteration": own[-1] - own[0] + 1}
-        leaves = self._booster.predict(features, pred_leaf=True, num_threads=self._recipe.params["num_threads"], **where)
+        leaves = self._booster.predict(
+            features, pred_leaf=True, num_threads=self._recipe.params["num_threads"], **where
+        )
         leaves = leaves.reshape(len(features), -1, width)
         found = np.empty((len(own), len(features), width))
         for i, number in enumerate(own):
@@ -239,7 +263,9 @@ class Boosting:
         if recipe.restarts:
             return
         due = learning_rate != self._rate or (recipe.draws and step % EVERY == 0)
-        rows = every > 1 and (step % every == 0 or not self.made)  # what stays for several rounds is drawn when it is due
+        rows = every > 1 and (
+            step % every == 0 or not self.made
+        )  # what stays for several rounds is drawn when it is due
         if not (due or rows):
             return
         values = recipe.of_round(step, learning_rate)
@@ -271,7 +297,9 @@ class Boosting:
         if self._recipe.rows_every <= 1 or self._begun or not self.made:
             return
         gain = self._recipe.params["min_gain_to_split"]
-        self._booster.reset_parameter({"learning_rate": 1e-100, "min_gain_to_split": 0.0})  # values are rounded away
+        self._booster.reset_parameter(
+            {"learning_rate": 1e-100, "min_gain_to_split": 0.0}
+        )  # values are rounded away
         for _ in range(_TRIES):
             self._begun = not self._update(lambda: None)
             if self._begun:

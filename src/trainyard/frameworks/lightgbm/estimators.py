@@ -39,15 +39,24 @@ def asked(config: RunConfig, model: Any = None) -> Asked:
     if model is not None:
         return _of_estimator(model)
     params = LightgbmParams.model_validate(dict(config.model.params))
-    return Asked(params, imported_function("objective", params.objective), imported_function("metric", params.metric))
+    return Asked(
+        params, imported_function("objective", params.objective), imported_function("metric", params.metric)
+    )
 
 
 def _of_estimator(model: Any) -> Asked:
     library, name = require("lightgbm", "lightgbm"), type(model).__name__
-    tasks: Mapping[type, Task] = {library.LGBMClassifier: "classification", library.LGBMRegressor: "regression"}
+    tasks: Mapping[type, Task] = {
+        library.LGBMClassifier: "classification",
+        library.LGBMRegressor: "regression",
+    }
     task = task_of(model, tasks, "lightgbm")
-    given = {key: value for key, value in model.get_params().items() if value is not None and key not in _NEUTRAL}
-    unused = [f"{key} ({instead} decides)" for key, instead in _UNUSED.items() if given.pop(key, None) is not None]
+    given = {
+        key: value for key, value in model.get_params().items() if value is not None and key not in _NEUTRAL
+    }
+    unused = [
+        f"{key} ({instead} decides)" for key, instead in _UNUSED.items() if given.pop(key, None) is not None
+    ]
     boosting, objective = given.pop("boosting_type", "gbdt"), given.pop("objective", None)
     given |= {"data_sample_strategy": "goss"} if boosting == "goss" else {"boosting": boosting}
     if isinstance(objective, str):

@@ -105,7 +105,9 @@ def imported_function(option: str, path: str | None) -> Any:
     if path is None or (option == "objective" and ":" not in path):
         return None
     if ":" not in path:
-        raise ModelError(f"model.params.{option}: {path} is no package.module:function; list metrics in evaluation.metrics")
+        raise ModelError(
+            f"model.params.{option}: {path} is no package.module:function; list metrics in evaluation.metrics"
+        )
     try:
         found = import_path(path)
     except InputError as error:

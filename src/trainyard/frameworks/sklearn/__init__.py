@@ -21,7 +21,15 @@ from trainyard.frameworks.sklearn import storage
 from trainyard.frameworks.sklearn.estimator import either, prepared, unfitted
 from trainyard.frameworks.sklearn.models import ITERATIONS, PER_STEP, Models, defaults, entry
 from trainyard.frameworks.sklearn.outputs import ROWS, Outputs, flat, loss_of, parts_of, take_all
-from trainyard.frameworks.sklearn.steps import FAMILIES, LEARNERS, Means, family_of, kind_of, parameters_of, rate_of
+from trainyard.frameworks.sklearn.steps import (
+    FAMILIES,
+    LEARNERS,
+    Means,
+    family_of,
+    kind_of,
+    parameters_of,
+    rate_of,
+)
 from trainyard.frameworks.stored import Files, StoredSnapshot, buffers, read_arrays
 from trainyard.require import require
 from trainyard.types import Array, Batch, Determinism, NamedBuffer, Predictions, StepResult
@@ -63,8 +71,12 @@ class SklearnFramework(Framework):
         rate = rate_of(estimator)
         scheduler = config.training.scheduler
         varies = type(scheduler) is not ConstantSchedule or scheduler.warmup_steps
-        if rate is None and varies and entry(config.model.type) is None:  # of those with a name, the log tells
-            raise ModelError(f"training.scheduler: {config.model.type} has no learning rate that changes from step to step")
+        if (
+            rate is None and varies and entry(config.model.type) is None
+        ):  # of those with a name, the log tells
+            raise ModelError(
+                f"training.scheduler: {config.model.type} has no learning rate that changes from step to step"
+            )
         lr = None if rate is None else float(getattr(estimator, rate))
         if kind == "batches":
             return minibatch_plan(config, rows)._replace(learning_rate=lr)
@@ -87,13 +99,24 @@ class SklearnFramework(Framework):
         self._kind, self._own = kind_of(estimator), parameters_of(estimator)
         theirs = job.model is not None or ":" in job.config.model.type
         self._trust = storage.trust_in(estimator) if theirs else storage.Trust()
-        self._untried = theirs or self._kind != "once"  # of ours, the first step of many is small enough to be tried
+        self._untried = (
+            theirs or self._kind != "once"
+        )  # of ours, the first step of many is small enough to be tried
         means = Means(job.config.experiment.seed, job.threads, job.info, _per_step(job.config))
         self._job, self._learner = job, LEARNERS[self._kind](estimator, means)
-        self._outputs, self._pools, self._said = Outputs(job.info, job.threads), ThreadpoolController(), set[str]()
-        self._train = take_all(job.splits["train"]) if job.order is not None and self._kind != "batches" else None
+        self._outputs, self._pools, self._said = (
+            Outputs(job.info, job.threads),
+            ThreadpoolController(),
+            set[str](),
+        )
+        self._train = (
+            take_all(job.splits["train"]) if job.order is not None and self._kind != "batches" else None
+        )
         if self._kind == "once" and job.order is not None:
-            log.info("%s fits in one step: it cannot be resumed in the middle, stopped early or pruned", job.config.model.type)
+            log.info(
+                "%s fits in one step: it cannot be resumed in the middle, stopped early or pruned",
+                job.config.model.type,
+            )
 
     def describe(self) -> Mapping[str, str]:
         return {"scikit-learn": self._version, "device": "cpu"}
@@ -118,7 +141,9 @@ class SklearnFramework(Framework):
             features, targets = take_all(split) if forest else flat(split.take(ids))
             with self._running("a prediction"):
                 outputs = self._outputs.of(self._learner.estimator, features, key)
-            yield Predictions(ids, outputs.astype(np.float32), targets, loss_of(outputs, targets, self._job.info))
+            yield Predictions(
+                ids, outputs.astype(np.float32), targets, loss_of(outputs, targets, self._job.info)
+            )
 
     def snapshot(self, *, weights_only: bool = False, step: int | None = None) -> Snapshot:
         return StoredSnapshot(self._files(weights_only, step))
@@ -128,13 +153,21 @@ class SklearnFramework(Framework):
         rest = {} if weights_only else storage.unpack(read_arrays(folder / REST_FILE), self._trust)
         mine, name = type(self._learner.estimator), self._job.config.model.type
         if type(estimator) is not mine:
-            raise ModelError(f"these are weights of {type(estimator).__name__}, but model {name} is {mine.__name__}")
+            raise ModelError(
+                f"these are weights of {type(estimator).__name__}, but model {name} is {mine.__name__}"
+            )
         features = int(np.prod(self._job.info.input_shape))
         if getattr(estimator, "n_features_in_", features) != features:
-            raise ModelError(f"these are weights for {estimator.n_features_in_} features, but the data have {features}")
+            raise ModelError(
+                f"these are weights for {estimator.n_features_in_} features, but the data have {features}"
+            )
         # Those that are alike stay: a fitted ensemble may share them with its parts.
         estimator.set_params(
-            **{name: value for name, value in self._own.items() if not storage.same(getattr(estimator, name, None), value)}
+            **{
+                name: value
+                for name, value in self._own.items()
+                if not storage.same(getattr(estimator, name, None), value)
+            }
         )
         self._learner.take(estimator, rest)
         self._outputs.forget()
@@ -212,4 +245,6 @@ def _translated(error: Exception, what: str, first: bool) -> TrainyardError:
         hint = "this model takes no missing values: give data.impute"
     message = f"{what} failed: {type(error).__name__}: {error}; {hint}"
     # What scikit-learn finds wrong at once lies in the options or in the data.
-    return ModelError(message) if first and isinstance(error, ValueError | TypeError) else TrainingError(message)
+    return (
+        ModelError(message) if first and isinstance(error, ValueError | TypeError) else TrainingError(message)
+    )

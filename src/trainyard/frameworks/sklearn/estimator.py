@@ -35,7 +35,12 @@ INSTEAD: Mapping[str, str] = {  # where the usual answer is not the nearest
 }
 TASKS: tuple[Task, ...] = ("classification", "regression")
 USUAL = "random_forest, hist_gradient_boosting, svm or k_neighbors, which do both"
-OURS = {"n_jobs": None, "copy": True, "copy_X": True, "copy_X_train": True}  # threads are the run's; its rows stay as they are
+OURS = {
+    "n_jobs": None,
+    "copy": True,
+    "copy_X": True,
+    "copy_X_train": True,
+}  # threads are the run's; its rows stay as they are
 
 
 def unfitted(config: RunConfig, model: Any = None, task: Task | None = None) -> Any:
@@ -55,7 +60,9 @@ def unfitted(config: RunConfig, model: Any = None, task: Task | None = None) -> 
     if ":" in name:
         return _imported(name, {key: value for key, value in params.items() if key != PER_STEP})
     options = chosen(name, params)
-    classes = [_named(name, one) for one in ((task,) if task else TASKS) if task or one in (entry(name) or {})]
+    classes = [
+        _named(name, one) for one in ((task,) if task else TASKS) if task or one in (entry(name) or {})
+    ]
     cls = next((one for one in classes if set(options) <= set(one._get_param_names())), classes[0])
     return _made(name, cls, options, cls._get_param_names())
 
@@ -78,7 +85,9 @@ def _named(name: str, task: Task) -> Any:
     if task not in found:
         other = next(one for one in TASKS if one != task)
         usual = INSTEAD.get(name, USUAL)
-        raise ModelError(f"model {name} does {other}, but the data are for {task}; use {usual}, or set data.task: {other}")
+        raise ModelError(
+            f"model {name} does {other}, but the data are for {task}; use {usual}, or set data.task: {other}"
+        )
     module, _, attribute = found[task].partition(":")
     cls = getattr(importlib.import_module(module), attribute, None)
     if cls is None:
@@ -101,7 +110,9 @@ def _imported(path: str, options: Mapping[str, Any]) -> Any:
         except ValueError as error:
             raise ModelError(f"model {path}: {error}") from error
     if not callable(found):
-        raise ModelError(f"model {path}: {type(found).__name__} given; an estimator, its class, or a function is needed")
+        raise ModelError(
+            f"model {path}: {type(found).__name__} given; an estimator, its class, or a function is needed"
+        )
     made = _made(path, found, options, inspect.signature(found).parameters)
     if not isinstance(made, BaseEstimator):
         raise ModelError(f"model {path}: it gives a {type(made).__name__}, and no scikit-learn estimator")
@@ -118,14 +129,18 @@ def _made(name: str, make: Any, options: Mapping[str, Any], known: Iterable[str]
             return make(**options)
         except TypeError as error:
             takes = ", ".join(known)
-            raise ModelError(f"model {name}: {make.__name__} does not take these options: {error}; it takes {takes}") from error
+            raise ModelError(
+                f"model {name}: {make.__name__} does not take these options: {error}; it takes {takes}"
+            ) from error
 
 
 def _cloned(model: Any) -> Any:
     from sklearn.base import BaseEstimator, clone
 
     if not isinstance(model, BaseEstimator):
-        raise ModelError(f"model: {type(model).__name__} is no scikit-learn estimator (a sklearn.base.BaseEstimator)")
+        raise ModelError(
+            f"model: {type(model).__name__} is no scikit-learn estimator (a sklearn.base.BaseEstimator)"
+        )
     try:
         return clone(model)
     except (TypeError, RuntimeError) as error:
@@ -158,13 +173,17 @@ def _check_task(name: str, estimator: Any, info: DataInfo) -> None:
     right = is_classifier if info.task == "classification" else is_regressor
     if not right(estimator):
         known = ", ".join(names_for(info.task)[:60])
-        raise ModelError(f"model {name}: {type(estimator).__name__} does no {info.task}, as the data need; there are: {known}")
+        raise ModelError(
+            f"model {name}: {type(estimator).__name__} does no {info.task}, as the data need; there are: {known}"
+        )
 
 
 def _set_deep(estimator: Any, seed: int) -> None:
     """Sets seeds where there are none, and what the run decides for all estimators inside it."""
     values: dict[str, Any] = {}
-    for number, (name, value) in enumerate(sorted(estimator.get_params(deep=True).items(), key=lambda item: item[0])):
+    for number, (name, value) in enumerate(
+        sorted(estimator.get_params(deep=True).items(), key=lambda item: item[0])
+    ):
         last = name.rpartition("__")[2]
         if last == "random_state":
             if value is None:
@@ -175,7 +194,9 @@ def _set_deep(estimator: Any, seed: int) -> None:
             values[name] = OURS[last]
     estimator.set_params(**values)
     for number, one in enumerate(_unseeded(estimator)):
-        given = one.random_state  # a generator would be drawn from at each step, and with None, some make one of their own
+        given = (
+            one.random_state
+        )  # a generator would be drawn from at each step, and with None, some make one of their own
         one.random_state = seed_of(seed, INIT, number, 1) if given is None else int(given.randint(2**31 - 1))
 
 
@@ -193,7 +214,11 @@ def _unseeded(value: Any) -> Iterator[Any]:
         if "random_state" in options and not _is_seed(options["random_state"]):
             yield value
         yield from _unseeded(options)
-    elif hasattr(value, "split") and getattr(value, "shuffle", True) and not _is_seed(getattr(value, "random_state", 0)):
+    elif (
+        hasattr(value, "split")
+        and getattr(value, "shuffle", True)
+        and not _is_seed(getattr(value, "random_state", 0))
+    ):
         yield value
 
 
@@ -209,7 +234,10 @@ def _set_growing(estimator: Any, job: Job) -> None:
         most = estimator.max_bins
         estimator.categorical_features = [0 < count <= most for count in job.info.categories]
         if any(count > most for count in job.info.categories):
-            log.warning("columns of more than %d categories are taken for numbers: that many are the most (max_bins)", most)
+            log.warning(
+                "columns of more than %d categories are taken for numbers: that many are the most (max_bins)",
+                most,
+            )
 
 
 def _by_index(weights: Mapping[Any, float], info: DataInfo) -> dict[int, float]:
@@ -217,7 +245,9 @@ def _by_index(weights: Mapping[Any, float], info: DataInfo) -> dict[int, float]:
     labels = {str(label): index for index, label in enumerate(info.classes or range(info.outputs))}
     unknown = [str(label) for label in weights if str(label) not in labels]
     if unknown:
-        raise ModelError(f"model.params.class_weight: no class {', '.join(unknown)}; the classes are {', '.join(labels)}")
+        raise ModelError(
+            f"model.params.class_weight: no class {', '.join(unknown)}; the classes are {', '.join(labels)}"
+        )
     return {labels[str(label)]: weight for label, weight in weights.items()}
 
 
@@ -246,15 +276,21 @@ def _check_data(name: str, estimator: Any, job: Job) -> None:
 
     tags, info = get_tags(estimator), job.info
     if any(info.categories) and not hasattr(estimator, "categorical_features"):
-        raise ModelError(f"data.encode: category gives codes, which {name} would take for amounts; give onehot or ordinal")
-    if len(list(_parts(estimator))) == 1:  # those of other estimators are not told reliably by that which holds them
+        raise ModelError(
+            f"data.encode: category gives codes, which {name} would take for amounts; give onehot or ordinal"
+        )
+    if (
+        len(list(_parts(estimator))) == 1
+    ):  # those of other estimators are not told reliably by that which holds them
         if not tags.input_tags.allow_nan:
             refuse_gaps(job)
         if (
             tags.input_tags.positive_only
             and (np.asarray(job.splits["train"].take(np.arange(len(job.splits["train"]))).features) < 0).any()
         ):
-            raise ModelError(f"model {name}: it takes no negative values; set data.standardize: false, or leave such columns out")
+            raise ModelError(
+                f"model {name}: it takes no negative values; set data.standardize: false, or leave such columns out"
+            )
     several = info.task == "regression" and info.outputs > 1
     if several and not (tags.target_tags.multi_output or tags.target_tags.two_d_labels):
         raise ModelError(
@@ -262,6 +298,10 @@ def _check_data(name: str, estimator: Any, job: Job) -> None:
             "ridge or k_neighbors, or pass a sklearn.multioutput.MultiOutputRegressor"
         )
     if not several and not tags.target_tags.single_output:
-        raise ModelError(f"model {name}: {type(estimator).__name__} needs several values to predict, but the data have one")
+        raise ModelError(
+            f"model {name}: {type(estimator).__name__} needs several values to predict, but the data have one"
+        )
     if kind_of(estimator) == "once" and job.config.model.init_from:
-        raise ModelError(f"model.init_from: {name} fits in one step, from nothing: initial weights have no effect on it")
+        raise ModelError(
+            f"model.init_from: {name} fits in one step, from nothing: initial weights have no effect on it"
+        )

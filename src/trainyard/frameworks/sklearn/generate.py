@@ -42,7 +42,11 @@ ALIASES = {
 }
 # Set by the run: its seed, its threads; and its rows are not to be overwritten.
 OURS = {"random_state", "n_jobs", "verbose", "warm_start", "copy", "copy_X", "copy_X_train"}
-MAPPINGS = {"class_weight", "metric_params", "solver_options"}  # of others, the keys are names that arrays have not
+MAPPINGS = {
+    "class_weight",
+    "metric_params",
+    "solver_options",
+}  # of others, the keys are names that arrays have not
 NOT_HERE = {  # what would stop or divide the steps that the run counts, by the kind of step
     "growth": {"early_stopping", "validation_fraction", "n_iter_no_change", "scoring", "tol", "oob_score"},
     "batches": {
@@ -69,7 +73,9 @@ def table() -> dict[str, Any]:
     from sklearn.utils import all_estimators
 
     classes = {task: dict(all_estimators(type_filter=kind)) for kind, task in TASKS.items()}
-    both = {_stem(name) for name in classes["classification"]} & {_stem(name) for name in classes["regression"]}
+    both = {_stem(name) for name in classes["classification"]} & {
+        _stem(name) for name in classes["regression"]
+    }
     models: dict[str, dict[str, Any]] = {}
     for task, named in classes.items():
         for name, cls in named.items():
@@ -107,7 +113,9 @@ def _entry(classes: Mapping[str, type]) -> dict[str, Any]:
 def _public(module: str) -> str:
     """`sklearn.ensemble._forest` -> `sklearn.ensemble`."""
     parts = module.split(".")
-    return ".".join(part for i, part in enumerate(parts) if not any(one.startswith("_") for one in parts[: i + 1]))
+    return ".".join(
+        part for i, part in enumerate(parts) if not any(one.startswith("_") for one in parts[: i + 1])
+    )
 
 
 def _data(made: list[Any]) -> dict[str, Any]:
@@ -177,7 +185,11 @@ def _kinds(constraint: Any, kind: str) -> Iterator[dict[str, Any]]:
     if isinstance(constraint, known.Interval):
         yield _interval(constraint)
     elif isinstance(constraint, known.Options):
-        options = {one for one in constraint.options if isinstance(one, str)} - FORBIDDEN[kind] - {"deprecated", "warn"}
+        options = (
+            {one for one in constraint.options if isinstance(one, str)}
+            - FORBIDDEN[kind]
+            - {"deprecated", "warn"}
+        )
         if len(options) > MOST_CHOICES:
             yield {"type": "text"}
         elif options:
@@ -190,7 +202,9 @@ def _kinds(constraint: Any, kind: str) -> Iterator[dict[str, Any]]:
             yield from ({"type": "int", "ge": 2}, {"type": "null"})
         elif constraint in names:
             yield {"type": names[constraint]}
-    elif getattr(constraint, "__name__", "") in (types := {"Integral": "int", "Real": "float", "str": "text", "dict": "mapping"}):
+    elif getattr(constraint, "__name__", "") in (
+        types := {"Integral": "int", "Real": "float", "str": "text", "dict": "mapping"}
+    ):
         yield {"type": types[constraint.__name__]}
 
 
@@ -210,10 +224,16 @@ def text() -> str:
     whole = table()
     entries = []
     for name, entry in whole["models"].items():
-        params = ",\n".join(f"   {json.dumps(param)}: {json.dumps(described)}" for param, described in entry["params"].items())
-        head = ",\n".join(f"   {json.dumps(key)}: {json.dumps(value)}" for key, value in entry.items() if key != "params")
+        params = ",\n".join(
+            f"   {json.dumps(param)}: {json.dumps(described)}" for param, described in entry["params"].items()
+        )
+        head = ",\n".join(
+            f"   {json.dumps(key)}: {json.dumps(value)}" for key, value in entry.items() if key != "params"
+        )
         entries.append(f'  {json.dumps(name)}: {{\n{head},\n   "params": {{\n{params}\n   }}}}')
-    rest = "".join(f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in whole.items() if key != "models")
+    rest = "".join(
+        f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in whole.items() if key != "models"
+    )
     return f'{{\n{rest} "models": {{\n' + ",\n".join(entries) + "\n }\n}\n"
 
 

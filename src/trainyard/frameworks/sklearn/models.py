@@ -143,5 +143,7 @@ def defaults(name: str) -> dict[str, Any]:
         return {}
     wanted = {f"data.{key}": value for key, value in found["data"].items()}
     if found["steps"] == "batches":
-        wanted["training.epochs"] = 1 if name.endswith(("_nb", "_bayes")) else 50  # a second pass tells naive Bayes nothing
+        wanted["training.epochs"] = (
+            1 if name.endswith(("_nb", "_bayes")) else 50
+        )  # a second pass tells naive Bayes nothing
     return wanted

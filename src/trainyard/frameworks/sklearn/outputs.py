@@ -13,13 +13,18 @@ from trainyard.frameworks.sklearn.steps import FAMILIES, family_of, settings
 from trainyard.types import Array, Batch, DataInfo, Ids
 
 ROWS = 4096  # that are predicted together
-LEAST = float(np.finfo(np.float32).eps)  # a probability counts as this much at least: a wrong vote costs 15.9, not infinity
+LEAST = float(
+    np.finfo(np.float32).eps
+)  # a probability counts as this much at least: a wrong vote costs 15.9, not infinity
 
 
 def flat(batch: Batch) -> Batch:
     """The rows with one axis of features, as scikit-learn has them; C-contiguous."""
     features = batch.features.reshape(len(batch.features), -1)
-    return Batch(np.ascontiguousarray(features, dtype=np.float32 if features.dtype.kind == "f" else None), batch.targets)
+    return Batch(
+        np.ascontiguousarray(features, dtype=np.float32 if features.dtype.kind == "f" else None),
+        batch.targets,
+    )
 
 
 def take_all(split: Split) -> Batch:
@@ -87,7 +92,9 @@ def _scores(estimator: Any, features: Array) -> Array:
     classes = np.asarray(estimator.classes_)
     if hasattr(estimator, "predict_proba"):
         found = np.asarray(estimator.predict_proba(features), dtype=np.float64)
-        return np.where(np.isnan(found), 1 / len(classes), found)  # no class is known of a row without neighbours
+        return np.where(
+            np.isnan(found), 1 / len(classes), found
+        )  # no class is known of a row without neighbours
     if hasattr(estimator, "decision_function"):
         values = np.asarray(estimator.decision_function(features), dtype=np.float64)
         if values.ndim == 1:
@@ -123,7 +130,11 @@ class TreeSums:
         """(rows, classes) or (rows,) / (rows, outputs) float64; `trees` begin with those of the last call."""
         new, parts = trees[self._trees :], list(parts_of(len(self._features), ROWS))
         with ThreadPoolExecutor(threads) as pool:
-            added = list(pool.map(lambda ids: _summed(new, self._features[ids[0] : ids[-1] + 1], self._before(ids)), parts))
+            added = list(
+                pool.map(
+                    lambda ids: _summed(new, self._features[ids[0] : ids[-1] + 1], self._before(ids)), parts
+                )
+            )
         self._sums, self._trees = added, len(trees)
         return np.concatenate(added) / len(trees)
 

@@ -41,7 +41,9 @@ class Family:
 FAMILIES = {
     "BaseForest": Family("n_estimators", ("estimators_",)),
     "BaseBagging": Family("n_estimators", ("estimators_", "estimators_features_", "_seeds")),
-    "BaseGradientBoosting": Family("n_estimators", ("estimators_", "train_score_", "oob_improvement_", "oob_scores_"), "_rng"),
+    "BaseGradientBoosting": Family(
+        "n_estimators", ("estimators_", "train_score_", "oob_improvement_", "oob_scores_"), "_rng"
+    ),
     "BaseHistGradientBoosting": Family("max_iter", ("_predictors",), "_feature_subsample_rng"),
 }
 SEEDS = 2**31  # scikit-learn's own code takes seeds below it everywhere
@@ -59,7 +61,10 @@ def kind_of(estimator: Any) -> Kind:
     """How it learns."""
     stops = getattr(estimator, "early_stopping", False) is True
     if family_of(estimator) is not None:
-        stops |= not hasattr(estimator, "early_stopping") and getattr(estimator, "n_iter_no_change", None) is not None
+        stops |= (
+            not hasattr(estimator, "early_stopping")
+            and getattr(estimator, "n_iter_no_change", None) is not None
+        )
         return "once" if stops or getattr(estimator, "oob_score", False) else "growth"
     needs_all = stops or getattr(estimator, "class_weight", None) == "balanced"
     return "batches" if callable(getattr(estimator, "partial_fit", None)) and not needs_all else "once"
@@ -70,11 +75,17 @@ def rate_of(estimator: Any) -> str | None:
     if kind_of(estimator) == "once":
         return None
     if hasattr(estimator, "eta0"):
-        return "eta0" if getattr(estimator, "learning_rate", "constant") in {"constant", "invscaling"} else None
+        return (
+            "eta0" if getattr(estimator, "learning_rate", "constant") in {"constant", "invscaling"} else None
+        )
     if hasattr(estimator, "learning_rate_init"):
         return "learning_rate_init"
     # Gradient boosting multiplies all trees by its present rate, the histogram-based each by that which it grew with.
-    return "learning_rate" if (family := family_of(estimator)) is not None and family.count == "max_iter" else None
+    return (
+        "learning_rate"
+        if (family := family_of(estimator)) is not None and family.count == "max_iter"
+        else None
+    )
 
 
 def parameters_of(estimator: Any) -> dict[str, Any]:
@@ -82,11 +93,17 @@ def parameters_of(estimator: Any) -> dict[str, Any]:
     from sklearn.base import BaseEstimator
 
     def holds(value: Any) -> bool:
-        return isinstance(value, BaseEstimator) or (isinstance(value, list | tuple) and any(holds(one) for one in value))
+        return isinstance(value, BaseEstimator) or (
+            isinstance(value, list | tuple) and any(holds(one) for one in value)
+        )
 
     family = family_of(estimator)
     found: dict[str, Any] = estimator.get_params(deep=False)
-    return {name: value for name, value in found.items() if not holds(value) and (family is None or name != family.count)}
+    return {
+        name: value
+        for name, value in found.items()
+        if not holds(value) and (family is None or name != family.count)
+    }
 
 
 def seed_of(*parts: int) -> int:
@@ -178,7 +195,9 @@ class Growth(Learner):
         """Mends what the last `fit` left as if it had been the only one; `seeds` are those of the earlier ones."""
         if len(seeds):  # bagging remembers its last
             self.estimator._seeds = np.concatenate([seeds, self.estimator._seeds])
-        if self._family.generator == "_rng":  # every tree holds the generator, and with it what becomes of it later
+        if (
+            self._family.generator == "_rng"
+        ):  # every tree holds the generator, and with it what becomes of it later
             for tree in self.estimator.estimators_.flat:
                 tree.random_state = None
         if hasattr(self.estimator, "_bin_mapper"):  # of this machine, and of no use any more
@@ -235,7 +254,11 @@ class Batches(Learner):
 
     def step(self, step: int, lr: float, features: Array, targets: Array) -> None:
         seed = seed_of(self.means.seed, STEP, step)
-        values: dict[str, Any] = {"random_state": seed, "n_jobs": self.means.threads, "batch_size": len(features)}
+        values: dict[str, Any] = {
+            "random_state": seed,
+            "n_jobs": self.means.threads,
+            "batch_size": len(features),
+        }
         if self._rate is not None:
             values[self._rate] = lr
         with settings(self.estimator, **values):
@@ -264,7 +287,11 @@ class Once(Learner):
     def _worker(self) -> Any:
         """What does the work: of a pipeline, the last of its steps."""
         steps = getattr(self.estimator, "steps", None)
-        return steps[-1][1] if isinstance(steps, list) and steps and isinstance(steps[-1], tuple) else self.estimator
+        return (
+            steps[-1][1]
+            if isinstance(steps, list) and steps and isinstance(steps[-1], tuple)
+            else self.estimator
+        )
 
 
 LEARNERS: dict[Kind, type[Learner]] = {"growth": Growth, "batches": Batches, "once": Once}

@@ -91,10 +91,27 @@ FIXED = {  # loaders for which the name changes nothing
 }
 PROTOCOL = 1  # of skops, the oldest whose loaders this knows
 # Values that cannot change: whether two places share one of them is an accident of the process that made them.
-VALUES = {"JsonNode", "TypeNode", "FunctionNode", "SliceNode", "BytesNode", "DTypeNode", "TupleNode", "OperatorFuncNode"}
+VALUES = {
+    "JsonNode",
+    "TypeNode",
+    "FunctionNode",
+    "SliceNode",
+    "BytesNode",
+    "DTypeNode",
+    "TupleNode",
+    "OperatorFuncNode",
+}
 CONSTANTS = "sklearn._loss.link"  # objects of it are such values, too: some belong to the class
-TIMES = {f"{kind}_{what}_time" for kind in ("mean", "std") for what in ("fit", "score")} | {"refit_time_"}  # no part of a model
-PLUMBING = {"content", "__reduce__", "args", "attrs", "main"}  # keys of nodes that are no names of the estimator's own
+TIMES = {f"{kind}_{what}_time" for kind in ("mean", "std") for what in ("fit", "score")} | {
+    "refit_time_"
+}  # no part of a model
+PLUMBING = {
+    "content",
+    "__reduce__",
+    "args",
+    "attrs",
+    "main",
+}  # keys of nodes that are no names of the estimator's own
 
 
 def imported() -> Any:
@@ -229,7 +246,9 @@ def _nodes(value: Any) -> Iterator[Node]:
 
 
 def _is_value(node: Node) -> bool:
-    return node.get("__loader__") in VALUES or (node.get("__loader__") == "NdArrayNode" and node["__class__"] != "ndarray")
+    return node.get("__loader__") in VALUES or (
+        node.get("__loader__") == "NdArrayNode" and node["__class__"] != "ndarray"
+    )
 
 
 @dataclass(frozen=True)
@@ -310,7 +329,9 @@ def trust_in(value: Any) -> Trust:
         unpack(packed, trust)
     except ModelError as error:
         reason = "functions and classes in it must be found by their names: a lambda is not"
-        raise ModelError(f"{type(value).__name__} cannot be stored without pickle: {error}; {reason}") from error
+        raise ModelError(
+            f"{type(value).__name__} cannot be stored without pickle: {error}; {reason}"
+        ) from error
     return trust
 
 
@@ -328,7 +349,9 @@ def unpack(arrays: Mapping[str, Array], trust: Trust) -> Any:
         if schema["protocol"] < PROTOCOL:
             raise ValueError(f"protocol {schema['protocol']} of skops is not read")
         nodes = list(_loaded(schema))
-        if refused := {f"{node['__module__']}.{node['__class__']}" for node in nodes if not trust.allows(node)}:
+        if refused := {
+            f"{node['__module__']}.{node['__class__']}" for node in nodes if not trust.allows(node)
+        }:
             raise UntrustedTypesFoundException(refused)
         names = {(node["__module__"], node["__class__"]) for node in nodes}
         buffer = io.BytesIO()
@@ -340,7 +363,9 @@ def unpack(arrays: Mapping[str, Array], trust: Trust) -> Any:
         trusted = sorted(f"{module}.{name}" for module, name in names if trust.covers(module, name))
         return skops.loads(buffer.getvalue(), trusted=trusted)
     except UntrustedTypesFoundException as error:
-        raise ModelError(f"the weights hold objects of types that are not trusted, and were not loaded: {error}") from error
+        raise ModelError(
+            f"the weights hold objects of types that are not trusted, and were not loaded: {error}"
+        ) from error
     except (KeyError, ValueError, TypeError, AttributeError, ImportError) as error:
         raise ModelError(f"these are no weights of an estimator: {type(error).__name__}: {error}") from error
 

@@ -15,7 +15,15 @@ from trainyard.config.schema import RunConfig, TrainingConfig
 from trainyard.datasets.base import Split
 from trainyard.digest import sha256_bytes
 from trainyard.errors import ModelError, TrainingError, TrainyardError
-from trainyard.frameworks.base import WEIGHTS_FILE, Framework, Job, Plan, Snapshot, minibatch_plan, refuse_gaps
+from trainyard.frameworks.base import (
+    WEIGHTS_FILE,
+    Framework,
+    Job,
+    Plan,
+    Snapshot,
+    minibatch_plan,
+    refuse_gaps,
+)
 from trainyard.frameworks.definition import path_of
 from trainyard.frameworks.torch.params import LOSSES, MODELS, OPTIMIZERS
 from trainyard.order import INIT, PREDICT, stream_seed
@@ -62,7 +70,9 @@ class TorchFramework(Framework):
         self._sources: dict[int, TensorSource] = {}
         if job.order:
             _refuse_lonely_sample(self._model, job)
-        optimizer = optim.build_optimizer(training, self._model.parameters(), self._device) if job.order else None
+        optimizer = (
+            optim.build_optimizer(training, self._model.parameters(), self._device) if job.order else None
+        )
         self._state = snapshot.TrainingState(self._model, optimizer, self._precision)
         self._named_buffer = snapshot.named_buffer
         if optimizer is not None:
@@ -76,19 +86,30 @@ class TorchFramework(Framework):
         if config.training.determinism == "best" and _device(config.training.device).type == "cuda":
             reason = "on CUDA, an operation without a deterministic kernel only warns; training.determinism: bitwise refuses it"
             return Determinism("order", reason)
-        return Determinism("bitwise", "deterministic algorithms, a pinned number of threads, random streams by step")
+        return Determinism(
+            "bitwise", "deterministic algorithms, a pinned number of threads, random streams by step"
+        )
 
     def describe(self) -> Mapping[str, str]:
         import torch
 
-        device = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else self._device.type
+        device = (
+            torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else self._device.type
+        )
         return {"torch": torch.__version__, "device": device}
 
     def definition(self) -> Mapping[str, str]:
         if self._job.model is None:
             return {}
-        parts = [("class", self._job.model), *((name, part) for name, part in self._job.model.named_modules() if name)]
-        own = {name: path_of(type(part)) for name, part in parts if not type(part).__module__.startswith("torch.")}
+        parts = [
+            ("class", self._job.model),
+            *((name, part) for name, part in self._job.model.named_modules() if name),
+        ]
+        own = {
+            name: path_of(type(part))
+            for name, part in parts
+            if not type(part).__module__.startswith("torch.")
+        }
         return {"layers": sha256_bytes(repr(self._job.model).encode()), **own}
 
     def step(self, step: int, lr: float) -> StepResult:
@@ -115,7 +136,9 @@ class TorchFramework(Framework):
         try:
             for start in range(0, rows, size):
                 ids = np.arange(start, min(start + size, rows), dtype=np.int64)
-                step.seed_generators(generators, stream_seed(seed, PREDICT, start))  # as dropout may be on here, too
+                step.seed_generators(
+                    generators, stream_seed(seed, PREDICT, start)
+                )  # as dropout may be on here, too
                 features, targets = source.take(ids)
                 with torch.no_grad(), self._precision.autocast():
                     outputs = self._model(features).float()
@@ -188,7 +211,9 @@ class TorchFramework(Framework):
                 outputs = model.eval()(sample)
         except Exception as error:
             shape = tuple(sample.shape)
-            raise ModelError(f"model {self._job.config.model.type}: fed with features {shape}, it fails: {error}") from error
+            raise ModelError(
+                f"model {self._job.config.model.type}: fed with features {shape}, it fails: {error}"
+            ) from error
         finally:
             model.train()
         given = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
@@ -229,7 +254,9 @@ def _device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ModelError(f"training.device: {name} was asked for, but torch sees no CUDA device; use cpu or auto")
+        raise ModelError(
+            f"training.device: {name} was asked for, but torch sees no CUDA device; use cpu or auto"
+        )
     return torch.device(name)
 
 

@@ -10,7 +10,9 @@ import torch
 from trainyard.datasets.base import ArraySplit, Split
 from trainyard.types import Ids
 
-_DEVICE_SHARE = 0.25  # of a GPU's memory may be taken by one split's arrays; what is larger is sliced on the host
+_DEVICE_SHARE = (
+    0.25  # of a GPU's memory may be taken by one split's arrays; what is larger is sliced on the host
+)
 
 
 class TensorSource:
@@ -24,14 +26,18 @@ class TensorSource:
             arrays = (torch.from_numpy(split.features), torch.from_numpy(split.targets))
             self._resident = _fits(arrays, device)
             self._arrays = cast(
-                tuple[torch.Tensor, torch.Tensor], tuple(a.to(device) for a in arrays) if self._resident else arrays
+                tuple[torch.Tensor, torch.Tensor],
+                tuple(a.to(device) for a in arrays) if self._resident else arrays,
             )
 
     def take(self, ids: Ids) -> tuple[torch.Tensor, torch.Tensor]:
         """Features (rows, ...) and targets (rows,) or (rows, outputs) of the samples `ids`, on the device."""
         if self._arrays is None:
             batch = self._split.take(ids)
-            x, y = torch.from_numpy(np.ascontiguousarray(batch.features)), torch.from_numpy(np.ascontiguousarray(batch.targets))
+            x, y = (
+                torch.from_numpy(np.ascontiguousarray(batch.features)),
+                torch.from_numpy(np.ascontiguousarray(batch.targets)),
+            )
             return x.to(self._device, non_blocking=True), y.to(self._device, non_blocking=True)
         features, targets = self._arrays
         index = torch.from_numpy(ids)

@@ -13,7 +13,11 @@ from trainyard.types import DataInfo
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
-_REGRESSION: dict[str, Loss] = {"mse": functional.mse_loss, "mae": functional.l1_loss, "huber": functional.huber_loss}
+_REGRESSION: dict[str, Loss] = {
+    "mse": functional.mse_loss,
+    "mae": functional.l1_loss,
+    "huber": functional.huber_loss,
+}
 
 
 def build_loss(name: str, info: DataInfo) -> Loss:

@@ -33,14 +33,17 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """The optimizer that `training.optimizer` names."""
     options: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in config.optimizer.params.items()
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in config.optimizer.params.items()
     }
     name = config.optimizer.type
     if name in _FUSED and device.type in ("cpu", "cuda"):
         options["fused"] = True
     _spare_the_compiler()
     try:
-        return _CLASSES[name](parameters, lr=config.learning_rate, weight_decay=config.weight_decay, **options)
+        return _CLASSES[name](
+            parameters, lr=config.learning_rate, weight_decay=config.weight_decay, **options
+        )
     except (ValueError, RuntimeError) as error:
         given = ", ".join(f"{key}={value}" for key, value in config.optimizer.params.items())
         raise ModelError(f"training.optimizer: {name} refuses its options ({given}): {error}") from error
@@ -100,11 +103,17 @@ class FusedAdam:
         state, parameters = self._optimizer.state, self._options["params"]
         # A parameter has no state before its first gradient; until all have one, `step` of torch does the work.
         self._parameters = parameters if all(state.get(parameter) for parameter in parameters) else []
-        self._state = [[state[parameter][key] for parameter in self._parameters] for key in ("exp_avg", "exp_avg_sq", "step")]
+        self._state = [
+            [state[parameter][key] for parameter in self._parameters]
+            for key in ("exp_avg", "exp_avg_sq", "step")
+        ]
 
     def _is_current(self) -> bool:
         """Whether the lists still hold the optimizer's state: a restore puts other tensors there."""
-        return bool(self._parameters) and self._optimizer.state[self._parameters[0]]["exp_avg"] is self._state[0][0]
+        return (
+            bool(self._parameters)
+            and self._optimizer.state[self._parameters[0]]["exp_avg"] is self._state[0][0]
+        )
 
 
 def _spare_the_compiler() -> None:

@@ -15,7 +15,9 @@ Activation = Literal["relu", "gelu", "silu", "tanh"]
 class MlpParams(Section):
     """A multilayer perceptron."""
 
-    hidden: list[Annotated[int, Field(gt=0)]] = Field(default_factory=lambda: [128, 64], description="width of each hidden layer")
+    hidden: list[Annotated[int, Field(gt=0)]] = Field(
+        default_factory=lambda: [128, 64], description="width of each hidden layer"
+    )
     dropout: Share = Field(0.0, description="after each hidden layer")
     activation: Activation = "relu"
     normalization: Literal["none", "batch", "layer"] = Field("none", description="before each activation")

@@ -31,10 +31,14 @@ class Precision:
         """The scaler's state, as tensors."""
         if self.scaler is None:
             return {}
-        return {key: torch.tensor(value, dtype=torch.float64) for key, value in self.scaler.state_dict().items()}
+        return {
+            key: torch.tensor(value, dtype=torch.float64) for key, value in self.scaler.state_dict().items()
+        }
 
     def load(self, state: dict[str, torch.Tensor]) -> None:
         """Takes up a scaler's state."""
         if self.scaler is not None:
             whole = {"growth_interval", "_growth_tracker"}
-            self.scaler.load_state_dict({k: int(v.item()) if k in whole else v.item() for k, v in state.items()})
+            self.scaler.load_state_dict(
+                {k: int(v.item()) if k in whole else v.item() for k, v in state.items()}
+            )

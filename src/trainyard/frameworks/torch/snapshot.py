@@ -39,19 +39,25 @@ def named_buffer(name: str, tensor: torch.Tensor) -> NamedBuffer:
     if tensor.dtype not in _DTYPES:
         raise ModelError(f"tensor {name!r} of the model is of {tensor.dtype}, which a checkpoint cannot hold")
     flat = tensor.detach().to("cpu").contiguous().reshape(-1)
-    return NamedBuffer(name, _DTYPES[tensor.dtype], tuple(tensor.shape), memoryview(flat.view(torch.uint8).numpy().data))
+    return NamedBuffer(
+        name, _DTYPES[tensor.dtype], tuple(tensor.shape), memoryview(flat.view(torch.uint8).numpy().data)
+    )
 
 
 def _tensor(name: str, value: Any) -> torch.Tensor:
     if not isinstance(value, torch.Tensor):
-        raise ModelError(f"the model's state has {name!r}, a {type(value).__name__}: only tensors can be kept in a checkpoint")
+        raise ModelError(
+            f"the model's state has {name!r}, a {type(value).__name__}: only tensors can be kept in a checkpoint"
+        )
     return value
 
 
 class TrainingState:
     """Model, optimizer and scaler, seen as the tensors that make them up, by file."""
 
-    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, precision: Precision) -> None:
+    def __init__(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, precision: Precision
+    ) -> None:
         self._model = model
         self._optimizer = optimizer
         self._precision = precision
@@ -100,10 +106,14 @@ class TrainingState:
             self._load_optimizer(self._optimizer, load_file(folder / OPTIMIZER_FILE))
 
     def _load_optimizer(self, optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor]) -> None:
-        scaler = {key.removeprefix(_SCALER): value for key, value in tensors.items() if key.startswith(_SCALER)}
+        scaler = {
+            key.removeprefix(_SCALER): value for key, value in tensors.items() if key.startswith(_SCALER)
+        }
         self._precision.load(scaler)
         for group in optimizer.param_groups:
-            on_host = not (group.get("fused") or group.get("capturable"))  # where the optimizer keeps its step counters
+            on_host = not (
+                group.get("fused") or group.get("capturable")
+            )  # where the optimizer keeps its step counters
             for parameter in group["params"]:
                 prefix = f"{self._names[id(parameter)]}."
                 for name, value in tensors.items():

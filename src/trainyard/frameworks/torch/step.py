@@ -44,7 +44,12 @@ class TorchStep:
     """Forward, backward and update on one batch: `optimizer.step()` is here."""
 
     def __init__(
-        self, model: torch.nn.Module, loss: Loss, optimizer: torch.optim.Optimizer, precision: Precision, settings: StepSettings
+        self,
+        model: torch.nn.Module,
+        loss: Loss,
+        optimizer: torch.optim.Optimizer,
+        precision: Precision,
+        settings: StepSettings,
     ) -> None:
         self._model = model
         self._loss = loss

@@ -26,7 +26,7 @@ from trainyard.datasets.base import Split
 from trainyard.errors import ModelError, TrainingError, TrainyardError
 from trainyard.frameworks.base import WEIGHTS_FILE, Framework, Job, Plan, Snapshot, rounds_plan
 from trainyard.frameworks.definition import of_estimator
-from trainyard.frameworks.estimators import refuse_other_task
+from trainyard.frameworks.estimators import check_estimator
 from trainyard.frameworks.stored import Files, StoredSnapshot, buffers, bytes_array, read_arrays
 from trainyard.frameworks.xgboost.devices import chosen_device
 from trainyard.frameworks.xgboost.library import xgboost
@@ -44,7 +44,9 @@ if TYPE_CHECKING:
 DEFAULT_ROUNDS = 100
 _STATE_FILE = "boosting.safetensors"
 _ANOTHER = {"hist": "approx", "approx": "hist", "exact": "hist"}
-_WHERE = re.compile(r"^\[[\d:]+\] \S+:\d+: ")  # time and place in the library's source, before what it has to say
+_WHERE = re.compile(
+    r"^\[[\d:]+\] \S+:\d+: "
+)  # time and place in the library's source, before what it has to say
 
 
 def boundary(params: XgboostParams, rows: int) -> int:
@@ -86,7 +88,8 @@ class XgboostFramework(Framework):
             reason = "on CUDA, nobody has seen to it that the same round gives the same bits; training.device: cpu does"
             return Determinism("order", reason)
         return Determinism(
-            "bitwise", "rounds seeded by number, sampling begun afresh at fixed rounds, a pinned number of threads"
+            "bitwise",
+            "rounds seeded by number, sampling begun afresh at fixed rounds, a pinned number of threads",
         )
 
     def __init__(self, job: Job) -> None:
@@ -95,7 +98,7 @@ class XgboostFramework(Framework):
         self._job = job
         self._recipe = resolve(job.config, job.model)
         self._device = chosen_device(job.config.training.device)
-        refuse_other_task(job, self._recipe.task)
+        check_estimator(job, self._recipe.task, self._recipe.unused)
         self._loss = self._recipe.loss(job.info)
         refuse_categories(self._recipe.params, job.info)
         self._matrices = Matrices(job, self._recipe.params)
@@ -124,7 +127,9 @@ class XgboostFramework(Framework):
                 self._booster.set_param({"learning_rate": lr})
                 self._rate = lr
             train = self._matrices.train
-            if self._recipe.gradients is not None:  # here the library draws the trees that dart drops before it seeds the round
+            if (
+                self._recipe.gradients is not None
+            ):  # here the library draws the trees that dart drops before it seeds the round
                 self._booster.set_param({"seed": _seed(self._job, step)})
             self._booster.update(train, self._first + step, self._recipe.gradients)
             return StepResult(self._mean_loss(self._sample), len(self._job.splits["train"]))
@@ -147,7 +152,9 @@ class XgboostFramework(Framework):
     def restore(self, folder: Path, *, weights_only: bool = False) -> None:
         weights = read_arrays(folder / WEIGHTS_FILE)
         if set(weights) != {"model"}:
-            raise ModelError(f"these are not the weights of an XGBoost model: they have {', '.join(sorted(weights)[:5])}")
+            raise ModelError(
+                f"these are not the weights of an XGBoost model: they have {', '.join(sorted(weights)[:5])}"
+            )
         with _translated("these weights cannot be loaded", ModelError):
             self._booster = self._make(bytearray(weights["model"].tobytes()))
         self._grown, self._rate = False, None
@@ -165,7 +172,9 @@ class XgboostFramework(Framework):
     def importance(self) -> Mapping[str, Array]:
         """`gain`: the mean of a feature's splits; `weight`: how many they are; `cover`: the mean of their second derivatives."""
         size = int(np.prod(self._job.info.input_shape))
-        places = {name: i for i, name in enumerate(self._booster.feature_names or [f"f{i}" for i in range(size)])}
+        places = {
+            name: i for i, name in enumerate(self._booster.feature_names or [f"f{i}" for i in range(size)])
+        }
         found = {kind: np.zeros(size) for kind in ("gain", "weight", "cover")}
         with _translated("the importance of the features cannot be told", TrainingError):
             for kind, values in found.items():
@@ -182,7 +191,9 @@ class XgboostFramework(Framework):
         job, objective = self._job, self._recipe.objective(self._job.info)
         base = {"nthread": job.threads, "device": self._device, "eval_metric": self._loss.metric}
         if job.order is None:  # the file knows the rest
-            found: xgb.Booster = self._library.Booster(base | {"num_feature": int(np.prod(job.info.input_shape))}, model_file=raw)
+            found: xgb.Booster = self._library.Booster(
+                base | {"num_feature": int(np.prod(job.info.input_shape))}, model_file=raw
+            )
             return found
         options = self._recipe.params.native() | constraints(self._recipe.params, job.info) | base
         options |= {"objective": objective, "seed": _seed(job), "seed_per_iteration": True}
@@ -190,7 +201,9 @@ class XgboostFramework(Framework):
             options["num_class"] = job.info.outputs
         if raw is not None:
             refuse_misfit(raw, job, self._recipe.params, objective)
-            options.pop("base_score", None)  # `raw` has it for each output; given again, it would be stored in another form
+            options.pop(
+                "base_score", None
+            )  # `raw` has it for each output; given again, it would be stored in another form
         booster: xgb.Booster = self._library.Booster(options, [self._matrices.train], raw)
         booster.save_config()  # only now it looks at the options, and says what is wrong with them
         booster.feature_names = None  # as the rows have none

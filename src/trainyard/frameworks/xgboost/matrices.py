@@ -74,7 +74,13 @@ class Matrices:
     def _plain(self, features: Array, targets: Array) -> xgb.DMatrix:
         import xgboost as xgb
 
-        return xgb.DMatrix(_flat(features), label=targets, nthread=self._job.threads, enable_categorical=True, **self._options)
+        return xgb.DMatrix(
+            _flat(features),
+            label=targets,
+            nthread=self._job.threads,
+            enable_categorical=True,
+            **self._options,
+        )
 
     def _binned(self, split: Split, like: xgb.DMatrix | None = None) -> xgb.DMatrix:
         """With the bins of another matrix, if there is one."""
@@ -102,7 +108,9 @@ def _options(job: Job) -> dict[str, Any]:
 def feature_names(info: DataInfo) -> list[str] | None:
     """The names of the columns, if the library would take them."""
     names = [str(name) for name in info.feature_names]
-    usable = len(set(names)) == len(names) == int(np.prod(info.input_shape)) and not any(set("[]<") & set(name) for name in names)
+    usable = len(set(names)) == len(names) == int(np.prod(info.input_shape)) and not any(
+        set("[]<") & set(name) for name in names
+    )
     return names if usable else None
 
 

@@ -40,7 +40,9 @@ def constraints(params: XgboostParams, info: DataInfo) -> dict[str, str]:
         signs = [by_number.get(i, 0) for i in range(size)]
     if signs is not None:
         if len(signs) != size:
-            raise ModelError(f"monotone_constraints has {len(signs)} entries for {size} features; name the features instead")
+            raise ModelError(
+                f"monotone_constraints has {len(signs)} entries for {size} features; name the features instead"
+            )
         found["monotone_constraints"] = f"({','.join(map(str, signs))})"
     if params.interaction_constraints is not None:
         groups = [[_number(name, info) for name in group] for group in params.interaction_constraints]
@@ -55,7 +57,11 @@ def _number(name: str | int, info: DataInfo) -> int:
     if name in names:
         return names.index(str(name))
     near = difflib.get_close_matches(str(name), names, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names[:12])}{' ...' if len(names) > 12 else ''}"
+    hint = (
+        f"did you mean {near[0]!r}?"
+        if near
+        else f"there are {', '.join(names[:12])}{' ...' if len(names) > 12 else ''}"
+    )
     raise ModelError(f"constraints: no feature is called {name!r}; {hint}")
 
 
@@ -86,7 +92,9 @@ def refuse_misfit(raw: bytearray, job: Job, params: XgboostParams, objective: st
         "feature names": feature_names(info),
     }
     if params.base_score is not None:  # it goes on from that of the model
-        found["base_score"] = ", ".join(dict.fromkeys(str(np.float32(score)) for score in json.loads(sizes["base_score"])))
+        found["base_score"] = ", ".join(
+            dict.fromkeys(str(np.float32(score)) for score in json.loads(sizes["base_score"]))
+        )
         expected["base_score"] = str(np.float32(params.base_score))
     for what, value in expected.items():
         if found[what] != value:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trainyard.config.schema import RunConfig
@@ -15,8 +14,6 @@ from trainyard.frameworks.xgboost.library import xgboost
 from trainyard.frameworks.xgboost.params import METRICS, OBJECTIVES, Objective, XgboostParams
 from trainyard.require import import_path
 from trainyard.types import Array, DataInfo, Task
-
-log = logging.getLogger("trainyard")
 
 Gradients = Callable[[Array, Any], tuple[Array, Array]]  # (margins, matrix) -> first and second derivatives
 Metric = Callable[[Array, Any], tuple[str, float]]  # (predictions, matrix) -> name, mean over the rows
@@ -35,13 +32,14 @@ _NEUTRAL = {"enable_categorical", "importance_type", "verbosity", "validate_para
 class Recipe:
     """Options, and functions of the user's that stand for the objective and the metric; `objective` still has the link.
 
-    `task` is what an estimator is for.
+    `task` is what an estimator is for, `unused` its options that the run decides.
     """
 
     params: XgboostParams
     gradients: Gradients | None = None
     metric: Metric | None = None
     task: Task | None = None
+    unused: Sequence[str] = ()
 
     def objective(self, info: DataInfo) -> str:
         """The built-in objective that turns margins into outputs, and gives the gradients unless `gradients` does.
@@ -49,14 +47,24 @@ class Recipe:
         Raises:
             ModelError: it is not for such targets.
         """
-        usual = "reg:squarederror" if info.task == "regression" else "binary:logistic" if info.outputs == 2 else "multi:softprob"
+        usual = (
+            "reg:squarederror"
+            if info.task == "regression"
+            else "binary:logistic"
+            if info.outputs == 2
+            else "multi:softprob"
+        )
         chosen = self.params.objective if self.params.objective in OBJECTIVES else usual
         assert chosen is not None
         if OBJECTIVES[chosen].task != info.task or (chosen == "binary:logistic" and info.outputs != 2):
             targets = f"{info.outputs} classes" if info.task == "classification" else "values"
-            raise ModelError(f"objective {chosen} is not for targets of {targets}: leave it out, or give {usual}")
+            raise ModelError(
+                f"objective {chosen} is not for targets of {targets}: leave it out, or give {usual}"
+            )
         if chosen == "reg:quantileerror" and info.outputs > 1:
-            raise ModelError(f"objective {chosen} is for one value, the targets have {info.outputs}; give another")
+            raise ModelError(
+                f"objective {chosen} is for one value, the targets have {info.outputs}; give another"
+            )
         return chosen
 
     def loss(self, info: DataInfo) -> Objective:
@@ -69,8 +77,12 @@ class Recipe:
         found = OBJECTIVES[objective]
         if self.metric is None and metric is not None:
             if metric.split("@")[0] not in (allowed := _metrics_of(objective)):
-                raise ModelError(f"metric {metric} is not for objective {objective}; allowed: {', '.join(allowed)}")
-            found = Objective(info.task, OBJECTIVES["reg:tweedie"].metric if metric == "tweedie-nloglik" else metric)
+                raise ModelError(
+                    f"metric {metric} is not for objective {objective}; allowed: {', '.join(allowed)}"
+                )
+            found = Objective(
+                info.task, OBJECTIVES["reg:tweedie"].metric if metric == "tweedie-nloglik" else metric
+            )
         return found._replace(metric=found.metric.format(**self.params.model_dump()))
 
 
@@ -115,16 +127,21 @@ def _from_estimator(model: Any) -> Recipe:
     name = type(model).__name__
     tasks: Mapping[type, Task] = {library.XGBClassifier: "classification", library.XGBRegressor: "regression"}
     task = task_of(model, tasks, "xgboost")
-    given = {key: value for key, value in model.get_params().items() if value is not None and key not in _NEUTRAL}
+    given = {
+        key: value for key, value in model.get_params().items() if value is not None and key not in _NEUTRAL
+    }
     for key, instead in _ELSEWHERE.items():
         if key in given:
             raise ModelError(f"{name}({key}=...) has no place in a run: {instead}")
-    if unused := [f"{key} ({instead} decides)" for key, instead in _UNUSED.items() if given.pop(key, None) is not None]:
-        log.warning("%s: without effect: %s", name, ", ".join(unused))
+    unused = [
+        f"{key} ({instead} decides)" for key, instead in _UNUSED.items() if given.pop(key, None) is not None
+    ]
     missing = given.pop("missing", math.nan)
     if not (isinstance(missing, float) and math.isnan(missing)):
-        raise ModelError(f"{name}(missing={missing!r}): missing values are NaN in all frameworks; mark them so in the data")
-    return _recipe(model, given, task)
+        raise ModelError(
+            f"{name}(missing={missing!r}): missing values are NaN in all frameworks; mark them so in the data"
+        )
+    return replace(_recipe(model, given, task), unused=unused)
 
 
 def _recipe(model: Any, given: dict[str, Any], task: Task) -> Recipe:
@@ -134,10 +151,14 @@ def _recipe(model: Any, given: dict[str, Any], task: Task) -> Recipe:
         given["n_estimators"] = model.get_num_boosting_rounds()
     if (trees := model.get_xgb_params().get("num_parallel_tree")) is not None:
         given["num_parallel_tree"] = trees  # that of a random forest, whose n_estimators it is
-    if isinstance(objective, str) and objective != type(model)().objective:  # the usual one is chosen by the data
+    if (
+        isinstance(objective, str) and objective != type(model)().objective
+    ):  # the usual one is chosen by the data
         given["objective"] = objective
     if isinstance(metric, Sequence) and not isinstance(metric, str):
-        raise ModelError(f"eval_metric={metric!r}: one is reported as the loss; list the others as evaluation.metrics")
+        raise ModelError(
+            f"eval_metric={metric!r}: one is reported as the loss; list the others as evaluation.metrics"
+        )
     if isinstance(metric, str):
         given["metric"] = metric
     params = validated(XgboostParams, type(model).__name__, given)

@@ -69,7 +69,9 @@ def sync(run_dir: Path, *, timeout: float | None = None) -> list[SyncReport]:
     """
     from trainyard.trackers.feed.card import read_run
 
-    feeders = [_Feeder(run_dir.absolute(), index, name) for index, (name, _) in enumerate(read_run(run_dir).trackers)]
+    feeders = [
+        _Feeder(run_dir.absolute(), index, name) for index, (name, _) in enumerate(read_run(run_dir).trackers)
+    ]
     for feeder in feeders:
         feeder.start()
     return _finish(feeders, timeout)
@@ -90,11 +92,21 @@ class _Feeder:
     def start(self) -> None:
         # -P: a file `mlflow.py` in the working directory must not take the library's place. A session of its own:
         # Ctrl-C is meant for the training, which then commits and says when it is done.
-        command = [sys.executable, "-P", "-m", __name__, str(self._run_dir), str(self._index), str(os.getpid())]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            __name__,
+            str(self._run_dir),
+            str(self._index),
+            str(os.getpid()),
+        ]
         try:
             self._file.parent.mkdir(exist_ok=True)
             with open(self._file.with_suffix(".log"), "ab") as log:
-                self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True)
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+                )
         except OSError as error:
             self._error = f"its process did not start: {error}"
 
@@ -113,7 +125,9 @@ class _Feeder:
             self._process.kill()
             self._process.wait()
             state = State.load(self._file)
-        return SyncReport(self.name, state.sent - self._before, self._left(state), "" if finished else self._reason(state))
+        return SyncReport(
+            self.name, state.sent - self._before, self._left(state), "" if finished else self._reason(state)
+        )
 
     def _left(self, state: State) -> int:
         try:

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from pydantic import ValidationError
 
-from trainyard.core import registry
+from trainyard import registry
 from trainyard.errors import InputError
 from trainyard.trackers.base import Tracker
 from trainyard.trackers.feed.card import expanded, read_run, without_secrets
@@ -59,7 +59,11 @@ class Training:
 
 def main(run_dir: Path, index: int, pid: int) -> int:
     """Feeds one tracker until its training is over and everything is sent."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # they are meant for the training; it tells us
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGHUP,
+    ):  # they are meant for the training; it tells us
         signal.signal(number, signal.SIG_IGN)
     os.nice(NICENESS)
     training = Training(pid)

@@ -45,7 +45,9 @@ def read_run(run_dir: Path) -> RunFiles:
         config = YAML(typ="safe", pure=True).load((run_dir / "config.yaml").read_text(encoding="utf-8"))
         manifest = json.loads((run_dir / "manifest.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, YAMLError) as error:
-        raise InputError(f"{run_dir} is not a whole run directory, so its trackers cannot be fed: {error}") from error
+        raise InputError(
+            f"{run_dir} is not a whole run directory, so its trackers cannot be fed: {error}"
+        ) from error
     card = RunCard(
         run_id=manifest.get("run_id", run_dir.name),
         experiment=manifest.get("experiment", run_dir.parent.name),
@@ -54,7 +56,9 @@ def read_run(run_dir: Path) -> RunFiles:
         tags=dict(_tags(manifest)),
     )
     return RunFiles(
-        card, [_tracker(entry) for entry in config.get("tracking") or ()], Path(manifest.get("working_directory", "."))
+        card,
+        [_tracker(entry) for entry in config.get("tracking") or ()],
+        Path(manifest.get("working_directory", ".")),
     )
 
 

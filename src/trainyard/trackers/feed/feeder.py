@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from trainyard.core.journal import Record
+from trainyard.records.journal import Record
 from trainyard.redact import redacted
 from trainyard.trackers.base import Histogram, Point, RunCard, Tracker
 from trainyard.trackers.feed.state import Position, State
@@ -84,7 +84,11 @@ class Feeder:
         if batch.histograms:
             tracker.log_histograms(batch.histograms)
         self.state.sent += len(batch.points)
-        self.state.position, self.state.marks, self.state.ended = batch.position, dict(batch.marks), batch.ended
+        self.state.position, self.state.marks, self.state.ended = (
+            batch.position,
+            dict(batch.marks),
+            batch.ended,
+        )
         self.state.error = ""
         self.state.save(self._file)
         batch.points, batch.histograms = [], []

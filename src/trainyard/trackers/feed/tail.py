@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from trainyard.core.journal import Record, last_step, number, segments
+from trainyard.records.journal import Record, last_step, number, segments
 from trainyard.trackers.base import Histogram, Point
 from trainyard.trackers.feed.state import Position, State
 

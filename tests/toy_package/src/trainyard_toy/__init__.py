@@ -53,7 +53,10 @@ class ToyFramework(Framework):
         self._noise = float(job.model_params["noise"])
         generator = np.random.Generator(np.random.PCG64(stream_seed(job.config.experiment.seed, INIT)))
         shape = (int(np.prod(job.info.input_shape)), job.info.outputs)
-        self._tensors = {WEIGHTS_FILE: {"w": generator.normal(0, 0.01, shape)}, _OPTIMIZER_FILE: {"v": np.zeros(shape)}}
+        self._tensors = {
+            WEIGHTS_FILE: {"w": generator.normal(0, 0.01, shape)},
+            _OPTIMIZER_FILE: {"v": np.zeros(shape)},
+        }
 
     @staticmethod
     def determinism(config: RunConfig) -> Determinism:
@@ -67,7 +70,9 @@ class ToyFramework(Framework):
         ids = self._job.order.batch(step)
         batch = self._job.splits["train"].take(ids)
         seed = stream_seed(self._job.config.experiment.seed, STEP, step)
-        x = batch.features + np.random.Generator(np.random.PCG64(seed)).normal(0, self._noise, batch.features.shape)
+        x = batch.features + np.random.Generator(np.random.PCG64(seed)).normal(
+            0, self._noise, batch.features.shape
+        )
         w, v = self._tensors[WEIGHTS_FILE]["w"], self._tensors[_OPTIMIZER_FILE]["v"]
         probabilities = _softmax(x @ w)
         rows = np.arange(len(ids))
@@ -87,7 +92,12 @@ class ToyFramework(Framework):
             yield Predictions(ids, outputs, targets, float(loss))
 
     def snapshot(self, *, weights_only: bool = False, step: int | None = None) -> Snapshot:
-        return _Snapshot({file: {k: v.copy() for k, v in named.items()} for file, named in self._files(weights_only).items()})
+        return _Snapshot(
+            {
+                file: {k: v.copy() for k, v in named.items()}
+                for file, named in self._files(weights_only).items()
+            }
+        )
 
     def restore(self, folder: Path, *, weights_only: bool = False) -> None:
         from safetensors.numpy import load_file
@@ -104,7 +114,9 @@ class ToyFramework(Framework):
         return self._tensors[WEIGHTS_FILE]["w"]
 
     def _files(self, weights_only: bool) -> dict[str, dict[str, Any]]:
-        return {file: named for file, named in self._tensors.items() if file == WEIGHTS_FILE or not weights_only}
+        return {
+            file: named for file, named in self._tensors.items() if file == WEIGHTS_FILE or not weights_only
+        }
 
 
 class _Snapshot:

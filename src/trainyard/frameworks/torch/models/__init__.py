@@ -33,7 +33,9 @@ def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> to
             f"model {type_name} is an object, whose weights no seed tells: name its class, or a function that makes it"
         )
     if not callable(make):
-        raise ModelError(f"model {type_name}: {type(make).__name__} given; a subclass of torch.nn.Module is needed")
+        raise ModelError(
+            f"model {type_name}: {type(make).__name__} given; a subclass of torch.nn.Module is needed"
+        )
     features = 1
     for length in info.input_shape:
         features *= length
@@ -44,8 +46,12 @@ def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> to
         model = make(**ours, **params)
     except Exception as error:
         # The user's values are not shown: one may be a secret from the environment.
-        given = ", ".join([*(f"{name}={value!r}" for name, value in ours.items()), *(f"{name}=..." for name in params)])
-        raise ModelError(f"model {type_name}: {make.__name__}({given}) failed: {type(error).__name__}: {error}") from error
+        given = ", ".join(
+            [*(f"{name}={value!r}" for name, value in ours.items()), *(f"{name}=..." for name in params)]
+        )
+        raise ModelError(
+            f"model {type_name}: {make.__name__}({given}) failed: {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"model {type_name}: it gives a {type(model).__name__}, not a torch.nn.Module")
     return model

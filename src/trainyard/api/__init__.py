@@ -1,0 +1,31 @@
+"""The verbs of Trainyard, as the command line and notebooks use them."""
+
+from trainyard.api.configs import check, init, schema
+from trainyard.api.housekeeping import clean, get, list_runs, sync
+from trainyard.api.results import compare, evaluate, explain, export, load, predict, report
+from trainyard.api.studies import benchmark, cross_validate
+from trainyard.api.training import reproduce, resume, train
+from trainyard.runs.run import Run
+
+__all__ = [
+    "Run",
+    "benchmark",
+    "check",
+    "clean",
+    "compare",
+    "cross_validate",
+    "evaluate",
+    "explain",
+    "export",
+    "get",
+    "init",
+    "list_runs",
+    "load",
+    "predict",
+    "report",
+    "reproduce",
+    "resume",
+    "schema",
+    "sync",
+    "train",
+]

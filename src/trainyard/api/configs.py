@@ -1,0 +1,37 @@
+"""Read, check and draft configs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from trainyard.config import Config, Overrides, Resolved
+from trainyard.config import load as load_resolved
+from trainyard.runs.catalog import Catalog
+
+
+def check(config: Config, overrides: Overrides = ()) -> Resolved:
+    """Reads and checks a config, without any framework.
+
+    Raises:
+        ConfigError: with every problem.
+    """
+    return load_resolved(config, overrides, Catalog())
+
+
+def init(file: Path | str, target: str) -> str:
+    """A commented config (YAML) that trains on a data file as it stands.
+
+    Raises:
+        DataError: the file cannot be read, or has no such column.
+    """
+    from trainyard.datasets.sniff import draft_config
+
+    return draft_config(file, target)
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of config files."""
+    from trainyard.config.jsonschema import json_schema
+
+    return json_schema(Catalog())

@@ -1,0 +1,58 @@
+"""List runs, delete them, and send what trackers still lack."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trainyard.errors import CheckpointError
+from trainyard.records.rundir import all_runs, default_runs_dir
+from trainyard.runs.cleanup import delete_run, is_unwanted
+from trainyard.runs.lookup import RunName, find
+from trainyard.runs.run import Run
+
+log = logging.getLogger("trainyard")
+
+
+def list_runs(runs_dir: Path | str | None = None, experiment: str | None = None) -> list[Run]:
+    """The runs, newest first."""
+    found = all_runs(Path(runs_dir) if runs_dir else default_runs_dir())
+    return [Run(run) for run in found if experiment in (None, run.experiment)]
+
+
+def get(run: RunName, *, runs_dir: Path | str | None = None) -> Run:
+    """The run that a path, an id, a unique prefix or `last` means."""
+    return Run(find(run, runs_dir))
+
+
+def clean(
+    runs_dir: Path | str | None = None, *, statuses: Sequence[str] | None = None, dry_run: bool = True
+) -> list[Run]:
+    """Deletes runs, and returns them; with `dry_run`, only returns them.
+
+    A run that is under way is never touched, and one that is damaged or cannot be deleted is passed over with a warning.
+
+    Args:
+        runs_dir: where the runs are.
+        statuses: the runs that stand so, whatever they hold; default: those of `CLEANED` that hold no checkpoint, so that
+            nothing is lost that could be resumed.
+        dry_run: delete nothing.
+    """
+    chosen = []
+    for run in all_runs(Path(runs_dir) if runs_dir else default_runs_dir()):
+        try:
+            attempt = run.next_attempt()
+            if is_unwanted(run, statuses) and (dry_run or delete_run(run, attempt)):
+                chosen.append(Run(run))
+        except (CheckpointError, OSError, ValueError) as error:
+            log.warning("run %s is passed over: %s", run.id, error)
+    return chosen
+
+
+def sync(run: RunName, *, runs_dir: Path | str | None = None) -> Any:
+    """Sends to the trackers what they do not have yet."""
+    from trainyard.trackers.feed import sync as sync_trackers
+
+    return sync_trackers(find(run, runs_dir).path, timeout=None)

@@ -1,0 +1,165 @@
+"""Train runs, resume them, and prove them by training them again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainyard.config import Config, Overrides, Resolved
+from trainyard.config import load as load_resolved
+from trainyard.errors import ConfigError, InputError, Problem
+from trainyard.integrations.owner import refuse_guest
+from trainyard.records.rundir import RunDir, default_runs_dir
+from trainyard.runs.catalog import Catalog
+from trainyard.runs.lookup import RunName, find, find_unfinished, warn_of_unused
+from trainyard.runs.objects import make_objects, name_model, require_objects
+from trainyard.runs.run import Run
+from trainyard.runs.workdir import working_directory, working_in
+
+if TYPE_CHECKING:
+    from trainyard.callbacks.base import Callback
+    from trainyard.runs.reproduce import Reproduction
+
+log = logging.getLogger("trainyard")
+
+
+def train(
+    config: Config,
+    overrides: Overrides = (),
+    *,
+    runs_dir: Path | str | None = None,
+    resume: bool = False,
+    model: Any = None,
+    data: Any = None,
+    callbacks: Sequence[Callback] = (),
+) -> Run:
+    """Trains one run, from config to report.
+
+    Args:
+        config: a YAML file, or its content as a mapping.
+        overrides: `key.path=value` texts, or a mapping from dotted keys.
+        runs_dir: where run directories are made; default `TRAINYARD_RUNS`, or `runs`.
+        resume: go on with the newest unfinished run of the same computation, if there is one. It keeps its own config:
+            what differs and changes only the record (tracking ...) is not used, and named in a warning.
+        model: a model object instead of `model.type`. Only who has it can reproduce the run.
+        data: (train, val) or (train, val, test), each an (X, y) pair or a map-style dataset, or all rows as one pair or data
+            frame, instead of the source that `data` names; its other settings (target, split ...) hold for them.
+        callbacks: told of what happens.
+
+    Raises:
+        InputError: config, data or model are wrong; no run is left behind.
+        TrainingError: the training failed; `resume` goes on from the last commit.
+    """
+    from trainyard.runs.attempt import Request, run_attempt
+
+    if model is not None:
+        config, overrides = name_model(config, overrides, model)
+    resolved = load_resolved(config, overrides, Catalog(), objects=data is not None)
+    _log_notes(resolved)
+    place = Path(runs_dir) if runs_dir else default_runs_dir()
+    objects = make_objects(resolved, model, data, callbacks)
+    if resolved.config.data is None and data is None:
+        raise ConfigError(
+            [
+                Problem(
+                    "no data section: train needs one",
+                    file=str(config) if not isinstance(config, Mapping) else "",
+                )
+            ]
+        )
+    with working_in(Path.cwd()):
+        if resume and (found := find_unfinished(resolved, place)):
+            log.info("resuming run %s", found.id)
+            own = load_resolved(found.config_file, adapters=Catalog())
+            warn_of_unused(resolved, own, found)
+            require_objects(found, "resume", model=model, data=data)
+            run_attempt(Request(own, found, objects))
+            return Run(found)
+        run = RunDir.create(place, resolved.config.experiment.name, resolved.dump())
+        run_attempt(Request(resolved, run, objects))
+    return Run(run)
+
+
+def resume(
+    run: RunName,
+    *,
+    runs_dir: Path | str | None = None,
+    allow_change: bool = False,
+    model: Any = None,
+    data: Any = None,
+    callbacks: Sequence[Callback] = (),
+) -> Run:
+    """Goes on with a run from its newest whole checkpoint, to the bits of the run that was never interrupted.
+
+    It works in the directory that the run was started in, and imports the user's code from there.
+
+    Raises:
+        RunNotFoundError: there is no such run.
+        RunLockedError: another process owns it.
+        ChangedInputsError: config, data or code have changed; `allow_change` lets them, and records it.
+    """
+    from trainyard.runs.attempt import Request, run_attempt
+
+    found = find(run, runs_dir)
+    refuse_guest(found, "resume")
+    if found.status() == "completed":
+        log.info("run %s is completed: there is nothing left to do", found.id)
+        return Run(found)
+    with working_in(working_directory(found)):
+        resolved = load_resolved(found.config_file, adapters=Catalog())
+        require_objects(found, "resume", model=model, data=data)
+        run_attempt(
+            Request(
+                resolved, found, make_objects(resolved, model, data, callbacks), allow_change=allow_change
+            )
+        )
+    return Run(found)
+
+
+def reproduce(
+    run: RunName,
+    *,
+    runs_dir: Path | str | None = None,
+    model: Any = None,
+    data: Any = None,
+    callbacks: Sequence[Callback] = (),
+) -> Reproduction:
+    """Trains a completed run again, as a new run, and compares the two.
+
+    It works in the directory that the run was started in, and imports the user's code from there.
+
+    Raises:
+        InputError: the run is not completed, or cannot be repeated here.
+        Stopped: a signal ended the repetition.
+    """
+    from trainyard.engine.signals import Stopped
+    from trainyard.runs.attempt import Request, run_attempt
+    from trainyard.runs.reproduce import compare as compare_bits
+
+    original = find(run, runs_dir)
+    refuse_guest(original, "reproduce")
+    if original.read("result.json").get("status") != "completed":
+        raise InputError(
+            f"run {original.id} is {original.status()}: only a completed run can be reproduced; resume it first"
+        )
+    with working_in(working_directory(original)):
+        resolved = load_resolved(original.config_file, adapters=Catalog())
+        require_objects(original, "reproduce", model=model, data=data)
+        again = RunDir.create(original.path.parent.parent, original.experiment, resolved.dump())
+        threads = original.read("manifest.json")["environment"]["threads"]
+        parent = {"run_id": original.id, "relation": "reproduce"}
+        result = run_attempt(
+            Request(resolved, again, make_objects(resolved, model, data, callbacks), parent, threads)
+        )
+    if result["status"] != "completed":
+        raise Stopped(result["status"])
+    return compare_bits(original, again)
+
+
+def _log_notes(resolved: Resolved) -> None:
+    for note in resolved.notes:
+        log.info("config: %s", note)
+    if resolved.config.distributed.enabled:
+        log.info("config: distributed.enabled: this version trains in one process")

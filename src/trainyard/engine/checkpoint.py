@@ -1,0 +1,198 @@
+"""How a checkpoint is committed, verified and pruned.
+
+A checkpoint is a folder `checkpoints/step-000000300-a0002` (step 300, saved by attempt 2) of files and, published
+last, `manifest.json` with a SHA-256 of every file, the digests, and a hash of itself. Without a whole manifest there
+is no checkpoint: what a crash left behind is never looked at again. Best models are kept in the same way in `best/`,
+where neither kind prunes the other.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainyard.digest import FileRecord, TensorRecord, damage, digest, sha256_json, write_file
+from trainyard.errors import CheckpointError
+from trainyard.frameworks.base import WEIGHTS_FILE, Snapshot
+from trainyard.stores.base import Store
+
+FORMAT = 1
+STATE_FILE = "state.json"
+_MANIFEST = "manifest.json"
+_NAME = re.compile(r"step-\d{9,}-a\d{4,}")
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A committed checkpoint, as its manifest describes it."""
+
+    name: str
+    step: int
+    attempt: int
+    files: Sequence[FileRecord]
+
+    @property
+    def tensors(self) -> list[TensorRecord]:
+        """The tensors of the framework's state."""
+        return [tensor for file in self.files for tensor in file.state()]
+
+    @property
+    def digest(self) -> str:
+        """The digest of the model's weights."""
+        return digest(tensor for file in self.files if file.name == WEIGHTS_FILE for tensor in file.state())
+
+    @property
+    def state_digest(self) -> str:
+        """The digest of all tensors."""
+        return digest(self.tensors)
+
+    def to_json(self) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "format": FORMAT,
+            "step": self.step,
+            "attempt": self.attempt,
+            "digest": self.digest,
+            "state_digest": self.state_digest,
+            "saved": time.time(),
+            "files": [file.to_json() for file in self.files],
+        }
+        return body | {"sha256": sha256_json(body)}
+
+
+class Checkpoints:
+    """The checkpoints of one kind (`checkpoints` or `best`) of one run.
+
+    Used by the thread of the writer while training goes on, and by the loop's before and after.
+    """
+
+    def __init__(self, store: Store, kind: str, attempt: int = 0) -> None:
+        self._store = store
+        self._kind = kind
+        self._attempt = attempt
+
+    def commit(self, step: int, snapshot: Snapshot, state: dict[str, Any] | None = None) -> Commit:
+        """Writes a checkpoint and publishes it.
+
+        Raises:
+            CheckpointError: it could not be written; what was committed before is untouched.
+        """
+        name = f"step-{step:09d}-a{self._attempt:04d}"
+        try:
+            commit = Commit(name, step, self._attempt, self._write_files(name, snapshot, state))
+            self._store.put_if_absent(
+                f"{self._kind}/{name}/{_MANIFEST}", json.dumps(commit.to_json()).encode()
+            )
+        except OSError as error:
+            what = "best model" if self._kind == "best" else "checkpoint"
+            raise CheckpointError(f"the {what} of step {step} cannot be written: {error}") from error
+        return commit
+
+    def _write_files(self, name: str, snapshot: Snapshot, state: dict[str, Any] | None) -> list[FileRecord]:
+        staging = self._store.staging()
+        try:
+            files = snapshot.write(staging)
+            if state is not None:
+                files.append(write_file(staging / STATE_FILE, json.dumps(state, allow_nan=False).encode()))
+            for file in files:
+                self._store.put(f"{self._kind}/{name}/{file.name}", staging / file.name)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        return files
+
+    def sweep(self) -> None:
+        """Removes what processes that died left in staging; only the owner of the run calls it."""
+        self._store.sweep()
+
+    def names(self, *, whole: bool = False) -> list[str]:
+        """The checkpoints that are there, newest first; with `whole`, only those that have a manifest."""
+        found = [key.split("/") for key in self._store.list(f"{self._kind}/")]
+        names = {path[1] for path in found if len(path) == 3 and (not whole or path[2] == _MANIFEST)}
+        return sorted(filter(_NAME.fullmatch, names), reverse=True)
+
+    def load(self, name: str) -> Commit:
+        """Reads a manifest and verifies every file against it.
+
+        Raises:
+            CheckpointError: it is damaged; the message says how.
+        """
+        commit = self._read_manifest(name)
+        for file in commit.files:
+            if found := damage(self.folder(commit) / file.name, file):
+                raise CheckpointError(f"checkpoint {name} is damaged: {found}")
+        return commit
+
+    def load_step(self, step: int) -> Commit:
+        """The newest checkpoint of one step that is whole, verified.
+
+        Raises:
+            CheckpointError: there is none; the message says why.
+        """
+        complaints = ["nothing of it was ever written"]
+        for name in self.names():
+            if step_of(name) == step:
+                try:
+                    return self.load(name)
+                except CheckpointError as error:
+                    complaints.append(str(error))
+        raise CheckpointError(complaints[-1])
+
+    def newest(self) -> tuple[Commit | None, list[str]]:
+        """The newest checkpoint that is whole, and what is wrong with those that are newer."""
+        complaints: list[str] = []
+        for name in self.names():
+            try:
+                return self.load(name), complaints
+            except CheckpointError as error:
+                complaints.append(str(error))
+        return None, complaints
+
+    def folder(self, commit: Commit) -> Path:
+        """A local folder with the checkpoint's files."""
+        return self._store.folder(f"{self._kind}/{commit.name}")
+
+    def state(self, commit: Commit) -> dict[str, Any]:
+        """The loop's state that was saved with it."""
+        state: dict[str, Any] = json.loads((self.folder(commit) / STATE_FILE).read_bytes())
+        return state
+
+    def prune(self, keep: Collection[str]) -> None:
+        """Deletes every checkpoint but those named."""
+        for name in self.names():
+            if name not in keep:
+                self.delete(name)
+
+    def delete(self, name: str) -> None:
+        """Deletes one checkpoint; its manifest first, so that a crash in between leaves nothing that looks whole."""
+        prefix = f"{self._kind}/{name}/"
+        self._store.delete(prefix + _MANIFEST)
+        for key in list(self._store.list(prefix)):
+            self._store.delete(key)
+
+    def _read_manifest(self, name: str) -> Commit:
+        try:
+            data = json.loads(self._store.get(f"{self._kind}/{name}/{_MANIFEST}"))
+            claimed = data.pop("sha256")
+            if sha256_json(data) != claimed:
+                raise ValueError("its manifest is not what was written")
+            if data["format"] != FORMAT:
+                raise ValueError(f"it has format {data['format']}, this version of Trainyard reads {FORMAT}")
+            return Commit(
+                name, data["step"], data["attempt"], [FileRecord.from_json(file) for file in data["files"]]
+            )
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"checkpoint {name} was never finished, or has lost its manifest: {error}"
+            ) from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"checkpoint {name} is damaged: {error}") from error
+
+
+def step_of(name: str) -> int:
+    """The step in a checkpoint's name."""
+    return int(name.split("-")[1])

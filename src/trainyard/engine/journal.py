@@ -1,0 +1,79 @@
+"""The writing end of the journal; `records/journal.py` says what is in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from trainyard.digest import fsync_folder, make_folders
+from trainyard.records.journal import finite
+
+
+class Journal:
+    """Writes one segment; lines reach the operating system at `flush`, the disk at `sync`."""
+
+    def __init__(self, folder: Path, attempt: int, from_step: int) -> None:
+        make_folders(folder)
+        self._path = folder / f"{attempt:04d}.jsonl"
+        self._file = open(self._path, "x", encoding="utf-8")  # noqa: SIM115
+        self._write({"kind": "start", "time": time.time(), "attempt": attempt, "from_step": from_step})
+        self.flush()
+        with self._named():
+            fsync_folder(folder)  # what `sync` brings to the disk must have a name there
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        with self._named():
+            self._file.write(json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n")
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Puts the file's name to an error of the disk, which says only that there is no space."""
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
+
+    def losses(self, first: int, values: Sequence[float]) -> None:
+        """The losses of the steps `first`, `first` + 1, ..."""
+        self._write(
+            {
+                "kind": "losses",
+                "time": time.time(),
+                "first": first,
+                "values": [finite(value) for value in values],
+            }
+        )
+
+    def values(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """A record of kind `metrics`, `evaluation` or `histograms`."""
+        clean = {key: finite(value) if isinstance(value, float) else value for key, value in values.items()}
+        self._write({"kind": kind, "time": time.time(), "step": step, "values": clean})
+
+    def event(self, step: int, name: str, **detail: Any) -> None:
+        """A decision, or something that happened: not a function of the inputs, or worth seeing beside the curves."""
+        clean = {key: finite(value) if isinstance(value, float) else value for key, value in detail.items()}
+        self._write({"kind": "event", "time": time.time(), "step": step, "name": name, "detail": clean})
+
+    def end(self, step: int, status: str) -> None:
+        """The orderly end of this attempt."""
+        self._write({"kind": "end", "time": time.time(), "step": step, "status": status})
+        self.flush()
+        self.sync()
+
+    def flush(self) -> None:
+        """Hands the lines to the operating system: they survive this process."""
+        with self._named():
+            self._file.flush()
+
+    def sync(self) -> None:
+        """Brings what was flushed to the disk: it survives the machine. May be called from any thread."""
+        with self._named():
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()

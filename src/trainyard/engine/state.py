@@ -1,0 +1,96 @@
+"""Everything that a resume needs, in one place.
+
+The rest is a function of it: the position in the data and the learning rate of the step number, the best models,
+the early stop and the plateau's drops of the evaluation history. The framework's tensors lie beside it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from trainyard.records.journal import finite, number
+from trainyard.types import Evaluation
+
+
+@dataclass
+class RunState:
+    """The state of the loop after `step` steps.
+
+    `settled` is the last step whose consequences (evaluation, decisions, journal) are all drawn; it is behind `step`
+    only where a signal cut an evaluation short. `loss_sum` and `loss_samples` make the next `train_loss`.
+    """
+
+    step: int = 0
+    settled: int = 0
+    loss_sum: float = 0.0
+    loss_samples: int = 0
+    evaluations: list[Evaluation] = field(default_factory=list)
+    train_seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """This state, and that of the global generators of Python and NumPy, which users' code may draw from."""
+        return {
+            "step": self.step,
+            "settled": self.settled,
+            "loss_sum": finite(self.loss_sum),
+            "loss_samples": self.loss_samples,
+            "evaluations": [
+                [e.step, {name: finite(value) for name, value in e.metrics.items()}] for e in self.evaluations
+            ],
+            "train_seconds": self.train_seconds,
+            "random": _global_random(),
+        }
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> RunState:
+        """The state, having put the global generators back."""
+        _restore_global_random(data["random"])
+        evaluations = evaluations_from_json(data["evaluations"])
+        scalars = {key: data[key] for key in ("step", "settled", "loss_samples", "train_seconds")}
+        return RunState(**scalars, loss_sum=number(data["loss_sum"]), evaluations=evaluations)
+
+
+def evaluations_from_json(data: list[Any]) -> list[Evaluation]:
+    """The history of evaluations, as `RunState.to_json` wrote it."""
+    return [
+        Evaluation(step, {name: number(value) for name, value in metrics.items()}) for step, metrics in data
+    ]
+
+
+def seed_global_random(seed: int) -> None:
+    """Seeds the global generators of Python and NumPy at the start of a run."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+
+
+@contextmanager
+def preserved_global_random() -> Iterator[None]:
+    """Puts the global generators back to where they were, whatever is drawn inside."""
+    before = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+
+
+def _global_random() -> dict[str, Any]:
+    version, internal, gauss = random.getstate()
+    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    return {
+        "python": [version, list(internal), gauss],
+        "numpy": [str(name), np.asarray(keys).tolist(), int(position), int(has_gauss), float(cached)],
+    }
+
+
+def _restore_global_random(data: dict[str, Any]) -> None:
+    version, internal, gauss = data["python"]
+    random.setstate((version, tuple(internal), gauss))
+    name, keys, position, has_gauss, cached = data["numpy"]
+    np.random.set_state((name, np.array(keys, dtype=np.uint32), position, has_gauss, cached))

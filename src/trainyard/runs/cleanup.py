@@ -1,0 +1,36 @@
+"""Decide which runs can go, and delete them."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Sequence
+
+from trainyard.errors import RunLockedError
+from trainyard.records.rundir import RunDir
+
+log = logging.getLogger("trainyard")
+CLEANED = ("created", "crashed", "failed")
+
+
+def is_unwanted(run: RunDir, statuses: Sequence[str] | None) -> bool:
+    status = run.status()
+    if statuses is not None:
+        return status in statuses and status != "running"
+    return status in CLEANED and not any(run.path.glob("checkpoints/*/manifest.json"))
+
+
+def delete_run(run: RunDir, attempt: int) -> bool:
+    """Deletes a run as its owner; not if another process owns it, or has taken it up since its next attempt was `attempt`."""
+    try:
+        run.acquire()
+    except RunLockedError as error:
+        log.info("%s", error)
+        return False
+    try:
+        if run.next_attempt() != attempt:
+            return False
+        shutil.rmtree(run.path)
+    finally:
+        run.release()
+    return True

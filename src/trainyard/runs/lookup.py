@@ -1,0 +1,50 @@
+"""Find the run that a user means."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from trainyard.config import Resolved
+from trainyard.config import load as load_resolved
+from trainyard.errors import TrainyardError
+from trainyard.records.rundir import UNFINISHED, RunDir, all_runs, default_runs_dir, find_run
+from trainyard.redact import redacted_value
+from trainyard.runs.catalog import Catalog
+from trainyard.runs.run import Run
+
+log = logging.getLogger("trainyard")
+RunName = Run | Path | str
+
+
+def find(run: RunName, runs_dir: Path | str | None) -> RunDir:
+    if isinstance(run, Run):
+        return RunDir(run.path)
+    return find_run(str(run), Path(runs_dir) if runs_dir else default_runs_dir())
+
+
+def find_unfinished(resolved: Resolved, runs_dir: Path) -> RunDir | None:
+    """The newest unfinished run of the same computation."""
+    wanted, experiment = resolved.computation_hash(), resolved.config.experiment.name
+    for run in all_runs(runs_dir):
+        try:
+            if run.experiment == experiment and run.status() in UNFINISHED and _computation(run) == wanted:
+                return run
+        except TrainyardError as error:  # what is left of another run is none of this one's business
+            log.warning("run %s is passed over: %s", run.id, error)
+    return None
+
+
+def _computation(run: RunDir) -> str:
+    """A run's computation hash; killed before its manifest was written, it is known by its config alone."""
+    recorded: str | None = run.read("manifest.json").get("computation_hash")
+    return recorded or load_resolved(run.config_file, adapters=Catalog()).computation_hash()
+
+
+def warn_of_unused(given: Resolved, own: Resolved, run: RunDir) -> None:
+    """Names what was given and has no effect, as a run keeps the config that it was started with."""
+    now, kept = given.flat(), own.flat()
+    for key in dict.fromkeys([*now, *kept]):
+        if now.get(key) != kept.get(key):
+            mine, its = (redacted_value(key, values.get(key, "nothing")) for values in (now, kept))
+            log.warning("config: %s: %s is not used: run %s keeps its own value %s", key, mine, run.id, its)

@@ -1,0 +1,246 @@
+"""A trained model, taken up from its run for prediction and evaluation."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainyard.config import load
+from trainyard.config.schema import RunConfig
+from trainyard.datasets.arrays import Arrays
+from trainyard.datasets.base import DataBundle, Split
+from trainyard.datasets.frames import read_frame
+from trainyard.datasets.preparation import from_json
+from trainyard.errors import InputError
+from trainyard.evaluation.metrics import EvaluationResult, evaluate
+from trainyard.records.rundir import RunDir
+from trainyard.runs.catalog import Catalog
+from trainyard.runs.inputs import data_inputs
+from trainyard.runs.wiring import build_framework, default_threads, load_data, wanted_metrics, weights_file
+from trainyard.types import Array, DataInfo, Metrics, SplitName
+
+
+class Predictor:
+    """The model of a run (the best one where there is one), ready to predict; draws on nothing but the run directory.
+
+    Raises:
+        InputError: the run has no weights yet, or was given a model as an object that is not given here.
+    """
+
+    def __init__(self, run: RunDir, model: Any = None) -> None:
+        described = run.read("data.json")
+        if not described:
+            raise InputError(f"run {run.id} has no weights yet: it is {run.status()}; resume it first")
+        if "model" in run.read("manifest.json").get("objects", []) and model is None:
+            raise InputError(f"run {run.id} was given its model as an object: give such an object here, too")
+        self._run = run
+        self.config: RunConfig = load(run.config_file, adapters=Catalog()).config
+        self.info = DataInfo.from_json(described["info"])
+        self._preparation = from_json(described["preparation"]) if described["preparation"] else None
+        threads = run.read("manifest.json").get("environment", {}).get("threads") or default_threads()
+        bundle = DataBundle(self.info, {})
+        self._framework = build_framework(self.config, bundle, threads, None, model)
+        self._framework.restore(weights_file(run).parent, weights_only=True)
+
+    @property
+    def native(self) -> Any:
+        """The model as its library's own object: a `torch.nn.Module`, an `xgboost.Booster`, a scikit-learn estimator ..."""
+        return self._framework.native
+
+    def export(self, path: Path, form: str | None = None) -> Path:
+        """Writes the model as a file or folder of its library's own format, which needs no Trainyard to be read.
+
+        Args:
+            path: the file or folder to make; one that is there is replaced when the new one is whole.
+            form: one of the framework's formats; default: see `export_format`.
+
+        Raises:
+            InputError: the framework has no such format, or the place cannot be written.
+        """
+        chosen = self.export_format(path, form)
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=_folder(path)) as aside:
+            made = Path(aside) / path.name
+            self._framework.export(made, chosen)
+            if path.is_dir():
+                shutil.rmtree(path)
+            made.replace(path)
+        return path
+
+    def export_format(self, path: Path, form: str | None = None) -> str:
+        """The format in which `export` writes: the one asked for, else what the path ends with, else the usual one.
+
+        Raises:
+            InputError: the framework has no such format, or none is asked for and the path has an ending of another kind.
+        """
+        forms = self._framework.formats
+        if not forms or (form is not None and form not in forms):
+            known = f"there are: {', '.join(forms)}" if forms else "its framework has none of its own"
+            raise InputError(
+                f"run {self._run.id} cannot be exported{f' as {form!r}' if form else ''}: {known}"
+            )
+        ending = path.suffix.removeprefix(".")
+        if form is None and ending and ending not in forms:
+            endings = " or ".join(f".{one}" for one in forms)
+            raise InputError(
+                f"{path}: the ending tells no format of this model; end it in {endings}, or give the format (--format)"
+            )
+        return form or ending or forms[0]
+
+    def read(self, path: Path) -> Any:
+        """The rows of a CSV or Parquet file, read as the training data were.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        data = self.config.data
+        options = data.params if data is not None and data.type == "csv" else None
+        return read_frame(path, options, self._preparation.text_columns if self._preparation else ())
+
+    def outputs(self, rows: Any) -> Array:
+        """Class probabilities (rows, classes) float32, or values (rows,) / (rows, outputs) float32.
+
+        Args:
+            rows: a data frame or a sequence of mappings with the columns of the training data; an array with just these
+                columns, in their order; or features (rows, ...) where the data set brought finished samples.
+        """
+        if self._preparation is not None:
+            features = self._preparation.features(self._named(rows) if isinstance(rows, np.ndarray) else rows)
+        else:
+            features = np.asarray(rows)
+            if features.dtype.kind == "f":
+                features = features.astype(np.float32)
+        if features.shape[1:] != tuple(self.info.input_shape):
+            raise InputError(
+                f"rows of shape {features.shape[1:]} were given; the model takes {tuple(self.info.input_shape)}"
+            )
+        dtype = np.int64 if self.info.task == "classification" else np.float32
+        shape = (
+            (len(features),)
+            if self.info.task == "classification" or self.info.outputs == 1
+            else (len(features), self.info.outputs)
+        )
+        unknown = Arrays(features, np.zeros(shape, dtype=dtype))
+        parts = [part.outputs for part in self._framework.predict(unknown)]
+        return np.concatenate(parts) if parts else np.empty((0, self.info.outputs), dtype=np.float32)
+
+    def _named(self, rows: Array) -> Any:
+        """An array's columns under the names of the training data's, so that they are prepared as those were."""
+        import pandas as pd
+
+        assert self._preparation is not None
+        names = [column.name for column in self._preparation.columns]
+        if rows.ndim != 2 or rows.shape[1] != len(names):
+            shape = tuple(rows.shape)
+            raise InputError(
+                f"an array of shape {shape} was given; the columns {', '.join(names)} are needed, in this order"
+            )
+        return pd.DataFrame(rows, columns=names)
+
+    def predict(self, rows: Any) -> Any:
+        """The predictions as a data frame, one row for each row given.
+
+        Columns: `prediction`, and for classes `probability_<class>` each; for several values `prediction_<i>`.
+        """
+        import pandas as pd
+
+        outputs = self.outputs(rows)
+        index = rows.index if isinstance(rows, pd.DataFrame) else None
+        if self.info.task == "regression":
+            if outputs.ndim == 1:
+                return pd.DataFrame({"prediction": outputs}, index=index)
+            return pd.DataFrame(
+                {f"prediction_{i}": outputs[:, i] for i in range(outputs.shape[1])}, index=index
+            )
+        labels = list(self.info.classes if self.info.classes is not None else range(self.info.outputs))
+        chosen = [labels[i] for i in outputs.argmax(axis=1)]
+        probabilities = {f"probability_{label}": outputs[:, i] for i, label in enumerate(labels)}
+        return pd.DataFrame({"prediction": chosen, **probabilities}, index=index)
+
+    def evaluate(self, split: SplitName = "test", rows: Any = None) -> EvaluationResult:
+        """The metrics on a split of the run's own data, or on other rows, which must have the target column."""
+        chosen = self._own_split(split) if rows is None else self._labelled(rows)
+        return evaluate(
+            self._framework.predict(chosen), wanted_metrics(self.config, self.info), self.info, split
+        )
+
+    def explain(self, bundle: DataBundle | None = None) -> dict[str, Any]:
+        """What the model looks at: see `evaluation.explanation.explain`. It is written into the run's directory, for the report.
+
+        Args:
+            bundle: the run's data, where it was given them as objects.
+
+        Raises:
+            InputError: the data have changed.
+        """
+        from trainyard.evaluation.explanation import Model, explain
+
+        bundle = bundle or load_data(self.config)
+        for split in bundle.splits:
+            self._refuse_changed(bundle, split)
+        model = Model(self._framework.predict, self.native, self._framework.importance())
+        found = explain(model, bundle, self.config.checkpoint.metric, self.config.experiment.seed)
+        self._run.write("evaluation/explanation.json", found)
+        return found
+
+    def _own_split(self, split: SplitName) -> Split:
+        bundle = load_data(self.config)
+        if split not in bundle.splits:
+            raise InputError(f"run {self._run.id} has no {split} split; it has {', '.join(bundle.splits)}")
+        self._refuse_changed(bundle, split)
+        return bundle.splits[split]
+
+    def _refuse_changed(self, bundle: DataBundle, split: SplitName) -> None:
+        recorded = self._run.read("manifest.json")["data"]["splits"].get(split, {}).get("sha256")
+        if bundle.splits[split].fingerprint() != recorded:
+            raise InputError(
+                f"the {split} split is not the one that run {self._run.id} was made with: the data have changed"
+            )
+
+    def _labelled(self, rows: Any) -> Split:
+        if self._preparation is None:
+            raise InputError(
+                "this run's data set brought finished samples: only its own splits can be evaluated"
+            )
+        targets = self._preparation.targets(rows)
+        if targets is None:
+            raise InputError(f"the rows have no column {self.info.target!r}: evaluation needs the target")
+        return Arrays(self._preparation.features(rows), targets)
+
+
+def _folder(path: Path) -> Path:
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise InputError(f"{path}: there is no folder {folder}")
+    return folder
+
+
+def evaluate_given(run: RunDir, predictor: Predictor, split: SplitName, data: Any, model: Any) -> Metrics:
+    """The metrics on a split of the data objects that the run was given."""
+    manifest, bundle = run.read("manifest.json"), given_bundle(run, predictor, data)
+    if split not in bundle.splits:
+        raise InputError(f"run {run.id} has no {split} split; it has {', '.join(bundle.splits)}")
+    own = DataBundle(predictor.info, bundle.splits)
+    framework = build_framework(predictor.config, own, manifest["environment"]["threads"], None, model)
+    framework.restore(weights_file(run).parent, weights_only=True)
+    wanted = wanted_metrics(predictor.config, predictor.info)
+    return evaluate(framework.predict(bundle.splits[split]), wanted, predictor.info, split).metrics
+
+
+def given_bundle(run: RunDir, predictor: Predictor, data: Any) -> DataBundle:
+    """The data objects that the run was given, prepared as they were.
+
+    Raises:
+        InputError: they are others.
+    """
+    from trainyard.datasets.objects import from_objects
+
+    bundle = from_objects(data, predictor.config.data)
+    if data_inputs(bundle)["hash"] != run.read("manifest.json")["data"]["hash"]:
+        raise InputError(
+            f"the data are not those that run {run.id} was made with: pass what `train` was given"
+        )
+    return bundle

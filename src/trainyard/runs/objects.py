@@ -1,0 +1,81 @@
+"""Models, data and callbacks that are given in Python instead of being named in a config."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from trainyard import registry
+from trainyard.config import Config, Overrides, Resolved
+from trainyard.errors import InputError
+from trainyard.records.rundir import RunDir
+
+if TYPE_CHECKING:
+    from trainyard.callbacks.base import Callback
+    from trainyard.datasets.base import DataBundle
+
+log = logging.getLogger("trainyard")
+
+
+@dataclass(frozen=True)
+class Objects:
+    """What was given in Python instead of being named in the config."""
+
+    model: Any = None
+    data: DataBundle | None = None
+    callbacks: Sequence[Callback] = field(default=())
+
+    @property
+    def names(self) -> list[str]:
+        """Which inputs the config does not tell."""
+        return [name for name in ("model", "data") if getattr(self, name) is not None]
+
+
+def make_objects(resolved: Resolved, model: Any, data: Any, callbacks: Sequence[Callback]) -> Any:
+    bundle = None
+    if data is not None:
+        from trainyard.datasets.objects import from_objects
+
+        bundle = from_objects(data, resolved.config.data)
+    objects = Objects(model, bundle, callbacks)
+    if objects.names:
+        log.warning(
+            "%s given as objects: only their author can reproduce this run", " and ".join(objects.names)
+        )
+    return objects
+
+
+def name_model(config: Config, overrides: Overrides, model: Any) -> tuple[Config, Overrides]:
+    """Puts the object's class, and its framework, where the config names the model."""
+    named = {"type": _class_name(type(model)), "framework": registry.framework_of_class(type(model))}
+    if isinstance(config, Mapping):
+        return {**config, "model": named}, overrides
+    settings = {f"model.{key}": value for key, value in named.items()}
+    if isinstance(overrides, Mapping):
+        return config, {**overrides, **settings}
+    return config, [*overrides, *(f"{key}={value}" for key, value in settings.items())]
+
+
+def _class_name(cls: type) -> str:
+    """`package.module:Name`, as configs name classes; nothing is imported by it, so it need not lead to a local class."""
+    words = [*cls.__module__.split("."), cls.__qualname__.rpartition(".")[2]]
+    *module, name = (re.sub(r"^(?![A-Za-z_])", "_", re.sub(r"\W", "_", word)) for word in words)
+    return f"{'.'.join(module)}:{name}"
+
+
+def given_objects(run: RunDir) -> list[str]:
+    """Which of `model` and `data` the run was given as objects."""
+    return list(run.read("manifest.json").get("objects", []))
+
+
+def require_objects(run: RunDir, verb: str, **given: Any) -> None:
+    names = [name for name in given_objects(run) if name in given]
+    if any(given[name] is None for name in names):
+        again = ", ".join(f"{name}=..." for name in names)
+        raise InputError(
+            f"run {run.id} was given {' and '.join(names)} as {'an object' if len(names) == 1 else 'objects'}, which no file "
+            f"holds: pass such again, in Python: trainyard.{verb}({run.id!r}, {again}); the command line cannot"
+        )

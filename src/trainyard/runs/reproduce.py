@@ -1,0 +1,135 @@
+"""Proof: a run, computed again and compared bit by bit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trainyard.digest import TensorRecord
+from trainyard.engine.checkpoint import Commit
+from trainyard.errors import InputError
+from trainyard.records.journal import losses, read
+from trainyard.records.rundir import RunDir
+from trainyard.runs.inputs import Difference, differences
+from trainyard.runs.manifest import NAME
+from trainyard.runs.wiring import shelves
+
+
+@dataclass(frozen=True)
+class FirstTensor:
+    """The first tensor that differs, by name; a hash is None where one of the runs has no such tensor."""
+
+    name: str
+    before: str | None
+    now: str | None
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """The answer of `reproduce`.
+
+    `step` is the first step whose losses differ in their bits (None: none of those that both runs journalled);
+    `tensor` the first tensor of the state that differs at the end; `inputs` are the inputs that differ, `metrics` the final
+    metrics that do. Runs are identical if steps, losses, weights and metrics are.
+    """
+
+    verdict: Literal["identical", "different"]
+    original: str
+    repetition: str
+    digests: tuple[str, str]
+    steps: tuple[int, int]
+    inputs: Sequence[Difference]
+    step: int | None
+    step_losses: tuple[float, float] | None
+    tensor: FirstTensor | None
+    metrics: Sequence[str] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "verdict": self.verdict,
+            "original": self.original,
+            "repetition": self.repetition,
+            "digest": {"original": self.digests[0], "repetition": self.digests[1]},
+            "steps": {"original": self.steps[0], "repetition": self.steps[1]},
+            "inputs": [difference.to_json() for difference in self.inputs],
+            "first_step": self.step,
+            "first_step_losses": [str(value) for value in self.step_losses] if self.step_losses else None,
+            "first_tensor": vars(self.tensor) if self.tensor else None,
+            "metrics": list(self.metrics),
+        }
+
+
+def compare(original: RunDir, repetition: RunDir) -> Reproduction:
+    """Compares two finished runs: inputs, the loss of every step, and the final state.
+
+    Raises:
+        InputError: one of them has not come to its end.
+    """
+    results = [run.read("result.json") for run in (original, repetition)]
+    for run, result in zip((original, repetition), results, strict=True):
+        if result.get("status") != "completed":
+            raise InputError(
+                f"run {run.id} is {run.status()}: only a completed run can be compared; resume it first"
+            )
+    first, second = results
+    step, values = _first_step(original, repetition)
+    metrics = [
+        name
+        for name in first["metrics"] | second["metrics"]
+        if first["metrics"].get(name) != second["metrics"].get(name)
+    ]
+    same = (
+        first["digest"] == second["digest"]
+        and first["steps"] == second["steps"]
+        and step is None
+        and not metrics
+    )
+    return Reproduction(
+        "identical" if same else "different",
+        original.id,
+        repetition.id,
+        (first["digest"], second["digest"]),
+        (first["steps"], second["steps"]),
+        [*_changes_within(original), *differences(original.read(NAME), repetition.read(NAME))],
+        step,
+        values,
+        _first_tensor(_final_commit(original), _final_commit(repetition)),
+        metrics,
+    )
+
+
+def _changes_within(run: RunDir) -> list[Difference]:
+    """The inputs that changed while the run was under way, which it was let go on with."""
+    return [
+        Difference(**difference)
+        for change in run.read(NAME).get("changes", [])
+        for difference in change["differences"]
+    ]
+
+
+def _first_step(original: RunDir, repetition: RunDir) -> tuple[int | None, tuple[float, float] | None]:
+    """The first step whose losses differ. They are journalled with all their bits, so equal numbers are equal bits."""
+    before, now = (losses(read(run.journal)) for run in (original, repetition))
+    for step in sorted(before.keys() & now.keys()):
+        if repr(before[step]) != repr(now[step]):  # as text, a NaN equals a NaN and 0.0 differs from -0.0
+            return step, (before[step], now[step])
+    return None, None
+
+
+def _final_commit(run: RunDir) -> Commit | None:
+    return shelves(run).resume.newest()[0]
+
+
+def _first_tensor(before: Commit | None, now: Commit | None) -> FirstTensor | None:
+    if before is None or now is None:
+        return None
+    old, new = ({tensor.name: tensor for tensor in commit.tensors} for commit in (before, now))
+    for name in [*old, *(name for name in new if name not in old)]:
+        if old.get(name) != new.get(name):
+            return FirstTensor(name, _hash(old.get(name)), _hash(new.get(name)))
+    return None
+
+
+def _hash(tensor: TensorRecord | None) -> str | None:
+    return None if tensor is None else tensor.sha256

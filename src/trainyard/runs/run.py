@@ -1,0 +1,71 @@
+"""A run as its user sees it in Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from trainyard.records.journal import number, read
+from trainyard.records.rundir import RunDir
+
+
+class Run:
+    """A look at a run directory; what it says is read when it is asked."""
+
+    def __init__(self, path: Path | RunDir) -> None:
+        self._dir = path if isinstance(path, RunDir) else RunDir(path)
+
+    @property
+    def id(self) -> str:
+        return self._dir.id
+
+    @property
+    def experiment(self) -> str:
+        return self._dir.experiment
+
+    @property
+    def path(self) -> Path:
+        return self._dir.path
+
+    @property
+    def status(self) -> str:
+        """`completed`, `running`, `preempted`, `interrupted`, `failed`, `crashed` or `created`."""
+        return self._dir.status()
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The content of `result.json`; empty before the first orderly end."""
+        return self._dir.read("result.json")
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """The content of `manifest.json`: every input of the run."""
+        return self._dir.read("manifest.json")
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The metrics of the evaluated model, `val_...` and `test_...`."""
+        return {name: number(value) for name, value in self.result.get("metrics", {}).items()}
+
+    @property
+    def digest(self) -> str | None:
+        """The digest of the final weights."""
+        return self.result.get("digest")
+
+    def history(self) -> list[dict[str, Any]]:
+        """What the journal says of metrics, a row for each (step, kind); `pandas.DataFrame(run.history())` is a table."""
+        return [
+            {"step": record["step"], "kind": record["kind"]}
+            | {name: number(value) for name, value in record["values"].items()}
+            for record in read(self._dir.journal)
+            if record["kind"] in ("metrics", "evaluation")
+        ]
+
+    def __repr__(self) -> str:
+        metrics = ", ".join(f"{name}={value:.4g}" for name, value in self.metrics.items())
+        return f"<Run {self.experiment}/{self.id} {self.status}{': ' if metrics else ''}{metrics}>"
+
+    def _repr_html_(self) -> str:
+        from trainyard.reports.summary import html_table
+
+        return html_table(self.path)

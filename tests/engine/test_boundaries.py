@@ -1,0 +1,168 @@
+"""A framework that goes on exactly only from its own boundaries, and one whose state holds its earlier models."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from test_saver import FullDisk
+from trainyard_toy import ToyFramework
+
+import trainyard
+from small_runs import SMALL, SignalAt, assert_same, checkpoints
+from trainyard.engine.checkpoint import step_of
+from trainyard.errors import CheckpointError
+from trainyard.frameworks.base import WEIGHTS_FILE, Job, Plan, Snapshot
+from trainyard.frameworks.stored import StoredSnapshot, buffers
+from trainyard.records.journal import read_segment, segments
+from trainyard.types import NamedBuffer, StepResult
+
+TOY: dict[str, Any] = {**SMALL, "model": {"type": "toy", "params": {"noise": 0.1}}}
+BOUNDARY = 8
+
+
+@pytest.fixture(params=[5, 40], ids=["saves often", "saves never"])
+def config(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return {**TOY, "checkpoint": {"every_n_steps": request.param, "every_n_minutes": None, "keep_last": 9}}
+
+
+class Hidden:
+    """A step depends on how often the object has stepped since the last boundary, which no snapshot tells."""
+
+    def __init__(self) -> None:
+        self.since = 0
+
+
+@pytest.fixture
+def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, made, step = ToyFramework.plan, ToyFramework.__init__, ToyFramework.step
+
+    def with_boundary(*args: Any) -> Plan:
+        return plan(*args)._replace(boundary=BOUNDARY)
+
+    def with_hidden(self: Any, job: Job) -> None:
+        made(self, job)
+        self.hidden = Hidden()
+
+    def depending(self: Any, at: int, lr: float) -> StepResult:
+        self.hidden.since = 0 if at % BOUNDARY == 0 else self.hidden.since + 1
+        return step(self, at, lr * (1 + self.hidden.since))
+
+    monkeypatch.setattr(ToyFramework, "plan", staticmethod(with_boundary))
+    monkeypatch.setattr(ToyFramework, "__init__", with_hidden)
+    monkeypatch.setattr(ToyFramework, "step", depending)
+
+
+@pytest.mark.usefixtures("bounded")
+@pytest.mark.parametrize("at", [3, 8, 13, 21, 29])
+def test_a_forced_save_falls_back_to_the_last_boundary(
+    at: int, config: dict[str, Any], tmp_path: Path
+) -> None:
+    whole = trainyard.train(config, runs_dir=tmp_path / "whole")
+    run = trainyard.train(config, runs_dir=tmp_path / "cut", callbacks=[SignalAt(at)])
+    assert run.status == "preempted"
+    boundary = at - at % BOUNDARY
+    saved = [step_of(folder.name) for folder in (run.path / "checkpoints").glob("step-*")]
+    assert all(step % BOUNDARY == 0 for step in saved)
+    assert max(saved, default=0) == boundary
+    resumed = trainyard.resume(run)
+    assert next(read_segment(segments(run.path / "journal")[-1]))["from_step"] == boundary
+    assert_same(resumed, whole)
+
+
+@pytest.mark.usefixtures("bounded")
+def test_a_save_that_fails_at_the_end_is_an_error(
+    config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = trainyard.train(config, runs_dir=tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        FullDisk(patch, "checkpoints", 10**6)
+        with pytest.raises(CheckpointError, match="No space left"):
+            trainyard.train(config, runs_dir=tmp_path / "cut", callbacks=[SignalAt(13)])
+    (run,) = trainyard.list_runs(tmp_path / "cut")
+    assert_same(trainyard.resume(run), whole)
+
+
+@pytest.mark.usefixtures("bounded")
+def test_a_finished_run_is_kept_at_its_last_step(config: dict[str, Any], tmp_path: Path) -> None:
+    run = trainyard.train(config, runs_dir=tmp_path)
+    assert step_of(checkpoints(run)[-1].name) == run.result["steps"] == 30
+
+
+class Sums(ToyFramework):
+    """Keeps the weights of every step, so that those of an earlier one can be had later."""
+
+    taken: ClassVar[list[int]] = []
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self._history = np.zeros((64, *self._tensors[WEIGHTS_FILE]["w"].shape))
+
+    def step(self, step: int, lr: float) -> StepResult:
+        result = super().step(step, lr)
+        self._history[step + 1] = self._tensors[WEIGHTS_FILE]["w"]
+        return result
+
+    def _arrays(self, weights_only: bool) -> Mapping[str, Mapping[str, Any]]:
+        return (
+            self._files(weights_only)
+            if weights_only
+            else {**self._files(False), "history.safetensors": {"h": self._history}}
+        )
+
+    def snapshot(self, *, weights_only: bool = False, step: int | None = None) -> Snapshot:
+        if step is not None:
+            self.taken.append(step)
+            return StoredSnapshot({WEIGHTS_FILE: {"w": self._history[step].copy()}})
+        files = self._arrays(weights_only)
+        return StoredSnapshot(
+            {file: {name: array.copy() for name, array in named.items()} for file, named in files.items()}
+        )
+
+    def restore(self, folder: Path, *, weights_only: bool = False) -> None:
+        from safetensors.numpy import load_file
+
+        super().restore(folder, weights_only=weights_only)
+        if not weights_only:
+            self._history = load_file(folder / "history.safetensors")["h"]
+
+    def state(self, *, weights_only: bool = False) -> Iterator[NamedBuffer]:
+        return buffers(self._arrays(weights_only))
+
+
+@pytest.fixture
+def cumulative(monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainyard import registry
+
+    find = registry.find
+
+    def found(kind: str, name: str) -> Any:
+        return Sums if (kind, name) == ("framework", "toy") else find(kind, name)
+
+    plan = ToyFramework.plan
+    monkeypatch.setattr(Sums, "plan", staticmethod(lambda *args: plan(*args)._replace(cumulative=True)))
+    monkeypatch.setattr(Sums, "taken", [])
+    monkeypatch.setattr(registry, "find", found)
+
+
+def test_best_models_are_taken_out_of_later_ones(
+    config: dict[str, Any], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    plain = trainyard.train(config, runs_dir=tmp_path / "plain")
+    request.getfixturevalue("cumulative")
+    run = trainyard.train(config, runs_dir=tmp_path / "cumulative")
+    assert run.result["best"] == plain.result["best"]
+    assert run.metrics == plain.metrics
+    if config["checkpoint"]["every_n_steps"] > 30:
+        assert Sums.taken == [run.result["best"]["step"]], "one model was needed, and one was taken"
+
+
+@pytest.mark.usefixtures("cumulative")
+@pytest.mark.parametrize("at", [9, 17])
+def test_a_resumed_run_has_the_best_models_of_before(at: int, config: dict[str, Any], tmp_path: Path) -> None:
+    whole = trainyard.train(config, runs_dir=tmp_path / "whole")
+    run = trainyard.train(config, runs_dir=tmp_path / "cut", callbacks=[SignalAt(at)])
+    best = {step_of(folder.name) for folder in (run.path / "best").iterdir()}
+    assert best, "a commit without the best model that it knows of"
+    assert_same(trainyard.resume(run), whole)

@@ -1,0 +1,143 @@
+"""Commit and verification: only what is whole exists, and nothing takes the last good state away."""
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainyard.digest import FileRecord, write_tensors
+from trainyard.engine.checkpoint import Checkpoints
+from trainyard.errors import CheckpointError
+from trainyard.stores.local import LocalStore
+from trainyard.types import NamedBuffer
+
+
+class FakeSnapshot:
+    def __init__(self, value: int, error: OSError | None = None) -> None:
+        self._array = np.full(1000, value, dtype=np.float32)
+        self._error = error
+
+    def write(self, folder: Path) -> list[FileRecord]:
+        if self._error:
+            (folder / "weights.safetensors").write_bytes(b"half")
+            raise self._error
+        buffer = NamedBuffer("w", "F32", (1000,), memoryview(self._array.view(np.uint8)))
+        return [write_tensors(folder / "weights.safetensors", [buffer])]
+
+    def release(self) -> None:
+        pass
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Checkpoints:
+    kept = Checkpoints(LocalStore(tmp_path), "checkpoints", attempt=1)
+    for step in (10, 20):
+        kept.commit(step, FakeSnapshot(step), {"step": step})
+    return kept
+
+
+def newest_folder(checkpoints: Checkpoints, tmp_path: Path) -> Path:
+    return tmp_path / "checkpoints" / checkpoints.names()[0]
+
+
+def test_the_newest_comes_back_whole(checkpoints: Checkpoints) -> None:
+    commit, complaints = checkpoints.newest()
+    assert commit is not None
+    assert (commit.step, complaints, checkpoints.state(commit)) == (20, [], {"step": 20})
+    assert [tensor.name for tensor in commit.tensors] == ["weights.w"]
+    assert commit.digest == commit.state_digest
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def edit_step(path: Path) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"step": 21}))
+
+
+DAMAGES: dict[str, Any] = {
+    "a flipped bit in the weights": lambda folder: flip(folder / "weights.safetensors"),
+    "truncated weights": lambda folder: os.truncate(folder / "weights.safetensors", 100),
+    "missing weights": lambda folder: (folder / "weights.safetensors").unlink(),
+    "a flipped bit in the state": lambda folder: flip(folder / "state.json"),
+    "a missing manifest": lambda folder: (folder / "manifest.json").unlink(),
+    "a truncated manifest": lambda folder: os.truncate(folder / "manifest.json", 50),
+    "an empty manifest": lambda folder: os.truncate(folder / "manifest.json", 0),
+    "a manifest that says another step": lambda folder: edit_step(folder / "manifest.json"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_named_and_an_older_one_is_used(
+    damage: str, checkpoints: Checkpoints, tmp_path: Path
+) -> None:
+    folder = newest_folder(checkpoints, tmp_path)
+    DAMAGES[damage](folder)
+    commit, complaints = checkpoints.newest()
+    assert commit is not None
+    assert commit.step == 10
+    assert len(complaints) == 1
+    assert folder.name in complaints[0]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO])
+def test_a_save_that_fails_leaves_the_earlier_ones(
+    code: int, checkpoints: Checkpoints, tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match=rf"step 30 cannot be written: .*{os.strerror(code)}"):
+        checkpoints.commit(30, FakeSnapshot(30, OSError(code, os.strerror(code))), {"step": 30})
+    commit, complaints = checkpoints.newest()
+    assert commit is not None
+    assert (commit.step, complaints) == (20, [])
+    assert not list(tmp_path.glob(".staging-*")), "what was half written is still there"
+
+
+def test_what_a_kill_left_before_the_manifest_is_no_checkpoint(
+    checkpoints: Checkpoints, tmp_path: Path
+) -> None:
+    left = tmp_path / "checkpoints" / "step-000000030-a0001"
+    left.mkdir()
+    (left / "weights.safetensors").write_bytes(b"half")
+    commit, complaints = checkpoints.newest()
+    assert commit is not None
+    assert commit.step == 20
+    assert "step-000000030-a0001" in complaints[0]
+
+
+def test_a_real_full_disk(tmp_path: Path) -> None:
+    """A file-size limit gives a real write the real error."""
+    import resource
+    import signal
+
+    kept = Checkpoints(LocalStore(tmp_path), "checkpoints", attempt=1)
+    kept.commit(1, FakeSnapshot(1), {"step": 1})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, before[1]))
+    try:
+        with pytest.raises(CheckpointError, match="cannot be written"):
+            kept.commit(2, FakeSnapshot(2), {"step": 2})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    commit, _ = kept.newest()
+    assert commit is not None
+    assert commit.step == 1
+
+
+def test_pruning_deletes_the_manifest_first(
+    checkpoints: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deleted: list[str] = []
+    delete = LocalStore.delete
+    monkeypatch.setattr(LocalStore, "delete", lambda store, key: (deleted.append(key), delete(store, key))[0])
+    checkpoints.prune({checkpoints.names()[0]})
+    assert deleted[0] == "checkpoints/step-000000010-a0001/manifest.json"
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000000020-a0001"]

@@ -1,0 +1,107 @@
+"""Decisions are functions of the history: patience, best models, plateaus, learning rates."""
+
+import math
+from typing import Any
+
+import pytest
+
+from trainyard.config import load
+from trainyard.config.schema import (
+    ConstantSchedule,
+    CosineSchedule,
+    LinearSchedule,
+    StepSchedule,
+)
+from trainyard.engine.decisions import Patience, best_evaluations, learning_rate
+from trainyard.engine.rules import Rules
+from trainyard.evaluation.metrics import mode_of
+from trainyard.frameworks.base import Plan
+from trainyard.runs.catalog import Catalog
+from trainyard.types import Evaluation
+
+NAN = math.nan
+
+
+def history(*values: float) -> list[Evaluation]:
+    return [Evaluation(10 * (i + 1), {"val_loss": value}) for i, value in enumerate(values)]
+
+
+def shown(patience: Patience, *values: float) -> Patience:
+    for evaluation in history(*values):
+        patience.see(evaluation)
+    return patience
+
+
+def rules_of(training: dict[str, Any]) -> Rules:
+    given = {"model": "mlp", "data": "iris", "training": training, "checkpoint": {"save_top_k": 3}}
+    return Rules(load(given, adapters=Catalog()).config, Plan(16, 100, 0.1), 10, mode_of)
+
+
+@pytest.mark.parametrize(
+    ("values", "stale"),
+    [((), 0), ((3,), 0), ((3, 2, 1), 0), ((1, 2, 3), 2), ((1, 1), 1), ((NAN, NAN), 2), ((2, NAN, 1), 0)],
+)
+def test_patience_counts_the_evaluations_since_the_best(values: tuple[float, ...], stale: int) -> None:
+    assert shown(Patience("val_loss", "min"), *values).stale == stale
+
+
+def test_smaller_changes_than_min_delta_are_no_improvement() -> None:
+    assert shown(Patience("val_loss", "min", 0.1), 1.0, 0.95, 0.85).stale == 0
+    assert shown(Patience("val_loss", "min", 0.1), 1.0, 0.95, 0.91).stale == 2
+
+
+def test_early_stopping_counts_evaluations() -> None:
+    rules = rules_of({"early_stopping": {"metric": "val_loss", "patience": 2}})
+    assert [rules.until(history(*[1, 2, 3][:n])) for n in range(4)] == [100, 100, 100, 30]
+    assert rules_of({}).until(history(1, 2, 3, 4)) == 100
+
+
+def test_a_history_that_grows_decides_as_one_that_is_given_whole() -> None:
+    training = {
+        "early_stopping": {"metric": "val_loss", "patience": 6},
+        "scheduler": {"type": "plateau", "metric": "val_loss", "patience": 1, "factor": 0.5},
+    }
+    values = [3, 2, 2, 2, 2, 1, NAN, 1, 1, 1, 1, 1]
+    grown, growing = rules_of(training), list[Evaluation]()
+    for evaluation in history(*values):
+        growing.append(evaluation)
+        fresh, whole = rules_of(training), list(growing)
+        for decide in ("news", "best_steps", "until", "drop"):
+            assert getattr(grown, decide)(growing) == getattr(fresh, decide)(whole), decide
+    assert (grown.drop(growing), grown.until(growing), grown.best_steps(growing)) == (
+        0.5**4,
+        120,
+        [60, 80, 90],
+    )
+    assert grown.drop(growing[:3]) == 1, "another history"
+
+
+def test_best_evaluations_prefer_the_earlier_of_equals_and_never_a_nan() -> None:
+    found = best_evaluations(history(2, 1, NAN, 1, 3), "val_loss", "min", 3)
+    assert [evaluation.step for evaluation in found] == [20, 40, 10]
+    assert [evaluation.step for evaluation in best_evaluations(history(1, 3, 2), "val_loss", "max", 1)] == [
+        20
+    ]
+    assert best_evaluations(history(NAN), "val_loss", "min", 1) == []
+
+
+def test_each_drop_starts_the_patience_of_a_plateau_anew() -> None:
+    drops = [shown(Patience("val_loss", "min", limit=1), *[1.0] * n).lost for n in range(1, 8)]
+    assert drops == [0, 0, 1, 1, 2, 2, 3]
+
+
+def test_learning_rates() -> None:
+    assert [learning_rate(ConstantSchedule(), 0.5, 10)(step) for step in (0, 9)] == [0.5, 0.5]
+    assert [learning_rate(ConstantSchedule(warmup_steps=4), 1.0, 10)(step) for step in range(5)] == [
+        0.25,
+        0.5,
+        0.75,
+        1.0,
+        1.0,
+    ]
+    linear = learning_rate(LinearSchedule(final_lr_ratio=0.5), 1.0, 10)
+    assert [linear(step) for step in (0, 5, 10, 99)] == [1.0, 0.75, 0.5, 0.5]
+    cosine = learning_rate(CosineSchedule(warmup_steps=10, final_lr_ratio=0.1), 1.0, 110)
+    assert [round(cosine(step), 6) for step in (9, 10, 60, 110)] == [1.0, 1.0, 0.55, 0.1]
+    dropped = learning_rate(StepSchedule(step_size=3, gamma=0.5), 8.0, 9)
+    assert [dropped(step) for step in range(7)] == [8, 8, 8, 4, 4, 4, 2]

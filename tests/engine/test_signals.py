@@ -1,0 +1,337 @@
+"""SIGTERM and SIGINT in every phase: a commit, the right exit code, and a resume that ends with the same bits."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import trainyard
+from small_runs import SMALL, SignalAt, assert_same
+from trainyard import registry
+from trainyard.callbacks.base import Callback
+from trainyard.config import load
+from trainyard.engine.loop import Loop
+from trainyard.engine.signals import Signals, Stopped
+from trainyard.engine.writer import Writer
+from trainyard.records.journal import read_segment, segments
+from trainyard.records.rundir import RunDir, all_runs
+from trainyard.runs import attempt
+from trainyard.runs.catalog import Catalog
+from trainyard.runs.run import Run
+from trainyard.runs.wiring import shelves
+from trainyard.stores.local import LocalStore
+from trainyard.testing import victim
+
+SIGNALS = [(signal.SIGTERM, 75, "preempted"), (signal.SIGINT, 130, "interrupted")]
+# (phase, how often it is passed unharmed, the steps at which the run may stand then)
+PHASES = [
+    ("start-up", 1, ()),
+    ("step", 1, (1, 2)),
+    ("step", 10, (10, 11)),
+    ("step", 14, (14, 15)),  # the step of an evaluation
+    ("step", 30, (30,)),  # the last step
+    ("evaluation", 1, (7,)),
+    ("evaluation", 3, (21,)),
+    ("write", 1, range(5, 31)),
+    ("write", 6, range(5, 31)),
+    ("commit", 2, range(5, 31)),
+    ("final-evaluation", 1, (30,)),
+    ("final-evaluation", 2, (30,)),
+]
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("config") / "small.yaml"
+    path.write_text(load(SMALL, adapters=Catalog()).dump())
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return trainyard.train(config, runs_dir=tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture
+def arm(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`victim.arm` in this process, undone at the end of the test."""
+    framework = registry.adapter("framework", "torch")
+    patched = [(attempt, "build"), (attempt, "evaluate_outcome"), (framework, "step"), (framework, "predict")]
+    patched += [(LocalStore, "put"), (LocalStore, "put_if_absent"), (Writer, "submit")]
+    for owner, name in patched:
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    return lambda phase, count, signum: victim.arm(phase, count, framework, signum)
+
+
+def command(*words: str) -> int:
+    from trainyard.cli.main import main
+
+    return main([*words, "--quiet"])
+
+
+def first_commit(run: RunDir) -> tuple[int, int]:
+    """(step, settled) of the newest commit."""
+    commit, complaints = shelves(run).resume.newest()
+    assert commit is not None
+    assert complaints == []
+    return commit.step, shelves(run).resume.state(commit)["settled"]
+
+
+@pytest.mark.parametrize(("signum", "code", "status"), SIGNALS, ids=lambda value: getattr(value, "name", ""))
+@pytest.mark.parametrize(("phase", "count", "steps"), PHASES, ids=str)
+def test_a_signal_in_any_phase_commits_and_the_resume_gives_the_same_bits(
+    signum: signal.Signals, code: int, status: str, phase: str, count: int, steps: Any,
+    config: Path, whole: Run, tmp_path: Path, arm: Any, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    with monkeypatch.context():
+        arm(phase, count, signum)
+        assert command("train", str(config), "--runs-dir", str(tmp_path)) == code
+    (found,) = all_runs(tmp_path)
+    run = Run(found)
+    assert run.status == status
+    if phase == "start-up":
+        assert not (run.path / "journal").exists()
+    else:
+        step, settled = first_commit(found)
+        assert run.result["steps"] == step
+        assert step in steps
+        assert run.result["metrics"] == {}, "it looks complete"
+        if phase == "evaluation":
+            assert settled < step, "an evaluation that was cut short counts as done"
+        assert list(read_segment(segments(found.journal)[-1]))[-1]["status"] == status
+
+    monkeypatch.undo()
+    assert command("resume", str(run.path)) == 0
+    assert_same(run, whole)
+    assert run.result["attempts"] == 2
+
+
+def test_what_an_interrupted_evaluation_owes_is_paid_first(config: Path, tmp_path: Path, arm: Any) -> None:
+    arm("evaluation", 2, signal.SIGTERM)
+    command("train", str(config), "--runs-dir", str(tmp_path))
+    (run,) = all_runs(tmp_path)
+    assert first_commit(run) == (14, 13)
+    arm("step", 1, signal.SIGTERM)
+    assert command("resume", str(run.path)) == 75
+    records = list(read_segment(segments(run.journal)[-1]))
+    assert records[0]["from_step"] == 14
+    assert (records[1]["kind"], records[1]["step"]) == ("evaluation", 14), "it went on before it evaluated"
+
+
+class SignalAtLine:
+    """A trace function that sends SIGTERM before the `count`th line of the loop that is run after some steps."""
+
+    def __init__(self, steps: int, count: int) -> None:
+        self._steps = steps
+        self._left = count
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
+        return self._line if frame.f_code is Loop.run.__code__ else None
+
+    def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if event == "line" and frame.f_locals["self"].state.step >= self._steps:
+            self._left -= 1
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGTERM)
+        return self._line
+
+
+@pytest.fixture(scope="module")
+def seldom_logged(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return trainyard.train(SMALL, {"logging.every_n_steps": 10}, runs_dir=tmp_path_factory.mktemp("seldom"))
+
+
+@pytest.mark.parametrize("line", range(1, 8))
+def test_a_signal_between_any_two_lines_of_the_loop_loses_nothing(
+    line: int, seldom_logged: Run, tmp_path: Path
+) -> None:
+    before = sys.gettrace()
+    sys.settrace(SignalAtLine(3, line))
+    try:
+        run = trainyard.train(SMALL, {"logging.every_n_steps": 10}, runs_dir=tmp_path)
+    finally:
+        sys.settrace(before)
+    assert run.status == "preempted"
+    assert 3 <= run.result["steps"] <= 5
+    assert_same(trainyard.resume(run), seldom_logged)
+
+
+def test_a_signal_in_the_start_up_of_a_resume_leaves_the_commit(
+    config: Path, whole: Run, tmp_path: Path, arm: Any
+) -> None:
+    arm("step", 10, signal.SIGTERM)
+    command("train", str(config), "--runs-dir", str(tmp_path))
+    (run,) = all_runs(tmp_path)
+    before = first_commit(run)
+    arm("start-up", 1, signal.SIGINT)
+    assert command("resume", str(run.path)) == 130
+    assert first_commit(run) == before
+    assert Run(run).status == "interrupted"
+    assert command("resume", str(run.path)) == 0
+    assert_same(Run(run), whole)
+
+
+def test_after_the_result_there_is_nothing_to_stop(
+    config: Path, whole: Run, tmp_path: Path, arm: Any
+) -> None:
+    arm("end", 1, signal.SIGTERM)
+    assert command("train", str(config), "--runs-dir", str(tmp_path)) == 0
+    assert_same(trainyard.get("last", runs_dir=tmp_path), whole)
+
+
+def test_a_signal_at_each_step_still_ends_with_the_same_bits(whole: Run, tmp_path: Path) -> None:
+    run = trainyard.train(SMALL, runs_dir=tmp_path, callbacks=[SignalAt(1)])
+    for step in range(2, 12):
+        run = trainyard.resume(run, callbacks=[SignalAt(step)])
+        assert run.result["steps"] == step
+    assert_same(trainyard.resume(run), whole)
+
+
+# -- real processes
+
+
+def spawn(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    driver = str(Path(__file__).parents[1] / "signaller.py")
+    return subprocess.run(
+        [sys.executable, driver, *words], cwd=folder, capture_output=True, text=True, timeout=240, check=False
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "phase", "count", "code"),
+    [
+        ("SIGTERM", "start-up", 1, 75),
+        ("SIGINT", "evaluation", 2, 130),
+        ("SIGTERM", "commit", 2, 75),
+        ("SIGINT", "start-up", 1, 130),
+    ],
+)
+def test_the_exit_code_of_a_process(
+    name: str, phase: str, count: int, code: int, config: Path, whole: Run, tmp_path: Path
+) -> None:
+    words = ("train", str(config), "--runs-dir", str(tmp_path), "--json")
+    done = spawn(name, phase, str(count), *words, folder=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    (found,) = all_runs(tmp_path)
+    if phase == "start-up":
+        assert "nothing is lost" in done.stderr
+    else:
+        assert json.loads(done.stdout)["status"] == found.status()
+    assert_same(trainyard.resume(found.path), whole)
+
+
+def begin(config: Path, runs: Path) -> "subprocess.Popen[str]":
+    """A training process that has made its first steps, of very many."""
+    cadences = [f"{section}.every_n_steps=500" for section in ("evaluation", "checkpoint", "logging")]
+    words = [sys.executable, "-m", "trainyard", "train", str(config), "--runs-dir", str(runs)]
+    words += ["training.max_steps=1000000", *cadences]
+    process = subprocess.Popen(words, cwd=runs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "train_loss=" in line or "val_loss=" in line:
+            return process
+    raise AssertionError(process.communicate()[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("signum", "code", "status"), SIGNALS, ids=lambda value: getattr(value, "name", ""))
+def test_a_signal_from_outside(
+    signum: signal.Signals, code: int, status: str, config: Path, tmp_path: Path
+) -> None:
+    process = begin(config, tmp_path)
+    process.send_signal(signum)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == code, err
+    assert "Traceback" not in err
+    (run,) = all_runs(tmp_path)
+    assert run.status() == status
+    assert first_commit(run)[0] == run.read("result.json")["steps"] > 0
+    assert f"trainyard resume {run.id}" in out
+
+
+@pytest.mark.slow
+def test_a_second_process_is_refused_and_told_who_owns_the_run(config: Path, tmp_path: Path) -> None:
+    process = begin(config, tmp_path)
+    try:
+        (run,) = all_runs(tmp_path)
+        journal = (run.journal / "0001.jsonl").stat().st_ino
+        words = [sys.executable, "-m", "trainyard", "resume", str(run.path)]
+        second = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        assert second.returncode == 2
+        assert f"pid {process.pid} " in second.stderr
+        assert "Traceback" not in second.stderr
+        assert [path.name for path in segments(run.journal)] == ["0001.jsonl"]
+        assert (run.journal / "0001.jsonl").stat().st_ino == journal
+        assert len(run.attempts()) == 1
+        assert run.status() == "running"
+    finally:
+        process.terminate()
+        process.communicate(timeout=120)
+    assert process.returncode == 75, "the refused process harmed the first one"
+
+
+# -- the handlers
+
+
+def test_a_second_ctrl_c_ends_at_once() -> None:
+    code = (
+        "import os, signal\n"
+        "from trainyard.engine.signals import Signals\n"
+        "with Signals() as signals:\n"
+        "    signals.wake = lambda: None\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    assert signals.status == 'interrupted'\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    print('still here', flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    print('too late', flush=True)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (130, "still here\n")
+
+
+def test_a_signal_before_there_is_a_loop_stops_where_it_lands() -> None:
+    with Signals() as signals, pytest.raises(Stopped) as stopped:
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert stopped.value.status == signals.status == "preempted"
+    assert not isinstance(stopped.value, Exception), "code on the way may take it for an error"
+
+
+def test_the_handlers_that_were_there_come_back() -> None:
+    def mine(*_: object) -> None:
+        return None
+
+    before = signal.signal(signal.SIGTERM, mine)
+    try:
+        with Signals():
+            assert signal.getsignal(signal.SIGTERM) is not mine
+        assert signal.getsignal(signal.SIGTERM) is mine
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_training_in_another_thread_leaves_signals_alone(whole: Run, tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    class Look(Callback):
+        def on_end(self, status: str, metrics: Any) -> None:
+            seen.append((status, signal.getsignal(signal.SIGTERM)))
+
+    def work() -> None:
+        trainyard.train(SMALL, runs_dir=tmp_path, callbacks=[Look()])
+
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(120)
+    assert seen == [("completed", before)]
+    assert trainyard.get("last", runs_dir=tmp_path).digest == whole.digest

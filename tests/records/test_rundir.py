@@ -1,0 +1,66 @@
+"""Run directories: one owner, found by path, id, prefix or `last`."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainyard.errors import InputError, RunLockedError, RunNotFoundError
+from trainyard.records.rundir import RunDir, find_run
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[RunDir]:
+    found = []
+    for name in ("20260101-000000-aaaaaa", "20260102-000000-bbbbbb", "20260102-000000-bbcccc"):
+        run = RunDir(tmp_path / "exp" / name)
+        run.path.mkdir(parents=True)
+        run.config_file.write_text("")
+        found.append(run)
+    return found
+
+
+def test_found_by_path_id_prefix_and_last(runs: list[RunDir], tmp_path: Path) -> None:
+    assert find_run(str(runs[0].path), tmp_path).id == runs[0].id
+    assert find_run(runs[1].id, tmp_path).id == runs[1].id
+    assert find_run("20260101", tmp_path).id == runs[0].id
+    assert find_run("last", tmp_path).id == runs[2].id
+
+
+def test_not_found_says_what_there_is(runs: list[RunDir], tmp_path: Path) -> None:
+    with pytest.raises(RunNotFoundError, match="is the beginning of 2 runs"):
+        find_run("20260102", tmp_path)
+    with pytest.raises(RunNotFoundError, match=f"the newest is {runs[2].id}"):
+        find_run("nothing", tmp_path)
+    with pytest.raises(RunNotFoundError, match="holds no runs"):
+        find_run("last", tmp_path / "empty")
+
+
+def test_another_process_is_refused_and_told_who_owns_the_run(runs: list[RunDir]) -> None:
+    runs[0].acquire()
+    code = (
+        "import sys; from pathlib import Path; from trainyard.records.rundir import RunDir; "
+        "RunDir(Path(sys.argv[1])).acquire()"
+    )
+    other = subprocess.run(
+        [sys.executable, "-c", code, str(runs[0].path)], capture_output=True, text=True, check=False
+    )
+    assert other.returncode == 1
+    assert "is owned by another process (pid " in other.stderr
+    assert runs[0].status() == "running"
+    runs[0].release()
+    assert subprocess.run([sys.executable, "-c", code, str(runs[0].path)], check=False).returncode == 0
+
+
+def test_in_one_process_too(runs: list[RunDir]) -> None:
+    runs[0].acquire()
+    with pytest.raises(RunLockedError):
+        RunDir(runs[0].path).acquire()
+    runs[0].release()
+
+
+def test_a_place_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="--runs-dir"):
+        RunDir.create(tmp_path / "file", "exp", "")

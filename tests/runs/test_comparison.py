@@ -1,0 +1,112 @@
+"""`runs compare` with a significance test on the same test rows."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from study_configs import TOY
+
+import trainyard
+from trainyard.evaluation.scores import Scores
+from trainyard.evaluation.significance import same_rows
+from trainyard.runs.run import Run
+
+
+@pytest.fixture(scope="module")
+def runs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def first(runs_dir: Path) -> Run:
+    return trainyard.train(TOY, {"data.split.test": 0.4}, runs_dir=runs_dir)
+
+
+def other(runs_dir: Path, **changes: Any) -> Run:
+    return trainyard.train(TOY, {"data.split.test": 0.4, **changes}, runs_dir=runs_dir)
+
+
+def test_models_on_the_same_rows(first: Run, runs_dir: Path) -> None:
+    """Though one of them sees the features in another form."""
+    second = other(runs_dir, **{"data.standardize": False, "training.learning_rate": 0.01})
+    assert (
+        first.manifest["data"]["splits"]["test"]["sha256"]
+        != second.manifest["data"]["splits"]["test"]["sha256"]
+    )
+    found = trainyard.compare(first, second)
+    assert found.untested is None
+    accuracy, f1 = found.tests
+    assert (accuracy.metric, accuracy.test, accuracy.pairs) == ("accuracy", "exact McNemar", 60)
+    assert accuracy.effect == pytest.approx(second.metrics["test_accuracy"] - first.metrics["test_accuracy"])
+    assert (f1.metric, f1.test) == ("f1", "paired bootstrap")
+    assert accuracy == same_rows("accuracy", scores(first), scores(second))
+    assert found.to_json()["tests"][0]["p_value"] == accuracy.p_value
+
+
+def scores(run: Run) -> Scores:
+    """By way of what is public: the features of the test rows, from the fitted preparation."""
+    from sklearn.datasets import load_iris
+
+    data = load_iris(as_frame=True)
+    from trainyard.runs.wiring import load_data
+
+    rows = load_data(trainyard.check(run.path / "config.yaml").config).rows["test"]
+    outputs = trainyard.load(run).outputs(data.data.iloc[rows])
+    return Scores(outputs, data.target.to_numpy()[rows])
+
+
+def test_there_is_no_test_and_why(first: Run, runs_dir: Path) -> None:
+    def untested(**changes: Any) -> str | None:
+        return trainyard.compare(first, other(runs_dir, **changes)).untested
+
+    assert trainyard.compare(first, first).untested == "the models are the same"
+    assert untested(**{"data.split.seed": 1}) == "their test rows are not the same (60 and 60)"
+    assert untested(**{"data.type": "breast_cancer"}) == "their classes differ"
+
+
+def test_without_a_test_split(first: Run, runs_dir: Path) -> None:
+    none = other(runs_dir, **{"data.split.test": 0.0})
+    assert trainyard.compare(first, none).untested == "one of them has no test split"
+
+
+def test_weights_or_framework_may_be_missing(first: Run, runs_dir: Path, tmp_path: Path) -> None:
+    second = other(runs_dir, **{"training.learning_rate": 0.01})
+    folder = tmp_path / second.id
+    shutil.copytree(second.path, folder)
+    file = folder / "config.yaml"
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace("type: toy", "type: gone"), encoding="utf-8")
+    found = trainyard.compare(first, folder)
+    assert not found.tests
+    assert "model gone: framework not installed" in str(found.untested)
+    file.write_text(text, encoding="utf-8")
+    for name in ("best", "checkpoints"):
+        shutil.rmtree(folder / name)
+    found = trainyard.compare(first, folder)
+    assert not found.tests
+    assert str(found.untested).startswith(("InputError: ", "CheckpointError: "))
+    assert {number.name for number in found.numbers} >= {"test_accuracy"}  # the rest is told all the same
+
+
+def test_data_that_were_given_as_objects(first: Run, runs_dir: Path) -> None:
+    pair = (np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32), np.arange(60) % 3)
+    objects = trainyard.train(TOY, runs_dir=runs_dir, data=pair)
+    again = trainyard.train(TOY, {"experiment.seed": 4}, runs_dir=runs_dir, data=pair)
+    assert "was given data as objects" in str(trainyard.compare(objects, again).untested)
+
+
+def test_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative paths in the configs are relative to where the runs were started."""
+    start = tmp_path / "start"
+    start.mkdir()
+    monkeypatch.chdir(start)
+    draw = np.random.default_rng(0)
+    frame = pd.DataFrame(draw.normal(size=(80, 2)), columns=["a", "b"])
+    frame.assign(y=(frame["a"] > 0).map({True: "yes", False: "no"})).to_csv("rows.csv", index=False)
+    config = {**TOY, "data": {"path": "rows.csv", "target": "y"}}
+    runs = [trainyard.train(config, {"experiment.seed": seed}, runs_dir="runs") for seed in (1, 2)]
+    monkeypatch.chdir(tmp_path)
+    assert [test.metric for test in trainyard.compare(*runs).tests] == ["accuracy", "f1"]

@@ -1,0 +1,182 @@
+"""The inputs of a run: what is looked at, and how differences are told."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainyard.digest import sha256_file
+from trainyard.runs.inputs import Difference, code_inputs, differences, environment_inputs
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package of the user's, whose module uses others in every way there is."""
+    folder = tmp_path / "ours_alone"
+    (folder / "deep").mkdir(parents=True)
+    sources = {
+        "ours_alone/__init__.py": "",
+        "ours_alone/deep/__init__.py": "",
+        "ours_alone/model.py": (
+            "import json\nimport numpy as np\nimport solo_module\nfrom .sizes import WIDTH\nfrom ours_alone.deep import inner\n"
+            "from ours_alone.deep.functions import helper\nfrom . import late as later\n"
+        ),
+        "ours_alone/sizes.py": "WIDTH = 8\n",
+        "ours_alone/late.py": "",
+        "ours_alone/deep/inner.py": "from ..base import Base\n",
+        "ours_alone/deep/functions.py": "def helper():\n    return 1\n",
+        "ours_alone/base.py": "class Base:\n    pass\n",
+        "ours_alone/unused.py": "",
+        "solo_module.py": "import ours_alone.model\n",
+    }
+    for name, source in sources.items():
+        (tmp_path / name).write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    __import__("ours_alone.model")
+    yield tmp_path
+    for name in [name for name in sys.modules if name.split(".")[0] in ("ours_alone", "solo_module")]:
+        del sys.modules[name]
+
+
+def test_all_modules_that_the_users_code_uses_are_hashed(package: Path) -> None:
+    found = code_inputs(["ours_alone.model"], package)["modules"]
+    used = ("", ".base", ".deep", ".deep.functions", ".deep.inner", ".late", ".model", ".sizes")
+    assert sorted(found) == sorted([*(f"ours_alone{name}" for name in used), "solo_module"])
+    assert found["ours_alone.sizes"] == sha256_file(package / "ours_alone" / "sizes.py")
+
+
+def test_neither_python_nor_installed_libraries_nor_trainyard_count_as_the_users(package: Path) -> None:
+    assert (
+        code_inputs(["json", "numpy", "pytest", "trainyard.order", "no_such_module"], package)["modules"]
+        == {}
+    )
+
+
+def test_a_change_in_a_used_module_changes_the_hash_and_in_another_does_not(package: Path) -> None:
+    before = code_inputs(["ours_alone.model"], package)
+    (package / "ours_alone" / "unused.py").write_text("CHANGED = 1\n")
+    assert code_inputs(["ours_alone.model"], package)["hash"] == before["hash"]
+    (package / "ours_alone" / "sizes.py").write_text("WIDTH = 9\n")
+    now = code_inputs(["ours_alone.model"], package)
+    assert now["hash"] != before["hash"]
+    assert [d.what for d in differences({"code": before}, {"code": now})] == ["module ours_alone.sizes"]
+
+
+def test_a_source_that_cannot_be_parsed_any_more_is_still_hashed(package: Path) -> None:
+    """Edited between import and manifest: what stands there is hashed, and there is no traceback."""
+    (package / "ours_alone" / "model.py").write_text("def broken(:\n")
+    found = code_inputs(["ours_alone.model"], package)["modules"]
+    assert found["ours_alone.model"] == sha256_file(package / "ours_alone" / "model.py")
+
+
+def test_the_commit_is_recorded_but_compared_by_nobody(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        subprocess.run(
+            ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c", *words],
+            check=True,
+            capture_output=True,
+        )
+
+    assert code_inputs([], tmp_path)["git"] is None
+    git("init", "-q")
+    (tmp_path / "file").write_text("1")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    clean = code_inputs([], tmp_path)
+    assert (clean["git"]["dirty"], clean["git"]["diff_sha256"], len(clean["git"]["commit"])) == (
+        False,
+        None,
+        40,
+    )
+    (tmp_path / "file").write_text("2")
+    dirty = code_inputs([], tmp_path)
+    assert dirty["git"]["dirty"]
+    assert dirty["git"]["diff_sha256"]
+    assert dirty["hash"] == clean["hash"]
+    assert differences({"code": clean}, {"code": dirty}) == []
+
+
+def test_a_repository_without_commits_and_a_machine_without_git(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    assert code_inputs([], tmp_path)["git"] is None
+    monkeypatch.setenv("PATH", "")
+    assert code_inputs([], tmp_path)["git"] is None
+
+
+def test_flags_that_change_what_is_computed_are_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = environment_inputs(2, {"torch": "2.13"})
+    monkeypatch.setenv("OMP_SCHEDULE", "static")
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "never recorded")
+    now = environment_inputs(2, {"torch": "2.13"})
+    assert now["flags"]["OMP_SCHEDULE"] == "static"
+    assert "never recorded" not in str(now)
+    assert now["hash"] != before["hash"]
+    found = differences({"environment": before}, {"environment": now})
+    assert [str(d) for d in found] == [
+        "environment: flags OMP_SCHEDULE was absent, is static",
+        "environment: flags MKL_CBWR was absent, is COMPATIBLE",
+    ] or {d.what for d in found} == {"flags OMP_SCHEDULE", "flags MKL_CBWR"}
+
+
+def test_threads_packages_and_framework_are_in_the_environment() -> None:
+    before = environment_inputs(1, {"torch": "2.12", "device": "cpu"})
+    now = environment_inputs(2, {"torch": "2.13", "device": "cpu"})
+    assert before["packages"]["numpy"]
+    assert [
+        (d.what, d.before, d.now) for d in differences({"environment": before}, {"environment": now})
+    ] == [
+        ("threads", 1, 2),
+        ("framework torch", "2.12", "2.13"),
+    ]
+
+
+def manifest(**changes: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "computation": {"training.epochs": 3},
+        "data": {
+            "splits": {"train": {"rows": 10, "sha256": "a" * 64}, "val": {"rows": 2, "sha256": "b" * 64}}
+        },
+        "code": {"trainyard": "1", "trainyard_sha256": "c", "modules": {}},
+        "environment": {"python": "3.11", "threads": 1, "packages": {"numpy": "2.0"}},
+        "weights": {"initial": "d"},
+    }
+    return found | changes
+
+
+def test_equal_manifests_do_not_differ() -> None:
+    assert differences(manifest(), manifest(created="later", command=["other"], run_id="other")) == []
+
+
+def test_differences_come_in_the_order_of_their_kinds_and_name_what_is_there_on_one_side_only() -> None:
+    now = manifest(
+        computation={"training.epochs": 4, "training.more": None},
+        data={"splits": {"train": {"rows": 11, "sha256": "e" * 64}}},
+        code={"trainyard": "1", "trainyard_sha256": "c", "modules": {"mine": "f"}},
+        environment={"python": "3.12", "threads": 1, "packages": {}},
+        weights={"initial": "g"},
+    )
+    found = [(d.input, d.what, d.before, d.now) for d in differences(manifest(), now)]
+    assert found == [
+        ("config", "training.epochs", 3, 4),
+        ("data", "train split, rows", 10, 11),
+        ("data", "train split, sha256", "a" * 64, "e" * 64),
+        ("data", "val split, rows", 2, None),
+        ("data", "val split, sha256", "b" * 64, None),
+        ("code", "module mine", None, "f"),
+        ("environment", "python", "3.11", "3.12"),
+        ("environment", "packages numpy", "2.0", None),
+        ("weights", "initial", "d", "g"),
+    ]
+
+
+def test_a_difference_in_words_is_short() -> None:
+    assert (
+        str(Difference("data", "train split, sha256", "a" * 64, None))
+        == f"data: train split, sha256 was {'a' * 16}…, is absent"
+    )
