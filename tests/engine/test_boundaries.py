@@ -13,7 +13,7 @@ import trainyard
 from small_runs import SMALL, SignalAt, assert_same, checkpoints
 from trainyard.engine.checkpoint import step_of
 from trainyard.errors import CheckpointError
-from trainyard.frameworks.base import WEIGHTS_FILE, Job, Plan, Snapshot
+from trainyard.frameworks.base import WEIGHTS_FILE, FrameworkInputs, Plan, Snapshot
 from trainyard.frameworks.stored import StoredSnapshot, buffers
 from trainyard.records.journal import read_segment, segments
 from trainyard.types import NamedBuffer, StepResult
@@ -41,8 +41,8 @@ def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     def with_boundary(*args: Any) -> Plan:
         return plan(*args)._replace(boundary=BOUNDARY)
 
-    def with_hidden(self: Any, job: Job) -> None:
-        made(self, job)
+    def with_hidden(self: Any, inputs: FrameworkInputs) -> None:
+        made(self, inputs)
         self.hidden = Hidden()
 
     def depending(self: Any, at: int, lr: float) -> StepResult:
@@ -95,8 +95,8 @@ class Sums(ToyFramework):
 
     taken: ClassVar[list[int]] = []
 
-    def __init__(self, job: Job) -> None:
-        super().__init__(job)
+    def __init__(self, inputs: FrameworkInputs) -> None:
+        super().__init__(inputs)
         self._history = np.zeros((64, *self._tensors[WEIGHTS_FILE]["w"].shape))
 
     def step(self, step: int, lr: float) -> StepResult:

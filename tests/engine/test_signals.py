@@ -25,7 +25,7 @@ from trainyard.records.rundir import RunDir, all_runs
 from trainyard.runs import attempt
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.run import Run
-from trainyard.runs.wiring import shelves
+from trainyard.runs.wiring import run_checkpoints
 from trainyard.stores.local import LocalStore
 from trainyard.testing import victim
 
@@ -78,10 +78,10 @@ def command(*words: str) -> int:
 
 def first_commit(run: RunDir) -> tuple[int, int]:
     """(step, settled) of the newest commit."""
-    commit, complaints = shelves(run).resume.newest()
+    commit, complaints = run_checkpoints(run).resume.newest()
     assert commit is not None
     assert complaints == []
-    return commit.step, shelves(run).resume.state(commit)["settled"]
+    return commit.step, run_checkpoints(run).resume.state(commit)["settled"]
 
 
 @pytest.mark.parametrize(("signum", "code", "status"), SIGNALS, ids=lambda value: getattr(value, "name", ""))

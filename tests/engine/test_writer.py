@@ -2,14 +2,14 @@
 
 import threading
 
-from trainyard.engine.writer import Job, Writer
+from trainyard.engine.writer import PendingWrite, Writer
 from trainyard.errors import CheckpointError
 
 
 def blocked(writer: Writer) -> threading.Event:
     """Keeps the writer busy until the event is set."""
     begun, release = threading.Event(), threading.Event()
-    writer.submit(Job(0, lambda: (begun.set(), release.wait(30))[0], replaceable=False))  # type: ignore[arg-type]
+    writer.submit(PendingWrite(0, lambda: (begun.set(), release.wait(30))[0], replaceable=False))  # type: ignore[arg-type]
     assert begun.wait(30)
     return release
 
@@ -17,9 +17,9 @@ def blocked(writer: Writer) -> threading.Event:
 def test_the_newest_waiting_resume_checkpoint_wins_and_order_is_kept() -> None:
     writer, done = Writer(), list[str]()
     release = blocked(writer)
-    writer.submit(Job(1, lambda: done.append("resume 1"), replaceable=True))
-    writer.submit(Job(2, lambda: done.append("best 2"), replaceable=False))
-    writer.submit(Job(3, lambda: done.append("resume 3"), replaceable=True))
+    writer.submit(PendingWrite(1, lambda: done.append("resume 1"), replaceable=True))
+    writer.submit(PendingWrite(2, lambda: done.append("best 2"), replaceable=False))
+    writer.submit(PendingWrite(3, lambda: done.append("resume 3"), replaceable=True))
     release.set()
     writer.drain()
     assert done == ["best 2", "resume 3"]
@@ -32,9 +32,9 @@ def test_a_failure_is_kept_and_the_next_job_is_done() -> None:
     def fail() -> None:
         raise CheckpointError("no space left")
 
-    writer.submit(Job(5, fail, replaceable=True))
+    writer.submit(PendingWrite(5, fail, replaceable=True))
     writer.drain()
-    writer.submit(Job(6, lambda: done.append(6), replaceable=True))
+    writer.submit(PendingWrite(6, lambda: done.append(6), replaceable=True))
     writer.drain()
     assert (writer.failures(), writer.failures(), done) == ([(5, "no space left")], [], [6])
     writer.close()
@@ -44,8 +44,10 @@ def test_training_waits_where_the_disk_is_several_jobs_behind() -> None:
     writer, done = Writer(), list[int]()
     release = blocked(writer)
     for step in range(3):
-        writer.submit(Job(step, lambda step=step: done.append(step), replaceable=False))  # type: ignore[misc]
-    late = threading.Thread(target=lambda: writer.submit(Job(3, lambda: done.append(3), replaceable=False)))
+        writer.submit(PendingWrite(step, lambda step=step: done.append(step), replaceable=False))  # type: ignore[misc]
+    late = threading.Thread(
+        target=lambda: writer.submit(PendingWrite(3, lambda: done.append(3), replaceable=False))
+    )
     late.start()
     late.join(0.05)
     assert late.is_alive(), "it did not wait"

@@ -44,7 +44,7 @@ from trainyard.config.schema import RunConfig
 from trainyard.datasets.arrays import Arrays
 from trainyard.digest import tensor_records
 from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
-from trainyard.frameworks.base import WEIGHTS_FILE, Job
+from trainyard.frameworks.base import WEIGHTS_FILE, FrameworkInputs
 from trainyard.frameworks.sklearn import SklearnFramework, storage
 from trainyard.frameworks.sklearn.binning import Bins
 from trainyard.frameworks.sklearn.generate import text
@@ -131,10 +131,10 @@ def framework_for(
     splits = {"train": Arrays(features[:60], targets[:60]), "val": Arrays(features[60:], targets[60:])}
     plan = SklearnFramework.plan(config, 60, model)
     order = SampleOrder(60, plan.batch_size, config.experiment.seed) if trains else None
-    job = Job(
+    inputs = FrameworkInputs(
         config, DataInfo(**described), splits if trains else {}, order, threads, config.model.params, model
     )  # type: ignore[arg-type]
-    return SklearnFramework(job)
+    return SklearnFramework(inputs)
 
 
 def named(name: str, task: str = "classification", **more: Any) -> SklearnFramework:
@@ -145,19 +145,19 @@ def named(name: str, task: str = "classification", **more: Any) -> SklearnFramew
 
 
 def steps_of(framework: SklearnFramework, config: RunConfig | None = None) -> int:
-    job = framework._job
-    return SklearnFramework.plan(config or job.config, 60, job.model).total_steps
+    inputs = framework._inputs
+    return SklearnFramework.plan(config or inputs.config, 60, inputs.model).total_steps
 
 
 def train(framework: SklearnFramework, first: int = 0, last: int | None = None) -> SklearnFramework:
-    rate = SklearnFramework.plan(framework._job.config, 60, framework._job.model).learning_rate or 1.0
+    rate = SklearnFramework.plan(framework._inputs.config, 60, framework._inputs.model).learning_rate or 1.0
     for step in range(first, steps_of(framework) if last is None else last):
         framework.step(step, rate / (1 + step))
     return framework
 
 
 def outputs(framework: SklearnFramework, split: str = "val") -> np.ndarray:
-    return np.concatenate([part.outputs for part in framework.predict(framework._job.splits[split])])  # type: ignore[index]
+    return np.concatenate([part.outputs for part in framework.predict(framework._inputs.splits[split])])  # type: ignore[index]
 
 
 def saved(framework: SklearnFramework, folder: Path, **how: Any) -> Path:
@@ -192,12 +192,12 @@ def test_every_name_goes_on_exactly_from_what_was_stored(name: str, task: str, t
 
     reader = named(name, task, trains=False)
     reader.restore(saved(whole, tmp_path / "end", weights_only=True), weights_only=True)
-    split = whole._job.splits["val"]
+    split = whole._inputs.splits["val"]
     found = np.concatenate([part.outputs for part in reader.predict(split)])
     np.testing.assert_array_equal(found, outputs(whole))
     assert found.dtype == np.float32
     assert found.shape == (
-        (30, CLASSES) if task == "classification" else whole._job.splits["val"].targets.shape
+        (30, CLASSES) if task == "classification" else whole._inputs.splits["val"].targets.shape
     )  # type: ignore[attr-defined]
     if task == "classification":
         np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-5)
@@ -242,7 +242,7 @@ def test_the_steps_make_the_model_that_one_fit_makes(name: str, task: str) -> No
 @pytest.mark.parametrize("name", GROWING)
 def test_an_earlier_model_cut_from_a_later_one_has_the_same_bytes(name: str, tmp_path: Path) -> None:
     then, later = train(named(name), last=1), train(named(name))
-    assert SklearnFramework.plan(later._job.config, 60).cumulative
+    assert SklearnFramework.plan(later._inputs.config, 60).cumulative
     first = saved(then, tmp_path / "then", weights_only=True) / WEIGHTS_FILE
     cut = saved(later, tmp_path / "later", weights_only=True, step=1) / WEIGHTS_FILE
     assert first.read_bytes() == cut.read_bytes()
@@ -294,7 +294,7 @@ def test_predictions_of_a_forest_are_those_of_scikit_learn_whatever_was_asked_be
     for step in range(3):
         framework.step(step, 1.0)
         for split in ("val", "train", "val"):
-            features = framework._job.splits[split].features  # type: ignore[attr-defined]
+            features = framework._inputs.splits[split].features  # type: ignore[attr-defined]
             np.testing.assert_array_equal(
                 outputs(framework, split), framework.native.predict(features).astype(np.float32)
             )
@@ -428,19 +428,19 @@ class Guess(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 def test_votes_and_classes_without_rows() -> None:
     framework = train(framework_for(config_of("sgd"), (X, LABELS % 2), model=Guess()))
     assert outputs(framework).tolist() == [[1, 0, 0]] * 30
-    (part,) = framework.predict(framework._job.splits["val"])
+    (part,) = framework.predict(framework._inputs.splits["val"])
     assert part.loss == pytest.approx(10 * -np.log(np.finfo(np.float32).eps))
 
 
 def test_the_loss_is_the_usual_one() -> None:
     framework = train(named("random_forest"))
-    (part,) = framework.predict(framework._job.splits["val"])
+    (part,) = framework.predict(framework._inputs.splits["val"])
     chosen = framework.native.predict_proba(rows_for("random_forest", "classification")[0][60:])[
         np.arange(30), LABELS[60:]
     ]
     assert part.loss == pytest.approx(-np.log(np.maximum(chosen, np.finfo(np.float32).eps)).sum())
     several = train(framework_for(config_of("ridge"), (X, np.stack([VALUES, X[:, 1]], axis=1))))
-    (part,) = several.predict(several._job.splits["val"])
+    (part,) = several.predict(several._inputs.splits["val"])
     assert part.loss == pytest.approx(((part.outputs - part.targets) ** 2).mean(axis=1).sum(), rel=1e-5)
 
 

@@ -21,7 +21,7 @@ from trainyard.datasets.arrays import Arrays
 from trainyard.datasets.base import Split
 from trainyard.digest import digest, tensor_records
 from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
-from trainyard.frameworks.base import Job
+from trainyard.frameworks.base import FrameworkInputs
 from trainyard.frameworks.xgboost import XgboostFramework, devices, matrices
 from trainyard.order import SampleOrder
 from trainyard.runs.catalog import Catalog
@@ -76,7 +76,9 @@ def framework_of(
     config = config_of(params, how.get("training"), how.get("type", "xgboost"))
     info, splits = how.get("info") or info_of(target), how.get("splits") or splits_of(target)
     order = SampleOrder(ROWS, ROWS, config.experiment.seed) if trains else None
-    return XgboostFramework(Job(config, info, splits, order, threads, config.model.params, how.get("model")))
+    return XgboostFramework(
+        FrameworkInputs(config, info, splits, order, threads, config.model.params, how.get("model"))
+    )
 
 
 def steps(framework: XgboostFramework, start: int, stop: int, rate: float = 0.2) -> list[float]:
@@ -84,7 +86,7 @@ def steps(framework: XgboostFramework, start: int, stop: int, rate: float = 0.2)
     found = []
     for step in range(start, stop):
         found.append(framework.step(step, rate if step % 7 else rate / 2).loss)
-        (part,) = framework.predict(framework._job.splits["val"])
+        (part,) = framework.predict(framework._inputs.splits["val"])
         found += [part.loss, float(part.outputs.sum(dtype=np.float64))]
     return found
 
@@ -238,12 +240,12 @@ def weights_only(framework: XgboostFramework) -> str:
 
 def test_predictions_leave_no_trace() -> None:
     one, other = framework_of("binary", SAMPLING), framework_of("binary", SAMPLING)
-    list(other.predict(other._job.splits["val"]))
-    list(other.predict(other._job.splits["train"]))
+    list(other.predict(other._inputs.splits["val"]))
+    list(other.predict(other._inputs.splits["train"]))
     for step in range(3):
         one.step(step, 0.3)
         other.step(step, 0.3)
-        list(other.predict(other._job.splits["train"]))
+        list(other.predict(other._inputs.splits["train"]))
     assert weights(one) == weights(other)
 
 
@@ -255,7 +257,7 @@ def test_outputs_and_losses_are_those_of_all_frameworks(target: str) -> None:
     framework = framework_of(target, {})
     first = steps(framework, 0, 1)[1]
     last = steps(framework, 1, 20)[-2]
-    (found,) = framework.predict(framework._job.splits["val"])
+    (found,) = framework.predict(framework._inputs.splits["val"])
     y = TARGETS[target][ROWS:]
     np.testing.assert_array_equal(found.targets, y)
     assert (found.outputs.dtype, found.targets.dtype) == (np.float32, y.dtype)
@@ -283,7 +285,7 @@ def test_every_objective_learns_and_reports_its_own_loss(objective: str) -> None
     framework = framework_of(target, {"objective": objective})
     losses = steps(framework, 0, 15)[0::3]
     assert losses[-1] < losses[0]
-    (found,) = framework.predict(framework._job.splits["val"])
+    (found,) = framework.predict(framework._inputs.splits["val"])
     if objective in LOSSES and objective != "reg:squaredlogerror":
         each = LOSSES[objective](found.outputs.astype(np.float64), TARGETS[target][ROWS:])
         if objective != "count:poisson":  # whose likelihood has a term of the targets alone besides
@@ -293,7 +295,7 @@ def test_every_objective_learns_and_reports_its_own_loss(objective: str) -> None
 def test_a_metric_stands_for_the_loss() -> None:
     framework = framework_of("binary", {"metric": "error"})
     framework.step(0, 0.3)
-    (found,) = framework.predict(framework._job.splits["val"])
+    (found,) = framework.predict(framework._inputs.splits["val"])
     assert found.loss == pytest.approx((found.outputs.argmax(axis=1) != found.targets).sum())
 
 
@@ -376,7 +378,7 @@ def test_an_exported_model_is_the_librarys_own(form: str, tmp_path: Path) -> Non
     booster = xgb.Booster(model_file=bytearray((tmp_path / "model").read_bytes()))
     types = ["c" if count else "float" for count in CATEGORIES]
     matrix = xgb.DMatrix(X[ROWS:], feature_names=NAMES, feature_types=types, enable_categorical=True)
-    (found,) = framework.predict(framework._job.splits["val"])
+    (found,) = framework.predict(framework._inputs.splits["val"])
     np.testing.assert_array_equal(booster.predict(matrix), found.outputs[:, 1])
 
 
@@ -386,8 +388,8 @@ def test_a_framework_that_only_predicts_needs_no_more_than_the_weights(tmp_path:
     other = framework_of("classes", {}, trains=False, splits={"val": splits_of("classes")["val"]})
     other.restore(tmp_path, weights_only=True)
     (expected,), (found,) = (
-        framework.predict(framework._job.splits["val"]),
-        other.predict(other._job.splits["val"]),
+        framework.predict(framework._inputs.splits["val"]),
+        other.predict(other._inputs.splits["val"]),
     )
     np.testing.assert_array_equal(found.outputs, expected.outputs)
     assert found.loss == expected.loss
@@ -440,10 +442,10 @@ def test_an_objective_and_a_metric_of_ones_own_are_followed() -> None:
         trained("binary", {"base_score": 0.5}),
         trained("binary", {"objective": "my_boosting:logistic", "base_score": 0.5}),
     )
-    found = [next(iter(framework.predict(framework._job.splits["val"]))) for framework in (built_in, own)]
+    found = [next(iter(framework.predict(framework._inputs.splits["val"]))) for framework in (built_in, own)]
     np.testing.assert_allclose(found[1].outputs, found[0].outputs, atol=1e-3)
     framework = trained("binary", {"metric": "my_boosting:wrong"})
-    (part,) = framework.predict(framework._job.splits["val"])
+    (part,) = framework.predict(framework._inputs.splits["val"])
     assert part.loss == pytest.approx((part.outputs.argmax(axis=1) != part.targets).sum())
 
 
@@ -497,7 +499,7 @@ def test_functions_of_an_estimator_are_followed() -> None:
     for step in range(5):
         framework.step(step, 0.3)
         expected.step(step, 0.3)
-    (found,), (other,) = (f.predict(f._job.splits["val"]) for f in (framework, expected))
+    (found,), (other,) = (f.predict(f._inputs.splits["val"]) for f in (framework, expected))
     np.testing.assert_allclose(found.outputs, other.outputs, atol=1e-4)
     assert found.loss / VAL == pytest.approx(np.abs(found.outputs - found.targets).max())
 
@@ -627,7 +629,7 @@ def test_the_loss_of_a_step_is_that_of_some_training_rows(monkeypatch: pytest.Mo
     framework = framework_of("values", {})
     assert framework._matrices.sample().num_row() == 1_000
     loss = framework.step(0, 0.3).loss
-    (part,) = framework.predict(framework._job.splits["train"])
+    (part,) = framework.predict(framework._inputs.splits["train"])
     assert loss == pytest.approx(part.loss / ROWS, rel=0.05)
 
 
@@ -867,7 +869,7 @@ def test_errors_of_the_library_are_translated_wherever_it_is_called(
     calls = (
         lambda: list(framework.state()),
         framework.snapshot,
-        lambda: list(framework.predict(framework._job.splits["val"])),
+        lambda: list(framework.predict(framework._inputs.splits["val"])),
         framework.importance,
         lambda: framework.export(tmp_path / "model", "ubj"),
         lambda: framework.step(1, 0.3),

@@ -34,7 +34,7 @@ from trainyard.records.rundir import RunDir, all_runs
 from trainyard.runs import attempt
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.run import Run
-from trainyard.runs.wiring import shelves
+from trainyard.runs.wiring import run_checkpoints
 from trainyard.stores.local import LocalStore
 
 
@@ -317,7 +317,7 @@ def test_a_final_save_that_fails_is_an_error_and_the_last_commit_stays(
     run = trainyard.get("last", runs_dir=tmp_path)
     assert run.status == run.result["status"] == "failed"
     assert run.result["metrics"] == {}
-    commit, complaints = shelves(RunDir(run.path)).resume.newest()
+    commit, complaints = run_checkpoints(RunDir(run.path)).resume.newest()
     assert commit is not None
     assert (commit.step, complaints) == (20, [])
     saves = {record["detail"]["saved_step"] for record in events(run, "checkpoint_failed")}
@@ -338,7 +338,7 @@ def test_a_real_full_disk(tmp_path: Path) -> None:
         "settle = loop.Loop._settle\n"
         "def limited(self):\n"
         "    if self.state.step == 12:\n"
-        "        self.crew.saver.drain()\n"
+        "        self.parts.saver.drain()\n"
         "        resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, resource.RLIM_INFINITY))\n"
         "    settle(self)\n"
         "if sys.argv.pop(1) == 'full':\n"
@@ -357,7 +357,7 @@ def test_a_real_full_disk(tmp_path: Path) -> None:
     assert os.strerror(errno.EFBIG) in done.stderr
     assert "Traceback" not in done.stderr
     (run,) = all_runs(tmp_path / "full")
-    commit, _ = shelves(run).resume.newest()
+    commit, _ = run_checkpoints(run).resume.newest()
     assert commit is not None
     assert commit.step == 10
     assert not list(run.path.glob(".staging-*"))
@@ -386,7 +386,7 @@ def test_a_journal_that_cannot_be_written_fails_the_run_and_loses_no_commit(
     assert error.value.exit_code == 1
     run = trainyard.get("last", runs_dir=tmp_path)
     assert run.status == "failed"
-    commit, complaints = shelves(RunDir(run.path)).resume.newest()
+    commit, complaints = run_checkpoints(RunDir(run.path)).resume.newest()
     assert commit is not None
     assert (commit.step, complaints) == (15, [])
     assert_same(trainyard.resume(run), whole)
@@ -466,7 +466,7 @@ def test_data_that_fail_in_the_middle_do_not_cost_the_run(tmp_path: Path) -> Non
     (run,) = all_runs(tmp_path)
     assert run.status() == "failed"
     assert run.read("result.json")["steps"] > 5
-    commit, _ = shelves(run).resume.newest()
+    commit, _ = run_checkpoints(run).resume.newest()
     assert commit is not None
     resumed = trainyard.resume(run.path, data=(Rotten(False), Rotten(False)))
     expected = trainyard.train(WITHOUT_DATA, runs_dir=tmp_path, data=(Rotten(False), Rotten(False)))
@@ -494,7 +494,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_last_commit(
     assert run.result["metrics"] == {}
     assert run.result["evaluated"] is None
     assert "not finite" in run.result["error"]
-    commit, complaints = shelves(RunDir(run.path)).resume.newest()
+    commit, complaints = run_checkpoints(RunDir(run.path)).resume.newest()
     if step > 1:
         assert commit is not None
         assert commit.step < step

@@ -177,10 +177,10 @@ def test_two_processes_do_not_work_on_one_study(tmp_path: Path) -> None:
     owner.acquire()
     try:
         assert cut.status == "running"
-        from trainyard.studies.study import Conduct, Given, Study, conduct
+        from trainyard.studies.study import Study, StudyPlan, StudyRequest, conduct
 
         with pytest.raises(RunLockedError):
-            conduct(Study(cut.path), [], Given(tmp_path), Conduct(lambda _: {}, lambda _: None))
+            conduct(Study(cut.path), [], StudyRequest(tmp_path), StudyPlan(lambda _: {}, lambda _: None))
     finally:
         owner.release()
 
@@ -213,7 +213,7 @@ def test_wrong_input_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_the_number_of_folds() -> None:
-    from trainyard.studies.tasks import Source
+    from trainyard.studies.trials import Source
 
     plain = Source.read(TOY, (), Path("runs"), objects=False)
     chosen = Source.read(TOY, {"data.split.folds": 4, "data.split.fold": 0}, Path("runs"), objects=False)

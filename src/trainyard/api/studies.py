@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trainyard.callbacks.base import Callback
     from trainyard.studies.benchmark import Benchmark
     from trainyard.studies.cross_validation import CrossValidation
-    from trainyard.studies.study import Given, Watch
+    from trainyard.studies.study import StudyRequest, Watch
 
 
 def cross_validate(
@@ -92,20 +92,22 @@ def benchmark(
     Raises:
         InputError: config, models or data are wrong; nothing was trained.
     """
-    from trainyard.studies.benchmark import Contest
+    from trainyard.studies.benchmark import ModelSelection
     from trainyard.studies.benchmark import benchmark as run_study
 
-    contest = Contest(models, params or {}, folds, metric)
+    selection = ModelSelection(models, params or {}, folds, metric)
     with working_in(Path.cwd()):
-        return run_study(config, overrides, _study_request(runs_dir, resume, data, callbacks, watch), contest)
+        return run_study(
+            config, overrides, _study_request(runs_dir, resume, data, callbacks, watch), selection
+        )
 
 
 def _study_request(
     runs_dir: Path | str | None, resume: bool, data: Any, callbacks: Sequence[Callback], watch: Watch | None
-) -> Given:
+) -> StudyRequest:
     """What stands beside the config of a study."""
-    from trainyard.studies.study import Given, unwatched
+    from trainyard.studies.study import StudyRequest, unwatched
 
-    return Given(
+    return StudyRequest(
         Path(runs_dir) if runs_dir else default_runs_dir(), resume, data, callbacks, watch or unwatched
     )

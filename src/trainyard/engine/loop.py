@@ -29,7 +29,7 @@ _DRAIN_STEPS = 1024  # losses are read at the latest after so many steps
 
 
 @dataclass(frozen=True)
-class Crew:
+class LoopParts:
     """Who works together in a loop; `evaluate` gives the metrics of the validation split, or none without one."""
 
     framework: Framework
@@ -44,12 +44,12 @@ class Crew:
 class Loop:
     """Trains from `state` to the end, or until a signal comes."""
 
-    def __init__(self, crew: Crew, state: RunState) -> None:
-        self.crew = crew
+    def __init__(self, parts: LoopParts, state: RunState) -> None:
+        self.parts = parts
         self.state = state
         self._unread: list[Any] = []  # the losses since the last drain, on the device
         self._samples: list[int] = []
-        self._rate, self._drop = crew.rules.learning_rate, 1.0
+        self._rate, self._drop = parts.rules.learning_rate, 1.0
         self._until = self._next_due = 0
         self._clock = self._logged_at = time.perf_counter()
         self._logged_samples = 0
@@ -60,16 +60,16 @@ class Loop:
         Raises:
             TrainingError: a loss is not finite.
         """
-        crew, state, step = self.crew, self.state, self.crew.framework.step
-        crew.signals.wake = self._wake
-        crew.saver.start(self._wake)
+        parts, state, step = self.parts, self.state, self.parts.framework.step
+        parts.signals.wake = self._wake
+        parts.saver.start(self._wake)
         self._clock = self._logged_at = time.perf_counter()
         try:
             self._plan()
             if state.settled < state.step:
                 self._settle()
             stop = (
-                crew.signals.status
+                parts.signals.status
             )  # looked at only where all losses are read: a signal may come between any two lines
             while state.step < self._until and not stop:
                 result = step(state.step, self._rate(state.step) * self._drop)
@@ -78,41 +78,41 @@ class Loop:
                 self._samples.append(result.samples)
                 if state.step >= self._next_due:
                     self._settle()
-                    stop = crew.signals.status
+                    stop = parts.signals.status
         except Stopped:
             pass  # an evaluation was cut short; the save below remembers that it is owed
         finally:
-            crew.saver.stop_clock()
-        crew.saver.save(state, crew.rules.best_steps(state.evaluations), finished=state.step >= self._until)
-        return crew.signals.status or "completed"
+            parts.saver.stop_clock()
+        parts.saver.save(state, parts.rules.best_steps(state.evaluations), finished=state.step >= self._until)
+        return parts.signals.status or "completed"
 
     def _settle(self) -> None:
         """Draws the consequences of the last step."""
-        crew, state = self.crew, self.state
+        parts, state = self.parts, self.state
         self._drain()
         if state.settled < state.step:
-            if crew.rules.evaluates(state.step):
+            if parts.rules.evaluates(state.step):
                 self._evaluate()
-            if crew.rules.logs(state.step) or state.step >= crew.rules.until(state.evaluations):
+            if parts.rules.logs(state.step) or state.step >= parts.rules.until(state.evaluations):
                 self._log()
             state.settled = state.step
-        crew.recorder.journal.flush()
-        for at, message in crew.saver.failures():
-            crew.recorder.event(state.step, "checkpoint_failed", saved_step=at, message=message)
+        parts.recorder.journal.flush()
+        for at, message in parts.saver.failures():
+            parts.recorder.event(state.step, "checkpoint_failed", saved_step=at, message=message)
             log.warning("%s; training goes on, and will save again", message)
-        if crew.saver.at_boundary(state.step):
-            crew.saver.mark(state, crew.rules.best_steps(state.evaluations))
-        if crew.saver.is_due(state.step):
-            crew.saver.save(state, crew.rules.best_steps(state.evaluations))
+        if parts.saver.at_boundary(state.step):
+            parts.saver.mark(state, parts.rules.best_steps(state.evaluations))
+        if parts.saver.is_due(state.step):
+            parts.saver.save(state, parts.rules.best_steps(state.evaluations))
         self._plan()
 
     def _drain(self) -> None:
         """Reads the losses since the last drain, and journals each."""
-        state, values = self.state, self.crew.framework.read(self._unread)
+        state, values = self.state, self.parts.framework.read(self._unread)
         if not values:
             return
         first = state.step - len(values) + 1
-        self.crew.recorder.losses(first, values)
+        self.parts.recorder.losses(first, values)
         for value, samples in zip(values, self._samples, strict=True):
             state.loss_sum += value * samples
             state.loss_samples += samples
@@ -126,39 +126,39 @@ class Loop:
             )
 
     def _evaluate(self) -> None:
-        crew, state = self.crew, self.state
-        metrics = crew.evaluate()
+        parts, state = self.parts, self.state
+        metrics = parts.evaluate()
         if not metrics:
             return
         state.evaluations.append(Evaluation(state.step, metrics))
-        crew.recorder.evaluated(state.step, metrics)
-        best = crew.rules.best_steps(state.evaluations)
-        crew.saver.keep_best(state.step, best)
-        for name, detail in crew.rules.news(state.evaluations):
-            crew.recorder.event(state.step, name, **detail)
+        parts.recorder.evaluated(state.step, metrics)
+        best = parts.rules.best_steps(state.evaluations)
+        parts.saver.keep_best(state.step, best)
+        for name, detail in parts.rules.news(state.evaluations):
+            parts.recorder.event(state.step, name, **detail)
 
     def _log(self) -> None:
         state, now = self.state, time.perf_counter()
-        rated = self.crew.rules.has_learning_rate
+        rated = self.parts.rules.has_learning_rate
         metrics = {
             "train_loss": state.loss_sum / max(1, state.loss_samples),
             **({"learning_rate": self._rate(state.step - 1) * self._drop} if rated else {}),
-            "epoch": self.crew.order.epochs(state.step),
+            "epoch": self.parts.order.epochs(state.step),
             "samples_per_second": self._logged_samples / max(1e-9, now - self._logged_at),
         }
-        self.crew.recorder.logged(state.step, metrics)
+        self.parts.recorder.logged(state.step, metrics)
         state.loss_sum, state.loss_samples = 0.0, 0
         self._logged_at, self._logged_samples = now, 0
 
     def _plan(self) -> None:
         """Computes, once for many steps, at which step something is due next, and how far the training goes."""
-        crew, state, now = self.crew, self.state, time.perf_counter()
+        parts, state, now = self.parts, self.state, time.perf_counter()
         state.train_seconds += now - self._clock
         self._clock = now
-        self._until = crew.rules.until(state.evaluations)
-        self._drop = crew.rules.drop(state.evaluations)
-        self._next_due = min(crew.rules.next_due(state.step), state.step + _DRAIN_STEPS, self._until)
-        if crew.signals.status or crew.saver.overdue:  # asked for while this was being computed
+        self._until = parts.rules.until(state.evaluations)
+        self._drop = parts.rules.drop(state.evaluations)
+        self._next_due = min(parts.rules.next_due(state.step), state.step + _DRAIN_STEPS, self._until)
+        if parts.signals.status or parts.saver.overdue:  # asked for while this was being computed
             self._wake()
 
     def _wake(self) -> None:

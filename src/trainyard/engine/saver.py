@@ -11,12 +11,12 @@ from trainyard.config.schema import CheckpointConfig
 from trainyard.engine.checkpoint import Checkpoints, step_of
 from trainyard.engine.recorder import Recorder
 from trainyard.engine.state import RunState
-from trainyard.engine.writer import Job, Writer
+from trainyard.engine.writer import PendingWrite, Writer
 from trainyard.frameworks.base import Framework, Plan, Snapshot
 
 
 @dataclass(frozen=True)
-class Shelves:
+class RunCheckpoints:
     """Where checkpoints are kept: those to resume from, and the best models."""
 
     resume: Checkpoints
@@ -40,12 +40,17 @@ class Saver:
     """
 
     def __init__(
-        self, config: CheckpointConfig, framework: Framework, plan: Plan, shelves: Shelves, recorder: Recorder
+        self,
+        config: CheckpointConfig,
+        framework: Framework,
+        plan: Plan,
+        checkpoints: RunCheckpoints,
+        recorder: Recorder,
     ) -> None:
         self._config = config
         self._framework = framework
         self._plan = plan
-        self._shelves = shelves
+        self._checkpoints = checkpoints
         self._recorder = recorder
         self._writer = Writer()
         self._timer: threading.Timer | None = None
@@ -115,7 +120,7 @@ class Saver:
         self._submitted_best = pending.best
         self._cut_best(pending.best)
         self._recorder.journal.flush()
-        self._writer.submit(Job(pending.step, lambda: self._write(pending), replaceable=True))
+        self._writer.submit(PendingWrite(pending.step, lambda: self._write(pending), replaceable=True))
         self._recorder.saving(pending.step)
         if self._timer is not None:
             self.start(self._wake)
@@ -128,7 +133,7 @@ class Saver:
         try:
             self._recorder.journal.sync()
             self._write_owed()  # no resume checkpoint without the best models that it knows of
-            commit = self._shelves.resume.commit(pending.step, pending.snapshot, pending.state)
+            commit = self._checkpoints.resume.commit(pending.step, pending.snapshot, pending.state)
         except Exception:
             if self._saved_step == pending.step:  # else a newer one is waiting
                 self._saved_step = -1
@@ -139,8 +144,8 @@ class Saver:
         self._durable_best = pending.best
         self._prune_best()
         # What bears a later step was damaged when this attempt began, else it would have gone on from there.
-        whole = [name for name in self._shelves.resume.names(whole=True) if step_of(name) <= pending.step]
-        self._shelves.resume.prune({commit.name, *whole[: self._config.keep_last]})
+        whole = [name for name in self._checkpoints.resume.names(whole=True) if step_of(name) <= pending.step]
+        self._checkpoints.resume.prune({commit.name, *whole[: self._config.keep_last]})
 
     def keep_best(self, step: int, best: Collection[int]) -> None:
         """Saves the weights of this step if it is among the steps `best`, and lets go of those that are not any more."""
@@ -161,13 +166,13 @@ class Saver:
             self._write_owed()
             self._prune_best()
 
-        self._writer.submit(Job(step, write, replaceable=False))
+        self._writer.submit(PendingWrite(step, write, replaceable=False))
 
     def _write_owed(self) -> None:
         """Writes the best models that are not on disk yet, those whose writing failed before among them."""
         for step, snapshot in list(self._owed.items()):
             if step in self._wanted():  # else it was surpassed while it waited
-                self._shelves.best.commit(step, snapshot)
+                self._checkpoints.best.commit(step, snapshot)
             snapshot.release()
             del self._owed[step]
 
@@ -176,7 +181,7 @@ class Saver:
         self._saved_step = state.step if 0 < state.step == state.settled else -1
         self._current_best = self._durable_best = frozenset(best)
         self._prune_best()
-        self._cut = {step_of(name) for name in self._shelves.best.names(whole=True)}
+        self._cut = {step_of(name) for name in self._checkpoints.best.names(whole=True)}
 
     def failures(self) -> list[tuple[int, str]]:
         """The saves that failed since the last call, as (step, message)."""
@@ -197,4 +202,6 @@ class Saver:
 
     def _prune_best(self) -> None:
         wanted = self._wanted()
-        self._shelves.best.prune({name for name in self._shelves.best.names() if step_of(name) in wanted})
+        self._checkpoints.best.prune(
+            {name for name in self._checkpoints.best.names() if step_of(name) in wanted}
+        )

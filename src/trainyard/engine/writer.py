@@ -1,6 +1,6 @@
 """The thread that writes checkpoints while training goes on.
 
-Jobs are done in the order they came, so a resume checkpoint is never on disk before the best models that it knows
+Writes are done in the order they came, so a resume checkpoint is never on disk before the best models that it knows
 of. A resume checkpoint that has not been begun gives way to a newer one: no result depends on which were written.
 """
 
@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from trainyard.errors import CheckpointError
 
-_MOST_WAITING = 3  # each waiting job holds a copy of the state: beyond this, training waits for the disk
+_MOST_WAITING = 3  # each waiting write holds a copy of the state: beyond this, training waits for the disk
 
 
-class Job(NamedTuple):
-    """Something to write. Of the waiting jobs that are `replaceable`, only the newest is kept."""
+class PendingWrite(NamedTuple):
+    """Something to write. Of the waiting writes that are `replaceable`, only the newest is kept."""
 
     step: int
     run: Callable[[], None]
@@ -28,7 +28,7 @@ class Writer:
     """One background thread; `failures` gathers what went wrong as (step, message)."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[PendingWrite] = deque()
         self._changed = threading.Condition()
         self._busy = False
         self._closed = False
@@ -36,13 +36,13 @@ class Writer:
         self._thread = threading.Thread(target=self._work, name="trainyard-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, job: Job) -> None:
-        """Queues a job; waits only if the disk is several jobs behind."""
+    def submit(self, write: PendingWrite) -> None:
+        """Queues a write; waits only if the disk is several writes behind."""
         with self._changed:
-            if job.replaceable:
+            if write.replaceable:
                 self._waiting = deque(waiting for waiting in self._waiting if not waiting.replaceable)
             self._changed.wait_for(lambda: len(self._waiting) < _MOST_WAITING)
-            self._waiting.append(job)
+            self._waiting.append(write)
             self._changed.notify_all()
 
     def drain(self) -> None:
@@ -57,7 +57,7 @@ class Writer:
         return failures
 
     def close(self) -> None:
-        """Ends the thread after the job it is at; what waits is dropped (call `drain` first to keep it)."""
+        """Ends the thread after the write it is at; what waits is dropped (call `drain` first to keep it)."""
         with self._changed:
             self._closed = True
             self._waiting.clear()
@@ -65,29 +65,29 @@ class Writer:
         self._thread.join()
 
     def _work(self) -> None:
-        while (job := self._next()) is not None:
+        while (write := self._next()) is not None:
             try:
-                job.run()
+                write.run()
             except (CheckpointError, OSError) as error:
-                self._failed(job, str(error))
+                self._failed(write, str(error))
             except Exception as error:
-                self._failed(job, f"{type(error).__name__}: {error}")
+                self._failed(write, f"{type(error).__name__}: {error}")
             finally:
-                del job  # frees the snapshot before the next one is waited for
+                del write  # frees the snapshot before the next one is waited for
                 with self._changed:
                     self._busy = False
                     self._changed.notify_all()
 
-    def _failed(self, job: Job, message: str) -> None:
+    def _failed(self, write: PendingWrite, message: str) -> None:
         with self._changed:
-            self._failures.append((job.step, message))
+            self._failures.append((write.step, message))
 
-    def _next(self) -> Job | None:
+    def _next(self) -> PendingWrite | None:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed)
             if not self._waiting:
                 return None
             self._busy = True
-            job = self._waiting.popleft()
+            write = self._waiting.popleft()
             self._changed.notify_all()
-            return job
+            return write

@@ -6,8 +6,8 @@ it imports when it is constructed. Everything is called from the thread of the l
 The result of a run must be a function of what is given to the constructor and of the calls to `step`, nothing
 else: not of `predict`, of snapshots, nor of how often the process died in between.
 
-One process makes a run today. Where several will, `Job.order` still gives the global batch of a step, `step` is called on
-each of them with the same number and learning rate, and whatever is exchanged between them is the framework's own affair.
+One process makes a run today. With several, `FrameworkInputs.order` will still give the global batch of a step,
+and each process will call `step` with the same number and learning rate; what they exchange is up to the framework.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Plan(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Job:
+class FrameworkInputs:
     """What a framework is made from.
 
     `model` is an object that the user passed in Python, else None; `model_params` are the validated options of
@@ -102,29 +102,29 @@ def rounds_plan(config: RunConfig, rows: int, rounds: int | None, learning_rate:
     return Plan(rows, total, learning_rate)
 
 
-def loss_sample(job: Job, one_in: int) -> Ids | None:
+def loss_sample(inputs: FrameworkInputs, one_in: int) -> Ids | None:
     """(n,) sorted positions of the training rows that stand for all of them where the loss of a step is computed, always the
     same: one row in so many, within `LOSS_SAMPLE`, as more would be felt in the time of a round; None: all.
     """
-    rows, (least, most) = len(job.splits["train"]), LOSS_SAMPLE
+    rows, (least, most) = len(inputs.splits["train"]), LOSS_SAMPLE
     size = min(most, max(least, rows // one_in))
     if size >= rows:
         return None
-    return np.sort(KeyedPermutation(stream_seed(job.config.experiment.seed, PREDICT), rows).at(0, size))
+    return np.sort(KeyedPermutation(stream_seed(inputs.config.experiment.seed, PREDICT), rows).at(0, size))
 
 
-def refuse_gaps(job: Job) -> None:
+def refuse_gaps(inputs: FrameworkInputs) -> None:
     """For models that compute with every feature as a number.
 
     Raises:
         ModelError: the data are prepared for another kind.
     """
-    data, model = job.config.data, job.config.model.type
+    data, model = inputs.config.data, inputs.config.model.type
     if data is not None and data.impute == "keep":
         raise ModelError(
             f"data.impute: keep leaves values missing, which {model} does not take; give median or most_frequent"
         )
-    if any(job.info.categories):
+    if any(inputs.info.categories):
         raise ModelError(
             f"data.encode: category gives codes, which {model} would take for amounts; give onehot"
         )
@@ -183,7 +183,7 @@ class Framework(ABC):
         """How exactly such a run can be repeated; asked before anything is built, and the library may have to be asked, too."""
 
     @abstractmethod
-    def __init__(self, job: Job) -> None:
+    def __init__(self, inputs: FrameworkInputs) -> None:
         """Builds the model with seeded initial weights, and whatever trains it.
 
         Raises:

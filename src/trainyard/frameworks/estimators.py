@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from trainyard.config.schema import RunConfig
 from trainyard.errors import ModelError
-from trainyard.frameworks.base import Job
+from trainyard.frameworks.base import FrameworkInputs
 from trainyard.require import import_path
 from trainyard.types import Task
 
@@ -45,16 +45,18 @@ def task_of(model: Any, tasks: Mapping[type, Task], framework: str) -> Task:
     return task
 
 
-def check_estimator(job: Job, task: Task | None, unused: Sequence[str]) -> None:
+def check_estimator(inputs: FrameworkInputs, task: Task | None, unused: Sequence[str]) -> None:
     """Names in the log the options of an estimator that the run decides.
 
     Raises:
         ModelError: it is for `task`, and the data for another.
     """
     if unused:
-        log.warning("model %s: without effect: %s", job.config.model.type, ", ".join(unused))
-    if task is not None and task != job.info.task:
-        raise ModelError(f"model {job.config.model.type} is for {task}, the data is one for {job.info.task}")
+        log.warning("model %s: without effect: %s", inputs.config.model.type, ", ".join(unused))
+    if task is not None and task != inputs.info.task:
+        raise ModelError(
+            f"model {inputs.config.model.type} is for {task}, the data is one for {inputs.info.task}"
+        )
 
 
 def validated(options: type[Options], name: str, given: Mapping[str, Any]) -> Options:

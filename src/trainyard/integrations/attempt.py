@@ -13,7 +13,7 @@ from typing import Any
 
 from trainyard.callbacks.resources import Resources
 from trainyard.engine.journal import Journal
-from trainyard.engine.writer import Job, Writer
+from trainyard.engine.writer import PendingWrite, Writer
 from trainyard.integrations.checkpoints import Checkpoint, TrainerCheckpoints
 from trainyard.integrations.description import plain
 from trainyard.records.journal import finite, read
@@ -105,7 +105,7 @@ class Attempt:
             self._journal.sync()
             self._checkpoints.commit(checkpoint)
 
-        self._writer.submit(Job(saved.step, work, replaceable=False))
+        self._writer.submit(PendingWrite(saved.step, work, replaceable=False))
 
     def end(self, status: str, ending: Ending, error: str = "") -> None:
         """Writes the result and the report, and gives the run up."""

@@ -36,8 +36,8 @@ from trainyard.runs.wiring import (
     framework_name,
     initial_source,
     initialize,
+    run_checkpoints,
     run_view,
-    shelves,
 )
 from trainyard.trackers.feed import Feeders
 from trainyard.types import Determinism
@@ -83,7 +83,7 @@ class _Attempt:
         self._signals = signals
         self._number = request.run.next_attempt()
         self._started = time.time()
-        self._place = shelves(request.run, self._number)
+        self._place = run_checkpoints(request.run, self._number)
 
     def go(self) -> Json:
         """All phases; however they end, the attempt's record says so."""
@@ -209,14 +209,14 @@ class _Attempt:
         feeders = Feeders(run.path, [item.type for item in config.tracking])
         feeders.start()
         loop = build_loop(parts, state, journal, self._place, self._signals, self._request.objects.callbacks)
-        loop.crew.recorder.started(run_view(parts, run, state, self._number))
+        loop.parts.recorder.started(run_view(parts, run, state, self._number))
         try:
             result = self._loop(loop, parts)
             self._end(result, loop, feeders)
         except Exception as error:
-            loop.crew.saver.drain()
+            loop.parts.saver.drain()
             with contextlib.suppress(OSError):  # it may be the disk that failed
-                loop.crew.recorder.event(state.step, "failed", message=self._hidden(error))
+                loop.parts.recorder.event(state.step, "failed", message=self._hidden(error))
                 self._end(
                     standing(run, parts, state, "failed", self._number) | {"error": self._hidden(error)},
                     loop,
@@ -228,19 +228,19 @@ class _Attempt:
                 ) from error
             raise
         finally:
-            loop.crew.saver.close()
+            loop.parts.saver.close()
             with contextlib.suppress(OSError):
                 journal.close()
         return result
 
     def _loop(self, loop: Loop, parts: Parts) -> Json:
         """Trains and, if it came to the end, evaluates."""
-        saver, state = loop.crew.saver, loop.state
+        saver, state = loop.parts.saver, loop.state
         saver.resumed(state, parts.rules.best_steps(state.evaluations))
         status = loop.run()
         saver.drain()
         for step, message in saver.failures():
-            loop.crew.recorder.event(state.step, "checkpoint_failed", saved_step=step, message=message)
+            loop.parts.recorder.event(state.step, "checkpoint_failed", saved_step=step, message=message)
             if step == saver.newest:
                 raise CheckpointError(
                     f"{message}; earlier checkpoints are untouched: make room, then resume the run"
@@ -258,9 +258,9 @@ class _Attempt:
         write_report(self._run)
         metrics = {name: number(value) for name, value in result["metrics"].items()}
         if metrics and result["status"] == "completed":
-            loop.crew.recorder.final(result["steps"], metrics)
-        loop.crew.recorder.ended(result["steps"], result["status"], metrics)
-        loop.crew.recorder.journal.close()
+            loop.parts.recorder.final(result["steps"], metrics)
+        loop.parts.recorder.ended(result["steps"], result["status"], metrics)
+        loop.parts.recorder.journal.close()
         for warning in feeders.finish():
             log.warning("%s", warning)
 

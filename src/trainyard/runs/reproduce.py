@@ -13,7 +13,7 @@ from trainyard.records.journal import losses, read
 from trainyard.records.rundir import RunDir
 from trainyard.runs.inputs import Difference, differences
 from trainyard.runs.manifest import NAME
-from trainyard.runs.wiring import shelves
+from trainyard.runs.wiring import run_checkpoints
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _first_step(original: RunDir, repetition: RunDir) -> tuple[int | None, tuple
 
 
 def _final_commit(run: RunDir) -> Commit | None:
-    return shelves(run).resume.newest()[0]
+    return run_checkpoints(run).resume.newest()[0]
 
 
 def _first_tensor(before: Commit | None, now: Commit | None) -> FirstTensor | None:

@@ -20,15 +20,15 @@ from trainyard.datasets.base import DataBundle
 from trainyard.engine.checkpoint import Checkpoints, Commit
 from trainyard.engine.decisions import best_evaluations
 from trainyard.engine.journal import Journal
-from trainyard.engine.loop import Crew, Loop
+from trainyard.engine.loop import Loop, LoopParts
 from trainyard.engine.recorder import Recorder
 from trainyard.engine.rules import Rules
-from trainyard.engine.saver import Saver, Shelves
+from trainyard.engine.saver import RunCheckpoints, Saver
 from trainyard.engine.signals import Signals
 from trainyard.engine.state import RunState, evaluations_from_json, preserved_global_random
 from trainyard.errors import DataError, InputError, ModelError
 from trainyard.evaluation.metrics import EvaluationResult, check, default_metrics, evaluate, mode_of
-from trainyard.frameworks.base import WEIGHTS_FILE, Framework, Job, Plan
+from trainyard.frameworks.base import WEIGHTS_FILE, Framework, FrameworkInputs, Plan
 from trainyard.order import SampleOrder
 from trainyard.records.rundir import RunDir, find_run
 from trainyard.require import import_path
@@ -100,8 +100,8 @@ def build_framework(
 ) -> Framework:
     """The framework with its model; only to predict where there is no `order`."""
     cls = registry.adapter("framework", framework_name(config, model))
-    job = Job(config, bundle.info, bundle.splits, order, threads, config.model.params, model)
-    return cast(Framework, cls(job))
+    inputs = FrameworkInputs(config, bundle.info, bundle.splits, order, threads, config.model.params, model)
+    return cast(Framework, cls(inputs))
 
 
 def build(config: RunConfig, threads: int, objects: Objects) -> Parts:
@@ -166,17 +166,17 @@ def evaluate_split(parts: Parts, split: SplitName, check_signals: Callable[[], N
         )
 
 
-def shelves(run: RunDir, attempt: int = 0) -> Shelves:
+def run_checkpoints(run: RunDir, attempt: int = 0) -> RunCheckpoints:
     """Where a run's checkpoints are."""
     store = LocalStore(run.path)
-    return Shelves(Checkpoints(store, "checkpoints", attempt), Checkpoints(store, "best", attempt))
+    return RunCheckpoints(Checkpoints(store, "checkpoints", attempt), Checkpoints(store, "best", attempt))
 
 
 def build_loop(
     parts: Parts,
     state: RunState,
     journal: Journal,
-    place: Shelves,
+    place: RunCheckpoints,
     signals: Signals,
     callbacks: Sequence[Callback],
 ) -> Loop:
@@ -192,7 +192,7 @@ def build_loop(
         return evaluate_split(parts, "val", signals.check).metrics if "val" in parts.bundle.splits else {}
 
     return Loop(
-        Crew(parts.framework, parts.order, parts.rules, evaluate_val, recorder, saver, signals), state
+        LoopParts(parts.framework, parts.order, parts.rules, evaluate_val, recorder, saver, signals), state
     )
 
 
@@ -244,7 +244,7 @@ def weights_file(run: RunDir) -> Path:
         raise InputError(
             f"run {run.id} was made by {trainer['name']}: name a safetensors file of its checkpoints instead"
         )
-    place = shelves(run)
+    place = run_checkpoints(run)
     newest, complaints = place.resume.newest()
     step = _best_step(run, place, newest)
     if step is not None:
@@ -270,7 +270,7 @@ def initialize(parts: Parts, source: Path) -> None:
             raise ModelError(f"model.init_from: {parts.config.model.init_from}: {error}") from error
 
 
-def _best_step(run: RunDir, place: Shelves, newest: Commit | None) -> int | None:
+def _best_step(run: RunDir, place: RunCheckpoints, newest: Commit | None) -> int | None:
     """The step of the best model: what a completed run's result says, else by the evaluations up to the newest commit."""
     result = run.read("result.json")
     if result.get("status") == "completed":

@@ -17,8 +17,8 @@ from trainyard.reports.studies import benchmark_table, markdown_table, write_rep
 from trainyard.runs.predictions import predicted
 from trainyard.runs.run import Run
 from trainyard.studies.ranking import COLUMNS, Entry, as_csv, ranked, split_of
-from trainyard.studies.study import Conduct, Given, Json, Study, StudyView, Task, begin, conduct
-from trainyard.studies.tasks import Source
+from trainyard.studies.study import Json, Study, StudyPlan, StudyRequest, StudyView, Trial, begin, conduct
+from trainyard.studies.trials import Source
 from trainyard.studies.unchanged import DataNow, warn_of_changes
 
 log = logging.getLogger("trainyard")
@@ -68,7 +68,7 @@ class Benchmark(StudyView):
 
 
 @dataclass(frozen=True)
-class Contest:
+class ModelSelection:
     """What is compared: the models with options of their own, on how many folds (None: one split), by which metric.
 
     `metric` None is the first of those that are computed, on the test split.
@@ -80,55 +80,60 @@ class Contest:
     metric: str | None = None
 
 
-def benchmark(config: Config, overrides: Overrides, given: Given, contest: Contest) -> Benchmark:
+def benchmark(
+    config: Config, overrides: Overrides, request: StudyRequest, selection: ModelSelection
+) -> Benchmark:
     """Trains each model on the same rows; see `trainyard.benchmark`."""
-    _refuse_contest(contest)
-    source = Source.read(config, overrides, given.runs_dir, objects=given.data is not None)
-    if contest.metric is not None:
-        source = _computing(source, contest.metric)
+    _check_selection(selection)
+    source = Source.read(config, overrides, request.runs_dir, objects=request.data is not None)
+    if selection.metric is not None:
+        source = _computing(source, selection.metric)
     for note in source.resolved.notes:
         log.info("config: %s", note)
-    if contest.folds is not None:
+    if selection.folds is not None:
         source.say_what_folds_replace()
-    elif source.is_without(split_of(contest.metric)):
+    elif source.is_without(split_of(selection.metric)):
         raise InputError(
-            f"there are no {split_of(contest.metric)} rows to rank by; ask for --folds, or give data.split.test or data.test_path"
+            f"there are no {split_of(selection.metric)} rows to rank by; ask for --folds, "
+            "or give data.split.test or data.test_path"
         )
-    tasks = _tasks(source, contest)
-    if contest.metric is not None:
-        _refuse_other_task(contest.metric, source, tasks, given)
+    trials = _trials(source, selection)
+    if selection.metric is not None:
+        _refuse_other_task(selection.metric, source, trials, request)
     asked = source.asked() | {
-        "models": list(contest.models),
-        "folds": contest.folds,
-        "metric": contest.metric,
-        "params": {model: dict(params) for model, params in contest.params.items()},
+        "models": list(selection.models),
+        "folds": selection.folds,
+        "metric": selection.metric,
+        "params": {model: dict(params) for model, params in selection.params.items()},
     }
-    study = begin(given, source.resolved.config.experiment.name, KIND, asked)
-    work = Conduct(
-        lambda failures: _conclude(study, tasks, given, contest, failures), write_report, by="model"
+    study = begin(request, source.resolved.config.experiment.name, KIND, asked)
+    work = StudyPlan(
+        lambda failures: _conclude(study, trials, request, selection, failures), write_report, by="model"
     )
-    conduct(study, tasks, given, work)
+    conduct(study, trials, request, work)
     return Benchmark(study.path)
 
 
-def _refuse_contest(contest: Contest) -> None:
-    if not contest.models:
+def _check_selection(selection: ModelSelection) -> None:
+    if not selection.models:
         raise InputError("models: none given; name at least one, as in --models mlp,random_forest")
-    if len(set(contest.models)) < len(contest.models):
-        raise InputError(f"models: one is named twice: {', '.join(contest.models)}")
-    if unknown := [model for model in contest.params if model not in contest.models]:
-        raise InputError(f"params: {', '.join(unknown)} is not among the models: {', '.join(contest.models)}")
-    if contest.folds is not None and contest.folds < 2:
-        raise InputError(f"folds: {contest.folds} given; allowed: 2 or more, or none for a single split")
-    if contest.metric is not None:
-        check(contest.metric)
-        if contest.metric.startswith("train_"):
+    if len(set(selection.models)) < len(selection.models):
+        raise InputError(f"models: one is named twice: {', '.join(selection.models)}")
+    if unknown := [model for model in selection.params if model not in selection.models]:
+        raise InputError(
+            f"params: {', '.join(unknown)} is not among the models: {', '.join(selection.models)}"
+        )
+    if selection.folds is not None and selection.folds < 2:
+        raise InputError(f"folds: {selection.folds} given; allowed: 2 or more, or none for a single split")
+    if selection.metric is not None:
+        check(selection.metric)
+        if selection.metric.startswith("train_"):
             raise InputError(
-                f"metric: {contest.metric} is of rows that were learned; give {bare(contest.metric)}"
+                f"metric: {selection.metric} is of rows that were learned; give {bare(selection.metric)}"
             )
 
 
-def _refuse_other_task(metric: str, source: Source, tasks: Sequence[Task], given: Given) -> None:
+def _refuse_other_task(metric: str, source: Source, trials: Sequence[Trial], request: StudyRequest) -> None:
     """Refuses a metric of another task before anything is trained.
 
     Where the config leaves the task open, the data are read for it. If they cannot be, the runs tell why.
@@ -140,7 +145,7 @@ def _refuse_other_task(metric: str, source: Source, tasks: Sequence[Task], given
         check(metric, data.task)
         return
     try:
-        task = given.load(tasks[0].resolved).info.task
+        task = request.load(trials[0].resolved).info.task
     except TrainyardError:
         return
     check(metric, task)
@@ -155,58 +160,62 @@ def _computing(source: Source, metric: str) -> Source:
     return source if name in metrics else source.with_overrides({"evaluation.metrics": [*metrics, name]})
 
 
-def _tasks(source: Source, contest: Contest) -> list[Task]:
+def _trials(source: Source, selection: ModelSelection) -> list[Trial]:
     """The runs, model by model.
 
     Raises:
         ConfigError: with every model and option that is unknown; nothing was trained yet.
     """
-    tasks: list[Task] = []
+    trials: list[Trial] = []
     problems: list[Problem] = []
-    for model in contest.models:
+    for model in selection.models:
         try:
-            own = source.with_model(model, contest.params.get(model, {}))
+            own = source.with_model(model, selection.params.get(model, {}))
         except ConfigError as error:
             problems += error.problems
             continue
-        if contest.folds is None:
-            tasks.append(Task({"model": model}, own.resolved))
+        if selection.folds is None:
+            trials.append(Trial({"model": model}, own.resolved))
         else:
-            folds = range(contest.folds)
-            tasks += [
-                Task({"model": model, "fold": fold}, own.with_fold(contest.folds, fold).resolved)
+            folds = range(selection.folds)
+            trials += [
+                Trial({"model": model, "fold": fold}, own.with_fold(selection.folds, fold).resolved)
                 for fold in folds
             ]
     if problems:
         raise ConfigError(problems)
-    return tasks
+    return trials
 
 
 def _conclude(
-    study: Study, tasks: Sequence[Task], given: Given, contest: Contest, failures: Mapping[str, str]
+    study: Study,
+    trials: Sequence[Trial],
+    request: StudyRequest,
+    selection: ModelSelection,
+    failures: Mapping[str, str],
 ) -> Json:
     """The ranked table, as JSON, CSV and Markdown."""
-    split, data = split_of(contest.metric), DataNow(study, given)
+    split, data = split_of(selection.metric), DataNow(study, request)
     entries = []
-    for model in contest.models:
+    for model in selection.models:
         own = [
-            (task, run)
-            for task in tasks
-            if task.place["model"] == model and (run := study.run(task.place)) is not None
+            (trial, run)
+            for trial in trials
+            if trial.place["model"] == model and (run := study.run(trial.place)) is not None
         ]
         if model not in failures:
             first = predicted(own[0][1], split, data.load(*own[0]))
-            for task, run in own[1:]:
-                data.check(task, run)
+            for trial, run in own[1:]:
+                data.check(trial, run)
             warn_of_changes([run.read("manifest.json") for _, run in own])
             entries.append(Entry.of(model, [run for _, run in own], first))
-    rows = ranked(entries, contest.metric, failures)
+    rows = ranked(entries, selection.metric, failures)
     write_atomically(study.path / "table.csv", as_csv(rows).encode())
     write_atomically(study.path / "table.md", markdown_table(rows).encode())
     return {
         "status": "failed" if failures else "completed",
         "study_id": study.id,
         "experiment": study.path.parent.name,
-        "folds": contest.folds,
+        "folds": selection.folds,
         "models": rows,
     }

@@ -21,8 +21,8 @@ from trainyard.records.rundir import RunDir
 from trainyard.reports.studies import cross_validation_table, write_report
 from trainyard.runs.predictions import Predicted, predicted
 from trainyard.runs.run import Run
-from trainyard.studies.study import Conduct, Given, Json, Study, StudyView, Task, begin, conduct
-from trainyard.studies.tasks import Source
+from trainyard.studies.study import Json, Study, StudyPlan, StudyRequest, StudyView, Trial, begin, conduct
+from trainyard.studies.trials import Source
 from trainyard.studies.unchanged import DataNow, warn_of_changes
 from trainyard.types import Array, DataInfo, Ids, Predictions
 
@@ -92,35 +92,35 @@ class CrossValidation(StudyView):
 
 
 def cross_validate(
-    config: Config, overrides: Overrides, given: Given, folds: int | None = None
+    config: Config, overrides: Overrides, request: StudyRequest, folds: int | None = None
 ) -> CrossValidation:
     """Trains a run for each fold; see `trainyard.cross_validate`."""
-    source = Source.read(config, overrides, given.runs_dir, objects=given.data is not None)
+    source = Source.read(config, overrides, request.runs_dir, objects=request.data is not None)
     count = source.folds(folds)
     if count < 2:
         raise InputError(f"folds: {count} given; allowed: 2 or more")
     for note in source.resolved.notes:
         log.info("config: %s", note)
     source.say_what_folds_replace()
-    tasks = [Task({"fold": fold}, source.with_fold(count, fold).resolved) for fold in range(count)]
+    trials = [Trial({"fold": fold}, source.with_fold(count, fold).resolved) for fold in range(count)]
     asked = source.asked() | {"folds": count}
-    study = begin(given, source.resolved.config.experiment.name, KIND, asked)
-    conduct(study, tasks, given, Conduct(lambda _: _conclude(study, tasks, given), write_report))
+    study = begin(request, source.resolved.config.experiment.name, KIND, asked)
+    conduct(study, trials, request, StudyPlan(lambda _: _conclude(study, trials, request), write_report))
     return CrossValidation(study.path)
 
 
-def _conclude(study: Study, tasks: Sequence[Task], given: Given) -> Json:
+def _conclude(study: Study, trials: Sequence[Trial], request: StudyRequest) -> Json:
     """Mean and spread of the metrics, and the predictions of each fold's rows, put together."""
     done, data = (
-        [(task, run) for task in tasks if (run := study.run(task.place)) is not None],
-        DataNow(study, given),
+        [(trial, run) for trial in trials if (run := study.run(trial.place)) is not None],
+        DataNow(study, request),
     )
-    parts = [predicted(run, "test", data.load(task, run)) for task, run in done]
+    parts = [predicted(run, "test", data.load(trial, run)) for trial, run in done]
     warn_of_changes([run.read("manifest.json") for _, run in done])
     pooled = _pooled(parts)
     _write_rows(study.path / OUT_OF_FOLD, parts)
     study.write("out_of_fold.json", tables(pooled, parts[0].info))
-    folds = [_fold(task, run) for task, run in done]
+    folds = [_fold(trial, run) for trial, run in done]
     ratio = float(np.mean([fold["rows"]["test"] / fold["rows"]["train"] for fold in folds]))
     names = [name for name in folds[0]["metrics"] if all(name in fold["metrics"] for fold in folds)]
     return {
@@ -134,10 +134,10 @@ def _conclude(study: Study, tasks: Sequence[Task], given: Given) -> Json:
     }
 
 
-def _fold(task: Task, run: RunDir) -> Json:
+def _fold(trial: Trial, run: RunDir) -> Json:
     result, splits = run.read("result.json"), run.read("manifest.json")["data"]["splits"]
     return {
-        **task.place,
+        **trial.place,
         "run_id": run.id,
         "rows": {name: split["rows"] for name, split in splits.items()},
         "metrics": {name: value for name, value in result["metrics"].items() if name.startswith("test_")},

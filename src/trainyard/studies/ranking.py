@@ -77,7 +77,7 @@ def split_of(metric: str | None) -> SplitName:
 def ranked(entries: Sequence[Entry], metric: str | None, errors: Mapping[str, str]) -> list[Json]:
     """The rows of the table, the best model first, those that failed last.
 
-    Models whose means are equal have the same rank, and stand in the order in which they were given. `p_value` is of the test
+    Models whose means are equal have the same rank, and stand in the order in which they were request. `p_value` is of the test
     against the first; `p_adjusted` is that after Holm's correction for the tests of all pairs of models that can be compared,
     as the first is the best by luck, too. Where there is none, `untested` says why.
     """

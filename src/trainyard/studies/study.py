@@ -42,7 +42,7 @@ def unwatched(_: Mapping[str, Any]) -> None:
 
 
 @dataclass(frozen=True)
-class Given:
+class StudyRequest:
     """What stands beside the config: where runs are, data as Python objects, and who watches.
 
     `watch` is told of each run that ended: `run_id`, `status`, what the study calls it (`fold`, `model`), its test metrics.
@@ -64,7 +64,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Task:
+class Trial:
     """One run of a study: what the study calls it (`{"fold": 2}`), and its config."""
 
     place: Json
@@ -72,10 +72,10 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Conduct:
+class StudyPlan:
     """How a study is conducted.
 
-    `by` is what tasks are grouped by: where one fails, the study goes on without the others of its group, and is `failed` in
+    `by` is what trials are grouped by: where one fails, the study goes on without the others of its group, and is `failed` in
     the end; None: it ends there. `conclude` is called when the runs are done, with what failed by group, and gives the
     content of `result.json`. `report` may be called on a folder without one.
     """
@@ -173,11 +173,11 @@ class Study:
         run = RunDir(self.path.parent / found[-1]) if found else None
         return run if run is not None and run.config_file.exists() else None
 
-    def new_run(self, task: Task) -> RunDir:
+    def new_run(self, trial: Trial) -> RunDir:
         """A new run directory; the study knows of it before it is trained."""
-        run = RunDir.create(self.path.parent.parent, self.path.parent.name, task.resolved.dump())
-        others = [one for one in self.state["runs"] if one["place"] != task.place]
-        self.update(runs=[*others, {"place": task.place, "run_id": run.id}])
+        run = RunDir.create(self.path.parent.parent, self.path.parent.name, trial.resolved.dump())
+        others = [one for one in self.state["runs"] if one["place"] != trial.place]
+        self.update(runs=[*others, {"place": trial.place, "run_id": run.id}])
         return run
 
 
@@ -219,40 +219,40 @@ def unfinished(runs_dir: Path, experiment: str, kind: str, asked: Json) -> Study
     return max(found, key=lambda item: item[0])[1] if found else None
 
 
-def trained(study: Study, task: Task, given: Given) -> Json:
+def trained(study: Study, trial: Trial, request: StudyRequest) -> Json:
     """Trains a run of the study, or goes on with it, or finds it done; returns its `result.json`.
 
     Raises:
         TrainyardError: it cannot be trained.
         Stopped: a signal came before there was a step to finish.
     """
-    run = study.run(task.place)
+    run = study.run(trial.place)
     if run is not None and run.status() == "completed":
         return run.read(RESULT)
-    resolved = task.resolved
+    resolved = trial.resolved
     if run is None:
-        bundle = given.bundle(resolved)
-        run = study.new_run(task)
+        bundle = request.bundle(resolved)
+        run = study.new_run(trial)
     else:
         resolved = load_config(run.config_file, adapters=Catalog())
-        bundle = given.bundle(resolved)
+        bundle = request.bundle(resolved)
         log.info("resuming run %s", run.id)
-    parent = {"run_id": study.id, "relation": study.state["kind"], **task.place}
-    return run_attempt(Request(resolved, run, Objects(None, bundle, given.callbacks), parent))
+    parent = {"run_id": study.id, "relation": study.state["kind"], **trial.place}
+    return run_attempt(Request(resolved, run, Objects(None, bundle, request.callbacks), parent))
 
 
-def begin(given: Given, experiment: str, kind: str, asked: Json) -> Study:
+def begin(request: StudyRequest, experiment: str, kind: str, asked: Json) -> Study:
     """The newest unfinished study of the kind that was asked the same, where one is to be resumed; else a new one."""
-    if given.data is not None:
+    if request.data is not None:
         log.warning("data given as objects: only their author can reproduce the runs of this study")
-    study = unfinished(given.runs_dir, experiment, kind, asked) if given.resume else None
+    study = unfinished(request.runs_dir, experiment, kind, asked) if request.resume else None
     if study is None:
-        return Study.create(given.runs_dir, experiment, kind, asked)
+        return Study.create(request.runs_dir, experiment, kind, asked)
     log.info("resuming study %s", study.id)
     return study
 
 
-def conduct(study: Study, tasks: Sequence[Task], given: Given, how: Conduct) -> None:
+def conduct(study: Study, trials: Sequence[Trial], request: StudyRequest, how: StudyPlan) -> None:
     """Trains the runs of a study one after the other, concludes, and writes how it stands.
 
     A signal ends it with the run that is under way; `study.status` says so then.
@@ -265,56 +265,58 @@ def conduct(study: Study, tasks: Sequence[Task], given: Given, how: Conduct) -> 
         study.update(state="running")
         try:
             with Signals():
-                status, failures = _train_all(study, tasks, given, how)
+                status, failures = _train_all(study, trials, request, how)
                 if status == "completed":
                     study.write(RESULT, how.conclude(failures))
                     status = "failed" if failures else status
         except Stopped as signal:
             status = signal.status
         except TrainyardError as error:
-            if isinstance(error, InputError) and not any(study.run(task.place) for task in tasks):
+            if isinstance(error, InputError) and not any(study.run(trial.place) for trial in trials):
                 _discard(study)  # no run could be begun: there is nothing to keep
             else:
-                study.update(state="failed", error=tasks[0].resolved.hide(str(error)))
+                study.update(state="failed", error=trials[0].resolved.hide(str(error)))
                 _report(study, how)
             raise
         study.update(state=status)
         _report(study, how)
 
 
-def _train_all(study: Study, tasks: Sequence[Task], given: Given, how: Conduct) -> tuple[str, dict[str, str]]:
+def _train_all(
+    study: Study, trials: Sequence[Trial], request: StudyRequest, how: StudyPlan
+) -> tuple[str, dict[str, str]]:
     """How it ended, and what failed by group.
 
     Raises:
         TrainyardError: there are no groups, or all of them failed before a run was begun; or the inputs of a run that is kept
             have changed.
     """
-    check_kept(study, tasks, given)
+    check_kept(study, trials, request)
     errors: dict[str, TrainyardError] = {}
-    for task in tasks:
-        group = str(task.place.get(how.by or ""))
+    for trial in trials:
+        group = str(trial.place.get(how.by or ""))
         if group in errors:
             continue
         try:
-            result = trained(study, task, given)
+            result = trained(study, trial, request)
         except TrainyardError as error:
             if how.by is None:
                 raise
             errors[group] = error
-            given.watch(
-                {**task.place, "run_id": None, "status": "failed", "error": task.resolved.hide(str(error))}
+            request.watch(
+                {**trial.place, "run_id": None, "status": "failed", "error": trial.resolved.hide(str(error))}
             )
             continue
         metrics = {name: value for name, value in result["metrics"].items() if name.startswith("test_")}
-        given.watch({**task.place, "run_id": result["run_id"], "status": result["status"], **metrics})
+        request.watch({**trial.place, "run_id": result["run_id"], "status": result["status"], **metrics})
         if result["status"] != "completed":
             return str(result["status"]), {}
-    if errors and not any(study.run(task.place) for task in tasks):
+    if errors and not any(study.run(trial.place) for trial in trials):
         raise next(iter(errors.values()))
-    return "completed", {group: tasks[0].resolved.hide(str(error)) for group, error in errors.items()}
+    return "completed", {group: trials[0].resolved.hide(str(error)) for group, error in errors.items()}
 
 
-def _report(study: Study, how: Conduct) -> None:
+def _report(study: Study, how: StudyPlan) -> None:
     """That the page cannot be written is worth a warning, and nothing more."""
     try:
         how.report(study.path)

@@ -18,14 +18,14 @@ from trainyard.runs.objects import Objects
 from trainyard.runs.wiring import build, default_threads, framework_name, initialize
 
 if TYPE_CHECKING:  # `study` calls what is here
-    from trainyard.studies.study import Given, Study, Task
+    from trainyard.studies.study import Study, StudyRequest, Trial
 
 log = logging.getLogger("trainyard")
 Json = dict[str, Any]
 _SHOWN = 12  # differences that a message lists
 
 
-def check_kept(study: Study, tasks: Sequence[Task], given: Given) -> None:
+def check_kept(study: Study, trials: Sequence[Trial], request: StudyRequest) -> None:
     """Compares the completed runs of a study with what is there now, as the resume of a run does.
 
     A changed environment is warned of, and refused only where the config demands `bitwise`.
@@ -34,12 +34,12 @@ def check_kept(study: Study, tasks: Sequence[Task], given: Given) -> None:
         ChangedInputsError: config, data, code or weights are others now; what changed is listed, by run.
     """
     refused: list[tuple[RunDir, list[Difference]]] = []
-    for task in tasks:
-        run = study.run(task.place)
+    for trial in trials:
+        run = study.run(trial.place)
         if run is None or run.status() != "completed":
             continue  # one that is resumed compares by itself
         before = run.read(manifest.NAME)
-        changed = differences(before, _inputs_now(run, task, given, before))
+        changed = differences(before, _inputs_now(run, trial, request, before))
         strict = before.get("computation", {}).get("training.determinism") == "bitwise"
         refused.append((run, [found for found in changed if strict or found.input != "environment"]))
         for difference in changed:
@@ -48,13 +48,13 @@ def check_kept(study: Study, tasks: Sequence[Task], given: Given) -> None:
     _refuse(study, refused)
 
 
-def _inputs_now(run: RunDir, task: Task, given: Given, before: Json) -> Json:
+def _inputs_now(run: RunDir, trial: Trial, request: StudyRequest, before: Json) -> Json:
     """The manifest that the run would have if it were begun now; made in the same order, as its parts may draw randomness."""
-    resolved, config = task.resolved, task.resolved.config
+    resolved, config = trial.resolved, trial.resolved.config
     threads = before.get("environment", {}).get("threads") or config.training.threads or default_threads()
     with preserved_global_random():
         seed_global_random(config.experiment.seed)
-        objects = Objects(None, given.bundle(resolved))
+        objects = Objects(None, request.bundle(resolved))
         parts = build(config, threads, objects)
         source = Path(before["init_from"]) if before.get("init_from") else None
         if source is not None and source.exists():
@@ -72,32 +72,32 @@ class DataNow:
     All splits are compared. Of runs whose data are prepared alike they are read once, unless someone needs them.
     """
 
-    def __init__(self, study: Study, given: Given) -> None:
-        self._study, self._given = study, given
+    def __init__(self, study: Study, request: StudyRequest) -> None:
+        self._study, self._request = study, request
         self._known: dict[str, Json] = {}
 
-    def check(self, task: Task, run: RunDir) -> None:
+    def check(self, trial: Trial, run: RunDir) -> None:
         """Raises ChangedInputsError where the run was trained, validated or tested on other data."""
-        if _section(task) not in self._known:
-            self.load(task, run)
+        if _section(trial) not in self._known:
+            self.load(trial, run)
         before = run.read(manifest.NAME)
-        _refuse(self._study, [(run, differences(before, before | {"data": self._known[_section(task)]}))])
+        _refuse(self._study, [(run, differences(before, before | {"data": self._known[_section(trial)]}))])
 
-    def load(self, task: Task, run: RunDir) -> DataBundle:
+    def load(self, trial: Trial, run: RunDir) -> DataBundle:
         """The data of a run.
 
         Raises:
             ChangedInputsError: they are others than those that it was made with.
         """
-        bundle = self._given.load(task.resolved)
-        self._known[_section(task)] = data_inputs(bundle)
-        self.check(task, run)
+        bundle = self._request.load(trial.resolved)
+        self._known[_section(trial)] = data_inputs(bundle)
+        self.check(trial, run)
         return bundle
 
 
-def _section(task: Task) -> str:
+def _section(trial: Trial) -> str:
     """The data section of a config: what is read, and how it is prepared and divided."""
-    return repr(task.resolved.config.data)
+    return repr(trial.resolved.config.data)
 
 
 def _refuse(study: Study, changed: Iterable[tuple[RunDir, Sequence[Difference]]]) -> None:

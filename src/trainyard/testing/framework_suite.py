@@ -30,7 +30,7 @@ from trainyard.records.journal import evaluations, losses, read, read_segment, s
 from trainyard.records.rundir import RunDir, all_runs
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.objects import Objects
-from trainyard.runs.wiring import Parts, build, shelves
+from trainyard.runs.wiring import Parts, build, run_checkpoints
 
 # (phase, how often it is passed unharmed): drawn once, early and late, on and off the cadences of a config's saves.
 KILLS = (
@@ -124,7 +124,7 @@ class FrameworkSuite:
         assert killed.returncode == -signal.SIGKILL, f"the kill did not land: {killed.stderr}"
         (run,) = all_runs(tmp_path)
         assert run.status() == "crashed"
-        commit, _ = shelves(run).resume.newest()
+        commit, _ = run_checkpoints(run).resume.newest()
         made = losses(read(run.journal)) if run.journal.is_dir() else {}
 
         resumed = spawn("never", 0, "--resume", str(run.path), folder=config_file.parent)
@@ -155,7 +155,7 @@ class FrameworkSuite:
     ) -> None:
         spawn("end", 1, str(config_file), str(tmp_path), folder=config_file.parent)
         (run,) = all_runs(tmp_path)
-        commit, _ = shelves(run).resume.newest()
+        commit, _ = run_checkpoints(run).resume.newest()
         assert commit is not None
         damage = run.path / "checkpoints" / commit.name / WEIGHTS_FILE
         content = bytearray(damage.read_bytes())

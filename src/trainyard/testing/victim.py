@@ -18,7 +18,7 @@ from typing import Any
 
 from trainyard import api, registry
 from trainyard.config import load
-from trainyard.engine.writer import Job, Writer
+from trainyard.engine.writer import PendingWrite, Writer
 from trainyard.runs import attempt
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.wiring import framework_name
@@ -86,9 +86,9 @@ def _after(tick: Countdown, function: Callable[..., Any]) -> Callable[..., Any]:
 def _drained(submit: Callable[..., None]) -> Callable[..., None]:
     """Drops no checkpoint for a newer one, however fast the steps are: how many are written must not depend on it."""
 
-    def wrapped(writer: Writer, job: Job) -> None:
+    def wrapped(writer: Writer, write: PendingWrite) -> None:
         writer.drain()
-        submit(writer, job)
+        submit(writer, write)
 
     return wrapped
 

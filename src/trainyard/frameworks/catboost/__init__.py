@@ -15,7 +15,15 @@ from trainyard.config.schema import RunConfig
 from trainyard.datasets.base import Split
 from trainyard.digest import FileRecord, write_file
 from trainyard.errors import InputError, ModelError, TrainingError, TrainyardError
-from trainyard.frameworks.base import WEIGHTS_FILE, Framework, Job, Plan, Snapshot, loss_sample, rounds_plan
+from trainyard.frameworks.base import (
+    WEIGHTS_FILE,
+    Framework,
+    FrameworkInputs,
+    Plan,
+    Snapshot,
+    loss_sample,
+    rounds_plan,
+)
 from trainyard.frameworks.catboost.data import make_pool, rows_of
 from trainyard.frameworks.catboost.model import from_bytes, to_bytes
 from trainyard.frameworks.catboost.objective import build_objective
@@ -93,23 +101,23 @@ class CatboostFramework(Framework):
             "CatBoost's own snapshots, which continue to the same bits, and a pinned number of threads",
         )
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, inputs: FrameworkInputs) -> None:
         self._library = require("catboost", "catboost")
         require("safetensors", "catboost")
-        self._job = job
-        self._asked = asked(job.config, job.model)
-        check_estimator(job, self._asked.task, self._asked.unused)
+        self._inputs = inputs
+        self._asked = asked(inputs.config, inputs.model)
+        check_estimator(inputs, self._asked.task, self._asked.unused)
         params, custom = self._asked.params, self._asked.objective
         self._objective = build_objective(
-            params.objective, job.info, custom=custom, metric=self._asked.metric
+            params.objective, inputs.info, custom=custom, metric=self._asked.metric
         )
         self._pools: dict[int, tuple[Any, Array]] = {}
         self._done = 0
         self._rounds: Rounds | None = None
         self._kept: tuple[int, bytes] | None = None  # the model of so many rounds
         self._model: Any = None
-        if job.order is not None:
-            self._sample = rows_of(job.splits["train"], loss_sample(job, 50))
+        if inputs.order is not None:
+            self._sample = rows_of(inputs.splits["train"], loss_sample(inputs, 50))
             self._sample_pool = self._pool(self._sample.features)
             with self._translated("this model cannot be trained", ModelError):
                 self._rounds = self._prepared()
@@ -118,7 +126,7 @@ class CatboostFramework(Framework):
         return {"catboost": self._library.__version__, "device": self._device[0].lower()}
 
     def definition(self) -> Mapping[str, str]:
-        return {} if self._job.model is None else of_estimator(self._job.model)
+        return {} if self._inputs.model is None else of_estimator(self._inputs.model)
 
     def step(self, step: int, lr: float) -> StepResult:  # noqa: ARG002 - it stays
         assert self._rounds, "made only to predict"
@@ -128,7 +136,7 @@ class CatboostFramework(Framework):
             self._rounds.reach(step + 1)
         self._done = step + 1
         loss = self._loss(self._done) if _shrinks(self._asked.params) else self._done
-        return StepResult(loss, len(self._job.splits["train"]))
+        return StepResult(loss, len(self._inputs.splits["train"]))
 
     def read(self, losses: Sequence[Any]) -> list[float]:
         """A round leaves its number, and the trees up to there give its loss; or its loss, where they will not stay."""
@@ -173,7 +181,7 @@ class CatboostFramework(Framework):
     @property
     def native(self) -> Any:
         """A `catboost.CatBoostClassifier` or `CatBoostRegressor`; to change it changes nothing here."""
-        task = self._job.info.task
+        task = self._inputs.info.task
         cls = (
             self._library.CatBoostClassifier if task == "classification" else self._library.CatBoostRegressor
         )
@@ -189,30 +197,30 @@ class CatboostFramework(Framework):
     @property
     def _device(self) -> tuple[str, str]:
         """CatBoost's word, and the device's number; auto is the CPU, the only one that is exact."""
-        name, _, number = self._job.config.training.device.partition(":")
+        name, _, number = self._inputs.config.training.device.partition(":")
         return ("GPU", number or "0") if name == "cuda" else ("CPU", "")
 
     def _prepared(self) -> Rounds:
-        job, params = self._job, self._asked.params
+        inputs, params = self._inputs, self._asked.params
         device, number = self._device
         options = native(params) | {
-            "random_seed": _seed(job),
-            "thread_count": job.threads,
+            "random_seed": _seed(inputs),
+            "thread_count": inputs.threads,
             "task_type": device,
         }
         options |= {"loss_function": self._asked.objective or self._objective.name, "metric_period": _NEVER}
         options |= {"eval_metric": self._objective.name} if self._asked.objective else {}
         options |= {"devices": number} if number else {}
-        rows = rows_of(job.splits["train"])
-        pool = make_pool(self._library, job.info, rows.features, rows.targets, job.threads)
+        rows = rows_of(inputs.splits["train"])
+        pool = make_pool(self._library, inputs.info, rows.features, rows.targets, inputs.threads)
         pool.quantize(
-            border_count=params.max_bin, nan_mode=params.nan_mode, random_seed=_seed(job), task_type=device
+            border_count=params.max_bin, nan_mode=params.nan_mode, random_seed=_seed(inputs), task_type=device
         )
-        plan = self.plan(job.config, len(rows.features), job.model)
+        plan = self.plan(inputs.config, len(rows.features), inputs.model)
         return Rounds(self._library, options, pool, plan.total_steps, plan.boundary)
 
     def _pool(self, features: Array) -> Any:
-        return make_pool(self._library, self._job.info, features, None, self._job.threads)
+        return make_pool(self._library, self._inputs.info, features, None, self._inputs.threads)
 
     def _pool_of(self, split: Split) -> tuple[Any, Array]:
         """With the targets; kept for the run's own splits, of which predictions are asked again and again."""
@@ -220,7 +228,7 @@ class CatboostFramework(Framework):
             return self._pools[id(split)]
         rows = rows_of(split)
         made = self._pool(rows.features), rows.targets
-        if self._job.owns(split):
+        if self._inputs.owns(split):
             self._pools[id(split)] = made
         return made
 
@@ -228,13 +236,13 @@ class CatboostFramework(Framework):
         """(rows, width) float64: what the trees of so many rounds give."""
         model = self._rounds.model if self._rounds else self._model
         if model is None or not rounds:
-            info = self._job.info
+            info = self._inputs.info
             return np.zeros(
                 (pool.num_row(), 1 if info.task == "classification" and info.outputs == 2 else info.outputs)
             )
         upto = min(rounds, model.tree_count_)
         found = model.predict(
-            pool, prediction_type="RawFormulaVal", ntree_end=upto, thread_count=self._job.threads
+            pool, prediction_type="RawFormulaVal", ntree_end=upto, thread_count=self._inputs.threads
         )
         return np.asarray(found, dtype=np.float64).reshape(pool.num_row(), -1)
 
@@ -290,5 +298,5 @@ def _shrinks(params: CatboostParams) -> bool:
     return bool(params.monotone_constraints)
 
 
-def _seed(job: Job) -> int:
-    return stream_seed(job.config.experiment.seed, INIT) % (1 << 31)
+def _seed(inputs: FrameworkInputs) -> int:
+    return stream_seed(inputs.config.experiment.seed, INIT) % (1 << 31)

@@ -15,7 +15,7 @@ from trainyard.config.schema import RunConfig, TrainingConfig
 from trainyard.datasets.base import Split
 from trainyard.digest import sha256_file
 from trainyard.errors import ModelError, TrainingError, TrainyardError
-from trainyard.frameworks.base import Framework, Job, Plan, Snapshot, minibatch_plan, refuse_gaps
+from trainyard.frameworks.base import Framework, FrameworkInputs, Plan, Snapshot, minibatch_plan, refuse_gaps
 from trainyard.frameworks.keras.params import COMPILED, LOSSES, MODELS, OPTIMIZERS
 from trainyard.frameworks.stored import StoredSnapshot, buffers
 from trainyard.order import INIT, PREDICT, STEP, stream_seed
@@ -73,50 +73,52 @@ class KerasFramework(Framework):
             f"Keras ({name}): deterministic kernels, a pinned number of threads, random streams by step",
         )
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, inputs: FrameworkInputs) -> None:
         require("safetensors", "keras")
         from trainyard.frameworks.keras import backend, engine, losses, measures, models, state
 
-        if job.config.model.type in ("keras_mlp", "keras_cnn"):
-            refuse_gaps(job)
-        training, self._job = job.config.training, job
-        self._backend = backend.start(job.config, job.threads, trains=job.order is not None)
+        if inputs.config.model.type in ("keras_mlp", "keras_cnn"):
+            refuse_gaps(inputs)
+        training, self._inputs = inputs.config.training, inputs
+        self._backend = backend.start(inputs.config, inputs.threads, trains=inputs.order is not None)
         keras, precision = self._backend.keras, self._precision()
         with (
             self._backend.scope(),
-            engine.seeded(self._backend, stream_seed(job.config.experiment.seed, INIT)),
+            engine.seeded(self._backend, stream_seed(inputs.config.experiment.seed, INIT)),
         ):
-            self._model, compiled = models.build_model(keras, job, models.POLICIES.get(precision, "float32"))
-            self._outputs = models.tried(keras, self._model, compiled, job)
-            loss = losses.build_loss(keras, training.loss, compiled.loss, self._outputs, job.info)
-            optimizer = self._optimizer(compiled.optimizer, precision) if job.order else None
+            self._model, compiled = models.build_model(
+                keras, inputs, models.POLICIES.get(precision, "float32")
+            )
+            self._outputs = models.tried(keras, self._model, compiled, inputs)
+            loss = losses.build_loss(keras, training.loss, compiled.loss, self._outputs, inputs.info)
+            optimizer = self._optimizer(compiled.optimizer, precision) if inputs.order else None
             strict = training.determinism == "bitwise"
             learner = engine.Learner(
                 self._model, loss, optimizer, engine.generators_of(keras, self._model), strict
             )
             self._engine = engine.make_engine(self._backend, learner)
-            self._metrics = measures.of_model(self._backend, compiled, self._outputs, job)
+            self._metrics = measures.of_model(self._backend, compiled, self._outputs, inputs)
         self._generators = len(learner.generators)
         self._seeds_for = engine.seeds_for
         self._state = state.TrainingState(self._model, optimizer)
-        self._stream = stream_seed(job.config.experiment.seed, STEP)
+        self._stream = stream_seed(inputs.config.experiment.seed, STEP)
         self._micro = training.microbatch_size or training.batch_size
 
     def describe(self) -> Mapping[str, str]:
         return self._backend.describe()
 
     def definition(self) -> Mapping[str, str]:
-        if self._job.model is not None:
+        if self._inputs.model is not None:
             from trainyard.frameworks.keras.models import definition
 
-            return definition(self._job.model)
-        named = self._job.config.model.type == "keras"
-        return {"file": sha256_file(Path(self._job.model_params["file"]))} if named else {}
+            return definition(self._inputs.model)
+        named = self._inputs.config.model.type == "keras"
+        return {"file": sha256_file(Path(self._inputs.model_params["file"]))} if named else {}
 
     def step(self, step: int, lr: float) -> StepResult:
-        assert self._job.order is not None, "made only to predict"
-        ids = self._job.order.batch(step)
-        train, size = self._job.splits["train"], self._micro
+        assert self._inputs.order is not None, "made only to predict"
+        ids = self._inputs.order.batch(step)
+        train, size = self._inputs.splits["train"], self._micro
         parts = [_contiguous(train.take(ids[start : start + size])) for start in range(0, len(ids), size)]
         seeds = [
             self._seeds_for(stream_seed(self._stream, step, i), self._generators) for i in range(len(parts))
@@ -129,8 +131,8 @@ class KerasFramework(Framework):
 
     def predict(self, split: Split) -> Iterator[Predictions]:
         seed, size = (
-            self._job.config.experiment.seed,
-            self._job.config.evaluation.batch_size or 4 * self._micro,
+            self._inputs.config.experiment.seed,
+            self._inputs.config.evaluation.batch_size or 4 * self._micro,
         )
         parts: list[tuple[Array, Array]] = []  # for the metrics that the model was compiled with, if any
         for start in range(0, len(split), size):
@@ -144,7 +146,7 @@ class KerasFramework(Framework):
                     outputs, loss = self._engine.forward(batch, seeds)
             except Exception as error:
                 raise _translated(error, "a prediction") from error
-            values = self._outputs.to_predictions(outputs, self._job.info)
+            values = self._outputs.to_predictions(outputs, self._inputs.info)
             found = Predictions(ids, values, batch.targets, loss * len(ids))
             if self._metrics is not None:
                 parts.append((outputs, batch.targets))
@@ -194,13 +196,13 @@ class KerasFramework(Framework):
             file.replace(path)
 
     def _precision(self) -> str:
-        name = self._job.config.training.precision
+        name = self._inputs.config.training.precision
         return ("bf16" if self._backend.device == "cpu" else "fp16") if name == "mixed" else name
 
     def _optimizer(self, compiled: Any, precision: str) -> Any:
         from trainyard.frameworks.keras import optim
 
-        keras, training = self._backend.keras, self._job.config.training
+        keras, training = self._backend.keras, self._inputs.config.training
         halves = any(layer.compute_dtype == "float16" for layer in self._model._flatten_layers())
         optimizer = optim.build_optimizer(keras, training, compiled, scale_loss=precision == "fp16" or halves)
         optimizer.build(self._model.trainable_variables)
@@ -211,11 +213,15 @@ class KerasFramework(Framework):
         """Core asks for the learning rate before a class or a function of the user's has made its model."""
         from trainyard.frameworks.keras import optim
 
-        config = self._job.config
+        config = self._inputs.config
         if compiled is None or not optim.leaves_rate(config):
             return
         rate = optim.rate_of(compiled)
-        if self._job.model is None and config.model.type != "keras" and rate != config.training.learning_rate:
+        if (
+            self._inputs.model is None
+            and config.model.type != "keras"
+            and rate != config.training.learning_rate
+        ):
             raise ModelError(
                 f"model {config.model.type}: it comes compiled with the learning rate {rate}; set training.learning_rate to it, "
                 "or name an optimizer in training.optimizer"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from trainyard.errors import ModelError
-from trainyard.frameworks.base import Job
+from trainyard.frameworks.base import FrameworkInputs
 from trainyard.frameworks.keras.backend import Backend
 from trainyard.frameworks.keras.losses import Outputs, in_keras, takes_one_hot
 from trainyard.frameworks.keras.models import Compiled
@@ -50,7 +50,9 @@ class Measures(Mapping[str, float]):
         return len(self._found)
 
 
-def of_model(backend: Backend, compiled: Compiled, outputs: Outputs, job: Job) -> CompiledMetrics | None:
+def of_model(
+    backend: Backend, compiled: Compiled, outputs: Outputs, inputs: FrameworkInputs
+) -> CompiledMetrics | None:
     """The metrics that a model was compiled with, if any.
 
     Raises:
@@ -58,8 +60,8 @@ def of_model(backend: Backend, compiled: Compiled, outputs: Outputs, job: Job) -
     """
     if compiled.metrics is None:
         return None
-    found = CompiledMetrics(backend, compiled, outputs, job.info)
-    if job.order is not None:
+    found = CompiledMetrics(backend, compiled, outputs, inputs.info)
+    if inputs.order is not None:
         found.try_out()
     return found
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from trainyard.digest import sha256_json
 from trainyard.errors import InputError, ModelError
-from trainyard.frameworks.base import Job
+from trainyard.frameworks.base import FrameworkInputs
 from trainyard.frameworks.definition import path_of
 from trainyard.frameworks.keras.builtin import BUILT_IN
 from trainyard.frameworks.keras.losses import Outputs, judges_columns_apart, takes_logits
@@ -42,8 +42,8 @@ class Compiled(NamedTuple):
     metrics: Any = None  # Keras's CompileMetrics, which holds what `compile` was given
 
 
-def build_model(keras: Any, job: Job, policy: str) -> tuple[Any, Compiled]:
-    """The model that the job names, and what it was compiled with; its weights are drawn from Python's generator.
+def build_model(keras: Any, inputs: FrameworkInputs, policy: str) -> tuple[Any, Compiled]:
+    """The model that the inputs names, and what it was compiled with; its weights are drawn from Python's generator.
 
     Args:
         policy: Keras's dtype policy of its layers.
@@ -51,20 +51,20 @@ def build_model(keras: Any, job: Job, policy: str) -> tuple[Any, Compiled]:
     Raises:
         ModelError: it cannot be had, or is no Keras model.
     """
-    source = job.model
-    if source is None and job.config.model.type == "keras":
-        source = _loaded(keras, job.model_params)
+    source = inputs.model
+    if source is None and inputs.config.model.type == "keras":
+        source = _loaded(keras, inputs.model_params)
     elif source is None:
-        ours = job.config.model.type in BUILT_IN
+        ours = inputs.config.model.type in BUILT_IN
         with (
             _policy(keras, policy) if ours or policy != "float32" else nullcontext()
         ):  # the user may have set one for a class
-            model = _made(keras, job)
-        return _checked(model, job), _compiled(model)
-    model = _copied(keras, source, job) if source is job.model else source
+            model = _made(keras, inputs)
+        return _checked(model, inputs), _compiled(model)
+    model = _copied(keras, source, inputs) if source is inputs.model else source
     if policy != "float32":
         _set_policy(model, policy)
-    return _checked(model, job), _compiled(source)
+    return _checked(model, inputs), _compiled(source)
 
 
 def definition(model: Any) -> dict[str, str]:
@@ -93,20 +93,20 @@ def definition(model: Any) -> dict[str, str]:
     return {"layers": sha256_json(plain(json.loads(model.to_json()))), **own}
 
 
-def _checked(model: Any, job: Job) -> Any:
+def _checked(model: Any, inputs: FrameworkInputs) -> Any:
     own = [name for name in _OUR_STEP if not _of_keras(getattr(type(model), name))]
     if own:
         raise ModelError(
-            f"model {job.config.model.type}: it has a {' and a '.join(own)} of its own, which are never called here: steps are "
-            "Trainyard's. Put what they do into layers (`add_loss` takes further losses), or into a compiled loss"
+            f"model {inputs.config.model.type}: it has a {' and a '.join(own)} of its own, which are never called "
+            "here: steps are Trainyard's. Put what they do into layers (`add_loss` takes further losses), or into a compiled loss"
         )
     measures = not _of_keras(type(model).compute_metrics) or any(
         layer._metrics for layer in model._flatten_layers()
     )
-    if measures and job.order:
+    if measures and inputs.order:
         log.warning(
             "model %s: metrics of its own, which it was not compiled with, are never computed here: give them to compile",
-            job.config.model.type,
+            inputs.config.model.type,
         )
     return model
 
@@ -144,7 +144,7 @@ def _set_policy(model: Any, policy: str) -> None:
             layer.dtype_policy = policy
 
 
-def _copied(keras: Any, model: Any, job: Job) -> Any:
+def _copied(keras: Any, model: Any, inputs: FrameworkInputs) -> Any:
     """A model with the same weights, since training must not change an input: it begins a repetition, too."""
     classes = {type(layer).__name__: type(layer) for layer in model._flatten_layers()}
     try:
@@ -154,7 +154,7 @@ def _copied(keras: Any, model: Any, job: Job) -> Any:
             mine.trainable = its.trainable
         if model.built:
             if not copied.built:
-                copied(_rows(job.info, np.float32))
+                copied(_rows(inputs.info, np.float32))
             copied.set_weights(model.get_weights())
     except Exception as error:
         raise ModelError(
@@ -205,14 +205,14 @@ def _loaded(keras: Any, params: Mapping[str, Any]) -> Any:
         ) from error
 
 
-def _made(keras: Any, job: Job) -> Any:
+def _made(keras: Any, inputs: FrameworkInputs) -> Any:
     """A built-in model, or what the user's class or function gives.
 
     It is given `params`, and besides, where it has parameters of these names that `params` does not set: `in_features` (the
     number of features), `input_shape` (of one sample) and `out_features` (classes or values).
     """
-    name, info = job.config.model.type, job.info
-    params = dict(job.model_params)
+    name, info = inputs.config.model.type, inputs.info
+    params = dict(inputs.model_params)
     if name in BUILT_IN:
         params.pop("backend")
     make: Any = BUILT_IN.get(name) or _imported(name, "model.type")
@@ -265,7 +265,7 @@ def _rows(info: DataInfo, dtype: Any) -> Array:
     return draw.integers(0, 2, (_TRIED_ROWS, *info.input_shape)).astype(dtype)
 
 
-def tried(keras: Any, model: Any, compiled: Compiled, job: Job) -> Outputs:
+def tried(keras: Any, model: Any, compiled: Compiled, inputs: FrameworkInputs) -> Outputs:
     """Feeds the model some rows, so that a misfit is found here and not as a traceback of step 1, and its weights are made.
 
     Returns:
@@ -274,10 +274,10 @@ def tried(keras: Any, model: Any, compiled: Compiled, job: Job) -> Outputs:
     Raises:
         ModelError: it fails, or gives what does not fit the data.
     """
-    info, name = job.info, job.config.model.type
+    info, name = inputs.info, inputs.config.model.type
     dtypes = (
-        [job.splits["train"].take(np.zeros(1, dtype=np.int64)).features.dtype]
-        if job.order
+        [inputs.splits["train"].take(np.zeros(1, dtype=np.int64)).features.dtype]
+        if inputs.order
         else [np.float32, np.int64]
     )
     found: Any = None
@@ -291,7 +291,7 @@ def tried(keras: Any, model: Any, compiled: Compiled, job: Job) -> Outputs:
                 raise ModelError(
                     f"model {name}: fed with features {rows.shape}, it fails: {_first_line(error)}"
                 ) from error
-    if not model.trainable_variables and job.order:
+    if not model.trainable_variables and inputs.order:
         raise ModelError(f"model {name}: it has no weights to train")
     shape = tuple(found.shape) if hasattr(found, "shape") else ()
     columns = {info.outputs, 1} if info.task == "classification" and info.outputs == 2 else {info.outputs}
@@ -305,20 +305,20 @@ def tried(keras: Any, model: Any, compiled: Compiled, job: Job) -> Outputs:
             f"shape ({_TRIED_ROWS}, {info.outputs}) is expected"
         )
     values = np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(found, "float32")))
-    return _meaning(keras, model, compiled.loss, values, job)
+    return _meaning(keras, model, compiled.loss, values, inputs)
 
 
-def _meaning(keras: Any, model: Any, loss: Any, found: Array, job: Job) -> Outputs:
+def _meaning(keras: Any, model: Any, loss: Any, found: Array, inputs: FrameworkInputs) -> Outputs:
     """Whether outputs are logits or probabilities is told by the last activation; else, of several, by their values; and by the
     compiled loss, which must not contradict where it is the one that trains.
     """
     single = found.ndim == 1 or found.shape[1] == 1
-    if job.info.task == "regression":
+    if inputs.info.task == "regression":
         return Outputs(single, logits=False)
     activation, by_loss, used = (
         _last_activation(model),
         takes_logits(keras, loss),
-        job.config.training.loss == "auto",
+        inputs.config.training.loss == "auto",
     )
     logits = {"linear": True, "sigmoid": False, "softmax": None if single else False}.get(activation)
     sums_to_one = bool((found >= 0).all() and np.allclose(found.sum(axis=-1), 1, atol=1e-2))

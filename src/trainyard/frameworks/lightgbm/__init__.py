@@ -15,7 +15,15 @@ from trainyard.config.schema import RunConfig
 from trainyard.datasets.base import Split
 from trainyard.digest import FileRecord
 from trainyard.errors import InputError, ModelError, TrainingError, TrainyardError
-from trainyard.frameworks.base import WEIGHTS_FILE, Framework, Job, Plan, Snapshot, loss_sample, rounds_plan
+from trainyard.frameworks.base import (
+    WEIGHTS_FILE,
+    Framework,
+    FrameworkInputs,
+    Plan,
+    Snapshot,
+    loss_sample,
+    rounds_plan,
+)
 from trainyard.frameworks.definition import of_estimator
 from trainyard.frameworks.estimators import check_estimator
 from trainyard.frameworks.lightgbm.boosting import EVERY, Boosting, Recipe, bin_seed
@@ -79,35 +87,37 @@ class LightgbmFramework(Framework):
             f"randomness begun afresh every {EVERY} rounds, a pinned number of threads and layout of histograms",
         )
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, inputs: FrameworkInputs) -> None:
         self._library = require("lightgbm", "lightgbm", spare="sklearn")
         require("safetensors", "lightgbm")
         self._library.register_logger(logging.getLogger("lightgbm"))  # else it prints
-        self._job = job
-        self._asked = asked(job.config, job.model)
-        check_estimator(job, self._asked.task, self._asked.unused)
+        self._inputs = inputs
+        self._asked = asked(inputs.config, inputs.model)
+        check_estimator(inputs, self._asked.task, self._asked.unused)
         params, custom = self._asked.params, self._asked.gradients is not None
-        self._objective = build_objective(params.objective, params.alpha, job.info, custom=custom)
-        self._trees = Trees(self._library, self._objective.width, job.threads)
+        self._objective = build_objective(params.objective, params.alpha, inputs.info, custom=custom)
+        self._trees = Trees(self._library, self._objective.width, inputs.threads)
         self._scores: dict[int, Scores] = {}
         self._boosting: Boosting | None = None
         self._changes, self._training_rows = (
             params.boosting != "gbdt",
-            len(job.splits["train"]) if job.order else 0,
+            len(inputs.splits["train"]) if inputs.order else 0,
         )
-        if job.order is not None:
-            self._sample = Scores(Rows(job.splits["train"], loss_sample(job, 100)), self._objective.width)
+        if inputs.order is not None:
+            self._sample = Scores(
+                Rows(inputs.splits["train"], loss_sample(inputs, 100)), self._objective.width
+            )
             with self._translated("this model cannot be trained", ModelError):
                 self._boosting = self._prepared()
 
     def describe(self) -> Mapping[str, str]:
         return {
             "lightgbm": self._library.__version__,
-            "device": _device(self._job.config, self._asked.params),
+            "device": _device(self._inputs.config, self._asked.params),
         }
 
     def definition(self) -> Mapping[str, str]:
-        return {} if self._job.model is None else of_estimator(self._job.model)
+        return {} if self._inputs.model is None else of_estimator(self._inputs.model)
 
     def step(self, step: int, lr: float) -> StepResult:
         boosting = self._boosting
@@ -184,14 +194,14 @@ class LightgbmFramework(Framework):
         self.native.save_model(str(path))
 
     def _prepared(self) -> Boosting:
-        job, params = self._job, self._params()
-        train, seed = Rows(job.splits["train"]), job.config.experiment.seed
+        inputs, params = self._inputs, self._params()
+        train, seed = Rows(inputs.splits["train"]), inputs.config.experiment.seed
         weight = _balanced(train.targets) if self._asked.params.class_weight else None
-        dataset = make_dataset(self._library, train, job.info, params, weight=weight)
+        dataset = make_dataset(self._library, train, inputs.info, params, weight=weight)
         sample = None
         if self._changes:
             sample = (
-                make_dataset(self._library, self._sample.rows, job.info, params, reference=dataset),
+                make_dataset(self._library, self._sample.rows, inputs.info, params, reference=dataset),
                 self._sample.rows,
             )
         return Boosting(
@@ -200,22 +210,22 @@ class LightgbmFramework(Framework):
 
     def _params(self) -> dict[str, Any]:
         """What LightGBM is told."""
-        job, params, objective = self._job, self._asked.params, self._objective
-        found = library_params(params) | directions(params, job.info.feature_names)
+        inputs, params, objective = self._inputs, self._asked.params, self._objective
+        found = library_params(params) | directions(params, inputs.info.feature_names)
         found |= {"objective": objective.name, "metric": "None", "verbosity": -1, "deterministic": True}
-        found |= {"num_threads": job.threads, "data_random_seed": bin_seed(job.config.experiment.seed)}
+        found |= {"num_threads": inputs.threads, "data_random_seed": bin_seed(inputs.config.experiment.seed)}
         if objective.width > 1:
             found["num_class"] = objective.width
-        device, _, number = _device(job.config, params).partition(":")
+        device, _, number = _device(inputs.config, params).partition(":")
         found |= {"device_type": device} | ({"gpu_device_id": int(number)} if number else {})
         if device == "cpu":  # left alone, LightGBM tries both and takes what is faster at the moment
-            columns, rows = int(np.prod(job.info.input_shape)), len(job.splits["train"])
+            columns, rows = int(np.prod(inputs.info.input_shape)), len(inputs.splits["train"])
             found["force_row_wise" if rows >= _ROW_WISE_ROWS * columns else "force_col_wise"] = True
         return found
 
     def _scores_of(self, split: Split) -> Scores:
         """Kept for the run's own splits, of which predictions are asked again and again."""
-        if not self._job.owns(split):
+        if not self._inputs.owns(split):
             return Scores(Rows(split), self._objective.width)
         if id(split) not in self._scores:
             self._scores[id(split)] = Scores(Rows(split), self._objective.width)

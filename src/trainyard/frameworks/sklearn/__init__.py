@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from trainyard.config.schema import ConstantSchedule, RunConfig
 from trainyard.datasets.base import Split
 from trainyard.errors import InputError, ModelError, TrainingError, TrainyardError
-from trainyard.frameworks.base import WEIGHTS_FILE, Framework, Job, Plan, Snapshot, minibatch_plan
+from trainyard.frameworks.base import WEIGHTS_FILE, Framework, FrameworkInputs, Plan, Snapshot, minibatch_plan
 from trainyard.frameworks.definition import of_estimator
 from trainyard.frameworks.sklearn import storage
 from trainyard.frameworks.sklearn.estimator import either, prepared, unfitted
@@ -89,40 +89,40 @@ class SklearnFramework(Framework):
     def determinism(config: RunConfig) -> Determinism:  # noqa: ARG004 - all of them
         return Determinism("bitwise", "seeds by step, a pinned number of threads, sums in a fixed order")
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, inputs: FrameworkInputs) -> None:
         self._version = str(require("sklearn", "sklearn").__version__)
         for module in ("skops", "safetensors", "threadpoolctl"):
             require(module, "sklearn")
         from threadpoolctl import ThreadpoolController
 
-        estimator = prepared(job)
+        estimator = prepared(inputs)
         self._kind, self._own = kind_of(estimator), parameters_of(estimator)
-        theirs = job.model is not None or ":" in job.config.model.type
+        theirs = inputs.model is not None or ":" in inputs.config.model.type
         self._trust = storage.trust_in(estimator) if theirs else storage.Trust()
         self._untried = (
             theirs or self._kind != "once"
         )  # of ours, the first step of many is small enough to be tried
-        means = Means(job.config.experiment.seed, job.threads, job.info, _per_step(job.config))
-        self._job, self._learner = job, LEARNERS[self._kind](estimator, means)
+        means = Means(inputs.config.experiment.seed, inputs.threads, inputs.info, _per_step(inputs.config))
+        self._inputs, self._learner = inputs, LEARNERS[self._kind](estimator, means)
         self._outputs, self._pools, self._said = (
-            Outputs(job.info, job.threads),
+            Outputs(inputs.info, inputs.threads),
             ThreadpoolController(),
             set[str](),
         )
         self._train = (
-            take_all(job.splits["train"]) if job.order is not None and self._kind != "batches" else None
+            take_all(inputs.splits["train"]) if inputs.order is not None and self._kind != "batches" else None
         )
-        if self._kind == "once" and job.order is not None:
+        if self._kind == "once" and inputs.order is not None:
             log.info(
                 "%s fits in one step: it cannot be resumed in the middle, stopped early or pruned",
-                job.config.model.type,
+                inputs.config.model.type,
             )
 
     def describe(self) -> Mapping[str, str]:
         return {"scikit-learn": self._version, "device": "cpu"}
 
     def definition(self) -> Mapping[str, str]:
-        return {} if self._job.model is None else of_estimator(self._job.model)
+        return {} if self._inputs.model is None else of_estimator(self._inputs.model)
 
     def step(self, step: int, lr: float) -> StepResult:
         with self._running(f"step {step + 1}", first=step == 0):
@@ -134,15 +134,15 @@ class SklearnFramework(Framework):
             return StepResult(self._loss(batch), len(batch.features))
 
     def predict(self, split: Split) -> Iterator[Predictions]:
-        key = next((name for name, one in self._job.splits.items() if one is split), None)
+        key = next((name for name, one in self._inputs.splits.items() if one is split), None)
         forest = family_of(self._learner.estimator) is FAMILIES["BaseForest"]
-        size = len(split) if forest else self._job.config.evaluation.batch_size or ROWS
+        size = len(split) if forest else self._inputs.config.evaluation.batch_size or ROWS
         for ids in parts_of(len(split), size):
             features, targets = take_all(split) if forest else flat(split.take(ids))
             with self._running("a prediction"):
                 outputs = self._outputs.of(self._learner.estimator, features, key)
             yield Predictions(
-                ids, outputs.astype(np.float32), targets, loss_of(outputs, targets, self._job.info)
+                ids, outputs.astype(np.float32), targets, loss_of(outputs, targets, self._inputs.info)
             )
 
     def snapshot(self, *, weights_only: bool = False, step: int | None = None) -> Snapshot:
@@ -151,12 +151,12 @@ class SklearnFramework(Framework):
     def restore(self, folder: Path, *, weights_only: bool = False) -> None:
         estimator = storage.unpack(read_arrays(folder / WEIGHTS_FILE), self._trust)
         rest = {} if weights_only else storage.unpack(read_arrays(folder / REST_FILE), self._trust)
-        mine, name = type(self._learner.estimator), self._job.config.model.type
+        mine, name = type(self._learner.estimator), self._inputs.config.model.type
         if type(estimator) is not mine:
             raise ModelError(
                 f"these are weights of {type(estimator).__name__}, but model {name} is {mine.__name__}"
             )
-        features = int(np.prod(self._job.info.input_shape))
+        features = int(np.prod(self._inputs.info.input_shape))
         if getattr(estimator, "n_features_in_", features) != features:
             raise ModelError(
                 f"these are weights for {estimator.n_features_in_} features, but the data have {features}"
@@ -180,7 +180,7 @@ class SklearnFramework(Framework):
         return self._learner.model()
 
     def importance(self) -> Mapping[str, Array]:
-        estimator, features = self._learner.model(), int(np.prod(self._job.info.input_shape))
+        estimator, features = self._learner.model(), int(np.prod(self._inputs.info.input_shape))
         found: dict[str, Array] = {}
         for kind, attribute in (("impurity", "feature_importances_"), ("coefficient", "coef_")):
             values = getattr(estimator, attribute, None)
@@ -198,8 +198,8 @@ class SklearnFramework(Framework):
         return weights if weights_only else {**weights, REST_FILE: storage.pack(self._learner.rest())}
 
     def _batch(self, step: int) -> Batch:
-        assert self._job.order is not None, "made only to predict"
-        return flat(self._job.splits["train"].take(self._job.order.batch(step)))
+        assert self._inputs.order is not None, "made only to predict"
+        return flat(self._inputs.splits["train"].take(self._inputs.order.batch(step)))
 
     def _loss(self, batch: Batch) -> float:
         """The mean loss after the step: of a minibatch, or of rows that lie evenly among all (before the first step there is
@@ -208,7 +208,7 @@ class SklearnFramework(Framework):
         thin = -(-len(batch.features) // SAMPLE)
         features, targets = batch.features[::thin], batch.targets[::thin]
         outputs = self._outputs.of(self._learner.estimator, features, SAMPLE if self._train else None)
-        return loss_of(outputs, targets, self._job.info) / len(targets)
+        return loss_of(outputs, targets, self._inputs.info) / len(targets)
 
     @contextmanager
     def _running(self, what: str, *, first: bool = False) -> Iterator[None]:
@@ -217,7 +217,7 @@ class SklearnFramework(Framework):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
-                with self._pools.limit(limits=self._job.threads), parallel_config(backend="threading"):
+                with self._pools.limit(limits=self._inputs.threads), parallel_config(backend="threading"):
                     yield
             except TrainyardError:
                 raise

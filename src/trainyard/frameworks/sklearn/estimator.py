@@ -15,7 +15,7 @@ import numpy as np
 
 from trainyard.config.schema import RunConfig
 from trainyard.errors import InputError, ModelError
-from trainyard.frameworks.base import Job, refuse_gaps
+from trainyard.frameworks.base import FrameworkInputs, refuse_gaps
 from trainyard.frameworks.sklearn.models import PER_STEP, chosen, entry, names_for
 from trainyard.frameworks.sklearn.steps import family_of, kind_of, seed_of
 from trainyard.order import INIT
@@ -147,23 +147,23 @@ def _cloned(model: Any) -> Any:
         raise ModelError(f"model: {type(model).__name__} cannot be cloned: {error}") from error
 
 
-def prepared(job: Job) -> Any:
+def prepared(inputs: FrameworkInputs) -> Any:
     """The estimator of a run: with a seed wherever there is none, and with what the data ask for.
 
     Raises:
         ModelError: it cannot be made, an option has no such value, or it does not suit the data.
     """
-    estimator = unfitted(job.config, job.model, job.info.task)
-    name = job.config.model.type
-    _check_task(name, estimator, job.info)
-    _set_deep(estimator, job.config.experiment.seed)
+    estimator = unfitted(inputs.config, inputs.model, inputs.info.task)
+    name = inputs.config.model.type
+    _check_task(name, estimator, inputs.info)
+    _set_deep(estimator, inputs.config.experiment.seed)
     if family_of(estimator) is not None:
-        _set_growing(estimator, job)
+        _set_growing(estimator, inputs)
     if isinstance(weights := getattr(estimator, "class_weight", None), dict):
-        estimator.class_weight = _by_index(weights, job.info)
+        estimator.class_weight = _by_index(weights, inputs.info)
     _check_options(name, estimator)
-    if job.order is not None:
-        _check_data(name, estimator, job)
+    if inputs.order is not None:
+        _check_data(name, estimator, inputs)
     return estimator
 
 
@@ -226,14 +226,14 @@ def _is_seed(value: Any) -> bool:
     return value is not None and not isinstance(value, np.random.RandomState)
 
 
-def _set_growing(estimator: Any, job: Job) -> None:
+def _set_growing(estimator: Any, inputs: FrameworkInputs) -> None:
     """It neither stops by itself nor guesses which features are categories."""
     if getattr(estimator, "early_stopping", None) == "auto":
         estimator.early_stopping = False
-    if any(job.info.categories) and getattr(estimator, "categorical_features", None) == "from_dtype":
+    if any(inputs.info.categories) and getattr(estimator, "categorical_features", None) == "from_dtype":
         most = estimator.max_bins
-        estimator.categorical_features = [0 < count <= most for count in job.info.categories]
-        if any(count > most for count in job.info.categories):
+        estimator.categorical_features = [0 < count <= most for count in inputs.info.categories]
+        if any(count > most for count in inputs.info.categories):
             log.warning(
                 "columns of more than %d categories are taken for numbers: that many are the most (max_bins)",
                 most,
@@ -271,10 +271,10 @@ def _parts(estimator: Any) -> Iterator[Any]:
     yield from (one for one in estimator.get_params(deep=True).values() if isinstance(one, BaseEstimator))
 
 
-def _check_data(name: str, estimator: Any, job: Job) -> None:
+def _check_data(name: str, estimator: Any, inputs: FrameworkInputs) -> None:
     from sklearn.utils import get_tags
 
-    tags, info = get_tags(estimator), job.info
+    tags, info = get_tags(estimator), inputs.info
     if any(info.categories) and not hasattr(estimator, "categorical_features"):
         raise ModelError(
             f"data.encode: category gives codes, which {name} would take for amounts; give onehot or ordinal"
@@ -283,10 +283,12 @@ def _check_data(name: str, estimator: Any, job: Job) -> None:
         len(list(_parts(estimator))) == 1
     ):  # those of other estimators are not told reliably by that which holds them
         if not tags.input_tags.allow_nan:
-            refuse_gaps(job)
+            refuse_gaps(inputs)
         if (
             tags.input_tags.positive_only
-            and (np.asarray(job.splits["train"].take(np.arange(len(job.splits["train"]))).features) < 0).any()
+            and (
+                np.asarray(inputs.splits["train"].take(np.arange(len(inputs.splits["train"]))).features) < 0
+            ).any()
         ):
             raise ModelError(
                 f"model {name}: it takes no negative values; set data.standardize: false, or leave such columns out"
@@ -301,7 +303,7 @@ def _check_data(name: str, estimator: Any, job: Job) -> None:
         raise ModelError(
             f"model {name}: {type(estimator).__name__} needs several values to predict, but the data have one"
         )
-    if kind_of(estimator) == "once" and job.config.model.init_from:
+    if kind_of(estimator) == "once" and inputs.config.model.init_from:
         raise ModelError(
             f"model.init_from: {name} fits in one step, from nothing: initial weights have no effect on it"
         )

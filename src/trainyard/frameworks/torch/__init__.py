@@ -18,7 +18,7 @@ from trainyard.errors import ModelError, TrainingError, TrainyardError
 from trainyard.frameworks.base import (
     WEIGHTS_FILE,
     Framework,
-    Job,
+    FrameworkInputs,
     Plan,
     Snapshot,
     minibatch_plan,
@@ -53,33 +53,33 @@ class TorchFramework(Framework):
     def plan(config: RunConfig, rows: int, model: Any = None) -> Plan:  # noqa: ARG004 - any model takes any steps
         return minibatch_plan(config, rows)
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, inputs: FrameworkInputs) -> None:
         require("torch", "torch")
         require("safetensors", "torch")
         from trainyard.frameworks.torch import losses, optim, precision, snapshot, step
 
-        training = job.config.training
-        refuse_gaps(job)
-        self._job = job
+        training = inputs.config.training
+        refuse_gaps(inputs)
+        self._inputs = inputs
         self._device = _device(training.device)
-        _pin(job)
+        _pin(inputs)
         self._model = self._build_model()
-        self._loss = losses.build_loss(training.loss, job.info)
+        self._loss = losses.build_loss(training.loss, inputs.info)
         self._to_predictions = losses.to_predictions
         self._precision = precision.Precision(training.precision, self._device)
         self._sources: dict[int, TensorSource] = {}
-        if job.order:
-            _refuse_lonely_sample(self._model, job)
+        if inputs.order:
+            _refuse_lonely_sample(self._model, inputs)
         optimizer = (
-            optim.build_optimizer(training, self._model.parameters(), self._device) if job.order else None
+            optim.build_optimizer(training, self._model.parameters(), self._device) if inputs.order else None
         )
         self._state = snapshot.TrainingState(self._model, optimizer, self._precision)
         self._named_buffer = snapshot.named_buffer
         if optimizer is not None:
             size = training.microbatch_size or training.batch_size
-            settings = step.StepSettings(job.config.experiment.seed, size, training.max_grad_norm)
+            settings = step.StepSettings(inputs.config.experiment.seed, size, training.max_grad_norm)
             self._step = step.TorchStep(self._model, self._loss, optimizer, self._precision, settings)
-            self._order, self._train = job.order, self._source(job.splits["train"])
+            self._order, self._train = inputs.order, self._source(inputs.splits["train"])
 
     @staticmethod
     def determinism(config: RunConfig) -> Determinism:
@@ -99,18 +99,18 @@ class TorchFramework(Framework):
         return {"torch": torch.__version__, "device": device}
 
     def definition(self) -> Mapping[str, str]:
-        if self._job.model is None:
+        if self._inputs.model is None:
             return {}
         parts = [
-            ("class", self._job.model),
-            *((name, part) for name, part in self._job.model.named_modules() if name),
+            ("class", self._inputs.model),
+            *((name, part) for name, part in self._inputs.model.named_modules() if name),
         ]
         own = {
             name: path_of(type(part))
             for name, part in parts
             if not type(part).__module__.startswith("torch.")
         }
-        return {"layers": sha256_bytes(repr(self._job.model).encode()), **own}
+        return {"layers": sha256_bytes(repr(self._inputs.model).encode()), **own}
 
     def step(self, step: int, lr: float) -> StepResult:
         try:
@@ -131,7 +131,7 @@ class TorchFramework(Framework):
         from trainyard.frameworks.torch import step
 
         source, size, rows = self._source(split), self._prediction_rows(), len(split)
-        seed, generators = self._job.config.experiment.seed, step.generators(self._device)
+        seed, generators = self._inputs.config.experiment.seed, step.generators(self._device)
         self._model.eval()
         try:
             for start in range(0, rows, size):
@@ -143,7 +143,7 @@ class TorchFramework(Framework):
                 with torch.no_grad(), self._precision.autocast():
                     outputs = self._model(features).float()
                     loss = float(self._loss(outputs, targets)) * len(ids)
-                    values = self._to_predictions(outputs, self._job.info)
+                    values = self._to_predictions(outputs, self._inputs.info)
                 yield Predictions(ids, values.cpu().numpy(), targets.cpu().numpy(), loss)
         except TrainyardError:
             raise
@@ -175,25 +175,27 @@ class TorchFramework(Framework):
         from trainyard.frameworks.torch.data import TensorSource
 
         source = self._sources.get(id(split)) or TensorSource(split, self._device)
-        if self._job.owns(split):
+        if self._inputs.owns(split):
             self._sources[id(split)] = source
         return source
 
     def _prediction_rows(self) -> int:
-        training = self._job.config.training
-        return self._job.config.evaluation.batch_size or 4 * (training.microbatch_size or training.batch_size)
+        training = self._inputs.config.training
+        return self._inputs.config.evaluation.batch_size or 4 * (
+            training.microbatch_size or training.batch_size
+        )
 
     def _build_model(self) -> torch.nn.Module:
         from trainyard.frameworks.torch.models import build_model
 
-        job = self._job
+        inputs = self._inputs
         # An object is copied, since training must not change an input: it is the initial weights of a repetition, too.
-        model: torch.nn.Module = copy.deepcopy(job.model)
-        if job.model is None:
-            model = build_model(job.config.model.type, job.model_params, job.info)
+        model: torch.nn.Module = copy.deepcopy(inputs.model)
+        if inputs.model is None:
+            model = build_model(inputs.config.model.type, inputs.model_params, inputs.info)
         model = model.to(self._device).train()
         if not any(parameter.requires_grad for parameter in model.parameters()):
-            raise ModelError(f"model {job.config.model.type}: it has no parameters to train")
+            raise ModelError(f"model {inputs.config.model.type}: it has no parameters to train")
         self._try(model)
         return model
 
@@ -201,10 +203,10 @@ class TorchFramework(Framework):
         """Feeds the model one sample of the data, so that a misfit is found here and not as a traceback of step 1."""
         import torch
 
-        info = self._job.info
-        if self._job.order is None:
+        info = self._inputs.info
+        if self._inputs.order is None:
             return  # no rows to try: the model has been tried when it was trained
-        batch = self._job.splits["train"].take(np.zeros(1, dtype=np.int64))
+        batch = self._inputs.splits["train"].take(np.zeros(1, dtype=np.int64))
         sample = torch.from_numpy(np.ascontiguousarray(batch.features)).to(self._device)
         try:
             with torch.no_grad():  # not inference_mode: what the model may cache here is used in training
@@ -212,7 +214,7 @@ class TorchFramework(Framework):
         except Exception as error:
             shape = tuple(sample.shape)
             raise ModelError(
-                f"model {self._job.config.model.type}: fed with features {shape}, it fails: {error}"
+                f"model {self._inputs.config.model.type}: fed with features {shape}, it fails: {error}"
             ) from error
         finally:
             model.train()
@@ -220,19 +222,21 @@ class TorchFramework(Framework):
         if given not in {(1, info.outputs), (1,) if info.outputs == 1 else (1, info.outputs)}:
             kind = "classes" if info.task == "classification" else "values"
             raise ModelError(
-                f"model {self._job.config.model.type}: for one sample it gives {given}, "
+                f"model {self._inputs.config.model.type}: for one sample it gives {given}, "
                 f"but the data has {info.outputs} {kind}: a tensor of shape (1, {info.outputs}) is expected"
             )
 
 
-def _refuse_lonely_sample(model: torch.nn.Module, job: Job) -> None:
+def _refuse_lonely_sample(model: torch.nn.Module, inputs: FrameworkInputs) -> None:
     """Batch normalization of flat rows needs two of them: a last (micro)batch of one is said before the training begins."""
     import torch
 
-    training, rows = job.config.training, len(job.splits["train"])
+    training, rows = inputs.config.training, len(inputs.splits["train"])
     micro = training.microbatch_size or training.batch_size
     batches = {min(training.batch_size, rows), rows % training.batch_size}
-    lonely = len(job.info.input_shape) == 1 and (micro == 1 or any(batch % micro == 1 for batch in batches))
+    lonely = len(inputs.info.input_shape) == 1 and (
+        micro == 1 or any(batch % micro == 1 for batch in batches)
+    )
     if lonely and any(isinstance(module, torch.nn.BatchNorm1d) for module in model.modules()):
         raise ModelError(
             f"the model has batch normalization, and {rows} rows in batches of {training.batch_size} (microbatches of {micro}) "
@@ -260,14 +264,14 @@ def _device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _pin(job: Job) -> None:
+def _pin(inputs: FrameworkInputs) -> None:
     """Sets whatever the bits depend on: threads, algorithms, and the seed of the initial weights."""
     import torch
 
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS is not deterministic
-    torch.set_num_threads(job.threads)
+    torch.set_num_threads(inputs.threads)
     # The same as use_deterministic_algorithms(True), which besides imports the compiler, and so takes two seconds.
-    torch.set_deterministic_debug_mode("error" if job.config.training.determinism == "bitwise" else "warn")
+    torch.set_deterministic_debug_mode("error" if inputs.config.training.determinism == "bitwise" else "warn")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # it costs time, and we read no such memory
     torch.backends.cudnn.benchmark = False
-    torch.manual_seed(stream_seed(job.config.experiment.seed, INIT))
+    torch.manual_seed(stream_seed(inputs.config.experiment.seed, INIT))

@@ -24,7 +24,7 @@ from pydantic import BaseModel
 from trainyard.config.schema import RunConfig
 from trainyard.datasets.base import Split
 from trainyard.errors import ModelError, TrainingError, TrainyardError
-from trainyard.frameworks.base import WEIGHTS_FILE, Framework, Job, Plan, Snapshot, rounds_plan
+from trainyard.frameworks.base import WEIGHTS_FILE, Framework, FrameworkInputs, Plan, Snapshot, rounds_plan
 from trainyard.frameworks.definition import of_estimator
 from trainyard.frameworks.estimators import check_estimator
 from trainyard.frameworks.stored import Files, StoredSnapshot, buffers, bytes_array, read_arrays
@@ -92,29 +92,31 @@ class XgboostFramework(Framework):
             "rounds seeded by number, sampling begun afresh at fixed rounds, a pinned number of threads",
         )
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, inputs: FrameworkInputs) -> None:
         self._library = xgboost()
         require("safetensors", "xgboost")
-        self._job = job
-        self._recipe = resolve(job.config, job.model)
-        self._device = chosen_device(job.config.training.device)
-        check_estimator(job, self._recipe.task, self._recipe.unused)
-        self._loss = self._recipe.loss(job.info)
-        refuse_categories(self._recipe.params, job.info)
-        self._matrices = Matrices(job, self._recipe.params)
-        self._boundary = boundary(self._recipe.params, job.order.samples if job.order is not None else 0)
+        self._inputs = inputs
+        self._recipe = resolve(inputs.config, inputs.model)
+        self._device = chosen_device(inputs.config.training.device)
+        check_estimator(inputs, self._recipe.task, self._recipe.unused)
+        self._loss = self._recipe.loss(inputs.info)
+        refuse_categories(self._recipe.params, inputs.info)
+        self._matrices = Matrices(inputs, self._recipe.params)
+        self._boundary = boundary(
+            self._recipe.params, inputs.order.samples if inputs.order is not None else 0
+        )
         self._first = 0  # how many rounds the initial weights brought
         self._grown = False  # whether this booster has grown a tree
         self._rate: float | None = None
         with _translated("this model cannot be built", ModelError):
-            self._sample = self._matrices.sample() if job.order is not None else None
+            self._sample = self._matrices.sample() if inputs.order is not None else None
             self._booster = self._make()
 
     def describe(self) -> Mapping[str, str]:
         return {"xgboost": self._library.__version__, "device": self._device}
 
     def definition(self) -> Mapping[str, str]:
-        return {} if self._job.model is None else of_estimator(self._job.model)
+        return {} if self._inputs.model is None else of_estimator(self._inputs.model)
 
     def step(self, step: int, lr: float) -> StepResult:
         assert self._sample is not None, "made only to predict"
@@ -130,9 +132,9 @@ class XgboostFramework(Framework):
             if (
                 self._recipe.gradients is not None
             ):  # here the library draws the trees that dart drops before it seeds the round
-                self._booster.set_param({"seed": _seed(self._job, step)})
+                self._booster.set_param({"seed": _seed(self._inputs, step)})
             self._booster.update(train, self._first + step, self._recipe.gradients)
-            return StepResult(self._mean_loss(self._sample), len(self._job.splits["train"]))
+            return StepResult(self._mean_loss(self._sample), len(self._inputs.splits["train"]))
 
     def predict(self, split: Split) -> Iterator[Predictions]:
         with _translated("a prediction failed", TrainingError):
@@ -140,9 +142,9 @@ class XgboostFramework(Framework):
             outputs = self._outputs(matrix)
             loss = self._mean_loss(matrix) * len(split)
             targets = matrix.get_label()
-        if self._job.info.task == "classification":
+        if self._inputs.info.task == "classification":
             targets = targets.astype(np.int64)
-        elif self._job.info.outputs > 1:
+        elif self._inputs.info.outputs > 1:
             targets = targets.reshape(len(split), -1)
         yield Predictions(np.arange(len(split), dtype=np.int64), outputs, targets, loss)
 
@@ -171,7 +173,7 @@ class XgboostFramework(Framework):
 
     def importance(self) -> Mapping[str, Array]:
         """`gain`: the mean of a feature's splits; `weight`: how many they are; `cover`: the mean of their second derivatives."""
-        size = int(np.prod(self._job.info.input_shape))
+        size = int(np.prod(self._inputs.info.input_shape))
         places = {
             name: i for i, name in enumerate(self._booster.feature_names or [f"f{i}" for i in range(size)])
         }
@@ -188,19 +190,19 @@ class XgboostFramework(Framework):
 
     def _make(self, raw: bytearray | None = None) -> xgb.Booster:
         """A booster with the options of the run, and the trees in `raw`."""
-        job, objective = self._job, self._recipe.objective(self._job.info)
-        base = {"nthread": job.threads, "device": self._device, "eval_metric": self._loss.metric}
-        if job.order is None:  # the file knows the rest
+        inputs, objective = self._inputs, self._recipe.objective(self._inputs.info)
+        base = {"nthread": inputs.threads, "device": self._device, "eval_metric": self._loss.metric}
+        if inputs.order is None:  # the file knows the rest
             found: xgb.Booster = self._library.Booster(
-                base | {"num_feature": int(np.prod(job.info.input_shape))}, model_file=raw
+                base | {"num_feature": int(np.prod(inputs.info.input_shape))}, model_file=raw
             )
             return found
-        options = self._recipe.params.native() | constraints(self._recipe.params, job.info) | base
-        options |= {"objective": objective, "seed": _seed(job), "seed_per_iteration": True}
+        options = self._recipe.params.native() | constraints(self._recipe.params, inputs.info) | base
+        options |= {"objective": objective, "seed": _seed(inputs), "seed_per_iteration": True}
         if objective.startswith("multi:"):
-            options["num_class"] = job.info.outputs
+            options["num_class"] = inputs.info.outputs
         if raw is not None:
-            refuse_misfit(raw, job, self._recipe.params, objective)
+            refuse_misfit(raw, inputs, self._recipe.params, objective)
             options.pop(
                 "base_score", None
             )  # `raw` has it for each output; given again, it would be stored in another form
@@ -221,7 +223,7 @@ class XgboostFramework(Framework):
     def _outputs(self, matrix: xgb.DMatrix) -> Array:
         """Probabilities (rows, classes), or values (rows,) or (rows, outputs); float32."""
         found = self._booster.predict(matrix)
-        if self._job.info.task == "classification" and found.ndim == 1:
+        if self._inputs.info.task == "classification" and found.ndim == 1:
             found = np.stack([1 - found, found], axis=1)
         return np.asarray(found, dtype=np.float32)
 
@@ -240,14 +242,14 @@ class XgboostFramework(Framework):
 
     def _raw(self, booster: xgb.Booster, form: str) -> bytearray:
         """A booster in a format of the library's, with the names of the features."""
-        booster.feature_names = feature_names(self._job.info)
+        booster.feature_names = feature_names(self._inputs.info)
         raw = booster.save_raw(form)
         booster.feature_names = None
         return raw
 
 
-def _seed(job: Job, *parts: int) -> int:
-    return stream_seed(job.config.experiment.seed, STEP, *parts) & 0x7FFFFFFF
+def _seed(inputs: FrameworkInputs, *parts: int) -> int:
+    return stream_seed(inputs.config.experiment.seed, STEP, *parts) & 0x7FFFFFFF
 
 
 @contextmanager

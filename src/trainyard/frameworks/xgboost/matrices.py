@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainyard.datasets.base import ArraySplit, Split
-from trainyard.frameworks.base import Job, loss_sample
+from trainyard.frameworks.base import FrameworkInputs, loss_sample
 from trainyard.frameworks.xgboost.params import XgboostParams
 from trainyard.types import Array, DataInfo
 
@@ -28,20 +28,20 @@ _OWNER = "owner"
 class Matrices:
     """Makes the matrix of each split once, so that the library remembers its predictions and adds only new trees to them."""
 
-    def __init__(self, job: Job, params: XgboostParams) -> None:
-        self._job = job
+    def __init__(self, inputs: FrameworkInputs, params: XgboostParams) -> None:
+        self._inputs = inputs
         self._params = params
-        self._options = _options(job)
+        self._options = _options(inputs)
         self._made: dict[int, xgb.DMatrix] = {}
         self._folder: Path | None = None
-        if params.external_memory and job.order is not None:
+        if params.external_memory and inputs.order is not None:
             self._folder, owner = _cache_folder()
             # The matrices remove their own files, and complain if these are gone: they go first.
             weakref.finalize(self, _clean, self._made, self._folder, owner)
 
     def of(self, split: Split) -> xgb.DMatrix:
         """The features and targets of a split; only the run's own are kept."""
-        if not self._job.owns(split):
+        if not self._inputs.owns(split):
             return self._make(split)
         if id(split) not in self._made:
             self._made[id(split)] = self._make(split)
@@ -50,19 +50,19 @@ class Matrices:
     @property
     def train(self) -> xgb.DMatrix:
         """The training rows."""
-        return self.of(self._job.splits["train"])
+        return self.of(self._inputs.splits["train"])
 
     def drop_train(self) -> None:
         """Forgets what the library computed of the training rows besides their values: they are made anew."""
-        del self._made[id(self._job.splits["train"])]
+        del self._made[id(self._inputs.splits["train"])]
 
     def sample(self) -> xgb.DMatrix:
         """The training rows that stand for all of them where the loss of a step is computed."""
-        split, ids = self._job.splits["train"], loss_sample(self._job, 100)
+        split, ids = self._inputs.splits["train"], loss_sample(self._inputs, 100)
         return self._plain(*split.take(np.arange(len(split), dtype=np.int64) if ids is None else ids))
 
     def _make(self, split: Split) -> xgb.DMatrix:
-        train = self._job.splits.get("train") if self._job.order is not None else None
+        train = self._inputs.splits.get("train") if self._inputs.order is not None else None
         if split is train and self._params.grown_by == "hist":
             return self._binned(split)
         if train is not None and self._params.external_memory:
@@ -77,7 +77,7 @@ class Matrices:
         return xgb.DMatrix(
             _flat(features),
             label=targets,
-            nthread=self._job.threads,
+            nthread=self._inputs.threads,
             enable_categorical=True,
             **self._options,
         )
@@ -86,7 +86,7 @@ class Matrices:
         """With the bins of another matrix, if there is one."""
         import xgboost as xgb
 
-        how: dict[str, Any] = {"max_bin": self._params.max_bin, "ref": like, "nthread": self._job.threads}
+        how: dict[str, Any] = {"max_bin": self._params.max_bin, "ref": like, "nthread": self._inputs.threads}
         how["enable_categorical"] = True
         if self._params.external_memory:
             return xgb.ExtMemQuantileDMatrix(_parts(split, self._options, str(self._folder / "rows")), **how)  # type: ignore[operator]
@@ -95,14 +95,17 @@ class Matrices:
         return xgb.QuantileDMatrix(_parts(split, self._options), **how)
 
 
-def _options(job: Job) -> dict[str, Any]:
+def _options(inputs: FrameworkInputs) -> dict[str, Any]:
     """What a matrix is told of its columns.
 
     Not their names, where there is training: the library fetches them from both sides and compares them in every call.
     """
-    categories = job.info.categories
+    categories = inputs.info.categories
     types = ["c" if count else "float" for count in categories] if any(categories) else None
-    return {"feature_names": feature_names(job.info) if job.order is None else None, "feature_types": types}
+    return {
+        "feature_names": feature_names(inputs.info) if inputs.order is None else None,
+        "feature_types": types,
+    }
 
 
 def feature_names(info: DataInfo) -> list[str] | None:

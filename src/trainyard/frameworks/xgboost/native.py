@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from trainyard.errors import ModelError
-from trainyard.frameworks.base import Job
+from trainyard.frameworks.base import FrameworkInputs
 from trainyard.frameworks.xgboost.matrices import feature_names
 from trainyard.frameworks.xgboost.params import XgboostParams
 from trainyard.types import DataInfo
@@ -65,7 +65,7 @@ def _number(name: str | int, info: DataInfo) -> int:
     raise ModelError(f"constraints: no feature is called {name!r}; {hint}")
 
 
-def refuse_misfit(raw: bytearray, job: Job, params: XgboostParams, objective: str) -> None:
+def refuse_misfit(raw: bytearray, inputs: FrameworkInputs, params: XgboostParams, objective: str) -> None:
     """For a model that is to be trained on.
 
     Raises:
@@ -83,7 +83,7 @@ def refuse_misfit(raw: bytearray, job: Job, params: XgboostParams, objective: st
         "outputs": max(1, int(sizes["num_class"]), int(sizes["num_target"])),
         "feature names": booster.feature_names,
     }
-    info = job.info
+    info = inputs.info
     expected = {
         "booster": params.booster,
         "objective": objective,

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from trainyard.config.schema import RunConfig, Section
 from trainyard.datasets.base import Split
 from trainyard.digest import FileRecord, write_tensors
-from trainyard.frameworks.base import WEIGHTS_FILE, Framework, Job, Plan, Snapshot, minibatch_plan
+from trainyard.frameworks.base import WEIGHTS_FILE, Framework, FrameworkInputs, Plan, Snapshot, minibatch_plan
 from trainyard.order import INIT, STEP, stream_seed
 from trainyard.types import Determinism, Ids, NamedBuffer, Predictions, StepResult
 
@@ -47,12 +47,12 @@ class ToyFramework(Framework):
     def plan(config: RunConfig, rows: int, model: Any = None) -> Plan:
         return minibatch_plan(config, rows)
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._momentum = float(job.config.training.optimizer.params.get("momentum", 0.9))
-        self._noise = float(job.model_params["noise"])
-        generator = np.random.Generator(np.random.PCG64(stream_seed(job.config.experiment.seed, INIT)))
-        shape = (int(np.prod(job.info.input_shape)), job.info.outputs)
+    def __init__(self, inputs: FrameworkInputs) -> None:
+        self._inputs = inputs
+        self._momentum = float(inputs.config.training.optimizer.params.get("momentum", 0.9))
+        self._noise = float(inputs.model_params["noise"])
+        generator = np.random.Generator(np.random.PCG64(stream_seed(inputs.config.experiment.seed, INIT)))
+        shape = (int(np.prod(inputs.info.input_shape)), inputs.info.outputs)
         self._tensors = {
             WEIGHTS_FILE: {"w": generator.normal(0, 0.01, shape)},
             _OPTIMIZER_FILE: {"v": np.zeros(shape)},
@@ -66,10 +66,10 @@ class ToyFramework(Framework):
         return {"numpy": np.__version__}
 
     def step(self, step: int, lr: float) -> StepResult:
-        assert self._job.order is not None, "made only to predict"
-        ids = self._job.order.batch(step)
-        batch = self._job.splits["train"].take(ids)
-        seed = stream_seed(self._job.config.experiment.seed, STEP, step)
+        assert self._inputs.order is not None, "made only to predict"
+        ids = self._inputs.order.batch(step)
+        batch = self._inputs.splits["train"].take(ids)
+        seed = stream_seed(self._inputs.config.experiment.seed, STEP, step)
         x = batch.features + np.random.Generator(np.random.PCG64(seed)).normal(
             0, self._noise, batch.features.shape
         )
