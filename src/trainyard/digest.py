@@ -13,20 +13,23 @@ Tensor files are in the safetensors format (https://huggingface.co/docs/safetens
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from trainyard.types import Array, NamedBuffer
 
 CHUNK_BYTES = 16 << 20
+TEMPORARY_SUFFIX = ".tmp"  # of files that replace another one when they are whole
 _THREADS = min(4, os.cpu_count() or 1)
 _DTYPES = {  # NumPy's names, and those of the safetensors format
     "float64": "F64",
@@ -251,9 +254,35 @@ def make_folders(folder: Path) -> None:
         fsync_folder(path.parent)
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading; a symbolic link is not followed, and a pipe or a device is not waited for.
+
+    Raises:
+        OSError: There is no such file, or it is of another kind.
+    """
+    try:
+        file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "it is a symbolic link, which is not followed", str(path)) from error
+        raise
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return file
+
+
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replaces a file's content durably: after a crash there is the old or the new, whole."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    write_file(aside, data)
-    aside.replace(path)
+    """Replace a file's content durably: after a crash there is the old or the new content, whole.
+
+    Raises:
+        OSError: It cannot be written; nothing is left behind.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+    try:
+        write_file(aside, data)
+        aside.replace(path)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
     fsync_folder(path.parent)

@@ -17,7 +17,8 @@ from torch import nn
 import trainyard
 from small_runs import SMALL, SignalAt, assert_same, checkpoints, crashed, preempted
 from trainyard.errors import ChangedInputsError, ConfigError, InputError, ModelError, RunNotFoundError
-from trainyard.records.rundir import RunDir, all_runs
+from trainyard.records.listing import all_runs
+from trainyard.records.run_dir import RunDir
 from trainyard.runs.run import Run
 
 WITHOUT_DATA = {key: value for key, value in SMALL.items() if key != "data"}
@@ -498,13 +499,13 @@ def test_clean_leaves_what_is_owned_taken_up_or_damaged(
 ) -> None:
     owned, taken, damaged, plain = (created(tmp_path) for _ in range(4))
     owned.acquire()
-    damaged.write("attempts/0001.json", {})
+    damaged.write_json("attempts/0001.json", {})
     (damaged.path / "attempts" / "0001.json").write_text('{"stat')
     acquire = RunDir.acquire
 
     def taken_up_before(run: RunDir) -> None:
         if run.path == taken.path:
-            run.write("attempts/0001.json", {"status": "crashed"})
+            run.write_json("attempts/0001.json", {"status": "crashed"})
         if run.path == owned.path:
             raise AssertionError("this one is running")
         acquire(run)

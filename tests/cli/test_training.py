@@ -11,7 +11,7 @@ from commandline import CONFIG, Command
 
 from trainyard import api
 from trainyard.cli.main import main
-from trainyard.runs.inputs import Difference
+from trainyard.records.manifest import Difference
 from trainyard.runs.reproduce import FirstTensor, Reproduction
 
 DIFFERENT = Reproduction(

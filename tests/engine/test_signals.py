@@ -21,7 +21,8 @@ from trainyard.engine.loop import Loop
 from trainyard.engine.signals import Signals, Stopped
 from trainyard.engine.writer import Writer
 from trainyard.records.journal import read_segment, segments
-from trainyard.records.rundir import RunDir, all_runs
+from trainyard.records.listing import all_runs
+from trainyard.records.run_dir import RunDir
 from trainyard.runs import attempt
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.run import Run
@@ -254,7 +255,7 @@ def test_a_signal_from_outside(
     assert "Traceback" not in err
     (run,) = all_runs(tmp_path)
     assert run.status() == status
-    assert first_commit(run)[0] == run.read("result.json")["steps"] > 0
+    assert first_commit(run)[0] == run.known_result().steps > 0
     assert f"trainyard resume {run.id}" in out
 
 

@@ -17,7 +17,7 @@ from trainyard.datasets.base import DataBundle
 from trainyard.digest import tensor_records
 from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
 from trainyard.records.journal import evaluations, losses, read
-from trainyard.records.rundir import RunDir
+from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.wiring import Objects, Parts, build
 from trainyard.types import Array, Batch, DataInfo, Ids, SplitName

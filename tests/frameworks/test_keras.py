@@ -24,7 +24,7 @@ from trainyard.frameworks.keras.backend import import_keras
 from trainyard.frameworks.keras.losses import Outputs
 from trainyard.frameworks.keras.models import _last_activation
 from trainyard.frameworks.keras.params import COMPILED, OPTIMIZERS
-from trainyard.records.rundir import RunDir
+from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.run import Run
 from trainyard.runs.wiring import Objects, build, build_framework
@@ -1282,7 +1282,7 @@ def test_every_backend_resumes_to_the_same_bits(backend: str, micro: int | None,
     done = victim("never", "0", str(file), str(tmp_path / "whole"), folder=tmp_path)
     assert done.returncode == 0, done.stderr
     whole = RunDir(Path(done.stdout.strip().splitlines()[-1]))
-    assert whole.read("manifest.json")["environment"]["framework"]["backend"].startswith(backend)
+    assert whole.known_manifest().environment.framework["backend"].startswith(backend)
     assert (
         victim("step", "17", str(file), str(tmp_path / "cut"), folder=tmp_path).returncode == -signal.SIGKILL
     )
@@ -1290,7 +1290,7 @@ def test_every_backend_resumes_to_the_same_bits(backend: str, micro: int | None,
     resumed = victim("never", "0", "--resume", str(cut.parent), folder=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
     keys = ("digest", "metrics", "best", "steps")
-    found, expected = RunDir(cut.parent).read("result.json"), whole.read("result.json")
+    found, expected = (run.known_result().to_json() for run in (RunDir(cut.parent), whole))
     assert {key: found[key] for key in keys} == {key: expected[key] for key in keys}
     assert np.isfinite(expected["metrics"]["test_loss"])
 

@@ -17,7 +17,7 @@ from trainyard.integrations.checkpoints import Checkpoint, TrainerCheckpoints
 from trainyard.integrations.description import Description, class_name, plain, trackers
 from trainyard.integrations.fingerprints import data_inputs, weights_digest
 from trainyard.integrations.owner import refuse_guest
-from trainyard.records.rundir import RunDir
+from trainyard.records.run_dir import RunDir
 from trainyard.types import Determinism
 
 
@@ -104,7 +104,8 @@ def test_the_config_can_be_read_whatever_the_arguments_are(tmp_path: Path) -> No
 def test_commands_that_would_compute_it_say_whose_run_it_is(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path, "bert", "")
     refuse_guest(run, "resume")
-    run.write("manifest.json", {"trainer": {"name": "transformers"}, "command": ["train.py", "--lr", "1"]})
+    manifest = {"trainer": {"name": "transformers"}, "command": ["train.py", "--lr", "1"]}
+    run.write_json("manifest.json", {"run_id": run.id, "experiment": "e"} | manifest)
     TrainerCheckpoints(run.path).commit(saved(tmp_path, 3))
     with pytest.raises(InputError, match=r"cannot resume it.*python train.py --lr 1.*checkpoint-3$"):
         refuse_guest(run, "resume")

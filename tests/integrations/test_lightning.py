@@ -20,7 +20,7 @@ from trainyard.errors import RunLockedError
 from trainyard.integrations.attempt import Attempt
 from trainyard.integrations.fingerprints import weights_digest
 from trainyard.records.journal import read
-from trainyard.records.rundir import RunDir
+from trainyard.records.run_dir import RunDir
 
 pytestmark = pytest.mark.slow  # the library takes seconds to import
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from trainyard.errors import InputError, RunLockedError, RunNotFoundError
-from trainyard.records.rundir import RunDir, find_run
+from trainyard.records.listing import find_run
+from trainyard.records.run_dir import RunDir
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def test_not_found_says_what_there_is(runs: list[RunDir], tmp_path: Path) -> Non
 def test_another_process_is_refused_and_told_who_owns_the_run(runs: list[RunDir]) -> None:
     runs[0].acquire()
     code = (
-        "import sys; from pathlib import Path; from trainyard.records.rundir import RunDir; "
+        "import sys; from pathlib import Path; from trainyard.records.run_dir import RunDir; "
         "RunDir(Path(sys.argv[1])).acquire()"
     )
     other = subprocess.run(

@@ -30,7 +30,8 @@ from trainyard.errors import (
     TrainyardError,
 )
 from trainyard.records.journal import losses, read
-from trainyard.records.rundir import RunDir, all_runs
+from trainyard.records.listing import all_runs
+from trainyard.records.run_dir import RunDir
 from trainyard.runs import attempt
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.run import Run
@@ -121,29 +122,47 @@ def crash(*_: Any) -> None:
     raise Crash
 
 
-@pytest.mark.parametrize(("top", "evaluated"), [(2, "best"), (1, "final")])
-def test_a_damaged_best_model_gives_way_to_the_next(
+@pytest.mark.parametrize("top", [2, 1])
+def test_a_checkpoint_with_a_damaged_best_model_is_not_whole(
     top: int,
-    evaluated: str,
-    whole: Run,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """No other model stands in for a damaged best one: it is trained again, to the same bits."""
+    overrides = {"checkpoint.save_top_k": top}
+    whole = trainyard.train(SMALL, overrides, runs_dir=tmp_path / "whole")
     monkeypatch.setattr(attempt, "evaluate_outcome", crash)  # after the training, before its result
     with pytest.raises(Crash):
-        trainyard.train(SMALL, {"checkpoint.save_top_k": top}, runs_dir=tmp_path)
+        trainyard.train(SMALL, overrides, runs_dir=tmp_path / "cut")
     monkeypatch.undo()
-    run = trainyard.get("last", runs_dir=tmp_path)
-    assert len(list((run.path / "best").iterdir())) == top
+    run = trainyard.get("last", runs_dir=tmp_path / "cut")
     best = whole.result["best"]["step"]
     (damaged,) = (run.path / "best").glob(f"step-{best:09d}-*")
     flip(damaged / "weights.safetensors")
     again = trainyard.resume(run)
-    assert f"best model, of step {best}, cannot be used" in caplog.text
-    assert again.result["evaluated"] == evaluated
-    assert again.result["best"] is None if top == 1 else again.result["best"]["step"] != best
-    assert again.digest == whole.digest
+    assert f"cannot be used without the best model of step {best}" in caplog.text
+    assert_same(again, whole)
+    assert len({path.name.split("-")[1] for path in (run.path / "best").iterdir()}) == top
+
+
+def test_a_best_model_that_is_damaged_at_the_end_fails_the_run_until_a_resume(
+    whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = attempt.evaluate_outcome
+
+    def damaging(run: RunDir, *rest: Any) -> Any:
+        for folder in (run.path / "best").iterdir():
+            flip(folder / "weights.safetensors")
+        return real(run, *rest)
+
+    monkeypatch.setattr(attempt, "evaluate_outcome", damaging)
+    with pytest.raises(CheckpointError, match=r"best model, of step \d+, cannot be used: .*resume the run"):
+        trainyard.train(SMALL, runs_dir=tmp_path)
+    monkeypatch.undo()
+    run = trainyard.get("last", runs_dir=tmp_path)
+    assert run.status == "failed"
+    assert_same(trainyard.resume(run), whole)
 
 
 def test_best_models_of_a_future_that_was_lost_are_made_again(whole: Run, tmp_path: Path) -> None:
@@ -211,7 +230,7 @@ def test_keep_last_and_save_top_k_hold_on_disk(tmp_path: Path) -> None:
     with every_save_on_disk():
         run = trainyard.train(SMALL, overrides, runs_dir=tmp_path, callbacks=[Look()])
     assert max(count for count, _ in seen) == 3
-    assert max(count for _, count in seen) <= 4, "best models of the newest commit, and of now"
+    assert max(count for _, count in seen) <= 2 * (3 + 1), "best models of each commit, and of now"
     assert len(checkpoints(run)) == 3
     assert len(list((run.path / "best").iterdir())) == 2
     values = {
@@ -465,7 +484,7 @@ def test_data_that_fail_in_the_middle_do_not_cost_the_run(tmp_path: Path) -> Non
         trainyard.train(WITHOUT_DATA, runs_dir=tmp_path, data=(Rotten(True), Rotten(False)))
     (run,) = all_runs(tmp_path)
     assert run.status() == "failed"
-    assert run.read("result.json")["steps"] > 5
+    assert run.known_result().steps > 5
     commit, _ = run_checkpoints(run).resume.newest()
     assert commit is not None
     resumed = trainyard.resume(run.path, data=(Rotten(False), Rotten(False)))
@@ -643,7 +662,7 @@ def test_changed_code_is_refused_by_name(tmp_path: Path) -> None:
         subprocess.run(driver, cwd=tmp_path, capture_output=True, timeout=240, check=False).returncode == 75
     )
     (run,) = all_runs(tmp_path / "runs")
-    assert sorted(run.read("manifest.json")["code"]["modules"]) == ["mynet", "mysizes"]
+    assert sorted(run.known_manifest().code.modules) == ["mynet", "mysizes"]
     (tmp_path / "mysizes.py").write_text("WIDTH = 8  # still\n")
     refused = spawn("resume", "last")
     assert refused.returncode == 2
@@ -651,7 +670,7 @@ def test_changed_code_is_refused_by_name(tmp_path: Path) -> None:
     assert "mynet was" not in refused.stderr
     allowed = spawn("resume", "last", "--allow-change", "--json")
     assert allowed.returncode == 0, allowed.stderr
-    assert run.read("manifest.json")["changes"][0]["differences"][0]["what"] == "module mysizes"
+    assert run.known_manifest().changes[0].differences[0].what == "module mysizes"
     assert json.loads(allowed.stdout)["determinism"]["tier"] == "statistical"
     changed = spawn("reproduce", "last", "--json")
     assert changed.returncode == 0, "a comment changes no bit"

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from trainyard.digest import sha256_file
-from trainyard.runs.inputs import Difference, code_inputs, differences, environment_inputs
+from trainyard.records.manifest import Difference, Manifest
+from trainyard.runs.inputs import code_inputs, environment_inputs
+
+
+def of(**inputs: Any) -> Manifest:
+    """A manifest with some inputs."""
+    return Manifest(run_id="r", experiment="e", **inputs)
 
 
 @pytest.fixture
@@ -42,7 +48,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_all_modules_that_the_users_code_uses_are_hashed(package: Path) -> None:
-    found = code_inputs(["ours_alone.model"], package)["modules"]
+    found = code_inputs(["ours_alone.model"], package).modules
     used = ("", ".base", ".deep", ".deep.functions", ".deep.inner", ".late", ".model", ".sizes")
     assert sorted(found) == sorted([*(f"ours_alone{name}" for name in used), "solo_module"])
     assert found["ours_alone.sizes"] == sha256_file(package / "ours_alone" / "sizes.py")
@@ -50,25 +56,24 @@ def test_all_modules_that_the_users_code_uses_are_hashed(package: Path) -> None:
 
 def test_neither_python_nor_installed_libraries_nor_trainyard_count_as_the_users(package: Path) -> None:
     assert (
-        code_inputs(["json", "numpy", "pytest", "trainyard.order", "no_such_module"], package)["modules"]
-        == {}
+        code_inputs(["json", "numpy", "pytest", "trainyard.order", "no_such_module"], package).modules == {}
     )
 
 
 def test_a_change_in_a_used_module_changes_the_hash_and_in_another_does_not(package: Path) -> None:
     before = code_inputs(["ours_alone.model"], package)
     (package / "ours_alone" / "unused.py").write_text("CHANGED = 1\n")
-    assert code_inputs(["ours_alone.model"], package)["hash"] == before["hash"]
+    assert code_inputs(["ours_alone.model"], package).hash == before.hash
     (package / "ours_alone" / "sizes.py").write_text("WIDTH = 9\n")
     now = code_inputs(["ours_alone.model"], package)
-    assert now["hash"] != before["hash"]
-    assert [d.what for d in differences({"code": before}, {"code": now})] == ["module ours_alone.sizes"]
+    assert now.hash != before.hash
+    assert [d.what for d in of(code=before).differences(of(code=now))] == ["module ours_alone.sizes"]
 
 
 def test_a_source_that_cannot_be_parsed_any_more_is_still_hashed(package: Path) -> None:
     """Edited between import and manifest: what stands there is hashed, and there is no traceback."""
     (package / "ours_alone" / "model.py").write_text("def broken(:\n")
-    found = code_inputs(["ours_alone.model"], package)["modules"]
+    found = code_inputs(["ours_alone.model"], package).modules
     assert found["ours_alone.model"] == sha256_file(package / "ours_alone" / "model.py")
 
 
@@ -80,32 +85,32 @@ def test_the_commit_is_recorded_but_compared_by_nobody(tmp_path: Path) -> None:
             capture_output=True,
         )
 
-    assert code_inputs([], tmp_path)["git"] is None
+    assert code_inputs([], tmp_path).git is None
     git("init", "-q")
     (tmp_path / "file").write_text("1")
     git("add", ".")
     git("commit", "-qm", "first")
     clean = code_inputs([], tmp_path)
-    assert (clean["git"]["dirty"], clean["git"]["diff_sha256"], len(clean["git"]["commit"])) == (
+    assert (clean.git.dirty, clean.git.diff_sha256, len(clean.git.commit)) == (
         False,
         None,
         40,
     )
     (tmp_path / "file").write_text("2")
     dirty = code_inputs([], tmp_path)
-    assert dirty["git"]["dirty"]
-    assert dirty["git"]["diff_sha256"]
-    assert dirty["hash"] == clean["hash"]
-    assert differences({"code": clean}, {"code": dirty}) == []
+    assert dirty.git.dirty
+    assert dirty.git.diff_sha256
+    assert dirty.hash == clean.hash
+    assert of(code=clean).differences(of(code=dirty)) == []
 
 
 def test_a_repository_without_commits_and_a_machine_without_git(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    assert code_inputs([], tmp_path)["git"] is None
+    assert code_inputs([], tmp_path).git is None
     monkeypatch.setenv("PATH", "")
-    assert code_inputs([], tmp_path)["git"] is None
+    assert code_inputs([], tmp_path).git is None
 
 
 def test_flags_that_change_what_is_computed_are_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,10 +119,10 @@ def test_flags_that_change_what_is_computed_are_in_the_environment(monkeypatch: 
     monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "never recorded")
     now = environment_inputs(2, {"torch": "2.13"})
-    assert now["flags"]["OMP_SCHEDULE"] == "static"
+    assert now.flags["OMP_SCHEDULE"] == "static"
     assert "never recorded" not in str(now)
-    assert now["hash"] != before["hash"]
-    found = differences({"environment": before}, {"environment": now})
+    assert now.hash != before.hash
+    found = of(environment=before).differences(of(environment=now))
     assert [str(d) for d in found] == [
         "environment: flags OMP_SCHEDULE was absent, is static",
         "environment: flags MKL_CBWR was absent, is COMPATIBLE",
@@ -127,17 +132,17 @@ def test_flags_that_change_what_is_computed_are_in_the_environment(monkeypatch: 
 def test_threads_packages_and_framework_are_in_the_environment() -> None:
     before = environment_inputs(1, {"torch": "2.12", "device": "cpu"})
     now = environment_inputs(2, {"torch": "2.13", "device": "cpu"})
-    assert before["packages"]["numpy"]
-    assert [
-        (d.what, d.before, d.now) for d in differences({"environment": before}, {"environment": now})
-    ] == [
+    assert before.packages["numpy"]
+    assert [(d.what, d.before, d.now) for d in of(environment=before).differences(of(environment=now))] == [
         ("threads", 1, 2),
         ("framework torch", "2.12", "2.13"),
     ]
 
 
-def manifest(**changes: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {
+def manifest(**changes: Any) -> Manifest:
+    content: dict[str, Any] = {
+        "run_id": "r",
+        "experiment": "e",
         "computation": {"training.epochs": 3},
         "data": {
             "splits": {"train": {"rows": 10, "sha256": "a" * 64}, "val": {"rows": 2, "sha256": "b" * 64}}
@@ -146,11 +151,11 @@ def manifest(**changes: Any) -> dict[str, Any]:
         "environment": {"python": "3.11", "threads": 1, "packages": {"numpy": "2.0"}},
         "weights": {"initial": "d"},
     }
-    return found | changes
+    return Manifest.model_validate(content | changes)
 
 
 def test_equal_manifests_do_not_differ() -> None:
-    assert differences(manifest(), manifest(created="later", command=["other"], run_id="other")) == []
+    assert manifest().differences(manifest(created="later", command=["other"], run_id="other")) == []
 
 
 def test_differences_come_in_the_order_of_their_kinds_and_name_what_is_there_on_one_side_only() -> None:
@@ -161,7 +166,7 @@ def test_differences_come_in_the_order_of_their_kinds_and_name_what_is_there_on_
         environment={"python": "3.12", "threads": 1, "packages": {}},
         weights={"initial": "g"},
     )
-    found = [(d.input, d.what, d.before, d.now) for d in differences(manifest(), now)]
+    found = [(d.input, d.what, d.before, d.now) for d in manifest().differences(now)]
     assert found == [
         ("config", "training.epochs", 3, 4),
         ("data", "train split, rows", 10, 11),

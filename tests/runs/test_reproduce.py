@@ -14,8 +14,9 @@ from small_runs import SMALL, Crash, CrashAt, SignalAt, checkpoints, crashed, fl
 from trainyard.engine.signals import Stopped
 from trainyard.errors import InputError
 from trainyard.records.journal import losses, read
-from trainyard.records.rundir import RunDir
-from trainyard.runs.inputs import Difference
+from trainyard.records.manifest import Difference
+from trainyard.records.result import Result
+from trainyard.records.run_dir import RunDir
 from trainyard.runs.reproduce import Reproduction, compare
 from trainyard.runs.run import Run
 
@@ -194,7 +195,7 @@ def test_losses_are_compared_by_their_bits(
 
 def test_other_steps_or_another_digest_are_different(pair: tuple[RunDir, RunDir]) -> None:
     for change in ({"steps": 29}, {"digest": "0" * 64}):
-        edit(pair[1].path / "result.json", lambda result, change=change: result | change)
+        pair[1].write(Result.FILE, pair[1].known_result().with_values(**change))
         assert compare(*pair).verdict == "different"
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from study_configs import TOY, SignalInRun, signal_after
 
 import trainyard
+from study_configs import TOY, SignalInRun, signal_after
 from trainyard.errors import ChangedInputsError, ConfigError, InputError
 from trainyard.evaluation.significance import holm, over_folds
 from trainyard.records.journal import finite
-from trainyard.records.rundir import RunDir
+from trainyard.records.run_dir import RunDir
 from trainyard.studies import ranking
 from trainyard.studies.benchmark import Benchmark
 from trainyard.studies.cost import Latency
@@ -345,8 +345,18 @@ def entry(folder: Path, model: str, *values: float) -> Entry:
     for fold, value in enumerate(values):
         run = RunDir(folder / f"{model}-{fold}")
         seconds = float(np.random.default_rng().random())
-        run.write("result.json", {"metrics": {"test_accuracy": finite(value)}, "train_seconds": seconds})
-        run.write("manifest.json", {"data": {"splits": {"train": {"rows": 100}, "test": {"rows": 50}}}})
+        run.write_json(
+            "result.json",
+            {"status": "completed", "metrics": {"test_accuracy": finite(value)}, "train_seconds": seconds},
+        )
+        run.write_json(
+            "manifest.json",
+            {
+                "run_id": run.id,
+                "experiment": "e",
+                "data": {"splits": {"train": {"rows": 100}, "test": {"rows": 50}}},
+            },
+        )
         runs.append(run)
     return Entry(model, runs, None, Latency(1.0, 1000.0))  # type: ignore[arg-type]
 

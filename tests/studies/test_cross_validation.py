@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from study_configs import TOY, SignalInRun, signal_after
 
 import trainyard
 from small_runs import Crash, CrashAt
+from study_configs import TOY, SignalInRun, signal_after
 from trainyard.errors import (
     ChangedInputsError,
     ConfigError,
@@ -20,7 +20,7 @@ from trainyard.errors import (
     RunLockedError,
     TrainingError,
 )
-from trainyard.records.rundir import RunDir
+from trainyard.records.run_dir import RunDir
 from trainyard.studies.cross_validation import CrossValidation
 
 

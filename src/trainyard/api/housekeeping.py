@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import CheckpointError
-from trainyard.records.rundir import all_runs, default_runs_dir
+from trainyard.records.listing import all_runs, default_runs_dir
 from trainyard.runs.cleanup import delete_run, is_unwanted
 from trainyard.runs.lookup import RunName, find
 from trainyard.runs.run import Run

@@ -136,4 +136,4 @@ def compare(first: RunName, second: RunName, *, runs_dir: Path | str | None = No
     from trainyard.runs.comparison import compare as compare_runs
 
     with working_in(Path.cwd()):
-        return compare_runs(Run(find(first, runs_dir)), Run(find(second, runs_dir)))
+        return compare_runs(find(first, runs_dir), find(second, runs_dir))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.config import Config, Overrides
-from trainyard.records.rundir import default_runs_dir
+from trainyard.records.listing import default_runs_dir
 from trainyard.runs.workdir import working_in
 
 if TYPE_CHECKING:

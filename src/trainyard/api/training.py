@@ -11,7 +11,10 @@ from trainyard.config import Config, Overrides, Resolved
 from trainyard.config import load as load_resolved
 from trainyard.errors import ConfigError, InputError, Problem
 from trainyard.integrations.owner import refuse_guest
-from trainyard.records.rundir import RunDir, default_runs_dir
+from trainyard.records.listing import default_runs_dir
+from trainyard.records.manifest import Parent
+from trainyard.records.result import COMPLETED
+from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.lookup import RunName, find, find_unfinished, warn_of_unused
 from trainyard.runs.objects import make_objects, name_model, require_objects
@@ -140,7 +143,7 @@ def reproduce(
 
     original = find(run, runs_dir)
     refuse_guest(original, "reproduce")
-    if original.read("result.json").get("status") != "completed":
+    if original.status() != COMPLETED:
         raise InputError(
             f"run {original.id} is {original.status()}: only a completed run can be reproduced; resume it first"
         )
@@ -148,13 +151,13 @@ def reproduce(
         resolved = load_resolved(original.config_file, adapters=Catalog())
         require_objects(original, "reproduce", model=model, data=data)
         again = RunDir.create(original.path.parent.parent, original.experiment, resolved.dump())
-        threads = original.read("manifest.json")["environment"]["threads"]
-        parent = {"run_id": original.id, "relation": "reproduce"}
+        threads = original.known_manifest().environment.threads
+        parent = Parent(run_id=original.id, relation="reproduce")
         result = run_attempt(
             Request(resolved, again, make_objects(resolved, model, data, callbacks), parent, threads)
         )
-    if result["status"] != "completed":
-        raise Stopped(result["status"])
+    if result.status != COMPLETED:
+        raise Stopped(result.status)
     return compare_bits(original, again)
 
 

@@ -38,7 +38,7 @@ print(json.dumps({
 @click.pass_context
 def doctor(ctx: click.Context, runs_dir: str | None, as_json: bool) -> None:
     """Show the environment, the extras and the devices."""
-    from trainyard.records.rundir import default_runs_dir
+    from trainyard.records.listing import default_runs_dir
 
     place = Path(runs_dir) if runs_dir else default_runs_dir()
     found = {"machine": _machine(), "extras": _extras(), "devices": _devices(), "runs": _runs(place)}

@@ -12,8 +12,8 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,19 @@ _NAME = re.compile(r"step-\d{9,}-a\d{4,}")
 
 @dataclass(frozen=True)
 class Commit:
-    """A committed checkpoint, as its manifest describes it."""
+    """A committed checkpoint, as its manifest describes it.
+
+    `best` are the steps of the best models that a resume from here needs. `run_files` are the files of the run directory
+    that a prediction depends on (config, preparation of the data), by name, with their SHA-256. Checkpoints of version 1
+    tell neither.
+    """
 
     name: str
     step: int
     attempt: int
     files: Sequence[FileRecord]
+    best: frozenset[int] = frozenset()
+    run_files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def tensors(self) -> list[TensorRecord]:
@@ -60,6 +67,8 @@ class Commit:
             "digest": self.digest,
             "state_digest": self.state_digest,
             "saved": time.time(),
+            "best": sorted(self.best),
+            "run_files": dict(self.run_files),
             "files": [file.to_json() for file in self.files],
         }
         return body | {"sha256": sha256_json(body)}
@@ -71,20 +80,30 @@ class Checkpoints:
     Used by the thread of the writer while training goes on, and by the loop's before and after.
     """
 
-    def __init__(self, store: Store, kind: str, attempt: int = 0) -> None:
+    def __init__(
+        self, store: Store, kind: str, attempt: int = 0, run_files: Mapping[str, str] | None = None
+    ) -> None:
         self._store = store
         self._kind = kind
         self._attempt = attempt
+        self._run_files = run_files or {}
 
-    def commit(self, step: int, snapshot: Snapshot, state: dict[str, Any] | None = None) -> Commit:
-        """Writes a checkpoint and publishes it.
+    def commit(
+        self,
+        step: int,
+        snapshot: Snapshot,
+        state: dict[str, Any] | None = None,
+        best: frozenset[int] = frozenset(),
+    ) -> Commit:
+        """Write a checkpoint and publish it; `best` are the steps of the best models that it needs.
 
         Raises:
             CheckpointError: it could not be written; what was committed before is untouched.
         """
         name = f"step-{step:09d}-a{self._attempt:04d}"
         try:
-            commit = Commit(name, step, self._attempt, self._write_files(name, snapshot, state))
+            files = self._write_files(name, snapshot, state)
+            commit = Commit(name, step, self._attempt, files, best, self._run_files)
             self._store.put_if_absent(
                 f"{self._kind}/{name}/{_MANIFEST}", json.dumps(commit.to_json()).encode()
             )
@@ -121,7 +140,7 @@ class Checkpoints:
         Raises:
             CheckpointError: it is damaged; the message says how.
         """
-        commit = self._read_manifest(name)
+        commit = self.read_manifest(name)
         for file in commit.files:
             if found := damage(self.folder(commit) / file.name, file):
                 raise CheckpointError(f"checkpoint {name} is damaged: {found}")
@@ -174,7 +193,12 @@ class Checkpoints:
         for key in list(self._store.list(prefix)):
             self._store.delete(key)
 
-    def _read_manifest(self, name: str) -> Commit:
+    def read_manifest(self, name: str) -> Commit:
+        """Read a manifest; the files are not verified.
+
+        Raises:
+            CheckpointError: It is missing or damaged.
+        """
         try:
             data = json.loads(self._store.get(f"{self._kind}/{name}/{_MANIFEST}"))
             claimed = data.pop("sha256")
@@ -183,7 +207,12 @@ class Checkpoints:
             if data["format"] != FORMAT:
                 raise ValueError(f"it has format {data['format']}, this version of Trainyard reads {FORMAT}")
             return Commit(
-                name, data["step"], data["attempt"], [FileRecord.from_json(file) for file in data["files"]]
+                name,
+                data["step"],
+                data["attempt"],
+                [FileRecord.from_json(file) for file in data["files"]],
+                frozenset(data.get("best", ())),
+                dict(data.get("run_files", {})),
             )
         except CheckpointError as error:
             raise CheckpointError(
@@ -191,6 +220,38 @@ class Checkpoints:
             ) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"checkpoint {name} is damaged: {error}") from error
+
+
+@dataclass(frozen=True)
+class RunCheckpoints:
+    """The checkpoints of a run: those to resume from, and the best models."""
+
+    resume: Checkpoints
+    best: Checkpoints
+
+    def newest(self) -> tuple[Commit | None, list[str]]:
+        """Return the newest checkpoint that is whole, and what is wrong with those that are newer.
+
+        A checkpoint whose best models are damaged is not whole: a resume from it would end with another model.
+        """
+        complaints: list[str] = []
+        for name in self.resume.names():
+            try:
+                commit = self.resume.load(name)
+                for step in sorted(commit.best):
+                    self._check_best(commit, step)
+                return commit, complaints
+            except CheckpointError as error:
+                complaints.append(str(error))
+        return None, complaints
+
+    def _check_best(self, commit: Commit, step: int) -> None:
+        try:
+            self.best.load_step(step)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"checkpoint {commit.name} cannot be used without the best model of step {step}: {error}"
+            ) from error
 
 
 def step_of(name: str) -> int:

@@ -8,19 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.config.schema import CheckpointConfig
-from trainyard.engine.checkpoint import Checkpoints, step_of
+from trainyard.engine.checkpoint import RunCheckpoints, step_of
 from trainyard.engine.recorder import Recorder
 from trainyard.engine.state import RunState
 from trainyard.engine.writer import PendingWrite, Writer
+from trainyard.errors import CheckpointError
 from trainyard.frameworks.base import Framework, Plan, Snapshot
-
-
-@dataclass(frozen=True)
-class RunCheckpoints:
-    """Where checkpoints are kept: those to resume from, and the best models."""
-
-    resume: Checkpoints
-    best: Checkpoints
 
 
 @dataclass(frozen=True)
@@ -61,7 +54,9 @@ class Saver:
         self._owed: dict[int, Snapshot] = {}  # best models by step; only the writer's thread looks at them
         self._current_best: frozenset[int] = frozenset()  # by the loop's evaluations
         self._submitted_best: frozenset[int] = frozenset()  # by the newest save that was asked for
-        self._durable_best: frozenset[int] = frozenset()  # by the newest commit: a resume may need them again
+        self._needed: dict[
+            str, frozenset[int]
+        ] = {}  # by each checkpoint that is kept: a resume may go on from any
         self.newest = 0  # the step of that save
 
     def start(self, wake: Callable[[], None]) -> None:
@@ -133,7 +128,9 @@ class Saver:
         try:
             self._recorder.journal.sync()
             self._write_owed()  # no resume checkpoint without the best models that it knows of
-            commit = self._checkpoints.resume.commit(pending.step, pending.snapshot, pending.state)
+            commit = self._checkpoints.resume.commit(
+                pending.step, pending.snapshot, pending.state, pending.best
+            )
         except Exception:
             if self._saved_step == pending.step:  # else a newer one is waiting
                 self._saved_step = -1
@@ -141,11 +138,14 @@ class Saver:
         finally:
             if self._plan.boundary == 1:  # else it may be asked for again
                 pending.snapshot.release()
-        self._durable_best = pending.best
-        self._prune_best()
-        # What bears a later step was damaged when this attempt began, else it would have gone on from there.
+        # A checkpoint of a later step was damaged when this attempt began, or the attempt would have gone on from there.
         whole = [name for name in self._checkpoints.resume.names(whole=True) if step_of(name) <= pending.step]
-        self._checkpoints.resume.prune({commit.name, *whole[: self._config.keep_last]})
+        kept = {commit.name, *whole[: self._config.keep_last]}
+        self._checkpoints.resume.prune(kept)
+        self._needed = {name: self._needed.get(name, frozenset()) for name in kept} | {
+            commit.name: pending.best
+        }
+        self._prune_best()
 
     def keep_best(self, step: int, best: Collection[int]) -> None:
         """Saves the weights of this step if it is among the steps `best`, and lets go of those that are not any more."""
@@ -179,9 +179,23 @@ class Saver:
     def resumed(self, state: RunState, best: Collection[int]) -> None:
         """Takes up where a commit left off: best models of later steps, and what a crash left of them, will be made again."""
         self._saved_step = state.step if 0 < state.step == state.settled else -1
-        self._current_best = self._durable_best = frozenset(best)
+        self._current_best = frozenset(best)
+        self._needed = {name: self._best_of(name) for name in self._checkpoints.resume.names(whole=True)}
         self._prune_best()
-        self._cut = {step_of(name) for name in self._checkpoints.best.names(whole=True)}
+        if self._plan.cumulative:
+            self._cut = {step_of(name) for name in self._checkpoints.best.names(whole=True)}
+
+    def _best_of(self, name: str) -> frozenset[int]:
+        """Return the steps of the best models that a checkpoint needs; none if its manifest cannot be read."""
+        try:
+            return self._checkpoints.resume.read_manifest(name).best
+        except CheckpointError:
+            return frozenset()
+
+    def completed(self) -> None:
+        """Remove the best models that only earlier checkpoints need: nothing resumes from those any more."""
+        self._needed = {}
+        self._prune_best()
 
     def failures(self) -> list[tuple[int, str]]:
         """The saves that failed since the last call, as (step, message)."""
@@ -198,7 +212,8 @@ class Saver:
     def _wanted(self) -> Collection[int]:
         """The steps of the best models that are, or that a resume from some commit, done or to come, will need."""
         marked = self._marked.best if self._marked else frozenset()
-        return self._current_best | self._durable_best | self._submitted_best | marked | self._cut
+        needed = frozenset[int]().union(*self._needed.values())
+        return self._current_best | needed | self._submitted_best | marked | self._cut
 
     def _prune_best(self) -> None:
         wanted = self._wanted()

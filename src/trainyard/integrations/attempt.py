@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,16 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.callbacks.resources import Resources
-from trainyard.engine.journal import Journal
 from trainyard.engine.writer import PendingWrite, Writer
 from trainyard.integrations.checkpoints import Checkpoint, TrainerCheckpoints
 from trainyard.integrations.description import plain
-from trainyard.records.journal import finite, read
-from trainyard.records.rundir import RunDir
+from trainyard.records.journal import number, read
+from trainyard.records.result import BestModel, Result
+from trainyard.records.run_dir import RunDir
 from trainyard.redact import redacted
-from trainyard.runs.manifest import NAME
-from trainyard.runs.outcome import write_report
-from trainyard.trackers.feed import Feeders
+from trainyard.runs.session import Session
 from trainyard.trackers.feed.card import read_run
 
 log = logging.getLogger("trainyard")
@@ -63,21 +59,18 @@ class Attempt:
     def __init__(self, run: RunDir, step: int, train_seconds: float = 0.0) -> None:
         """`step` is where the training goes on; `train_seconds` is what it took up to there."""
         self.run = run
-        self.number = run.next_attempt()
         self.last_step = step
-        self._started, self._begun = time.time(), time.monotonic() - train_seconds
-        self._record(None)
-        self._journal = Journal(run.journal, self.number, step)
+        self._session = Session(run)
+        self._begun = time.monotonic() - train_seconds
+        self._journal = self._session.open_journal(step)
         self._checkpoints = TrainerCheckpoints(run.path)
         self._writer = Writer()
         self._resources = Resources(self._system)
-        self._result: Json = {}
-        self._feeders = self._start_feeders()
+        self._result: Result | None = None
+        self._feed()
 
-    def _start_feeders(self) -> Feeders:
-        feeders = Feeders(self.run.path, [name for name, _ in read_run(self.run.path).trackers])
-        feeders.start()
-        return feeders
+    def _feed(self) -> None:
+        self._session.feed([name for name, _ in read_run(self.run.path).trackers])
 
     def values(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """A record of kind `metrics`, or `evaluation` with names that have `val_` or `test_` before them."""
@@ -97,7 +90,7 @@ class Attempt:
         self._journal.flush()
         seconds = time.monotonic() - self._begun
         checkpoint = Checkpoint(
-            saved.path.absolute(), saved.step, self.number, saved.epochs, seconds, saved.resumable
+            saved.path.absolute(), saved.step, self._session.number, saved.epochs, seconds, saved.resumable
         )
 
         def work() -> None:
@@ -117,35 +110,34 @@ class Attempt:
             if error:
                 self.event(ending.step, status, message=redacted(error))
             self._journal.flush()
-            self._result = self._standing(status, ending) | ({"error": redacted(error)} if error else {})
-            self._publish()
+            self._result = self._so_far(status, ending, redacted(error) or None)
+            self._publish(self._result)
         finally:
-            self._record(status, error)
+            if not self._session.has_ended:
+                self._session.record(status, redacted(error))
             self.run.release()
 
     def late(self, kind: str, values: Mapping[str, Any]) -> None:
         """What comes after the training; an evaluation is of the final weights."""
+        result = self._result
+        if result is None:
+            return
         self.run.acquire()
         try:
-            best = self._result["best"] if self._result["evaluated"] == "best" else None
-            self._values(kind, best["step"] if best else self._result["steps"], values)
-            found = {name: finite(value) for name, value in _numbers(values).items() if _is_metric(name)}
-            if kind == "evaluation" and found:
-                before = (
-                    self._result["metrics"] if self._result["evaluated"] else {}
-                )  # those of earlier weights
-                self._result |= {"metrics": before | found, "evaluated": self._result["evaluated"] or "final"}
-            self._feeders = self._start_feeders()
-            self._publish()
+            best = result.best if result.evaluated == "best" else None
+            self._values(kind, best.step if best else result.steps, values)
+            metrics = {name: value for name, value in _numbers(values).items() if _is_metric(name)}
+            if kind == "evaluation" and metrics:
+                before = result.metrics if result.evaluated else {}  # else they are of earlier weights
+                result = result.with_values(metrics=before | metrics, evaluated=result.evaluated or "final")
+            self._result = result
+            self._feed()
+            self._publish(result)
         finally:
             self.run.release()
 
-    def _publish(self) -> None:
-        self.run.write("result.json", self._result)
-        write_report(self.run)
-        self._journal.end(self._result["steps"], self._result["status"])
-        for warning in self._feeders.finish():
-            log.warning("%s", warning)
+    def _publish(self, result: Result) -> None:
+        self._session.publish(result, lambda: self._journal.end(result.steps, result.status))
 
     def _values(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         numbers = _numbers(values)
@@ -164,52 +156,39 @@ class Attempt:
             log.warning("%s", message)
             self._journal.event(step, "checkpoint_failed", saved_step=saved, message=message)
 
-    def _standing(self, status: str, ending: Ending) -> Json:
+    def _so_far(self, status: str, ending: Ending, error: str | None) -> Result:
         seconds = time.monotonic() - self._begun
-        rate = ending.samples * ending.epochs / max(1e-9, seconds) if ending.samples else None
-        return {
-            "status": status,
-            "run_id": self.run.id,
-            "experiment": self.run.experiment,
-            "steps": ending.step,
-            "epochs": ending.epochs,
-            **self._evaluated(ending),
-            "best": ending.best,
-            "digest": ending.digest,
-            "attempts": self.number,
-            "determinism": self.run.read(NAME)["determinism"],
-            "train_seconds": seconds,
-            **({} if rate is None else {"samples_per_second": rate}),
-        }
+        metrics, evaluated = self._evaluated(ending)
+        return Result(
+            status=status,
+            run_id=self.run.id,
+            experiment=self.run.experiment,
+            steps=ending.step,
+            epochs=ending.epochs,
+            metrics=metrics,
+            evaluated=evaluated,
+            best=None if ending.best is None else BestModel.model_validate(ending.best),
+            digest=ending.digest,
+            attempts=self._session.number,
+            determinism=self.run.known_manifest().determinism,
+            train_seconds=seconds,
+            samples_per_second=ending.samples * ending.epochs / max(1e-9, seconds)
+            if ending.samples
+            else None,
+            error=error,
+        )
 
-    def _evaluated(self, ending: Ending) -> Json:
-        """The metrics of the final weights or, where they were not evaluated, the last ones there are."""
-        found: dict[int, Json] = {}
+    def _evaluated(self, ending: Ending) -> tuple[dict[str, float], str | None]:
+        """Return the metrics of the final weights or, where they were not evaluated, the last ones there are."""
+        metrics: dict[int, dict[str, float]] = {}
         for record in read(self.run.journal):
             if record["kind"] == "evaluation":
-                metrics = {name: value for name, value in record["values"].items() if _is_metric(name)}
-                found.setdefault(record["step"], {}).update(metrics)
-        last = max(found, default=0)
-        if ending.is_best and ending.best and ending.best["step"] in found:
-            return {"metrics": found[ending.best["step"]], "evaluated": "best"}
-        return {
-            "metrics": found.get(last, {}),
-            "evaluated": "final" if found and last == ending.step else None,
-        }
-
-    def _record(self, status: str | None, error: str = "") -> None:
-        record = {
-            "attempt": self.number,
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "working_directory": str(Path.cwd()),
-            "started": self._started,
-            "status": status,
-            "ended": time.time() if status else None,
-        }
-        self.run.write(
-            f"attempts/{self.number:04d}.json", record | ({"error": redacted(error)} if error else {})
-        )
+                values = {name: number(value) for name, value in record["values"].items() if _is_metric(name)}
+                metrics.setdefault(record["step"], {}).update(values)
+        last = max(metrics, default=0)
+        if ending.is_best and ending.best and ending.best["step"] in metrics:
+            return metrics[ending.best["step"]], "best"
+        return metrics.get(last, {}), "final" if metrics and last == ending.step else None
 
 
 def _is_metric(name: str) -> bool:

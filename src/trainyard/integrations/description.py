@@ -18,7 +18,8 @@ from trainyard.digest import sha256_json
 from trainyard.integrations.fingerprints import data_inputs, weights_digest
 from trainyard.order import SEMANTICS
 from trainyard.records.journal import finite
-from trainyard.records.rundir import RunDir
+from trainyard.records.manifest import DeterminismRecord, ForeignTrainer, InitialWeights, Manifest
+from trainyard.records.run_dir import RunDir
 from trainyard.redact import redacted, redacted_value
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.inputs import code_inputs, environment_inputs
@@ -66,13 +67,13 @@ class Description:
         model = {"type": class_name(type(self.model)), "options": self.options}
         return _flat({"trainer": self.trainer, "seed": self.seed, "arguments": bits, "model": model})
 
-    def manifest(self, run: RunDir, sample: int, initial: Json | None) -> Json:
-        """All inputs as they are now, in the form of a manifest of ours.
+    def manifest(self, run: RunDir, sample: int, weights: InitialWeights | None) -> Manifest:
+        """Return all inputs as they are now.
 
         Args:
-            run: the run that it is of.
-            sample: items of each data set that are hashed.
-            initial: what is known of the initial weights; None where the model still has them.
+            run: The run that they are the inputs of.
+            sample: Items of each data set that are hashed.
+            weights: What is known of the initial weights; None where the model still has them.
         """
         import torch
 
@@ -82,31 +83,27 @@ class Description:
             type(self.model).__module__,
             *(type(one).__module__ for sets in self.data.values() for one in sets),
         ]
-        return {
-            "format": 1,
-            "run_id": run.id,
-            "experiment": run.experiment,
-            "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "working_directory": str(here),
-            "command": [redacted(word) for word in sys.argv],
-            "objects": ["model", "data"],
-            "trainer": {
-                "name": self.trainer,
-                "identity": self.identity,
-                "checkpoints": list(self.checkpoints),
-            },
-            "semantics": SEMANTICS,
-            "seed": self.seed,
-            "config_hash": sha256_json([computation, self.arguments]),
-            "computation_hash": sha256_json(computation),
-            "computation": computation,
-            "data": data_inputs(self.data, sample),
-            "code": _code(roots, here),
-            "environment": environment_inputs(torch.get_num_threads(), self.libraries),
-            "weights": {"initial": weights_digest(self.model)} if initial is None else initial,
-            "determinism": self.determinism._asdict(),
-            "changes": [],
-        }
+        return Manifest(
+            run_id=run.id,
+            experiment=run.experiment,
+            created=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            working_directory=str(here),
+            command=[redacted(word) for word in sys.argv],
+            objects=["model", "data"],
+            trainer=ForeignTrainer(
+                name=self.trainer, identity=self.identity, checkpoints=list(self.checkpoints)
+            ),
+            semantics={"order": SEMANTICS},
+            seed=self.seed,
+            config_hash=sha256_json([computation, self.arguments]),
+            computation_hash=sha256_json(computation),
+            computation=computation,
+            data=data_inputs(self.data, sample),
+            code=code_inputs(roots, here),
+            environment=environment_inputs(torch.get_num_threads(), self.libraries),
+            weights=weights or InitialWeights(initial=weights_digest(self.model)),
+            determinism=DeterminismRecord(**self.determinism._asdict()),
+        )
 
 
 def trackers(tracking: Tracking) -> tuple[list[Json], dict[str, str]]:
@@ -117,12 +114,6 @@ def trackers(tracking: Tracking) -> tuple[list[Json], dict[str, str]]:
     resolved = load({"model": {"type": "trainer:Model"}, "tracking": given}, adapters=Catalog())
     templates = {key: text for key, text in resolved.templates.items() if key.startswith("tracking.")}
     return [item.model_dump() for item in resolved.config.tracking], templates
-
-
-def _code(roots: Sequence[str], here: Path) -> Json:
-    """The user's modules; our own sources compute nothing here."""
-    found = code_inputs(roots, here)
-    return found | {"hash": sha256_json(found["modules"]), "trainyard_sha256": None}
 
 
 def class_name(cls: type) -> str:

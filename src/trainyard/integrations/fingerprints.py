@@ -13,6 +13,7 @@ import numpy as np
 from trainyard.digest import digest, sha256_json, tensor_records
 from trainyard.engine.state import preserved_global_random
 from trainyard.errors import ModelError
+from trainyard.records.manifest import DataIdentity, SplitIdentity
 
 Json = dict[str, Any]
 _SHARDED = {"FullyShardedDataParallel", "DeepSpeedEngine"}
@@ -41,7 +42,7 @@ def _is_sharded(model: Any) -> bool:
     return any(hasattr(one, "ds_id") or type(one).__name__ == "DTensor" or one.is_meta for one in parameters)
 
 
-def data_inputs(splits: Mapping[str, Sequence[Any]], sample: int) -> Json:
+def data_inputs(splits: Mapping[str, Sequence[Any]], sample: int) -> DataIdentity:
     """What identifies the data, as far as it can be had without reading all of it.
 
     Args:
@@ -52,7 +53,12 @@ def data_inputs(splits: Mapping[str, Sequence[Any]], sample: int) -> Json:
         name: _combined([_fingerprint(one, sample) for one in sets]) for name, sets in splits.items() if sets
     }
     warnings = [f"the {name} split is identified by {split['by']} only" for name, split in found.items()]
-    return {"hash": sha256_json(found), "splits": found, "content_hashed": False, "warnings": warnings}
+    return DataIdentity(
+        hash=sha256_json(found),
+        splits={name: SplitIdentity.model_validate(split) for name, split in found.items()},
+        content_hashed=False,
+        warnings=warnings,
+    )
 
 
 def _combined(parts: list[Json]) -> Json:

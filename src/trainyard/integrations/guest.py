@@ -21,8 +21,10 @@ from trainyard.errors import InputError, TrainyardError
 from trainyard.integrations.attempt import Attempt, Ending, Saved
 from trainyard.integrations.checkpoints import Checkpoint, TrainerCheckpoints
 from trainyard.integrations.description import Description, Tracking, trackers
-from trainyard.records.rundir import UNFINISHED, RunDir, all_runs, default_runs_dir, find_run
-from trainyard.runs.manifest import NAME, check_unchanged
+from trainyard.records.listing import all_runs, default_runs_dir, find_run
+from trainyard.records.manifest import ForeignTrainer, InitialWeights, Manifest
+from trainyard.records.run_dir import UNFINISHED, RunDir
+from trainyard.runs.manifest import check_unchanged
 
 log = logging.getLogger("trainyard")
 Json = dict[str, Any]
@@ -97,8 +99,9 @@ class Guest:
             return None
         checkpoints = TrainerCheckpoints(run.path)
         checkpoint, complaints = checkpoints.newest()
-        begun = min((attempt.get("started", 0.0) for attempt in run.attempts()), default=0.0)
-        places = run.read(NAME).get("trainer", {}).get("checkpoints", [])
+        begun = min((attempt.started for attempt in run.attempts()), default=0.0)
+        trainer = _trainer(run)
+        places = trainer.checkpoints if trainer else []
         for complaint in complaints + checkpoints.unfinished(places, begun):
             log.warning("%s", complaint)
         if checkpoint is None:
@@ -110,11 +113,10 @@ class Guest:
     def _named(self) -> RunDir:
         """The run that the user asked for."""
         run = find_run(str(self._place.run), self._place.folder)
-        trainer = run.read(NAME).get("trainer", {}).get("name")
-        if trainer != self._trainer:
-            raise InputError(
-                f"run {run.id} is {trainer or 'trainyard'}'s: {self._trainer} cannot go on with it"
-            )
+        trainer = _trainer(run)
+        name = trainer.name if trainer else "trainyard"
+        if name != self._trainer:
+            raise InputError(f"run {run.id} is {name}'s: {self._trainer} cannot go on with it")
         if self._status(run) == "running":
             _refuse_owned(run)
         return run
@@ -124,14 +126,14 @@ class Guest:
         others: list[str] = []
         for run in all_runs(self._place.folder):
             try:
-                trainer = (
-                    run.read(NAME).get("trainer", {}) if run.experiment == self._place.experiment else {}
-                )
-                status = self._status(run) if trainer.get("name") == self._trainer else ""
+                trainer = _trainer(run) if run.experiment == self._place.experiment else None
+                if trainer is None or trainer.name != self._trainer:
+                    continue
+                status = self._status(run)
             except TrainyardError as error:  # what is left of another run is none of this one's business
                 log.warning("run %s is passed over: %s", run.id, error)
                 continue
-            if status and not (different := _differing(trainer["identity"], identity)):
+            if not (different := _differing(trainer.identity, identity)):
                 if status == "running":
                     _refuse_owned(run)
                 return run if status in UNFINISHED else None
@@ -210,19 +212,16 @@ class Guest:
         run = found.run if found else RunDir.create(self._place.folder, self._place.experiment, config)
         run.acquire()
         try:
-            before = run.read(NAME)
-            manifest = description.manifest(
-                run, self._place.sample, before.get("weights") if step and before else None
-            )
+            before = run.manifest()
+            weights = before.weights if before else InitialWeights(from_step=step)
+            manifest = description.manifest(run, self._place.sample, weights if step else None)
             if before:
                 write_atomically(run.config_file, config.encode())
-                check_unchanged(run, before, manifest, allow_change=True)
-                run.write(NAME, run.read(NAME) | {"trainer": manifest["trainer"]})
+                after = check_unchanged(run, before, manifest, allow_change=True)
+                manifest = after.model_copy(update={"trainer": manifest.trainer})
             else:
-                _say_tier(manifest)
-                run.write(
-                    NAME, manifest | ({"weights": {"initial": None, "from_step": step}} if step else {})
-                )
+                log.info("determinism: %s (%s)", manifest.determinism.tier, manifest.determinism.reason)
+            run.write(Manifest.FILE, manifest)
             seconds = found.checkpoint.train_seconds if found and found.checkpoint else 0.0
             return Attempt(run, step, seconds)
         except BaseException:
@@ -296,8 +295,9 @@ def _differing(before: Json, now: Json) -> list[str]:
     return [key for key, value in now.items() if before.get(key) != value]
 
 
-def _say_tier(manifest: Json) -> None:
-    log.info("determinism: %s (%s)", manifest["determinism"]["tier"], manifest["determinism"]["reason"])
+def _trainer(run: RunDir) -> ForeignTrainer | None:
+    manifest = run.manifest()
+    return manifest.trainer if manifest else None
 
 
 def _raised() -> BaseException | None:

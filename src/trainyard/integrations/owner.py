@@ -6,7 +6,7 @@ import shlex
 
 from trainyard.errors import InputError
 from trainyard.integrations.checkpoints import TrainerCheckpoints
-from trainyard.records.rundir import RunDir
+from trainyard.records.run_dir import RunDir
 
 
 def refuse_guest(run: RunDir, verb: str) -> None:
@@ -15,14 +15,14 @@ def refuse_guest(run: RunDir, verb: str) -> None:
     Raises:
         InputError: another trainer made the run; the message says how to go on with it, and where its model is.
     """
-    manifest = run.read("manifest.json")
-    trainer = manifest.get("trainer")
-    if trainer is None:
+    manifest = run.manifest()
+    if manifest is None or manifest.trainer is None:
         return
-    command = shlex.join(["python", *manifest.get("command", [])])
+    command = shlex.join(["python", *manifest.command])
     checkpoint, _ = TrainerCheckpoints(run.path).newest()
     model = f"; its newest checkpoint is {checkpoint.path}" if checkpoint else ""
     raise InputError(
-        f"run {run.id} was made by the Trainer of {trainer['name']}, so trainyard cannot {verb} it; to go on with it, start its "
-        f"script again, with resume_from() of the TrainyardCallback: {command} (in {manifest.get('working_directory')}){model}"
+        f"run {run.id} was made by the Trainer of {manifest.trainer.name}, so trainyard cannot {verb} it; "
+        f"to go on with it, start its "
+        f"script again, with resume_from() of the TrainyardCallback: {command} (in {manifest.working_directory}){model}"
     )

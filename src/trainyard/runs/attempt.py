@@ -4,46 +4,41 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import shutil
-import socket
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from trainyard import registry
 from trainyard.config import Resolved
 from trainyard.config.schema import RunConfig
-from trainyard.digest import digest, tensor_records
+from trainyard.digest import digest, sha256_file, tensor_records
 from trainyard.engine.checkpoint import Commit
-from trainyard.engine.journal import Journal
 from trainyard.engine.loop import Loop
 from trainyard.engine.signals import Signals, Stopped
 from trainyard.engine.state import RunState, seed_global_random
-from trainyard.errors import CheckpointError, InputError, TrainingError
-from trainyard.records.journal import number
-from trainyard.records.rundir import RunDir
+from trainyard.errors import ChangedInputsError, CheckpointError, InputError, TrainingError
+from trainyard.records.data import DataDescription
+from trainyard.records.manifest import DeterminismRecord, Manifest, Parent
+from trainyard.records.result import COMPLETED, Result
+from trainyard.records.run_dir import RunDir
 from trainyard.require import import_paths, open_process
-from trainyard.runs import manifest
+from trainyard.runs.manifest import check_unchanged, make_manifest
 from trainyard.runs.objects import Objects
-from trainyard.runs.outcome import evaluate_outcome, standing, write_report
+from trainyard.runs.outcome import evaluate_outcome, result_so_far
+from trainyard.runs.session import Session
+from trainyard.runs.weights import initial_source, initialize
 from trainyard.runs.wiring import (
     Parts,
     build,
     build_loop,
     default_threads,
     framework_name,
-    initial_source,
-    initialize,
     run_checkpoints,
     run_view,
 )
-from trainyard.trackers.feed import Feeders
 from trainyard.types import Determinism
 
 log = logging.getLogger("trainyard")
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -53,18 +48,18 @@ class Request:
     resolved: Resolved
     run: RunDir
     objects: Objects = field(default_factory=Objects)
-    parent: Json | None = None
+    parent: Parent | None = None
     threads: int | None = None
     allow_change: bool = False
 
 
-def run_attempt(request: Request) -> Json:
-    """Trains, or goes on training, and returns the content of `result.json`.
+def run_attempt(request: Request) -> Result:
+    """Train, or go on training, and return the run's result.
 
     Raises:
-        InputError: something that the user gave is wrong; a run that made no step yet is removed.
-        TrainingError: the training failed; `resume` goes on from the last commit.
-        Stopped: a signal came before there was a step to finish.
+        InputError: Something that the user gave is wrong; a run that made no step yet is removed.
+        TrainingError: The training failed; `resume` goes on from the last commit.
+        Stopped: A signal came before there was a step to finish.
     """
     request.run.acquire()
     try:
@@ -75,157 +70,185 @@ def run_attempt(request: Request) -> Json:
 
 
 class _Attempt:
-    """What the phases of one attempt hand on to each other."""
+    """The phases of one attempt, and what they hand on to each other."""
 
     def __init__(self, request: Request, signals: Signals) -> None:
         self._request = request
         self._run = request.run
         self._signals = signals
-        self._number = request.run.next_attempt()
-        self._started = time.time()
-        self._place = run_checkpoints(request.run, self._number)
+        self._session = Session(request.run)
+        self._checkpoints = run_checkpoints(request.run)
 
-    def go(self) -> Json:
-        """All phases; however they end, the attempt's record says so."""
-        run, status, error = self._run, "failed", ""
+    def go(self) -> Result:
+        """Run all phases; however they end, the attempt's record says so."""
+        run, status, message = self._run, "failed", ""
         try:
-            self._record(None)
-            parts, state = self._prepare()
-            result = self._train(parts, state)
-            status = result["status"]
+            parts, state, manifest = self._prepare()
+            result = self._train(parts, state, manifest)
+            status = result.status
             return result
         except Stopped as stopped:
             status, stopped.run_id = stopped.status, run.id
             raise
-        except Exception as raised:
-            error = self._hidden(raised)
-            if isinstance(raised, InputError) and self._number == 1 and not run.journal.exists():
+        except Exception as error:
+            message = self._hidden(error)
+            if isinstance(error, InputError) and self._session.number == 1 and not run.journal.exists():
                 self._discard()  # nothing was computed, and nobody has seen it before
             raise
         finally:
-            if run.path.exists():
-                self._record(status, error)
+            if run.path.exists() and not self._session.has_ended:
+                with contextlib.suppress(
+                    OSError
+                ):  # without a record of its end, the attempt counts as crashed
+                    self._session.record(status, message)
 
     def _hidden(self, error: Exception) -> str:
-        """What an error says, fit to be kept: without what `${env:NAME}` stands for, and without passwords in URIs."""
+        """Return an error's message without the values of `${env:NAME}` and passwords in URIs."""
         return self._request.resolved.hide(str(error) or type(error).__name__)
 
     def _discard(self) -> None:
-        """Leaves nothing behind, not even the experiment's folder if this would have been its first run."""
+        """Leave nothing behind, not even the experiment's folder if this would have been its first run."""
         shutil.rmtree(self._run.path, ignore_errors=True)
         with contextlib.suppress(OSError):
             self._run.path.parent.rmdir()
 
     # -- start-up
 
-    def _prepare(self) -> tuple[Parts, RunState]:
-        """Builds everything, and puts it where the newest checkpoint left off."""
+    def _prepare(self) -> tuple[Parts, RunState, Manifest]:
+        """Build everything, and restore the newest checkpoint."""
         request, run, config = self._request, self._run, self._request.resolved.config
         if any(import_paths(config.model_dump())):
             open_process()  # before anything is imported on its behalf
-        self._place.resume.sweep()
-        before = run.read(manifest.NAME)
-        commit, complaints = self._place.resume.newest()
-        for complaint in complaints:
-            log.warning("%s", complaint)
+        self._checkpoints.resume.sweep()
+        before = run.manifest()
+        commit = self._newest_commit()
+        self._check_manifest(before, commit)
         determinism = self._determinism()
         seed_global_random(config.experiment.seed)
-        threads = (
-            before.get("environment", {}).get("threads")
-            or request.threads
-            or config.training.threads
-            or default_threads()
-        )
-        parts = build(config, threads, request.objects)
+        parts = build(config, self._threads(before), request.objects)
         source = self._initial_source(config, before)
-        gone = source is not None and commit is not None and not source.exists()
-        if source is not None and not gone:
+        is_gone = source is not None and commit is not None and not source.exists()
+        if source is not None and not is_gone:
             initialize(parts, source)
-        now = manifest.make_manifest(run, request.resolved, request.objects, parts, determinism)
-        now["init_from"] = str(source) if source else None
-        if gone:
-            now["weights"] = before["weights"]  # the checkpoint holds what became of them
-        if before:
-            manifest.check_unchanged(run, before, now, allow_change=request.allow_change)
+        now = make_manifest(run, request.resolved, request.objects, parts, determinism)
+        now = now.model_copy(update={"init_from": str(source) if source else None, "parent": request.parent})
+        if before is None:
+            manifest = self._begin(now, parts, known=commit is None)
         else:
-            for warning in parts.bundle.warnings:
-                log.warning("data: %s", warning)
-            self._write_data_description(parts)
-            run.write(manifest.NAME, now | {"parent": request.parent})
-        seed_global_random(config.experiment.seed)  # whatever was drawn while building
+            if is_gone:  # the checkpoint holds what became of the initial weights
+                now = now.model_copy(update={"weights": before.weights})
+            manifest = self._go_on(before, now, parts)
+        files = (run.config_file.name, manifest.data_file)
+        hashes = {name: sha256_file(run.path / name) for name in files if (run.path / name).exists()}
+        self._checkpoints = run_checkpoints(run, self._session.number, hashes)
+        seed_global_random(config.experiment.seed)  # building may have drawn from them
+        return parts, RunState() if commit is None else self._restore(parts, commit), manifest
+
+    def _newest_commit(self) -> Commit | None:
+        """Return the newest checkpoint that is whole; damaged ones are named in warnings."""
+        commit, complaints = self._checkpoints.newest()
+        for complaint in complaints:
+            log.warning("%s", complaint)
         if commit is None and complaints:
             log.warning(
                 "no checkpoint is whole: run %s begins again at step 0, and will come to the same bits",
-                run.id,
+                self._run.id,
             )
-        return parts, RunState() if commit is None else self._restore(parts, commit)
+        return commit
+
+    def _check_manifest(self, before: Manifest | None, commit: Commit | None) -> None:
+        """Refuse to go on from a checkpoint if nobody knows what inputs it was made from."""
+        if before is not None or commit is None:
+            return
+        missing = f"run {self._run.id} has checkpoints but no {Manifest.FILE}: its inputs cannot be compared"
+        if not self._request.allow_change:
+            raise ChangedInputsError(
+                f"{missing}\nput the file back, or resume with --allow-change: then the inputs of now are recorded"
+            )
+        log.warning("%s", missing)
+
+    def _threads(self, before: Manifest | None) -> int:
+        known = before.environment.threads if before else None
+        configured = self._request.resolved.config.training.threads
+        return known or self._request.threads or configured or default_threads()
 
     def _determinism(self) -> Determinism:
         config = self._request.resolved.config
         cls = registry.adapter("framework", framework_name(config, self._request.objects.model))
-        found: Determinism = cls.determinism(config)
-        if config.training.determinism == "bitwise" and found.tier != "bitwise":
+        determinism: Determinism = cls.determinism(config)
+        if config.training.determinism == "bitwise" and determinism.tier != "bitwise":
             raise InputError(
-                f"training.determinism: bitwise was asked for, but this run gives {found.tier}: {found.reason}"
+                "training.determinism: bitwise was asked for, "
+                f"but this run gives {determinism.tier}: {determinism.reason}"
             )
-        if found.tier != "bitwise":
-            log.warning("determinism: %s (%s)", found.tier, found.reason)
-        return found
+        if determinism.tier != "bitwise":
+            log.warning("determinism: %s (%s)", determinism.tier, determinism.reason)
+        return determinism
 
-    def _initial_source(self, config: RunConfig, before: Json) -> Path | None:
-        """Where the initial weights come from; found once, so that a resume or a repetition takes them from there again."""
-        known = before
-        if not known and self._request.parent is not None:
-            known = RunDir(self._run.path.parent / self._request.parent["run_id"]).read(manifest.NAME)
-        if known.get("init_from"):
-            return Path(known["init_from"])
+    def _initial_source(self, config: RunConfig, before: Manifest | None) -> Path | None:
+        """Return the source of the initial weights; a resume or a repetition takes them from the same place."""
+        known, parent = before, self._request.parent
+        if known is None and parent is not None:
+            known = RunDir(self._run.path.parent / parent.run_id).manifest()
+        if known is not None and known.init_from:
+            return Path(known.init_from)
         return initial_source(config, self._run)
 
-    def _write_data_description(self, parts: Parts) -> None:
-        """What turns raw rows into features, and outputs into classes: `predict` needs no training data."""
+    def _begin(self, manifest: Manifest, parts: Parts, *, known: bool) -> Manifest:
+        """Write what a run begins with; not `known`: its manifest was lost, and nobody can prove it any more."""
+        if not known:
+            lowered = DeterminismRecord(tier="statistical", reason="the manifest was missing at a resume")
+            manifest = manifest.model_copy(update={"determinism": lowered})
+        for warning in parts.bundle.warnings:
+            log.warning("data: %s", warning)
+        self._write_data_description(parts, manifest.data_file)
+        self._run.write(Manifest.FILE, manifest)
+        return manifest
+
+    def _go_on(self, before: Manifest, now: Manifest, parts: Parts) -> Manifest:
+        """Compare the inputs; where others are allowed, the data are described anew, beside the description of before."""
+        if before.data.hash != now.data.hash:
+            now = now.model_copy(update={"data_file": f"data-{self._session.number:04d}.json"})
+        else:
+            now = now.model_copy(update={"data_file": before.data_file})
+        manifest = check_unchanged(self._run, before, now, allow_change=self._request.allow_change)
+        if manifest.data_file != before.data_file:
+            self._write_data_description(parts, manifest.data_file)
+        return manifest
+
+    def _write_data_description(self, parts: Parts, name: str) -> None:
         preparation = parts.bundle.preparation
-        described = {
-            "info": parts.bundle.info.to_json(),
-            "preparation": preparation.to_json() if preparation else None,
-        }
-        self._run.write("data.json", described)
+        description = DataDescription(
+            info=parts.bundle.info.to_json(), preparation=preparation.to_json() if preparation else None
+        )
+        self._run.write(name, description)
 
     def _restore(self, parts: Parts, commit: Commit) -> RunState:
-        """Takes up a checkpoint; what comes of it must have the digest of what was saved."""
-        parts.framework.restore(self._place.resume.folder(commit))
-        found = digest(tensor_records(parts.framework.state()))
-        if found != commit.state_digest:
+        """Restore a checkpoint; the digest of what was restored must be that of what was saved."""
+        parts.framework.restore(self._checkpoints.resume.folder(commit))
+        restored = digest(tensor_records(parts.framework.state()))
+        if restored != commit.state_digest:
             raise CheckpointError(
-                f"checkpoint {commit.name}: what was restored has digest {found}, not {commit.state_digest}"
+                f"checkpoint {commit.name}: what was restored has digest {restored}, not {commit.state_digest}"
             )
         log.info("resuming run %s from step %d", self._run.id, commit.step)
-        return RunState.from_json(self._place.resume.state(commit))
+        return RunState.from_json(self._checkpoints.resume.state(commit))
 
     # -- loop and end
 
-    def _train(self, parts: Parts, state: RunState) -> Json:
-        config, run = parts.config, self._run
-        journal = Journal(run.journal, self._number, state.step)
-        feeders = Feeders(run.path, [item.type for item in config.tracking])
-        feeders.start()
-        loop = build_loop(parts, state, journal, self._place, self._signals, self._request.objects.callbacks)
-        loop.parts.recorder.started(run_view(parts, run, state, self._number))
+    def _train(self, parts: Parts, state: RunState, manifest: Manifest) -> Result:
+        config, run, session = parts.config, self._run, self._session
+        journal = session.open_journal(state.step)
+        session.feed([item.type for item in config.tracking])
+        loop = build_loop(
+            parts, state, journal, self._checkpoints, self._signals, self._request.objects.callbacks
+        )
+        loop.parts.recorder.started(run_view(parts, run, state, session.number))
         try:
-            result = self._loop(loop, parts)
-            self._end(result, loop, feeders)
+            result = self._loop(loop, parts, manifest)
+            self._end(result, loop)
         except Exception as error:
-            loop.parts.saver.drain()
-            with contextlib.suppress(OSError):  # it may be the disk that failed
-                loop.parts.recorder.event(state.step, "failed", message=self._hidden(error))
-                self._end(
-                    standing(run, parts, state, "failed", self._number) | {"error": self._hidden(error)},
-                    loop,
-                    feeders,
-                )
-            if isinstance(error, OSError):
-                raise TrainingError(
-                    f"{error}; what was committed is untouched: mend this, then resume run {run.id}"
-                ) from error
+            self._fail(error, loop, result_so_far(manifest, parts, state, "failed", session.number))
             raise
         finally:
             loop.parts.saver.close()
@@ -233,8 +256,8 @@ class _Attempt:
                 journal.close()
         return result
 
-    def _loop(self, loop: Loop, parts: Parts) -> Json:
-        """Trains and, if it came to the end, evaluates."""
+    def _loop(self, loop: Loop, parts: Parts, manifest: Manifest) -> Result:
+        """Train and, if the training came to its end, evaluate."""
         saver, state = loop.parts.saver, loop.state
         saver.resumed(state, parts.rules.best_steps(state.evaluations))
         status = loop.run()
@@ -245,33 +268,46 @@ class _Attempt:
                 raise CheckpointError(
                     f"{message}; earlier checkpoints are untouched: make room, then resume the run"
                 )
-        result = standing(self._run, parts, state, status, self._number)
-        if status == "completed":
+        result = result_so_far(manifest, parts, state, status, self._session.number)
+        if status == COMPLETED:
+            saver.completed()
             try:
-                result |= evaluate_outcome(self._run, parts, state, self._place.best, self._signals.check)
+                outcome = evaluate_outcome(
+                    self._run, parts, state, self._checkpoints.best, self._signals.check
+                )
+                result = result.with_values(**outcome)
             except Stopped as stopped:
-                result["status"] = stopped.status
+                result = result.with_values(status=stopped.status)
         return result
 
-    def _end(self, result: Json, loop: Loop, feeders: Feeders) -> None:
-        self._run.write("result.json", result)
-        write_report(self._run)
-        metrics = {name: number(value) for name, value in result["metrics"].items()}
-        if metrics and result["status"] == "completed":
-            loop.parts.recorder.final(result["steps"], metrics)
-        loop.parts.recorder.ended(result["steps"], result["status"], metrics)
-        loop.parts.recorder.journal.close()
-        for warning in feeders.finish():
-            log.warning("%s", warning)
+    def _end(self, result: Result, loop: Loop) -> None:
+        recorder = loop.parts.recorder
 
-    def _record(self, status: str | None, error: str = "") -> None:
-        record = {
-            "attempt": self._number,
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "working_directory": str(Path.cwd()),
-            "started": self._started,
-            "status": status,
-            "ended": time.time() if status else None,
-        }
-        self._run.write(f"attempts/{self._number:04d}.json", record | ({"error": error} if error else {}))
+        def end_journal() -> None:
+            if result.metrics and result.status == COMPLETED:
+                recorder.final(result.steps, result.metrics)
+            recorder.ended(result.steps, result.status, result.metrics)
+            recorder.journal.close()
+
+        self._session.publish(result, end_journal)
+
+    def _fail(self, error: Exception, loop: Loop, result: Result) -> None:
+        """Write down how the attempt failed, as far as the disk permits.
+
+        Raises:
+            TrainingError: The disk failed, or the run directory is gone.
+        """
+        message, run = self._hidden(error), self._run
+        loop.parts.saver.drain()
+        if not run.path.is_dir():
+            raise TrainingError(
+                f"the run directory {run.path} is gone: it was renamed or removed while run {run.id} trained; "
+                "put it back and resume the run, or train again"
+            ) from error
+        with contextlib.suppress(OSError):  # it may be the disk that failed
+            loop.parts.recorder.event(loop.state.step, "failed", message=message)
+            self._end(result.with_values(error=message), loop)
+        if isinstance(error, OSError):
+            raise TrainingError(
+                f"{error}; what was committed is untouched: mend this, then resume run {run.id}"
+            ) from error

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 
 from trainyard.errors import RunLockedError
-from trainyard.records.rundir import RunDir
+from trainyard.records.run_dir import RunDir
 
 log = logging.getLogger("trainyard")
 CLEANED = ("created", "crashed", "failed")
@@ -15,6 +15,7 @@ CLEANED = ("created", "crashed", "failed")
 
 def is_unwanted(run: RunDir, statuses: Sequence[str] | None) -> bool:
     status = run.status()
+    run.check_attempts()
     if statuses is not None:
         return status in statuses and status != "running"
     return status in CLEANED and not any(run.path.glob("checkpoints/*/manifest.json"))

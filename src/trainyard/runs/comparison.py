@@ -5,17 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from trainyard.config import load
 from trainyard.evaluation.metrics import bare
 from trainyard.evaluation.significance import Significance, same_rows
-from trainyard.records.journal import number
-from trainyard.records.rundir import RunDir
+from trainyard.records.manifest import Difference
+from trainyard.records.result import Result
+from trainyard.records.run_dir import RunDir
 from trainyard.redact import redacted, redacted_value
-from trainyard.runs.inputs import Difference, differences
-from trainyard.runs.run import Run
+from trainyard.runs.workdir import working_directory
 
 _RESULTS = ("steps", "epochs", "train_seconds", "samples_per_second")
 
@@ -57,86 +56,88 @@ class Comparison:
         return asdict(self) | {"same_digest": self.same_digest, "tests": tests}
 
 
-def compare(first: Run, second: Run) -> Comparison:
-    """Compares two runs, finished or not.
+def compare(first: RunDir, second: RunDir) -> Comparison:
+    """Compare two runs, finished or not.
 
-    Where both were tested on the same rows, their models predict these rows again, for a significance test. That nothing of it
-    can be done (weights are missing, a framework is not installed ...) is no error.
+    Where both were tested on the same rows, their models predict these rows again for a significance test. If that is
+    not possible (weights are missing, a framework is not installed ...), the comparison says why.
 
     Raises:
-        ConfigError: a run's config cannot be read any more.
-        CheckpointError: a file of a run is damaged.
+        ConfigError: The config of a run cannot be read any more.
+        CheckpointError: A file of a run is damaged.
     """
-    before, now = first.manifest, second.manifest
-    inputs = (
-        [found for found in differences(before, now) if found.input != "config"] if before and now else None
-    )
+    before, now = first.manifest(), second.manifest()
+    results = first.result(), second.result()
+    digests = tuple(result.digest if result else None for result in results)
+    inputs = None
+    if before and now:
+        inputs = [difference for difference in before.differences(now) if difference.input != "config"]
     return Comparison(
         (first.id, second.id),
         list(_config(first, second)),
         inputs,
-        list(_numbers(first, second)),
-        (first.digest, second.digest),
-        *_tested(first, second),
+        list(_numbers(*results)),
+        (digests[0], digests[1]),
+        *_tested(first, second, same_model=digests[0] is not None and digests[0] == digests[1]),
     )
 
 
-def _tested(first: Run, second: Run) -> tuple[Sequence[Significance], str | None]:
-    """The tests, or why there is none."""
+def _tested(first: RunDir, second: RunDir, *, same_model: bool) -> tuple[Sequence[Significance], str | None]:
+    """Return the tests, or why there is none."""
     from trainyard.runs.predictions import other_rows
 
-    if first.digest is not None and first.digest == second.digest:
+    if same_model:
         return (), "the models are the same"
-    if (why := other_rows(first.manifest, second.manifest)) is not None:
+    before, now = first.manifest(), second.manifest()
+    if before is None or now is None:
+        return (), "one of them ended before its inputs were recorded"
+    if (why := other_rows(before, now)) is not None:
         return (), why
-    for run in (first, second):
-        if objects := run.manifest.get("objects"):
+    for run, manifest in ((first, before), (second, now)):
+        if objects := manifest.objects:
             return (), f"run {run.id} was given {' and '.join(objects)} as objects, which no file holds"
     try:
         return _tests(first, second), None
     except (
         Exception
-    ) as error:  # foreign code loads models; whatever it says, the rest of the comparison stands
+    ) as error:  # foreign code loads models: whatever it raises, the rest of the comparison stands
         return (), redacted(f"{type(error).__name__}: {error}")
 
 
-def _tests(first: Run, second: Run) -> list[Significance]:
+def _tests(first: RunDir, second: RunDir) -> list[Significance]:
     from trainyard.runs.predictions import predicted
     from trainyard.runs.wiring import wanted_metrics
 
-    found = []
+    predictions = []
     for run in (first, second):
-        with contextlib.chdir(_working_directory(run)):
-            found.append(predicted(RunDir(run.path)))
+        with contextlib.chdir(working_directory(run)):
+            predictions.append(predicted(run))
     # Of a metric that a model brings, nothing but its value is known.
-    ours, theirs = ({bare(name) for name in wanted_metrics(part.config, part.info)} for part in found)
+    ours, theirs = ({bare(name) for name in wanted_metrics(part.config, part.info)} for part in predictions)
     metrics = [
-        name for name in found[0].result.metrics if name != "test_loss" and bare(name) in ours & theirs
+        name for name in predictions[0].result.metrics if name != "test_loss" and bare(name) in ours & theirs
     ]
-    one, other = (part.scores for part in found)
+    one, other = (part.scores for part in predictions)
     return [same_rows(metric, one, other) for metric in metrics]
 
 
-def _working_directory(run: Run) -> Path:
-    """Where the run was started: what its config names by relative paths lies there."""
-    recorded = Path(run.manifest.get("working_directory", "."))
-    return recorded if recorded.is_dir() else Path.cwd()
-
-
-def _config(first: Run, second: Run) -> Iterator[Difference]:
-    before, now = (load(run.path / "config.yaml").flat() for run in (first, second))
+def _config(first: RunDir, second: RunDir) -> Iterator[Difference]:
+    before, now = (load(run.config_file).flat() for run in (first, second))
     for key in [*before, *(key for key in now if key not in before)]:
         old, new = before.get(key), now.get(key)
         if old != new:
             yield Difference("config", key, redacted_value(key, old), redacted_value(key, new))
 
 
-def _numbers(first: Run, second: Run) -> Iterator[NumberPair]:
-    before, now = (run.metrics | _results(run) for run in (first, second))
+def _numbers(first: Result | None, second: Result | None) -> Iterator[NumberPair]:
+    before, now = (_values(result) for result in (first, second))
     for name in [*before, *(name for name in now if name not in before)]:
         old, new = before.get(name), now.get(name)
         yield NumberPair(name, old, new, None if old is None or new is None else new - old)
 
 
-def _results(run: Run) -> dict[str, float]:
-    return {name: number(run.result[name]) for name in _RESULTS if name in run.result}
+def _values(result: Result | None) -> dict[str, float]:
+    if result is None:
+        return {}
+    numbers = {name: getattr(result, name) for name in _RESULTS}
+    return result.metrics | {name: float(value) for name, value in numbers.items() if value is not None}

@@ -1,4 +1,4 @@
-"""The inputs of a run: what the manifest says of data, code and environment, and how two manifests differ."""
+"""What identifies the data, the code and the environment of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +19,7 @@ import trainyard
 from trainyard import registry
 from trainyard.datasets.base import ArraySplit, DataBundle
 from trainyard.digest import array_buffer, digest, sha256_bytes, sha256_file, sha256_json, tensor_records
+from trainyard.records.manifest import CodeIdentity, DataIdentity, Environment, GitState, SplitIdentity
 from trainyard.types import SplitName
 
 Json = dict[str, Any]
@@ -48,23 +48,24 @@ _FLAGS = (
 )
 
 
-def data_inputs(bundle: DataBundle) -> Json:
-    """What identifies the data: a fingerprint of each split, as the model gets to see it."""
+def data_inputs(bundle: DataBundle) -> DataIdentity:
+    """Return what identifies the data: a fingerprint of each split, as the model sees it."""
     info = bundle.info
     splits = {
-        name: {"rows": len(split), "sha256": split.fingerprint()} for name, split in bundle.splits.items()
+        str(name): SplitIdentity(rows=len(split), sha256=split.fingerprint())
+        for name, split in bundle.splits.items()
     }
-    return {
-        "hash": sha256_json(splits),
-        "splits": splits,
-        "rows": {name: same for name in splits if (same := _row_identity(bundle, name)) is not None},
-        "task": info.task,
-        "target": info.target,
-        "features": list(info.feature_names),
-        "classes": None if info.classes is None else [str(label) for label in info.classes],
-        "content_hashed": bundle.content_hashed,
-        "warnings": list(bundle.warnings),
-    }
+    return DataIdentity(
+        hash=sha256_json({name: split.to_json() for name, split in splits.items()}),
+        splits=splits,
+        rows={name: same for name in bundle.splits if (same := _row_identity(bundle, name)) is not None},
+        task=info.task,
+        target=info.target,
+        features=[str(name) for name in info.feature_names],
+        classes=None if info.classes is None else [str(label) for label in info.classes],
+        content_hashed=bundle.content_hashed,
+        warnings=list(bundle.warnings),
+    )
 
 
 def _row_identity(bundle: DataBundle, name: SplitName) -> str | None:
@@ -77,15 +78,21 @@ def _row_identity(bundle: DataBundle, name: SplitName) -> str | None:
     return digest(tensor_records(array_buffer(key, array) for key, array in arrays.items()))
 
 
-def code_inputs(roots: Collection[str], working_directory: Path) -> Json:
-    """What identifies the code: Trainyard's own, and the user's modules that `roots` (module names) lead to.
+def code_inputs(roots: Collection[str], working_directory: Path) -> CodeIdentity:
+    """Return what identifies the code: the user's modules that `roots` (module names) lead to.
 
-    The git commit is a record: a change that touches none of these modules changes no result.
+    Trainyard's sources and the git commit are records: a change that touches none of the user's modules is no change
+    of the run, unless it raises one of the `semantics` versions.
     """
     modules = {name: sha256_file(path) for name, path in sorted(_user_modules(roots).items())}
     own = {str(path.relative_to(_own_folder())): sha256_file(path) for path in _own_sources(roots)}
-    code = {"trainyard": trainyard.__version__, "trainyard_sha256": sha256_json(own), "modules": modules}
-    return {"hash": sha256_json(code)} | code | {"git": _git(working_directory)}
+    return CodeIdentity(
+        hash=sha256_json(modules),
+        trainyard=trainyard.__version__,
+        trainyard_sha256=sha256_json(own),
+        modules=modules,
+        git=_git(working_directory),
+    )
 
 
 @cache
@@ -156,8 +163,8 @@ def _user_source(module: ModuleType | None) -> Path | None:
     return path if is_ours else None
 
 
-def _git(folder: Path) -> Json | None:
-    """The commit of the working tree, and a hash of how the tree differs from it; None outside a repository."""
+def _git(folder: Path) -> GitState | None:
+    """Return the commit of the working tree and how the tree differs from it, or None outside a repository."""
 
     def ask(*words: str) -> bytes:
         return subprocess.run(
@@ -169,16 +176,14 @@ def _git(folder: Path) -> Json | None:
         changes = ask("diff", "HEAD", "--no-ext-diff")
     except (OSError, subprocess.SubprocessError):
         return None
-    return {
-        "commit": commit,
-        "dirty": bool(changes),
-        "diff_sha256": sha256_bytes(changes) if changes else None,
-    }
+    return GitState(
+        commit=commit, dirty=bool(changes), diff_sha256=sha256_bytes(changes) if changes else None
+    )
 
 
-def environment_inputs(threads: int, framework: Mapping[str, str]) -> Json:
-    """What identifies the environment: Python, packages, processor, threads, flags, and what the framework runs on."""
-    environment = {
+def environment_inputs(threads: int, framework: Mapping[str, str]) -> Environment:
+    """Return what identifies the environment: Python, packages, processor, threads, flags, and the framework's own."""
+    identity: dict[str, Any] = {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu": _cpu(),
@@ -187,7 +192,7 @@ def environment_inputs(threads: int, framework: Mapping[str, str]) -> Json:
         "flags": {key: value for key, value in sorted(os.environ.items()) if key.startswith(_FLAGS)},
         "packages": packages(),
     }
-    return {"hash": sha256_json(environment)} | environment
+    return Environment(hash=sha256_json(identity), **identity)
 
 
 @cache
@@ -216,65 +221,3 @@ def _cpu() -> str:
         return platform.processor() or platform.machine()
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return models[0] if models else platform.machine()
-
-
-@dataclass(frozen=True)
-class Difference:
-    """An input that differs between two runs; `input` is config, data, code, environment, model or weights."""
-
-    input: str
-    what: str
-    before: Any
-    now: Any
-
-    def __str__(self) -> str:
-        return f"{self.input}: {self.what} was {_short(self.before)}, is {_short(self.now)}"
-
-    def to_json(self) -> Json:
-        return asdict(self)
-
-
-def _short(value: Any) -> str:
-    text = "absent" if value is None else str(value)
-    return text if len(text) <= 40 else f"{text[:16]}…"
-
-
-def differences(before: Json, now: Json) -> list[Difference]:
-    """What differs between the inputs of two manifests, in the order config, data, code, environment, model, weights."""
-    found: list[Difference] = []
-    found += _compare("config", before.get("computation", {}), now.get("computation", {}))
-    found += _compare("data", _data_view(before), _data_view(now))
-    found += _compare("code", _code_view(before), _code_view(now))
-    found += _compare("environment", _flat_environment(before), _flat_environment(now))
-    found += _compare("model", before.get("model", {}), now.get("model", {}))
-    found += _compare("weights", before.get("weights", {}), now.get("weights", {}))
-    return found
-
-
-def _compare(kind: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
-    keys = [*before, *(key for key in now if key not in before)]
-    return [
-        Difference(kind, key, before.get(key), now.get(key))
-        for key in keys
-        if before.get(key) != now.get(key)
-    ]
-
-
-def _data_view(manifest: Json) -> Json:
-    splits = manifest.get("data", {}).get("splits", {})
-    return {f"{name} split, {key}": value for name, split in splits.items() for key, value in split.items()}
-
-
-def _code_view(manifest: Json) -> Json:
-    code = manifest.get("code", {})
-    modules = {f"module {name}": sha256 for name, sha256 in code.get("modules", {}).items()}
-    own = {"trainyard": code.get("trainyard"), "trainyard's sources": code.get("trainyard_sha256")}
-    return own | {"semantics of the sample order": manifest.get("semantics")} | modules
-
-
-def _flat_environment(manifest: Json) -> Json:
-    environment = manifest.get("environment", {})
-    flat = {key: environment.get(key) for key in ("python", "platform", "cpu", "threads")}
-    for group in ("framework", "flags", "packages"):
-        flat |= {f"{group} {key}": value for key, value in environment.get(group, {}).items()}
-    return flat

@@ -8,7 +8,8 @@ from pathlib import Path
 from trainyard.config import Resolved
 from trainyard.config import load as load_resolved
 from trainyard.errors import TrainyardError
-from trainyard.records.rundir import UNFINISHED, RunDir, all_runs, default_runs_dir, find_run
+from trainyard.records.listing import all_runs, default_runs_dir, find_run
+from trainyard.records.run_dir import UNFINISHED, RunDir
 from trainyard.redact import redacted_value
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.run import Run
@@ -37,7 +38,8 @@ def find_unfinished(resolved: Resolved, runs_dir: Path) -> RunDir | None:
 
 def _computation(run: RunDir) -> str:
     """A run's computation hash; killed before its manifest was written, it is known by its config alone."""
-    recorded: str | None = run.read("manifest.json").get("computation_hash")
+    manifest = run.manifest()
+    recorded = manifest.computation_hash if manifest else None
     return recorded or load_resolved(run.config_file, adapters=Catalog()).computation_hash()
 
 

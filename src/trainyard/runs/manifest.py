@@ -14,56 +14,44 @@ from trainyard.config import Resolved
 from trainyard.digest import digest, tensor_records
 from trainyard.errors import ChangedInputsError
 from trainyard.order import SEMANTICS
-from trainyard.records.rundir import RunDir
+from trainyard.records.manifest import Change, DeterminismRecord, Difference, InitialWeights, Manifest
+from trainyard.records.run_dir import RunDir
 from trainyard.redact import redacted
 from trainyard.require import import_paths
-from trainyard.runs.inputs import Difference, code_inputs, data_inputs, differences, environment_inputs
+from trainyard.runs.inputs import code_inputs, data_inputs, environment_inputs
 from trainyard.runs.objects import Objects
 from trainyard.runs.wiring import Parts
 from trainyard.types import Determinism
 
 log = logging.getLogger("trainyard")
 Json = dict[str, Any]
-NAME = "manifest.json"
-_INPUTS = (
-    "config_hash",
-    "computation_hash",
-    "computation",
-    "data",
-    "code",
-    "environment",
-    "model",
-    "weights",
-)
 
 
 def make_manifest(
     run: RunDir, resolved: Resolved, objects: Objects, parts: Parts, determinism: Determinism
-) -> Json:
-    """All inputs of the computation as they are now; the framework still has its initial weights."""
+) -> Manifest:
+    """Return all inputs of the computation as they are now; the framework still has its initial weights."""
     here = Path.cwd()
     definition = dict(parts.framework.definition())
-    return {
-        "format": 1,
-        "run_id": run.id,
-        "experiment": run.experiment,
-        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "working_directory": str(here),
-        "command": [redacted(word) for word in sys.argv],
-        "objects": objects.names,
-        "semantics": SEMANTICS,
-        "seed": parts.config.experiment.seed,
-        "config_hash": resolved.config_hash(),
-        "computation_hash": resolved.computation_hash(),
-        "computation": resolved.computation(),
-        "data": data_inputs(parts.bundle),
-        "code": code_inputs(_code_roots(parts, objects, definition), here),
-        "environment": environment_inputs(parts.threads, parts.framework.describe()),
-        "model": definition,
-        "weights": {"initial": digest(tensor_records(parts.framework.state(weights_only=True)))},
-        "determinism": determinism._asdict(),
-        "changes": [],
-    }
+    return Manifest(
+        run_id=run.id,
+        experiment=run.experiment,
+        created=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        working_directory=str(here),
+        command=[redacted(word) for word in sys.argv],
+        objects=objects.names,
+        semantics={"order": SEMANTICS},
+        seed=parts.config.experiment.seed,
+        config_hash=resolved.config_hash(),
+        computation_hash=resolved.computation_hash(),
+        computation=resolved.computation(),
+        data=data_inputs(parts.bundle),
+        code=code_inputs(_code_roots(parts, objects, definition), here),
+        environment=environment_inputs(parts.threads, parts.framework.describe()),
+        model=definition,
+        weights=InitialWeights(initial=digest(tensor_records(parts.framework.state(weights_only=True)))),
+        determinism=DeterminismRecord(**determinism._asdict()),
+    )
 
 
 def _code_roots(parts: Parts, objects: Objects, definition: Mapping[str, str]) -> list[str]:
@@ -77,17 +65,20 @@ def _code_roots(parts: Parts, objects: Objects, definition: Mapping[str, str]) -
     return [path.partition(":")[0] for path in paths] + [cls.__module__ for cls in classes]
 
 
-def check_unchanged(run: RunDir, before: Json, now: Json, *, allow_change: bool) -> None:
-    """Compares a run's inputs with those at its start, or at the last change that was let pass.
+def check_unchanged(run: RunDir, before: Manifest, now: Manifest, *, allow_change: bool) -> Manifest:
+    """Compare a run's inputs with those at its start, or at the last change that was let pass.
 
     Changed config, data, code or weights are refused; a changed environment is recorded, and refused only where the
     config demands `bitwise`. With `allow_change` all are recorded.
 
+    Returns:
+        The run's manifest from here on.
+
     Raises:
-        ChangedInputsError: what changed is listed.
+        ChangedInputsError: What changed is listed.
     """
-    changed = differences(before, now)
-    strict = before.get("computation", {}).get("training.determinism") == "bitwise"
+    changed = before.differences(now)
+    strict = before.demands_bitwise
     refused = [difference for difference in changed if strict or difference.input != "environment"]
     if refused and not allow_change:
         listed = "\n".join(f"  {difference}" for difference in refused)
@@ -95,19 +86,15 @@ def check_unchanged(run: RunDir, before: Json, now: Json, *, allow_change: bool)
             f"run {run.id} cannot be resumed: its inputs have changed\n{listed}\n"
             "put them back, start a new run, or resume with --allow-change (which is recorded)"
         )
-    if changed:
-        _record(run, before, now, changed)
+    return _record(run, before, now, changed) if changed else before
 
 
-def _record(run: RunDir, before: Json, now: Json, changed: list[Difference]) -> None:
-    """A change that is let pass stays visible: in the log, in the manifest, and in the tier."""
+def _record(run: RunDir, before: Manifest, now: Manifest, changed: list[Difference]) -> Manifest:
+    """Write a change that is let pass into the log and the manifest, and lower the tier."""
     for difference in changed:
         log.warning("changed since the run began: %s", difference)
-    entry = {"time": time.time(), "differences": [difference.to_json() for difference in changed]}
-    lowered = {"tier": "statistical", "reason": f"the inputs changed before a resume: {changed[0]}"}
-    inputs = {
-        key: now[key] for key in _INPUTS if key in now
-    }  # from here on, these are what a resume is compared with
-    run.write(
-        NAME, {**before, **inputs, "changes": [*before.get("changes", []), entry], "determinism": lowered}
-    )
+    reason = f"the inputs changed before a resume: {changed[0]}"
+    lowered = DeterminismRecord(tier="statistical", reason=reason)
+    after = before.with_change(now, Change(time=time.time(), differences=changed), lowered)
+    run.write(Manifest.FILE, after)
+    return after

@@ -17,10 +17,12 @@ from trainyard.datasets.frames import read_frame
 from trainyard.datasets.preparation import from_json
 from trainyard.errors import InputError
 from trainyard.evaluation.metrics import EvaluationResult, evaluate
-from trainyard.records.rundir import RunDir
+from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.inputs import data_inputs
-from trainyard.runs.wiring import build_framework, default_threads, load_data, wanted_metrics, weights_file
+from trainyard.runs.objects import given_objects
+from trainyard.runs.weights import stored_model
+from trainyard.runs.wiring import build_framework, default_threads, load_data, wanted_metrics
 from trainyard.types import Array, DataInfo, Metrics, SplitName
 
 
@@ -32,19 +34,17 @@ class Predictor:
     """
 
     def __init__(self, run: RunDir, model: Any = None) -> None:
-        described = run.read("data.json")
-        if not described:
-            raise InputError(f"run {run.id} has no weights yet: it is {run.status()}; resume it first")
-        if "model" in run.read("manifest.json").get("objects", []) and model is None:
+        if "model" in given_objects(run) and model is None:
             raise InputError(f"run {run.id} was given its model as an object: give such an object here, too")
+        stored, manifest = stored_model(run), run.manifest()
         self._run = run
         self.config: RunConfig = load(run.config_file, adapters=Catalog()).config
-        self.info = DataInfo.from_json(described["info"])
-        self._preparation = from_json(described["preparation"]) if described["preparation"] else None
-        threads = run.read("manifest.json").get("environment", {}).get("threads") or default_threads()
+        self.info = DataInfo.from_json(stored.data.info)
+        self._preparation = from_json(stored.data.preparation) if stored.data.preparation else None
+        threads = (manifest.environment.threads if manifest else None) or default_threads()
         bundle = DataBundle(self.info, {})
         self._framework = build_framework(self.config, bundle, threads, None, model)
-        self._framework.restore(weights_file(run).parent, weights_only=True)
+        self._framework.restore(stored.folder, weights_only=True)
 
     @property
     def native(self) -> Any:
@@ -183,7 +183,7 @@ class Predictor:
             self._refuse_changed(bundle, split)
         model = Model(self._framework.predict, self.native, self._framework.importance())
         found = explain(model, bundle, self.config.checkpoint.metric, self.config.experiment.seed)
-        self._run.write("evaluation/explanation.json", found)
+        self._run.write_json("evaluation/explanation.json", found)
         return found
 
     def _own_split(self, split: SplitName) -> Split:
@@ -194,7 +194,7 @@ class Predictor:
         return bundle.splits[split]
 
     def _refuse_changed(self, bundle: DataBundle, split: SplitName) -> None:
-        recorded = self._run.read("manifest.json")["data"]["splits"].get(split, {}).get("sha256")
+        recorded = self._run.known_manifest().split_sha256(split)
         if bundle.splits[split].fingerprint() != recorded:
             raise InputError(
                 f"the {split} split is not the one that run {self._run.id} was made with: the data have changed"
@@ -220,12 +220,14 @@ def _folder(path: Path) -> Path:
 
 def evaluate_given(run: RunDir, predictor: Predictor, split: SplitName, data: Any, model: Any) -> Metrics:
     """The metrics on a split of the data objects that the run was given."""
-    manifest, bundle = run.read("manifest.json"), given_bundle(run, predictor, data)
+    manifest, bundle = run.known_manifest(), given_bundle(run, predictor, data)
     if split not in bundle.splits:
         raise InputError(f"run {run.id} has no {split} split; it has {', '.join(bundle.splits)}")
     own = DataBundle(predictor.info, bundle.splits)
-    framework = build_framework(predictor.config, own, manifest["environment"]["threads"], None, model)
-    framework.restore(weights_file(run).parent, weights_only=True)
+    framework = build_framework(
+        predictor.config, own, manifest.environment.threads or default_threads(), None, model
+    )
+    framework.restore(stored_model(run).folder, weights_only=True)
     wanted = wanted_metrics(predictor.config, predictor.info)
     return evaluate(framework.predict(bundle.splits[split]), wanted, predictor.info, split).metrics
 
@@ -239,7 +241,7 @@ def given_bundle(run: RunDir, predictor: Predictor, data: Any) -> DataBundle:
     from trainyard.datasets.objects import from_objects
 
     bundle = from_objects(data, predictor.config.data)
-    if data_inputs(bundle)["hash"] != run.read("manifest.json")["data"]["hash"]:
+    if data_inputs(bundle).hash != run.known_manifest().data.hash:
         raise InputError(
             f"the data are not those that run {run.id} was made with: pass what `train` was given"
         )

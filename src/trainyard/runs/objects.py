@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard import registry
 from trainyard.config import Config, Overrides, Resolved
 from trainyard.errors import InputError
-from trainyard.records.rundir import RunDir
+from trainyard.records.run_dir import RunDir
 
 if TYPE_CHECKING:
     from trainyard.callbacks.base import Callback
@@ -68,7 +68,8 @@ def _class_name(cls: type) -> str:
 
 def given_objects(run: RunDir) -> list[str]:
     """Which of `model` and `data` the run was given as objects."""
-    return list(run.read("manifest.json").get("objects", []))
+    manifest = run.manifest()
+    return list(manifest.objects) if manifest else []
 
 
 def require_objects(run: RunDir, verb: str, **given: Any) -> None:

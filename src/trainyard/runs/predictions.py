@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -14,12 +13,12 @@ from trainyard.errors import InputError, ModelError
 from trainyard.evaluation.metrics import EvaluationResult, evaluate
 from trainyard.evaluation.scores import Scores
 from trainyard.frameworks.base import Framework
-from trainyard.records.rundir import RunDir
+from trainyard.records.manifest import Manifest
+from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
-from trainyard.runs.wiring import build_framework, default_threads, load_data, wanted_metrics, weights_file
+from trainyard.runs.weights import stored_model
+from trainyard.runs.wiring import build_framework, default_threads, load_data, wanted_metrics
 from trainyard.types import DataInfo, Ids, SplitName
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,38 +62,38 @@ def predicted(run: RunDir, split: SplitName = "test", bundle: DataBundle | None 
         CheckpointError: the weights are damaged.
     """
     config = load_config(run.config_file, adapters=Catalog()).config
-    manifest = run.read("manifest.json")
-    weights = weights_file(run)
+    manifest = run.known_manifest()
+    model = stored_model(run)
     bundle = bundle or load_data(config)
     if split not in bundle.splits:
         raise InputError(f"run {run.id} has no {split} split; it has {', '.join(bundle.splits)}")
     rows = bundle.splits[split]
-    if rows.fingerprint() != manifest["data"]["splits"].get(split, {}).get("sha256"):
+    if rows.fingerprint() != manifest.split_sha256(split):
         raise InputError(
             f"the {split} split is not the one that run {run.id} was made with: the data have changed"
         )
-    threads = manifest["environment"].get("threads") or default_threads()
+    threads = manifest.environment.threads or default_threads()
     framework = build_framework(config, DataBundle(bundle.info, {}), threads, None)
-    framework.restore(weights.parent, weights_only=True)
+    framework.restore(model.folder, weights_only=True)
     result = evaluate(framework.predict(rows), wanted_metrics(config, bundle.info), bundle.info, split)
     return Predicted(config, bundle.info, result, bundle.rows.get(split), framework, rows)
 
 
-def other_rows(first: Json, second: Json, split: SplitName = "test") -> str | None:
+def other_rows(first: Manifest, second: Manifest, split: SplitName = "test") -> str | None:
     """Why two models cannot be compared row by row; None where their manifests say that they meet the same rows.
 
     The features need not be the same: models may be given other columns, or the same ones in another form.
     """
-    one, other = (manifest.get("data", {}) for manifest in (first, second))
-    if any(split not in data.get("splits", {}) for data in (one, other)):
+    one, other = first.data, second.data
+    if any(split not in data.splits for data in (one, other)):
         return f"one of them has no {split} split"
     for key, plural in (("task", "tasks"), ("target", "targets"), ("classes", "classes")):
-        if one.get(key) != other.get(key):
+        if getattr(one, key) != getattr(other, key):
             return f"their {plural} differ"
-    if one["splits"][split]["sha256"] == other["splits"][split]["sha256"]:
+    if one.splits[split].sha256 == other.splits[split].sha256:
         return None
-    rows = [data.get("rows", {}).get(split) for data in (one, other)]
+    rows = [data.rows.get(split) for data in (one, other)]
     if None in rows:
         return f"it is not recorded whether their {split} rows are the same"
-    counts = " and ".join(str(data["splits"][split]["rows"]) for data in (one, other))
+    counts = " and ".join(str(data.splits[split].rows) for data in (one, other))
     return None if rows[0] == rows[1] else f"their {split} rows are not the same ({counts})"

@@ -10,9 +10,9 @@ from trainyard.digest import TensorRecord
 from trainyard.engine.checkpoint import Commit
 from trainyard.errors import InputError
 from trainyard.records.journal import losses, read
-from trainyard.records.rundir import RunDir
-from trainyard.runs.inputs import Difference, differences
-from trainyard.runs.manifest import NAME
+from trainyard.records.manifest import Difference
+from trainyard.records.result import COMPLETED, Result
+from trainyard.records.run_dir import RunDir
 from trainyard.runs.wiring import run_checkpoints
 
 
@@ -66,32 +66,19 @@ def compare(original: RunDir, repetition: RunDir) -> Reproduction:
     Raises:
         InputError: one of them has not come to its end.
     """
-    results = [run.read("result.json") for run in (original, repetition)]
-    for run, result in zip((original, repetition), results, strict=True):
-        if result.get("status") != "completed":
-            raise InputError(
-                f"run {run.id} is {run.status()}: only a completed run can be compared; resume it first"
-            )
-    first, second = results
+    first, second = (_completed(run) for run in (original, repetition))
+    before, now = original.known_manifest(), repetition.known_manifest()
     step, values = _first_step(original, repetition)
-    metrics = [
-        name
-        for name in first["metrics"] | second["metrics"]
-        if first["metrics"].get(name) != second["metrics"].get(name)
-    ]
-    same = (
-        first["digest"] == second["digest"]
-        and first["steps"] == second["steps"]
-        and step is None
-        and not metrics
-    )
+    names = first.metrics | second.metrics
+    metrics = [name for name in names if repr(first.metrics.get(name)) != repr(second.metrics.get(name))]
+    same = first.digest == second.digest and first.steps == second.steps and step is None and not metrics
     return Reproduction(
         "identical" if same else "different",
         original.id,
         repetition.id,
-        (first["digest"], second["digest"]),
-        (first["steps"], second["steps"]),
-        [*_changes_within(original), *differences(original.read(NAME), repetition.read(NAME))],
+        (str(first.digest), str(second.digest)),
+        (first.steps, second.steps),
+        [*(one for change in before.changes for one in change.differences), *before.differences(now)],
         step,
         values,
         _first_tensor(_final_commit(original), _final_commit(repetition)),
@@ -99,13 +86,13 @@ def compare(original: RunDir, repetition: RunDir) -> Reproduction:
     )
 
 
-def _changes_within(run: RunDir) -> list[Difference]:
-    """The inputs that changed while the run was under way, which it was let go on with."""
-    return [
-        Difference(**difference)
-        for change in run.read(NAME).get("changes", [])
-        for difference in change["differences"]
-    ]
+def _completed(run: RunDir) -> Result:
+    result = run.result()
+    if result is None or run.status() != COMPLETED:
+        raise InputError(
+            f"run {run.id} is {run.status()}: only a completed run can be compared; resume it first"
+        )
+    return result
 
 
 def _first_step(original: RunDir, repetition: RunDir) -> tuple[int | None, tuple[float, float] | None]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.records.journal import number, read
-from trainyard.records.rundir import RunDir
+from trainyard.records.run_dir import RunDir
 
 
 class Run:
@@ -35,22 +35,26 @@ class Run:
     @property
     def result(self) -> dict[str, Any]:
         """The content of `result.json`; empty before the first orderly end."""
-        return self._dir.read("result.json")
+        result = self._dir.result()
+        return result.to_json() if result else {}
 
     @property
     def manifest(self) -> dict[str, Any]:
         """The content of `manifest.json`: every input of the run."""
-        return self._dir.read("manifest.json")
+        manifest = self._dir.manifest()
+        return manifest.to_json() if manifest else {}
 
     @property
     def metrics(self) -> dict[str, float]:
         """The metrics of the evaluated model, `val_...` and `test_...`."""
-        return {name: number(value) for name, value in self.result.get("metrics", {}).items()}
+        result = self._dir.result()
+        return dict(result.metrics) if result else {}
 
     @property
     def digest(self) -> str | None:
         """The digest of the final weights."""
-        return self.result.get("digest")
+        result = self._dir.result()
+        return result.digest if result else None
 
     def history(self) -> list[dict[str, Any]]:
         """What the journal says of metrics, a row for each (step, kind); `pandas.DataFrame(run.history())` is a table."""

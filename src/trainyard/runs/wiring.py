@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import FunctionType
 from typing import Any, cast
 
@@ -14,23 +12,21 @@ from trainyard import registry
 from trainyard.callbacks.base import Callback, RunView
 from trainyard.callbacks.histograms import WeightHistograms
 from trainyard.callbacks.resources import Resources
-from trainyard.config import load as load_config
 from trainyard.config.schema import PlateauSchedule, RunConfig
 from trainyard.datasets.base import DataBundle
-from trainyard.engine.checkpoint import Checkpoints, Commit
-from trainyard.engine.decisions import best_evaluations
+from trainyard.engine.checkpoint import Checkpoints, RunCheckpoints
 from trainyard.engine.journal import Journal
 from trainyard.engine.loop import Loop, LoopParts
 from trainyard.engine.recorder import Recorder
 from trainyard.engine.rules import Rules
-from trainyard.engine.saver import RunCheckpoints, Saver
+from trainyard.engine.saver import Saver
 from trainyard.engine.signals import Signals
-from trainyard.engine.state import RunState, evaluations_from_json, preserved_global_random
+from trainyard.engine.state import RunState, preserved_global_random
 from trainyard.errors import DataError, InputError, ModelError
 from trainyard.evaluation.metrics import EvaluationResult, check, default_metrics, evaluate, mode_of
-from trainyard.frameworks.base import WEIGHTS_FILE, Framework, FrameworkInputs, Plan
+from trainyard.frameworks.base import Framework, FrameworkInputs, Plan
 from trainyard.order import SampleOrder
-from trainyard.records.rundir import RunDir, find_run
+from trainyard.records.run_dir import RunDir
 from trainyard.require import import_path
 from trainyard.runs.objects import Objects
 from trainyard.stores.local import LocalStore
@@ -166,10 +162,12 @@ def evaluate_split(parts: Parts, split: SplitName, check_signals: Callable[[], N
         )
 
 
-def run_checkpoints(run: RunDir, attempt: int = 0) -> RunCheckpoints:
-    """Where a run's checkpoints are."""
+def run_checkpoints(
+    run: RunDir, attempt: int = 0, run_files: Mapping[str, str] | None = None
+) -> RunCheckpoints:
+    """Return the checkpoints of a run; those that are committed cover `run_files` (SHA-256 by name)."""
     store = LocalStore(run.path)
-    return RunCheckpoints(Checkpoints(store, "checkpoints", attempt), Checkpoints(store, "best", attempt))
+    return RunCheckpoints(*(Checkpoints(store, kind, attempt, run_files) for kind in ("checkpoints", "best")))
 
 
 def build_loop(
@@ -215,70 +213,3 @@ def run_view(parts: Parts, run: RunDir, state: RunState, attempt: int) -> RunVie
         batch_size=parts.order.batch_size,
         attempt=attempt,
     )
-
-
-def initial_source(config: RunConfig, run: RunDir) -> Path | None:
-    """The safetensors file or the run directory that the `model.init_from` of `run` means; `last` is the run before it.
-
-    Raises:
-        InputError: there is no such file or run.
-    """
-    source = config.model.init_from
-    if source is None:
-        return None
-    if source.endswith(".safetensors"):
-        if not Path(source).is_file():
-            raise InputError(f"model.init_from: no file {source}")
-        return Path(source).absolute()
-    return find_run(source, run.path.parent.parent, before=run).path
-
-
-def weights_file(run: RunDir) -> Path:
-    """The verified weights that a run stands for: of its best model, or the newest.
-
-    Raises:
-        CheckpointError: they are damaged.
-        InputError: the run has none.
-    """
-    if trainer := run.read("manifest.json").get("trainer"):
-        raise InputError(
-            f"run {run.id} was made by {trainer['name']}: name a safetensors file of its checkpoints instead"
-        )
-    place = run_checkpoints(run)
-    newest, complaints = place.resume.newest()
-    step = _best_step(run, place, newest)
-    if step is not None:
-        return place.best.folder(place.best.load_step(step)) / WEIGHTS_FILE
-    if newest is None:
-        reason = "; ".join(complaints) or f"it is {run.status()}, and was before its first checkpoint"
-        raise InputError(f"run {run.id} has no weights yet: {reason}; resume it first")
-    return place.resume.folder(newest) / WEIGHTS_FILE
-
-
-def initialize(parts: Parts, source: Path) -> None:
-    """Gives a model the weights of `initial_source`.
-
-    Raises:
-        ModelError: they do not fit the model.
-    """
-    file = source if source.is_file() else weights_file(RunDir(source))
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / WEIGHTS_FILE).symlink_to(file)
-        try:
-            parts.framework.restore(Path(folder), weights_only=True)
-        except ModelError as error:
-            raise ModelError(f"model.init_from: {parts.config.model.init_from}: {error}") from error
-
-
-def _best_step(run: RunDir, place: RunCheckpoints, newest: Commit | None) -> int | None:
-    """The step of the best model: what a completed run's result says, else by the evaluations up to the newest commit."""
-    result = run.read("result.json")
-    if result.get("status") == "completed":
-        return int(result["best"]["step"]) if result["best"] else None
-    if newest is None:
-        return None
-    config = load_config(run.config_file).config.checkpoint
-    history = evaluations_from_json(place.resume.state(newest)["evaluations"])
-    mode = mode_of(config.metric) if config.mode == "auto" else config.mode
-    best = best_evaluations(history, config.metric, mode, min(1, config.save_top_k))
-    return best[0].step if best else None

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from trainyard.records.rundir import RunDir
+from trainyard.records.run_dir import RunDir
 
 
 def working_directory(run: RunDir) -> Path:
     """Where the run was started: what its config names by relative paths lies there."""
     attempts = run.attempts()
-    recorded = Path(attempts[0]["working_directory"]) if attempts else Path.cwd()
+    recorded = Path(attempts[0].working_directory) if attempts else Path.cwd()
     return recorded if recorded.is_dir() else Path.cwd()
 
 

@@ -12,7 +12,7 @@ from trainyard.digest import write_atomically
 from trainyard.errors import ConfigError, InputError, Problem, TrainyardError
 from trainyard.evaluation.metrics import LOSS, METRICS, bare, check, default_metrics
 from trainyard.records.journal import number
-from trainyard.records.rundir import RunDir
+from trainyard.records.run_dir import RunDir
 from trainyard.reports.studies import benchmark_table, markdown_table, write_report
 from trainyard.runs.predictions import predicted
 from trainyard.runs.run import Run
@@ -54,9 +54,9 @@ class Benchmark(StudyView):
     def runs(self) -> dict[str, list[Run]]:
         """The runs of each model, by fold, as far as they are there."""
         found: dict[str, list[Run]] = {}
-        for run in self._study.state.get("runs", []):
-            if (folder := RunDir(self.path.parent / run["run_id"])).config_file.exists():
-                found.setdefault(run["place"]["model"], []).append(Run(folder))
+        for run in self._study.record.runs:
+            if (folder := RunDir(self.path.parent / run.run_id)).config_file.exists():
+                found.setdefault(run.place["model"], []).append(Run(folder))
         return found
 
     def __repr__(self) -> str:
@@ -207,7 +207,7 @@ def _conclude(
             first = predicted(own[0][1], split, data.load(*own[0]))
             for trial, run in own[1:]:
                 data.check(trial, run)
-            warn_of_changes([run.read("manifest.json") for _, run in own])
+            warn_of_changes([run.known_manifest() for _, run in own])
             entries.append(Entry.of(model, [run for _, run in own], first))
     rows = ranked(entries, selection.metric, failures)
     write_atomically(study.path / "table.csv", as_csv(rows).encode())

@@ -17,7 +17,7 @@ from trainyard.evaluation.metrics import EvaluationResult, evaluate
 from trainyard.evaluation.significance import fold_interval
 from trainyard.evaluation.tables import tables
 from trainyard.records.journal import finite, number
-from trainyard.records.rundir import RunDir
+from trainyard.records.run_dir import RunDir
 from trainyard.reports.studies import cross_validation_table, write_report
 from trainyard.runs.predictions import Predicted, predicted
 from trainyard.runs.run import Run
@@ -37,7 +37,7 @@ class CrossValidation(StudyView):
     @property
     def runs(self) -> list[Run]:
         """The runs, by fold, as far as they were begun and are still there."""
-        found = [RunDir(self.path.parent / run["run_id"]) for run in self._study.state.get("runs", [])]
+        found = [RunDir(self.path.parent / run.run_id) for run in self._study.record.runs]
         return [Run(run) for run in found if run.config_file.exists()]
 
     @property
@@ -116,7 +116,7 @@ def _conclude(study: Study, trials: Sequence[Trial], request: StudyRequest) -> J
         DataNow(study, request),
     )
     parts = [predicted(run, "test", data.load(trial, run)) for trial, run in done]
-    warn_of_changes([run.read("manifest.json") for _, run in done])
+    warn_of_changes([run.known_manifest() for _, run in done])
     pooled = _pooled(parts)
     _write_rows(study.path / OUT_OF_FOLD, parts)
     study.write("out_of_fold.json", tables(pooled, parts[0].info))
@@ -135,14 +135,14 @@ def _conclude(study: Study, trials: Sequence[Trial], request: StudyRequest) -> J
 
 
 def _fold(trial: Trial, run: RunDir) -> Json:
-    result, splits = run.read("result.json"), run.read("manifest.json")["data"]["splits"]
+    result, splits = run.known_result(), run.known_manifest().data.splits
     return {
         **trial.place,
         "run_id": run.id,
-        "rows": {name: split["rows"] for name, split in splits.items()},
-        "metrics": {name: value for name, value in result["metrics"].items() if name.startswith("test_")},
-        "train_seconds": result["train_seconds"],
-        "digest": result["digest"],
+        "rows": {name: split.rows for name, split in splits.items()},
+        "metrics": {name: finite(value) for name, value in result.test_metrics.items()},
+        "train_seconds": result.train_seconds,
+        "digest": result.digest,
     }
 
 

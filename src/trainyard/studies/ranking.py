@@ -14,10 +14,11 @@ import numpy as np
 from trainyard.errors import InputError, ModelError
 from trainyard.evaluation.metrics import bare, mode_of
 from trainyard.evaluation.significance import Significance, all_pairs, holm, over_folds
-from trainyard.records.journal import finite, number
-from trainyard.records.rundir import RunDir
+from trainyard.records.journal import finite
+from trainyard.records.run_dir import RunDir
 from trainyard.runs.predictions import Predicted, other_rows
-from trainyard.runs.wiring import wanted_metrics, weights_file
+from trainyard.runs.weights import stored_model
+from trainyard.runs.wiring import wanted_metrics
 from trainyard.studies.cost import Latency, latency
 from trainyard.studies.study import Json
 from trainyard.types import SPLITS, SplitName
@@ -57,16 +58,16 @@ class Entry:
         Raises:
             InputError: the runs have no such metric.
         """
-        found = [run.read("result.json")["metrics"] for run in self.runs]
+        found = [run.known_result().metrics for run in self.runs]
         if metric not in found[0]:
             raise InputError(
                 f"metric {metric}: the runs of {self.model} have none; they have {', '.join(found[0]) or 'no metrics'}"
             )
-        return [number(metrics[metric]) for metrics in found]
+        return [metrics[metric] for metrics in found]
 
     def test_per_train(self, split: SplitName) -> float:
-        rows = [run.read("manifest.json")["data"]["splits"] for run in self.runs]
-        return float(np.mean([one[split]["rows"] / one["train"]["rows"] for one in rows]))
+        rows = [run.known_manifest().data.splits for run in self.runs]
+        return float(np.mean([(one[split].rows or 0) / (one["train"].rows or 1) for one in rows]))
 
 
 def split_of(metric: str | None) -> SplitName:
@@ -134,7 +135,7 @@ def _tested(order: Sequence[Entry], metric: str, values: Mapping[str, Sequence[f
 
 def _untestable(best: Entry, entry: Entry, metric: str) -> str | None:
     """Why two models cannot be compared row by row, where they cannot."""
-    manifests = [one.runs[0].read("manifest.json") for one in (best, entry)]
+    manifests = [one.runs[0].known_manifest() for one in (best, entry)]
     if (why := other_rows(manifests[0], manifests[1], split_of(metric))) is not None:
         return why
     try:
@@ -164,7 +165,9 @@ def _row(rank: int, entry: Entry, metric: str, values: Sequence[float]) -> Json:
         "mean": finite(mean),
         "std": None if std is None else finite(std),
         "train_seconds": _train_seconds(entry),
-        "model_bytes": round(float(np.mean([weights_file(run).stat().st_size for run in entry.runs]))),
+        "model_bytes": round(
+            float(np.mean([stored_model(run).weights.stat().st_size for run in entry.runs]))
+        ),
         "one_row_ms": entry.cost.one_ms,
         "rows_per_second": entry.cost.rows_per_second,
         "runs": [run.id for run in entry.runs],
@@ -173,7 +176,7 @@ def _row(rank: int, entry: Entry, metric: str, values: Sequence[float]) -> Json:
 
 def _train_seconds(entry: Entry) -> float:
     """Of one run, on average."""
-    return float(np.mean([run.read("result.json")["train_seconds"] for run in entry.runs]))
+    return float(np.mean([run.known_result().train_seconds for run in entry.runs]))
 
 
 def _failed(model: str, error: str) -> Json:

@@ -22,7 +22,10 @@ from trainyard.datasets.objects import from_objects
 from trainyard.digest import fsync_folder, make_folders
 from trainyard.engine.signals import Signals, Stopped
 from trainyard.errors import CheckpointError, InputError, TrainyardError
-from trainyard.records.rundir import RunDir
+from trainyard.records.manifest import Parent
+from trainyard.records.result import COMPLETED, Result
+from trainyard.records.run_dir import RunDir
+from trainyard.records.study import StudyRecord, StudyRun
 from trainyard.redact import redacted
 from trainyard.runs.attempt import Request, run_attempt
 from trainyard.runs.catalog import Catalog
@@ -33,7 +36,6 @@ from trainyard.studies.unchanged import check_kept
 log = logging.getLogger("trainyard")
 Json = dict[str, Any]
 Watch = Callable[[Mapping[str, Any]], None]
-NAME = "study.json"
 RESULT = "result.json"
 
 
@@ -100,21 +102,19 @@ class Study:
         """
         study_id = f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         study = Study(runs_dir / experiment / study_id)
-        described = {
-            "format": 1,
-            "study_id": study_id,
-            "kind": kind,
-            "experiment": experiment,
-            "created": time.time(),
-        }
-        command = [redacted(word) for word in sys.argv]
+        record = StudyRecord(
+            study_id=study_id,
+            kind=kind,
+            experiment=experiment,
+            created=time.time(),
+            command=[redacted(word) for word in sys.argv],
+            asked=asked,
+        )
         try:
             make_folders(study.path.parent)
             study.path.mkdir()
             fsync_folder(study.path.parent)
-            study.write(
-                NAME, described | {"command": command, "asked": asked, "state": "running", "runs": []}
-            )
+            record.save(study.path / StudyRecord.FILE)
         except OSError as error:
             raise InputError(
                 f"cannot make the study's folder {study.path}: {error.strerror}; choose another place with --runs-dir"
@@ -130,29 +130,36 @@ class Study:
         return self._dir.path
 
     @property
-    def state(self) -> Json:
-        """The content of `study.json`."""
-        return self._dir.read(NAME)
+    def record(self) -> StudyRecord:
+        """The content of `study.json`.
+
+        Raises:
+            CheckpointError: It is damaged or missing.
+        """
+        record = StudyRecord.load(self.path / StudyRecord.FILE)
+        if record is None:
+            raise CheckpointError(f"{self.path / StudyRecord.FILE} is missing")
+        return record
 
     @property
     def result(self) -> Json:
         """The content of `result.json`; empty before the end."""
-        return self._dir.read(RESULT)
+        return self._dir.read_json(RESULT)
 
     @property
     def status(self) -> str:
         """`completed`, `failed`, `preempted`, `interrupted`, `running`, or `crashed`."""
-        state = str(self.state.get("state", "running"))
+        state = self.record.state
         if self._dir.is_owned():
             return "running"
         return "crashed" if state == "running" else state
 
     def write(self, name: str, data: Json) -> None:
-        self._dir.write(name, data)
+        self._dir.write_json(name, data)
 
     def update(self, **values: Any) -> None:
-        """Changes some of `study.json`."""
-        self.write(NAME, self.state | values)
+        """Change fields of `study.json`."""
+        self.record.model_copy(update=values).save(self.path / StudyRecord.FILE)
 
     @contextmanager
     def owned(self) -> Iterator[None]:
@@ -169,15 +176,15 @@ class Study:
 
     def run(self, place: Json) -> RunDir | None:
         """The run that has this place in the study, if it was begun and is still there."""
-        found = [run["run_id"] for run in self.state.get("runs", []) if run["place"] == place]
-        run = RunDir(self.path.parent / found[-1]) if found else None
+        ids = [run.run_id for run in self.record.runs if run.place == place]
+        run = RunDir(self.path.parent / ids[-1]) if ids else None
         return run if run is not None and run.config_file.exists() else None
 
     def new_run(self, trial: Trial) -> RunDir:
         """A new run directory; the study knows of it before it is trained."""
         run = RunDir.create(self.path.parent.parent, self.path.parent.name, trial.resolved.dump())
-        others = [one for one in self.state["runs"] if one["place"] != trial.place]
-        self.update(runs=[*others, {"place": trial.place, "run_id": run.id}])
+        others = [one for one in self.record.runs if one.place != trial.place]
+        self.update(runs=[*others, StudyRun(place=trial.place, run_id=run.id)])
         return run
 
 
@@ -209,18 +216,18 @@ class StudyView:
 def unfinished(runs_dir: Path, experiment: str, kind: str, asked: Json) -> Study | None:
     """The newest study of the same kind, config and data that did not come to its end and that no process works on."""
     found = []
-    for path in (runs_dir / experiment).glob(f"{kind}-*/{NAME}"):
+    for path in (runs_dir / experiment).glob(f"{kind}-*/{StudyRecord.FILE}"):
         study = Study(path.parent)
         try:
-            if study.status not in ("completed", "running") and study.state.get("asked") == asked:
-                found.append((study.state["created"], study))
+            if study.status not in ("completed", "running") and study.record.asked == asked:
+                found.append((study.record.created, study))
         except CheckpointError as error:
             log.warning("study %s is passed over: %s", study.id, error)
     return max(found, key=lambda item: item[0])[1] if found else None
 
 
-def trained(study: Study, trial: Trial, request: StudyRequest) -> Json:
-    """Trains a run of the study, or goes on with it, or finds it done; returns its `result.json`.
+def trained(study: Study, trial: Trial, request: StudyRequest) -> Result:
+    """Train a run of the study, or go on with it, or find it done, and return its result.
 
     Raises:
         TrainyardError: it cannot be trained.
@@ -228,7 +235,7 @@ def trained(study: Study, trial: Trial, request: StudyRequest) -> Json:
     """
     run = study.run(trial.place)
     if run is not None and run.status() == "completed":
-        return run.read(RESULT)
+        return run.known_result()
     resolved = trial.resolved
     if run is None:
         bundle = request.bundle(resolved)
@@ -237,7 +244,7 @@ def trained(study: Study, trial: Trial, request: StudyRequest) -> Json:
         resolved = load_config(run.config_file, adapters=Catalog())
         bundle = request.bundle(resolved)
         log.info("resuming run %s", run.id)
-    parent = {"run_id": study.id, "relation": study.state["kind"], **trial.place}
+    parent = Parent.model_validate({"run_id": study.id, "relation": study.record.kind, **trial.place})
     return run_attempt(Request(resolved, run, Objects(None, bundle, request.callbacks), parent))
 
 
@@ -307,10 +314,10 @@ def _train_all(
                 {**trial.place, "run_id": None, "status": "failed", "error": trial.resolved.hide(str(error))}
             )
             continue
-        metrics = {name: value for name, value in result["metrics"].items() if name.startswith("test_")}
-        request.watch({**trial.place, "run_id": result["run_id"], "status": result["status"], **metrics})
-        if result["status"] != "completed":
-            return str(result["status"]), {}
+        event = {**trial.place, "run_id": result.run_id, "status": result.status, **result.test_metrics}
+        request.watch(event)
+        if result.status != COMPLETED:
+            return result.status, {}
     if errors and not any(study.run(trial.place) for trial in trials):
         raise next(iter(errors.values()))
     return "completed", {group: trials[0].resolved.hide(str(error)) for group, error in errors.items()}

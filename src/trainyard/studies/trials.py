@@ -13,7 +13,7 @@ from trainyard.config import load as load_config
 from trainyard.config.checks import OBJECTS
 from trainyard.config.emit import inline
 from trainyard.errors import ConfigError, Problem
-from trainyard.records.rundir import find_run
+from trainyard.records.listing import find_run
 from trainyard.runs.catalog import Catalog
 from trainyard.studies.study import Json
 from trainyard.types import SplitName

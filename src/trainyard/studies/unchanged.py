@@ -11,11 +11,13 @@ from trainyard import registry
 from trainyard.datasets.base import DataBundle
 from trainyard.engine.state import preserved_global_random, seed_global_random
 from trainyard.errors import ChangedInputsError
-from trainyard.records.rundir import RunDir
-from trainyard.runs import manifest
-from trainyard.runs.inputs import Difference, data_inputs, differences
+from trainyard.records.manifest import DataIdentity, Difference, Manifest
+from trainyard.records.run_dir import RunDir
+from trainyard.runs.inputs import data_inputs
+from trainyard.runs.manifest import make_manifest
 from trainyard.runs.objects import Objects
-from trainyard.runs.wiring import build, default_threads, framework_name, initialize
+from trainyard.runs.weights import initialize
+from trainyard.runs.wiring import build, default_threads, framework_name
 
 if TYPE_CHECKING:  # `study` calls what is here
     from trainyard.studies.study import Study, StudyRequest, Trial
@@ -38,9 +40,9 @@ def check_kept(study: Study, trials: Sequence[Trial], request: StudyRequest) -> 
         run = study.run(trial.place)
         if run is None or run.status() != "completed":
             continue  # one that is resumed compares by itself
-        before = run.read(manifest.NAME)
-        changed = differences(before, _inputs_now(run, trial, request, before))
-        strict = before.get("computation", {}).get("training.determinism") == "bitwise"
+        before = run.known_manifest()
+        changed = before.differences(_inputs_now(run, trial, request, before))
+        strict = before.demands_bitwise
         refused.append((run, [found for found in changed if strict or found.input != "environment"]))
         for difference in changed:
             if not strict and difference.input == "environment":
@@ -48,21 +50,21 @@ def check_kept(study: Study, trials: Sequence[Trial], request: StudyRequest) -> 
     _refuse(study, refused)
 
 
-def _inputs_now(run: RunDir, trial: Trial, request: StudyRequest, before: Json) -> Json:
+def _inputs_now(run: RunDir, trial: Trial, request: StudyRequest, before: Manifest) -> Manifest:
     """The manifest that the run would have if it were begun now; made in the same order, as its parts may draw randomness."""
     resolved, config = trial.resolved, trial.resolved.config
-    threads = before.get("environment", {}).get("threads") or config.training.threads or default_threads()
+    threads = before.environment.threads or config.training.threads or default_threads()
     with preserved_global_random():
         seed_global_random(config.experiment.seed)
         objects = Objects(None, request.bundle(resolved))
         parts = build(config, threads, objects)
-        source = Path(before["init_from"]) if before.get("init_from") else None
+        source = Path(before.init_from) if before.init_from else None
         if source is not None and source.exists():
             initialize(parts, source)
         determinism = registry.adapter("framework", framework_name(config)).determinism(config)
-        now = manifest.make_manifest(run, resolved, objects, parts, determinism)
+        now = make_manifest(run, resolved, objects, parts, determinism)
     if source is not None and not source.exists():
-        now["weights"] = before["weights"]  # nobody can tell any more, and the run needs them no more
+        now = now.model_copy(update={"weights": before.weights})  # the run needs them no more
     return now
 
 
@@ -74,14 +76,15 @@ class DataNow:
 
     def __init__(self, study: Study, request: StudyRequest) -> None:
         self._study, self._request = study, request
-        self._known: dict[str, Json] = {}
+        self._known: dict[str, DataIdentity] = {}
 
     def check(self, trial: Trial, run: RunDir) -> None:
         """Raises ChangedInputsError where the run was trained, validated or tested on other data."""
         if _section(trial) not in self._known:
             self.load(trial, run)
-        before = run.read(manifest.NAME)
-        _refuse(self._study, [(run, differences(before, before | {"data": self._known[_section(trial)]}))])
+        before = run.known_manifest()
+        now = before.model_copy(update={"data": self._known[_section(trial)]})
+        _refuse(self._study, [(run, before.differences(now))])
 
     def load(self, trial: Trial, run: RunDir) -> DataBundle:
         """The data of a run.
@@ -117,10 +120,10 @@ def _refuse(study: Study, changed: Iterable[tuple[RunDir, Sequence[Difference]]]
     )
 
 
-def warn_of_changes(manifests: Sequence[Json]) -> None:
+def warn_of_changes(manifests: Sequence[Manifest]) -> None:
     """A study that took days may have seen its code or environment change between two runs of one model."""
     for name in ("code", "environment"):
-        if len({manifest[name]["hash"] for manifest in manifests}) > 1:
+        if len({getattr(manifest, name).hash for manifest in manifests}) > 1:
             log.warning(
                 "the runs of this study differ in their %s; `trainyard runs compare` tells in what", name
             )

@@ -1,0 +1,20 @@
+"""What turns raw rows into features, and outputs into classes, as a run keeps it."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from trainyard.records.document import Document
+
+
+class DataDescription(Document):
+    """How the data of a run were prepared, so that a prediction needs no training data.
+
+    `info` is `DataInfo.to_json`; `preparation` is the preparation of a table's columns, None where the data set brought
+    finished samples.
+    """
+
+    FILE: ClassVar[str] = "data.json"
+
+    info: dict[str, Any]
+    preparation: dict[str, Any] | None = None

@@ -1,0 +1,112 @@
+"""Typed records, and the files that hold one each."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from trainyard.digest import open_regular, sha256_bytes, write_atomically
+from trainyard.errors import CheckpointError
+from trainyard.records.journal import finite
+
+_CHECKSUM = "sha256"
+_SHOWN_ERRORS = 2  # of a record that does not have the expected fields
+
+
+class Record(BaseModel):
+    """Part of a document. Fields that this version does not know are kept as they are."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as JSON holds it; numbers that are not finite become strings."""
+        data: dict[str, Any] = _plain(self.model_dump())
+        return data
+
+
+class Document(Record):
+    """A record that is a JSON file of its own, with the SHA-256 of its content inside it.
+
+    Files of version 1 have no SHA-256; they are read without that check.
+    """
+
+    format: int = 1
+
+    @classmethod
+    def load(cls, path: Path) -> Self | None:
+        """Read a file, or return None if there is none.
+
+        Raises:
+            CheckpointError: The file is damaged, cannot be read, or is of a later format.
+        """
+        try:
+            with open_regular(path) as file:
+                content = file.read()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+        try:
+            return cls.parse(content)
+        except (ValueError, RecursionError) as error:
+            raise CheckpointError(f"{path} is damaged: {error}") from error
+
+    @classmethod
+    def parse(cls, content: bytes) -> Self:
+        """Return the record in a file's content.
+
+        Raises:
+            ValueError: The content is not what `save` wrote.
+        """
+        data = json.loads(content)
+        if not isinstance(data, dict):
+            raise ValueError("it holds no JSON object")
+        checksum = data.pop(_CHECKSUM, None)
+        if checksum is not None and _checksum(data) != checksum:
+            raise ValueError("its content is not what was written")
+        newest: int = cls.model_fields["format"].default
+        if data.setdefault("format", 1) not in range(1, newest + 1):
+            raise ValueError(f"it has format {data['format']}; this version of Trainyard reads 1 to {newest}")
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            raise ValueError(_brief(error)) from error
+
+    def save(self, path: Path) -> None:
+        """Write the file: after a crash there is the old or the new one, whole.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, dump(self.to_json()))
+
+
+def dump(data: dict[str, Any]) -> bytes:
+    """Return JSON text with the SHA-256 of its content in it."""
+    text = json.dumps(data | {_CHECKSUM: _checksum(data)}, indent=1, allow_nan=False)
+    return (text + "\n").encode()
+
+
+def _checksum(data: dict[str, Any]) -> str:
+    return sha256_bytes(json.dumps(data, sort_keys=True, separators=(",", ":")).encode())
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(child) for key, child in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(child) for child in value]
+    return finite(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _brief(error: ValidationError) -> str:
+    problems = [
+        f"{'.'.join(map(str, problem['loc'])) or 'it'}: {problem['msg']}" for problem in error.errors()
+    ]
+    more = f" and {len(problems) - _SHOWN_ERRORS} more" if len(problems) > _SHOWN_ERRORS else ""
+    return "; ".join(problems[:_SHOWN_ERRORS]) + more

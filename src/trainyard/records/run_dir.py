@@ -1,0 +1,237 @@
+"""The run directory: what is in it, who owns it, and how its run stands.
+
+runs/<experiment>/<run-id>/
+    config.yaml         the resolved config
+    manifest.json       every input of the computation; written before step 1
+    data.json           how raw rows become features, and outputs become classes
+    attempts/0001.json  one process life: when, where, how it ended
+    journal/0001.jsonl  metrics and events of that attempt
+    checkpoints/        what the run resumes from
+    best/               the best models, weights only
+    evaluation/         the tables of the last evaluation of each split
+    trackers/           how far each tracker is
+    result.json         how the run stands; written at each orderly end
+    report.html
+    lock                held by the process that owns the run
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import time
+from pathlib import Path
+from typing import Any
+
+from trainyard.digest import TEMPORARY_SUFFIX, fsync_folder, make_folders, open_regular, write_atomically
+from trainyard.errors import CheckpointError, InputError
+from trainyard.records.document import Document
+from trainyard.records.lock import Lock, refuse
+from trainyard.records.manifest import Manifest
+from trainyard.records.result import AttemptRecord, Result
+
+log = logging.getLogger("trainyard")
+Json = dict[str, Any]
+UNFINISHED = ("created", "crashed", "preempted", "interrupted", "failed")
+
+
+class RunDir:
+    """One run directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self._lock = Lock(self.path / "lock")
+
+    @staticmethod
+    def create(runs_dir: Path, experiment: str, config: str) -> RunDir:
+        """Make a new run directory for the run of a resolved config (YAML).
+
+        Raises:
+            InputError: The directory cannot be written.
+        """
+        run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+        run = RunDir(runs_dir / experiment / run_id)
+        try:
+            make_folders(run.path.parent)
+            run.path.mkdir()
+            fsync_folder(run.path.parent)
+            write_atomically(run.config_file, config.encode())
+        except OSError as error:
+            raise InputError(
+                f"cannot make the run directory {run.path}: {error.strerror}; choose another folder with --runs-dir"
+            ) from error
+        return run
+
+    @property
+    def id(self) -> str:
+        """The run id, which is the folder's name."""
+        return self.path.name
+
+    @property
+    def experiment(self) -> str:
+        """The experiment, which is the name of the folder above."""
+        return self.path.parent.name
+
+    @property
+    def journal(self) -> Path:
+        """The folder of the journal."""
+        return self.path / "journal"
+
+    @property
+    def config_file(self) -> Path:
+        """The file of the resolved config."""
+        return self.path / "config.yaml"
+
+    # -- records
+
+    def manifest(self) -> Manifest | None:
+        """Return the manifest, or None before it is written.
+
+        Raises:
+            CheckpointError: It is damaged.
+        """
+        return Manifest.load(self.path / Manifest.FILE)
+
+    def known_manifest(self) -> Manifest:
+        """Return the manifest of a run that must have one.
+
+        Raises:
+            CheckpointError: It is damaged or missing.
+        """
+        manifest = self.manifest()
+        if manifest is None:
+            raise CheckpointError(
+                f"{self.path / Manifest.FILE} is missing: what the run was made from is unknown"
+            )
+        return manifest
+
+    def result(self) -> Result | None:
+        """Return the result, or None before the first orderly end.
+
+        Raises:
+            CheckpointError: It is damaged.
+        """
+        return Result.load(self.path / Result.FILE)
+
+    def known_result(self) -> Result:
+        """Return the result of a run that must have one.
+
+        Raises:
+            CheckpointError: It is damaged or missing.
+        """
+        result = self.result()
+        if result is None:
+            raise CheckpointError(
+                f"{self.path / Result.FILE} is missing: the run has not come to an orderly end"
+            )
+        return result
+
+    def attempts(self) -> list[AttemptRecord]:
+        """Return the records of the attempts, oldest first; one that is damaged is left out and named in a warning."""
+        records = []
+        for path in self._attempt_files():
+            try:
+                record = AttemptRecord.load(path)
+            except CheckpointError as error:
+                log.warning("%s", error)
+            else:
+                records += [record] if record else []
+        return records
+
+    def check_attempts(self) -> None:
+        """Read the record of every attempt.
+
+        Raises:
+            CheckpointError: One is damaged.
+        """
+        for path in self._attempt_files():
+            AttemptRecord.load(path)
+
+    def write(self, name: str, record: Document) -> None:
+        """Write a record as a file of the run.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        record.save(self.path / name)
+
+    def write_attempt(self, record: AttemptRecord) -> None:
+        """Write the record of an attempt."""
+        self.write(f"attempts/{record.attempt:04d}.json", record)
+
+    def read_json(self, name: str) -> Json:
+        """Return the content of a JSON file that is no record (a table, a position); empty if it is not there.
+
+        Raises:
+            CheckpointError: It is there, but not whole.
+        """
+        try:
+            with open_regular(self.path / name) as file:
+                data = json.loads(file.read())
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise CheckpointError(f"{self.path / name} cannot be read: {error.strerror}") from error
+        except (ValueError, RecursionError) as error:
+            raise CheckpointError(f"{self.path / name} is damaged: {error}") from error
+        return data if isinstance(data, dict) else {}
+
+    def write_json(self, name: str, data: Json) -> None:
+        """Write a JSON file of the run: after a crash there is the old or the new content, whole."""
+        (self.path / name).parent.mkdir(exist_ok=True)
+        write_atomically(self.path / name, (json.dumps(data, indent=1, allow_nan=False) + "\n").encode())
+
+    def sweep(self) -> None:
+        """Remove the temporary files of processes that died; only the owner of the run calls it."""
+        folders = [
+            self.path,
+            *(path for path in self.path.iterdir() if path.is_dir() and not path.is_symlink()),
+        ]
+        for path in (path for folder in folders for path in folder.glob(f".*{TEMPORARY_SUFFIX}")):
+            path.unlink(missing_ok=True)
+
+    # -- ownership
+
+    def acquire(self) -> None:
+        """Make this process the owner, until it ends (however it ends) or calls `release`.
+
+        Raises:
+            RunLockedError: Another process owns the run.
+        """
+        if not self._lock.acquire():
+            raise refuse(self.id, self._lock)
+
+    def release(self) -> None:
+        """Give the run up."""
+        self._lock.release()
+
+    def is_owned(self) -> bool:
+        """Return whether some process owns the run now."""
+        return self._lock.is_held()
+
+    # -- how it stands
+
+    def next_attempt(self) -> int:
+        """Return the number of the attempt that begins now."""
+        taken = [*self._attempt_files(), *self.journal.glob("[0-9]*.jsonl")]
+        return max((int(path.stem) for path in taken), default=0) + 1
+
+    def status(self) -> str:
+        """Return `completed`, `failed`, `preempted`, `interrupted`, `running`, `crashed` or `created`.
+
+        The newest attempt decides: how it ended or, if its record tells no end, whether its process still lives.
+        """
+        newest = max(self._attempt_files(), default=None)
+        if newest is None:
+            return "running" if self.is_owned() else "created"
+        try:
+            record = AttemptRecord.load(newest)
+            ended = record.status if record else None
+        except CheckpointError:
+            result = self.result()  # it says of which attempt it is
+            ended = result.status if result and result.attempts == int(newest.stem) else None
+        return ended or ("running" if self.is_owned() else "crashed")
+
+    def _attempt_files(self) -> list[Path]:
+        return sorted((self.path / "attempts").glob("[0-9]*.json"))

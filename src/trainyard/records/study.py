@@ -1,0 +1,36 @@
+"""The record of a study: what it was asked, how it stands, and its runs."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from trainyard.records.document import Document, Record
+
+
+class StudyRun(Record):
+    """A run of a study; `place` is what the study calls it (`{"model": "mlp", "fold": 2}`)."""
+
+    place: dict[str, Any]
+    run_id: str
+
+
+class StudyRecord(Document):
+    """The content of `study.json`.
+
+    `asked` is what makes two studies the same; `state` is `running` while a process works on it, and how it ended
+    afterwards; `created` is in seconds since the epoch.
+    """
+
+    FILE: ClassVar[str] = "study.json"
+
+    study_id: str
+    kind: str
+    experiment: str
+    created: float
+    command: list[str] = Field(default_factory=list)
+    asked: dict[str, Any] = Field(default_factory=dict)
+    state: str = "running"
+    runs: list[StudyRun] = Field(default_factory=list)
+    error: str | None = None

@@ -1,0 +1,84 @@
+"""What every attempt keeps, whoever trains: its record, its journal, the feeding of its trackers, its result."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from trainyard.engine.journal import Journal
+from trainyard.records.result import AttemptRecord, Result
+from trainyard.records.run_dir import RunDir
+from trainyard.reports.html import write_report
+from trainyard.trackers.feed import Feeders
+
+log = logging.getLogger("trainyard")
+
+
+class Session:
+    """One process life of a run, which this process owns; the attempt's record exists from the start."""
+
+    def __init__(self, run: RunDir) -> None:
+        self.run = run
+        self.number = run.next_attempt()
+        self._started = time.time()
+        self._feeders: Feeders | None = None
+        self.has_ended = False
+        run.sweep()
+        self.record(None)
+
+    def record(self, status: str | None, error: str | None = None) -> None:
+        """Write the attempt's record; a `status` ends the attempt.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        self.run.write_attempt(
+            AttemptRecord(
+                attempt=self.number,
+                pid=os.getpid(),
+                host=socket.gethostname(),
+                working_directory=str(Path.cwd()),
+                started=self._started,
+                status=status,
+                ended=time.time() if status else None,
+                error=error or None,
+            )
+        )
+        self.has_ended = status is not None
+
+    def open_journal(self, step: int) -> Journal:
+        """Begin the attempt's segment of the journal, which goes on from `step`."""
+        return Journal(self.run.journal, self.number, step)
+
+    def feed(self, trackers: Sequence[str]) -> None:
+        """Start the processes that send the journal to the trackers."""
+        self._feeders = Feeders(self.run.path, trackers)
+        self._feeders.start()
+
+    def publish(self, result: Result, end_journal: Callable[[], None]) -> None:
+        """Write the result and end the attempt: journal, record, report, trackers.
+
+        The trackers come last: what they have not got when the process ends is sent by the next attempt, or by `runs sync`.
+
+        Raises:
+            OSError: The result or the record cannot be written.
+        """
+        self.run.write(Result.FILE, result)
+        end_journal()
+        self.record(result.status, result.error)
+        report(self.run)
+        for warning in self._feeders.finish() if self._feeders else ():
+            log.warning("%s", warning)
+
+
+def report(run: RunDir) -> Path | None:
+    """Write `report.html`; a failure is a warning, and nothing more."""
+    try:
+        return write_report(run.path)
+    except Exception as error:
+        log.warning("the report cannot be written: %s: %s", type(error).__name__, error)
+        return None

@@ -1,0 +1,127 @@
+"""The weights that a run stands for, and those that it begins with."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.config import load as load_config
+from trainyard.config.schema import RunConfig
+from trainyard.digest import sha256_file
+from trainyard.engine.checkpoint import Commit, RunCheckpoints
+from trainyard.engine.decisions import best_evaluations
+from trainyard.engine.state import evaluations_from_json
+from trainyard.errors import CheckpointError, InputError, ModelError
+from trainyard.evaluation.metrics import mode_of
+from trainyard.frameworks.base import WEIGHTS_FILE
+from trainyard.records.data import DataDescription
+from trainyard.records.listing import find_run
+from trainyard.records.result import COMPLETED
+from trainyard.records.run_dir import RunDir
+from trainyard.runs.wiring import Parts, run_checkpoints
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """The model of a run on disk; every file that its predictions depend on has been verified.
+
+    `folder` holds the weights; `data` says how raw rows become features, and outputs become classes.
+    """
+
+    folder: Path
+    data: DataDescription
+
+    @property
+    def weights(self) -> Path:
+        """The file of the weights."""
+        return self.folder / WEIGHTS_FILE
+
+
+def stored_model(run: RunDir) -> StoredModel:
+    """Return the model that a run stands for: its best one where there is one, else its newest checkpoint.
+
+    Raises:
+        CheckpointError: A file that the predictions depend on is damaged.
+        InputError: The run has no weights.
+    """
+    manifest = run.manifest()
+    if manifest is not None and manifest.trainer:
+        raise InputError(
+            f"run {run.id} was made by {manifest.trainer.name}: name a safetensors file of its checkpoints instead"
+        )
+    commit, folder = _chosen(run)
+    for name, sha256 in commit.run_files.items():
+        _verify(run.path / name, sha256)
+    data_file = next((name for name in commit.run_files if name.startswith("data")), DataDescription.FILE)
+    data = DataDescription.load(run.path / data_file)
+    if data is None:
+        raise CheckpointError(f"{run.path / data_file} is missing: nobody knows how the data were prepared")
+    return StoredModel(folder, data)
+
+
+def _chosen(run: RunDir) -> tuple[Commit, Path]:
+    checkpoints = run_checkpoints(run)
+    newest, complaints = checkpoints.resume.newest()
+    step = _best_step(run, checkpoints, newest)
+    if step is not None:
+        best = checkpoints.best.load_step(step)
+        return best, checkpoints.best.folder(best)
+    if newest is None:
+        reason = "; ".join(complaints) or f"it is {run.status()}, and was before its first checkpoint"
+        raise InputError(f"run {run.id} has no weights yet: {reason}; resume it first")
+    return newest, checkpoints.resume.folder(newest)
+
+
+def _verify(path: Path, sha256: str) -> None:
+    try:
+        matches = sha256_file(path) == sha256
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}; predictions depend on it") from error
+    if not matches:
+        raise CheckpointError(f"{path} is not what the model was trained with: it was changed or is damaged")
+
+
+def _best_step(run: RunDir, checkpoints: RunCheckpoints, newest: Commit | None) -> int | None:
+    """Return the step of the best model: of a completed run by its result, else by the evaluations so far."""
+    result = run.result()
+    if result is not None and result.status == COMPLETED:
+        return result.best.step if result.best else None
+    if newest is None:
+        return None
+    config = load_config(run.config_file).config.checkpoint
+    history = evaluations_from_json(checkpoints.resume.state(newest)["evaluations"])
+    mode = mode_of(config.metric) if config.mode == "auto" else config.mode
+    best = best_evaluations(history, config.metric, mode, min(1, config.save_top_k))
+    return best[0].step if best else None
+
+
+def initial_source(config: RunConfig, run: RunDir) -> Path | None:
+    """Return the safetensors file or run directory that `model.init_from` means; `last` is the run before this one.
+
+    Raises:
+        InputError: There is no such file or run.
+    """
+    source = config.model.init_from
+    if source is None:
+        return None
+    if source.endswith(".safetensors"):
+        if not Path(source).is_file():
+            raise InputError(f"model.init_from: no file {source}")
+        return Path(source).absolute()
+    return find_run(source, run.path.parent.parent, before=run).path
+
+
+def initialize(parts: Parts, source: Path) -> None:
+    """Give a model the weights of `initial_source`.
+
+    Raises:
+        ModelError: They do not fit the model.
+    """
+    file = source if source.is_file() else stored_model(RunDir(source)).weights
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / WEIGHTS_FILE).symlink_to(file)
+        try:
+            parts.framework.restore(Path(folder), weights_only=True)
+        except ModelError as error:
+            raise ModelError(f"model.init_from: {parts.config.model.init_from}: {error}") from error
