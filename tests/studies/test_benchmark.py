@@ -13,8 +13,10 @@ import trainyard
 from study_configs import TOY, SignalInRun, signal_after
 from trainyard.errors import ChangedInputsError, ConfigError, InputError
 from trainyard.evaluation.significance import holm, over_folds
+from trainyard.records.data import DataDescription
 from trainyard.records.journal import finite
 from trainyard.records.run_dir import RunDir
+from trainyard.runs.weights import StoredModel
 from trainyard.studies import ranking
 from trainyard.studies.benchmark import Benchmark
 from trainyard.studies.cost import Latency
@@ -314,7 +316,9 @@ def test_models_of_different_code_are_not_ranked(tmp_path: Path, monkeypatch: py
 
 @pytest.fixture
 def without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranking, "weights_file", lambda run: Path(__file__))
+    model = StoredModel(Path(__file__).parent, DataDescription(info={}))
+    monkeypatch.setattr(StoredModel, "weights", Path(__file__))
+    monkeypatch.setattr(ranking, "stored_model", lambda run: model)
 
 
 @pytest.mark.usefixtures("without_weights")

@@ -218,20 +218,21 @@ class RunDir:
         return max((int(path.stem) for path in taken), default=0) + 1
 
     def status(self) -> str:
-        """Return `completed`, `failed`, `preempted`, `interrupted`, `running`, `crashed` or `created`.
+        """Return `completed`, `failed`, `preempted`, `interrupted`, `running`, `crashed` or `created`."""
+        return "running" if self.is_owned() else self.status_on_disk()
 
-        The newest attempt decides: how it ended or, if its record tells no end, whether its process still lives.
-        """
+    def status_on_disk(self) -> str:
+        """Return the status of a run that no process works on: how its newest attempt ended, by that one's record."""
         newest = max(self._attempt_files(), default=None)
         if newest is None:
-            return "running" if self.is_owned() else "created"
+            return "created"
         try:
             record = AttemptRecord.load(newest)
             ended = record.status if record else None
         except CheckpointError:
             result = self.result()  # it says of which attempt it is
             ended = result.status if result and result.attempts == int(newest.stem) else None
-        return ended or ("running" if self.is_owned() else "crashed")
+        return ended or "crashed"
 
     def _attempt_files(self) -> list[Path]:
         return sorted((self.path / "attempts").glob("[0-9]*.json"))
