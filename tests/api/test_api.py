@@ -460,7 +460,10 @@ def test_a_run_without_weights_says_so(tmp_path: Path) -> None:
     from trainyard.runs.catalog import Catalog
 
     run = RunDir.create(tmp_path, "small", load(SMALL, adapters=Catalog()).dump())
-    with pytest.raises(InputError, match="no weights yet: it is created, .*; resume it first"):
+    with pytest.raises(
+        InputError,
+        match="no weights yet: it is created, and was before its first checkpoint; resume it first",
+    ):
         trainyard.load(run.path)
 
 

@@ -46,7 +46,13 @@ def write_run(
         "experiment": "digits",
         "seed": 0,
         "data": {"hash": "h", "splits": {"train": {"rows": 10, "sha256": "s"}}},
-        "environment": {"hash": "e", "python": "3.11.7", "threads": 1, "packages": {"numpy": "2.0"}},
+        "environment": {
+            "hash": "e",
+            "python": "3.11.7",
+            "threads": 1,
+            "imported": ["numpy"],
+            "packages": {"numpy": "2.0"},
+        },
     }
     result = {
         "status": status,

@@ -69,14 +69,14 @@ def test_compare(command: Command, runs_dir: Path) -> None:
         ("model.params.hidden", [32], [64])
     ]
     assert [(item["input"], item["what"], item["now"]) for item in found["inputs"]] == [
-        ("environment", "packages numpy", "2.1")
+        ("environment", "package numpy", "2.1")
     ]
     numbers = {item["name"]: item for item in found["numbers"]}
     assert numbers["test_accuracy"]["delta"] == pytest.approx(0.05)
     assert numbers["val_loss"]["delta"] == 0
     assert found["same_digest"] is False
     text = command("runs", "compare", A, B, "--runs-dir", runs_dir).out
-    for part in ("model.params.hidden", "packages numpy", "0.95", "delta", "digests: different"):
+    for part in ("model.params.hidden", "package numpy", "0.95", "delta", "digests: different"):
         assert part in text
 
 

@@ -148,7 +148,12 @@ def manifest(**changes: Any) -> Manifest:
             "splits": {"train": {"rows": 10, "sha256": "a" * 64}, "val": {"rows": 2, "sha256": "b" * 64}}
         },
         "code": {"trainyard": "1", "trainyard_sha256": "c", "modules": {}},
-        "environment": {"python": "3.11", "threads": 1, "packages": {"numpy": "2.0"}},
+        "environment": {
+            "python": "3.11",
+            "threads": 1,
+            "imported": ["numpy"],
+            "packages": {"numpy": "2.0", "other": "1"},
+        },
         "weights": {"initial": "d"},
     }
     return Manifest.model_validate(content | changes)
@@ -163,7 +168,7 @@ def test_differences_come_in_the_order_of_their_kinds_and_name_what_is_there_on_
         computation={"training.epochs": 4, "training.more": None},
         data={"splits": {"train": {"rows": 11, "sha256": "e" * 64}}},
         code={"trainyard": "1", "trainyard_sha256": "c", "modules": {"mine": "f"}},
-        environment={"python": "3.12", "threads": 1, "packages": {}},
+        environment={"python": "3.12", "threads": 1, "imported": ["numpy"], "packages": {"other": "2"}},
         weights={"initial": "g"},
     )
     found = [(d.input, d.what, d.before, d.now) for d in manifest().differences(now)]
@@ -175,7 +180,7 @@ def test_differences_come_in_the_order_of_their_kinds_and_name_what_is_there_on_
         ("data", "val split, sha256", "b" * 64, None),
         ("code", "module mine", None, "f"),
         ("environment", "python", "3.11", "3.12"),
-        ("environment", "packages numpy", "2.0", None),
+        ("environment", "package numpy", "2.0", None),
         ("weights", "initial", "d", "g"),
     ]
 

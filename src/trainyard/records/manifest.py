@@ -76,7 +76,7 @@ class CodeIdentity(Record):
 
 
 class Environment(Record):
-    """What identifies the environment."""
+    """What identifies the environment. Of `packages`, those that the run imported are compared; the rest is a record."""
 
     hash: str | None = None
     python: str | None = None
@@ -85,6 +85,7 @@ class Environment(Record):
     threads: int | None = None
     framework: dict[str, str] = Field(default_factory=dict)
     flags: dict[str, str] = Field(default_factory=dict)
+    imported: list[str] | None = None
     packages: dict[str, str] = Field(default_factory=dict)
 
 
@@ -168,11 +169,17 @@ class Manifest(Document):
             ("config", lambda manifest: manifest.computation),
             ("data", _data_view),
             ("code", _code_view),
-            ("environment", _environment_view),
+            ("environment", lambda manifest: _environment_view(manifest, self._imported(now))),
             ("model", lambda manifest: manifest.model),
             ("weights", lambda manifest: _without_none(manifest.weights.to_json())),
         )
         return [difference for kind, view in views for difference in _compare(kind, view(self), view(now))]
+
+    def _imported(self, now: Manifest) -> set[str]:
+        """Return the packages that count: version 1 did not record which ones a run imported."""
+        before = self.environment.imported
+        names = {*(now.environment.imported or ()), *(before or ())}
+        return names if before is not None else names & self.environment.packages.keys()
 
     def with_change(self, now: Manifest, change: Change, determinism: DeterminismRecord) -> Manifest:
         """Return the manifest after inputs changed: a later resume is compared with what they are now."""
@@ -213,12 +220,13 @@ def _semantics(manifest: Manifest) -> dict[str, int]:
     return {} if manifest.semantics in (None, 1) else {"order": manifest.semantics}
 
 
-def _environment_view(manifest: Manifest) -> Json:
+def _environment_view(manifest: Manifest, packages: set[str]) -> Json:
     environment = manifest.environment
     flat: Json = {key: getattr(environment, key) for key in ("python", "platform", "cpu", "threads")}
-    for group in ("framework", "flags", "packages"):
+    for group in ("framework", "flags"):
         flat |= {f"{group} {key}": value for key, value in getattr(environment, group).items()}
-    return flat
+    versions = environment.packages
+    return flat | {f"package {name}": versions[name] for name in sorted(packages) if name in versions}
 
 
 def _without_none(data: Json) -> Json:

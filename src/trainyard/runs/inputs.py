@@ -24,6 +24,9 @@ from trainyard.types import SplitName
 
 Json = dict[str, Any]
 
+# Distributions that are not called like their modules.
+_DISTRIBUTIONS = {"sklearn": "scikit-learn", "PIL": "pillow", "google": "protobuf", "cv2": "opencv-python"}
+
 # Environment variables that may change what libraries compute.
 _FLAGS = (
     "XLA_",
@@ -190,9 +193,9 @@ def environment_inputs(threads: int, framework: Mapping[str, str]) -> Environmen
         "threads": threads,
         "framework": dict(framework),
         "flags": {key: value for key, value in sorted(os.environ.items()) if key.startswith(_FLAGS)},
-        "packages": packages(),
+        "imported": imported_packages(),
     }
-    return Environment(hash=sha256_json(identity), **identity)
+    return Environment(hash=sha256_json(identity), packages=packages(), **identity)
 
 
 @cache
@@ -212,6 +215,22 @@ def packages() -> dict[str, str]:
         if "Name" in head and "Version" in head:
             found.setdefault(head["Name"], head["Version"])
     return dict(sorted(found.items(), key=lambda item: item[0].lower()))
+
+
+def imported_packages() -> list[str]:
+    """Return the distributions whose modules this process has imported, as far as their names tell.
+
+    A distribution is found by the name of its module, so one that is called otherwise must be in `_DISTRIBUTIONS`;
+    `importlib.metadata.packages_distributions` knows all, but reads the list of files of every installed package.
+    """
+    known = {_normalized(name): name for name in packages()}
+    modules = {name.partition(".")[0] for name in list(sys.modules)}
+    names = {_normalized(_DISTRIBUTIONS.get(module, module)) for module in modules}
+    return sorted(known[name + suffix] for name in names for suffix in ("", "-cpu") if name + suffix in known)
+
+
+def _normalized(name: str) -> str:
+    return name.lower().replace("_", "-")
 
 
 def _cpu() -> str:
