@@ -15,6 +15,7 @@ exits with `exit_code`.
     │   └── MissingExtraError       2   an optional library is not installed
     ├── CheckpointError             1   a checkpoint cannot be written, or is damaged
     ├── TrainingError               1   the training itself failed (a loss that is not finite, say)
+    │   └── RunGoneError            1   the run directory was renamed or removed meanwhile
     └── TrackerError                1   a tracker refused or lost us; never stops a run
 """
 
@@ -94,6 +95,16 @@ class CheckpointError(TrainyardError):
 
 class TrainingError(TrainyardError):
     """The training failed."""
+
+
+class RunGoneError(TrainingError):
+    """The run directory went away while the run trained."""
+
+    def __init__(self, path: object) -> None:
+        super().__init__(
+            f"the run directory {path} is gone: it was renamed or removed while the run trained; "
+            "put it back and resume the run, or train again"
+        )
 
 
 class TrackerError(TrainyardError):

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from trainyard.errors import CheckpointError
+from trainyard.errors import CheckpointError, RunGoneError
 
 _MOST_WAITING = 3  # each waiting write holds a copy of the state: beyond this, training waits for the disk
 
@@ -33,6 +33,7 @@ class Writer:
         self._busy = False
         self._closed = False
         self._failures: list[tuple[int, str]] = []
+        self._gone: RunGoneError | None = None
         self._thread = threading.Thread(target=self._work, name="trainyard-writer", daemon=True)
         self._thread.start()
 
@@ -52,6 +53,8 @@ class Writer:
 
     def failures(self) -> list[tuple[int, str]]:
         """What failed since the last call."""
+        if self._gone is not None:
+            raise self._gone
         with self._changed:
             failures, self._failures = self._failures, []
         return failures
@@ -68,6 +71,8 @@ class Writer:
         while (write := self._next()) is not None:
             try:
                 write.run()
+            except RunGoneError as error:
+                self._gone = error
             except (CheckpointError, OSError) as error:
                 self._failed(write, str(error))
             except Exception as error:

@@ -13,6 +13,7 @@ from trainyard.digest import open_regular, sha256_bytes, write_atomically
 from trainyard.errors import CheckpointError
 from trainyard.records.journal import finite
 
+FORMAT = 2
 _CHECKSUM = "sha256"
 _SHOWN_ERRORS = 2  # of a record that does not have the expected fields
 
@@ -31,10 +32,10 @@ class Record(BaseModel):
 class Document(Record):
     """A record that is a JSON file of its own, with the SHA-256 of its content inside it.
 
-    Files of version 1 have no SHA-256; they are read without that check.
+    Files of format 1 have no SHA-256; they are read without that check.
     """
 
-    format: int = 1
+    format: int = FORMAT
 
     @classmethod
     def load(cls, path: Path) -> Self | None:
@@ -65,12 +66,11 @@ class Document(Record):
         data = json.loads(content)
         if not isinstance(data, dict):
             raise ValueError("it holds no JSON object")
-        checksum = data.pop(_CHECKSUM, None)
-        if checksum is not None and _checksum(data) != checksum:
+        checksum, version = data.pop(_CHECKSUM, None), data.setdefault("format", 1)
+        if version not in (1, FORMAT):
+            raise ValueError(f"it has format {version}; this version of Trainyard reads 1 and {FORMAT}")
+        if checksum != _checksum(data) and (version, checksum) != (1, None):
             raise ValueError("its content is not what was written")
-        newest: int = cls.model_fields["format"].default
-        if data.setdefault("format", 1) not in range(1, newest + 1):
-            raise ValueError(f"it has format {data['format']}; this version of Trainyard reads 1 to {newest}")
         try:
             return cls.model_validate(data)
         except ValidationError as error:
@@ -82,7 +82,6 @@ class Document(Record):
         Raises:
             OSError: The file cannot be written.
         """
-        path.parent.mkdir(exist_ok=True)
         write_atomically(path, dump(self.to_json()))
 
 

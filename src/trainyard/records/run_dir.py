@@ -154,6 +154,7 @@ class RunDir:
         Raises:
             OSError: The file cannot be written.
         """
+        self._make_folder(name)
         record.save(self.path / name)
 
     def write_attempt(self, record: AttemptRecord) -> None:
@@ -179,8 +180,13 @@ class RunDir:
 
     def write_json(self, name: str, data: Json) -> None:
         """Write a JSON file of the run: after a crash there is the old or the new content, whole."""
-        (self.path / name).parent.mkdir(exist_ok=True)
+        self._make_folder(name)
         write_atomically(self.path / name, (json.dumps(data, indent=1, allow_nan=False) + "\n").encode())
+
+    def _make_folder(self, name: str) -> None:
+        """Make the folder of a file of the run, but never the run directory: if that is gone, it stays away."""
+        if "/" in name:
+            (self.path / name).parent.mkdir(exist_ok=True)
 
     def sweep(self) -> None:
         """Remove the temporary files of processes that died; only the owner of the run calls it."""

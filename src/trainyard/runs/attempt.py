@@ -16,7 +16,7 @@ from trainyard.engine.checkpoint import Commit
 from trainyard.engine.loop import Loop
 from trainyard.engine.signals import Signals, Stopped
 from trainyard.engine.state import RunState, seed_global_random
-from trainyard.errors import ChangedInputsError, CheckpointError, InputError, TrainingError
+from trainyard.errors import ChangedInputsError, CheckpointError, InputError, RunGoneError, TrainingError
 from trainyard.records.data import DataDescription
 from trainyard.records.manifest import DeterminismRecord, Manifest, Parent
 from trainyard.records.result import COMPLETED, Result
@@ -299,11 +299,8 @@ class _Attempt:
         """
         message, run = self._hidden(error), self._run
         loop.parts.saver.drain()
-        if not run.path.is_dir():
-            raise TrainingError(
-                f"the run directory {run.path} is gone: it was renamed or removed while run {run.id} trained; "
-                "put it back and resume the run, or train again"
-            ) from error
+        if isinstance(error, RunGoneError) or not run.path.is_dir():
+            raise RunGoneError(run.path) from error
         with contextlib.suppress(OSError):  # it may be the disk that failed
             loop.parts.recorder.event(loop.state.step, "failed", message=message)
             self._end(result.with_values(error=message), loop)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainyard.digest import fsync_folder, make_folders, write_file
-from trainyard.errors import CheckpointError
+from trainyard.errors import CheckpointError, RunGoneError
 
 _STAGING = ".staging-"
 
@@ -70,6 +70,8 @@ class LocalStore:
         return self._root / prefix
 
     def staging(self) -> Path:
+        if not self._root.is_dir():
+            raise RunGoneError(self._root)
         return Path(tempfile.mkdtemp(prefix=_STAGING, dir=self._root))
 
     def sweep(self) -> None:

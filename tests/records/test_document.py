@@ -1,0 +1,108 @@
+"""Records in files: what is damaged is told, and what is whole comes back."""
+
+import json
+import math
+import random
+from pathlib import Path
+
+import pytest
+
+from trainyard.errors import CheckpointError
+from trainyard.records.manifest import Difference, Manifest
+from trainyard.records.result import AttemptRecord, BestModel, Result
+
+RESULT = Result(
+    status="completed",
+    run_id="r",
+    experiment="e",
+    steps=30,
+    epochs=3.75,
+    metrics={"val_loss": 0.1, "test_f1": math.nan, "test_r2": -math.inf},
+    best=BestModel(step=7, metric="val_loss", value=0.1, digest="d"),
+    attempts=2,
+)
+
+
+def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
+    RESULT.save(tmp_path / "result.json")
+    loaded = Result.load(tmp_path / "result.json")
+    assert loaded is not None
+    assert repr(loaded) == repr(RESULT)  # as text, a NaN equals a NaN
+    assert json.loads((tmp_path / "result.json").read_text())["metrics"]["test_f1"] == "NaN"
+
+
+def test_a_record_that_is_not_there_is_none(tmp_path: Path) -> None:
+    assert Result.load(tmp_path / "result.json") is None
+
+
+def test_every_flipped_byte_is_noticed(tmp_path: Path) -> None:
+    """Or changes nothing, as it may in the white space."""
+    path = tmp_path / "result.json"
+    RESULT.save(path)
+    content, draw = path.read_bytes(), random.Random(0)
+    for _ in range(300):
+        damaged = bytearray(content)
+        position = draw.randrange(len(damaged))
+        damaged[position] ^= 1 << draw.randrange(8)
+        path.write_bytes(damaged)
+        try:
+            loaded = Result.load(path)
+        except CheckpointError:
+            continue
+        assert repr(loaded) == repr(RESULT), bytes(damaged[max(0, position - 20) : position + 20])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "null",
+        "[]",
+        "{",
+        '{"status": 3}',
+        '{"format": 99, "status": "completed"}',
+        '{"format": "x"}',
+        "[" * 10**5,
+    ],
+)
+def test_whatever_else_stands_there_is_an_error_of_ours(content: str, tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"result\.json is damaged: ") as raised:
+        Result.load(tmp_path / "result.json")
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_files_of_version_1_have_no_checksum_and_are_read(tmp_path: Path) -> None:
+    (tmp_path / "0001.json").write_text('{"attempt": 1, "pid": 3, "status": "failed", "unknown": 1}')
+    record = AttemptRecord.load(tmp_path / "0001.json")
+    assert record is not None
+    assert (record.attempt, record.status) == (1, "failed")
+    assert record.to_json()["unknown"] == 1, "what this version does not know is kept"
+
+
+def test_a_link_or_a_pipe_in_place_of_a_record_is_not_read(tmp_path: Path) -> None:
+    import os
+
+    RESULT.save(tmp_path / "elsewhere.json")
+    (tmp_path / "link.json").symlink_to(tmp_path / "elsewhere.json")
+    os.mkfifo(tmp_path / "pipe.json")
+    for name, reason in (("link", "symbolic link"), ("pipe", "no regular file")):
+        with pytest.raises(CheckpointError, match=reason):
+            Result.load(tmp_path / f"{name}.json")
+
+
+def test_the_sources_of_trainyard_are_a_record_and_its_semantics_are_compared() -> None:
+    def manifest(sources: str, semantics: dict[str, int] | int) -> Manifest:
+        return Manifest.model_validate(
+            {
+                "run_id": "r",
+                "experiment": "e",
+                "semantics": semantics,
+                "code": {"hash": sources, "trainyard": sources, "trainyard_sha256": sources},
+            }
+        )
+
+    assert manifest("a", 1).differences(manifest("b", {"order": 1})) == []
+    assert manifest("a", 1).differences(manifest("a", {"order": 2})) == [
+        Difference("code", "semantics of order", None, 2)
+    ]

@@ -1,0 +1,163 @@
+"""What a run directory suffers: flipped digits, lost files, a directory that goes away."""
+
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trainyard
+from small_runs import SMALL, assert_same, checkpoints, crashed, preempted
+from trainyard.callbacks.base import Callback
+from trainyard.errors import ChangedInputsError, CheckpointError, TrainingError
+from trainyard.records.run_dir import RunDir
+from trainyard.runs.run import Run
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return trainyard.train(SMALL, runs_dir=tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture
+def run(whole: Run, tmp_path: Path) -> Run:
+    """A copy of the completed run that a test may damage."""
+    return Run(Path(shutil.copytree(whole.path, tmp_path / "small" / whole.id)))
+
+
+def change_a_digit(path: Path) -> None:
+    """Change the last digit in a file to another one."""
+    text = path.read_text(encoding="utf-8")
+    digits = list(re.finditer(r"\d", text))
+    at = digits[len(digits) // 2].start()
+    path.write_text(text[:at] + ("7" if text[at] != "7" else "3") + text[at + 1 :], encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["data.json", "config.yaml", "manifest.json", "result.json"])
+def test_no_prediction_comes_from_a_file_with_a_wrong_digit(name: str, run: Run) -> None:
+    change_a_digit(run.path / name)
+    with pytest.raises(CheckpointError, match=re.escape(name)):
+        trainyard.evaluate(run)
+
+
+def test_the_preparation_of_another_run_does_not_pass_for_ours(run: Run, tmp_path: Path) -> None:
+    """It is whole, but the model was not trained with it."""
+    other = trainyard.train(SMALL, {"data.standardize": False}, runs_dir=tmp_path / "other")
+    shutil.copy(other.path / "data.json", run.path / "data.json")
+    with pytest.raises(CheckpointError, match=r"data\.json is not what the model was trained with"):
+        trainyard.load(run)
+
+
+def test_data_that_change_with_leave_are_described_anew(tmp_path: Path) -> None:
+    """Best models of before the change keep the preparation that they were trained with."""
+    rows = "rows.csv"
+    cut = preempted(
+        tmp_path, {"data": {"type": "csv", "path": write_rows(tmp_path / rows, 1), "target": "y"}}
+    )
+    write_rows(tmp_path / rows, 2)
+    with pytest.raises(ChangedInputsError):
+        trainyard.resume(cut)
+    resumed = trainyard.resume(cut, allow_change=True)
+    assert sorted(path.name for path in resumed.path.glob("data*.json")) == ["data-0003.json", "data.json"]
+    assert trainyard.load(resumed).predict(read_rows(tmp_path / rows)) is not None
+
+
+def write_rows(path: Path, seed: int) -> str:
+    import numpy as np
+
+    draw = np.random.default_rng(seed)
+    lines = [f"{a},{b},{int(a > b)}" for a, b in draw.normal(size=(120, 2))]
+    path.write_text("\n".join(["a,b,y", *lines]) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def read_rows(path: Path) -> Any:
+    import pandas as pd
+
+    return pd.read_csv(path)[["a", "b"]]
+
+
+def test_a_damaged_record_of_an_attempt_blocks_nothing(whole: Run, tmp_path: Path) -> None:
+    cut = crashed(tmp_path, at=13)
+    (cut.path / "attempts" / "0001.json").write_text("{", encoding="utf-8")
+    assert cut.status == "crashed"
+    assert_same(trainyard.resume(Run(cut.path)), whole)
+
+
+def test_the_result_tells_how_an_attempt_ended_whose_record_is_damaged(run: Run) -> None:
+    (run.path / "attempts" / "0001.json").write_text("{", encoding="utf-8")
+    assert run.status == "completed"
+
+
+def test_a_missing_manifest_is_said_at_a_resume(whole: Run, tmp_path: Path) -> None:
+    cut = Run(crashed(tmp_path, at=13).path)
+    (cut.path / "manifest.json").unlink()
+    with pytest.raises(ChangedInputsError, match=r"no manifest\.json: its inputs cannot be compared"):
+        trainyard.resume(cut)
+    resumed = trainyard.resume(cut, allow_change=True)
+    assert resumed.digest == whole.digest
+    assert resumed.manifest["determinism"]["tier"] == "statistical"
+
+
+class AtStep(Callback):
+    """Does something after a step."""
+
+    def __init__(self, step: int, action: Any) -> None:
+        self._step, self._action = step, action
+
+    def on_log(self, step: int, metrics: Mapping[str, float]) -> None:
+        if step == self._step:
+            self._action()
+
+
+@pytest.mark.parametrize("how", ["renamed", "removed"])
+def test_a_run_directory_that_goes_away_ends_the_training_with_a_clear_message(
+    how: str, tmp_path: Path
+) -> None:
+    def go() -> None:
+        (path,) = (tmp_path / "runs" / "small").iterdir()
+        if how == "renamed":
+            path.rename(tmp_path / "elsewhere")
+        else:
+            shutil.rmtree(path)
+
+    steps: list[int] = []
+
+    class Count(Callback):
+        def on_log(self, step: int, metrics: Mapping[str, float]) -> None:
+            steps.append(step)
+
+    config = {"training.max_steps": 400}
+    with pytest.raises(TrainingError, match="is gone: it was renamed or removed while the run trained"):
+        trainyard.train(SMALL, config, runs_dir=tmp_path / "runs", callbacks=[AtStep(8, go), Count()])
+    assert steps[-1] < 300, "the training went on for nothing"
+    assert not any((tmp_path / "runs" / "small").iterdir()), "nothing is made in its place"
+
+
+def test_what_a_full_disk_left_behind_is_swept_at_the_next_start(whole: Run, tmp_path: Path) -> None:
+    cut = Run(crashed(tmp_path, at=13).path)
+    left = [cut.path / ".manifest.json.999.tmp", cut.path / "attempts" / ".0001.json.999.tmp"]
+    for path in left:
+        path.write_text("half", encoding="utf-8")
+    assert_same(trainyard.resume(cut), whole)
+    assert not any(path.exists() for path in left)
+
+
+def test_a_file_that_cannot_be_replaced_leaves_no_temporary_one(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    (tmp_path / "table.json").mkdir()
+    with pytest.raises(OSError, match=re.escape("table.json")):
+        run.write_json("table.json", {"a": 1})
+    assert os.listdir(tmp_path) == ["table.json"]  # noqa: PTH208
+
+
+def test_a_checkpoint_names_the_best_models_that_it_needs(whole: Run) -> None:
+    import json
+
+    newest = checkpoints(whole)[-1]
+    manifest = json.loads((newest / "manifest.json").read_text(encoding="utf-8"))
+    assert manifest["best"] == [whole.result["best"]["step"]]
+    assert sorted(manifest["run_files"]) == ["config.yaml", "data.json"]
