@@ -1,7 +1,7 @@
 """The verbs of Trainyard, as the command line and notebooks use them."""
 
 from trainyard.api.configs import check, init, schema
-from trainyard.api.housekeeping import clean, get, list_runs, sync
+from trainyard.api.housekeeping import clean, get, list_runs, summaries, sync
 from trainyard.api.results import compare, evaluate, explain, export, load, predict, report
 from trainyard.api.studies import benchmark, cross_validate
 from trainyard.api.training import reproduce, resume, train
@@ -26,6 +26,7 @@ __all__ = [
     "reproduce",
     "resume",
     "schema",
+    "summaries",
     "sync",
     "train",
 ]

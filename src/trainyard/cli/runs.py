@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import trainyard
+from trainyard.api import summaries
 from trainyard.cli import options
-from trainyard.cli.output import run_document, show, size, table
-from trainyard.errors import CheckpointError
+from trainyard.cli.output import existing, run_document, show, size, table
 
 if TYPE_CHECKING:
     from trainyard.evaluation.significance import Significance
     from trainyard.runs.comparison import Comparison
-    from trainyard.runs.run import Run
 
 _STATUSES = ("created", "crashed", "failed", "preempted", "interrupted", "completed")
 
@@ -32,7 +31,10 @@ def runs() -> None:
 @options.as_json
 def list_runs(experiment: str | None, runs_dir: str | None, as_json: bool) -> None:
     """List the runs, newest first."""
-    documents = [_listed(run) for run in trainyard.list_runs(runs_dir, experiment)]
+    documents = summaries(runs_dir, experiment)
+    if as_json:
+        for document in documents:
+            document["report"] = existing(Path(document["path"]) / "report.html")
     head = ("run", "experiment", "status", "steps", "result")
     rows = [
         [document.get(key) for key in ("run_id", "experiment", "status", "steps")] for document in documents
@@ -40,20 +42,6 @@ def list_runs(experiment: str | None, runs_dir: str | None, as_json: bool) -> No
     results = [_brief(document.get("metrics", {})) for document in documents]
     lines = table([[*row, result] for row, result in zip(rows, results, strict=True)], head)
     show(documents, lines if documents else ["no runs"], as_json)
-
-
-def _listed(run: Run) -> dict[str, Any]:
-    """A run in a list; a damaged one must not hide the others."""
-    try:
-        return run_document(run)
-    except CheckpointError as error:
-        return {
-            "run_id": run.id,
-            "experiment": run.experiment,
-            "path": str(run.path),
-            "status": "damaged",
-            "error": str(error),
-        }
 
 
 def _brief(metrics: dict[str, Any], count: int = 3) -> str:
