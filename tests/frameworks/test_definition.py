@@ -121,7 +121,11 @@ def test_describe_value() -> None:
     ]
     nested = describe_value("x", {"y": [1, doubled]})
     assert nested == {"x": "builtins:dict", "x.y": "builtins:list", "x.y.0": "1", "x.y.1": f"{here}doubled"}
-    assert describe_value("a", np.zeros(3)) == describe_value("a", np.zeros(3)) != describe_value("a", np.zeros(4))
+    assert (
+        describe_value("a", np.zeros(3))
+        == describe_value("a", np.zeros(3))
+        != describe_value("a", np.zeros(4))
+    )
 
 
 def partly(amount: float) -> Any:
