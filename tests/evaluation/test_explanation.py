@@ -19,9 +19,9 @@ from trainyard.datasets.preparation import CategoryColumn, NumberColumn, Tabular
 from trainyard.datasets.target import Target
 from trainyard.errors import InputError, MissingExtraError
 from trainyard.evaluation import explanation, shapley
+from trainyard.evaluation.explained import Column, ExplainedModel, data_columns
 from trainyard.evaluation.explanation import Model, explain
 from trainyard.evaluation.permutation import permutation_importance
-from trainyard.evaluation.subject import Source, Subject, sources
 from trainyard.types import DataInfo, Predictions
 
 Function = Callable[[np.ndarray], np.ndarray]
@@ -61,11 +61,16 @@ def classification(features: np.ndarray, targets: np.ndarray) -> DataBundle:
     return DataBundle(info, {"test": Arrays(features, targets.astype(np.int64))})
 
 
-def subject(predict: Any, bundle: DataBundle, seed: int = 0) -> Subject:
+def explained_model(predict: Any, bundle: DataBundle, seed: int = 0) -> ExplainedModel:
     split = bundle.splits["test"]
     batch = split.take(np.arange(len(split)))
-    return Subject(
-        predict, bundle.info, sources(bundle.info, bundle.preparation), batch.features, batch.targets, seed
+    return ExplainedModel(
+        predict,
+        bundle.info,
+        data_columns(bundle.info, bundle.preparation),
+        batch.features,
+        batch.targets,
+        seed,
     )
 
 
@@ -159,7 +164,7 @@ class TestWithoutShap:
         assert explain(model, DataBundle(info, {"train": rows, "val": rows}), "loss", 1)["split"] == "val"
         made = explain(model, DataBundle(info, {"train": rows, "val": Arrays(x[:0], x[:0, 0])}), "loss", 1)
         assert made["split"] == "train"
-        assert "has learned from" in made["notes"][0]
+        assert "training rows" in made["notes"][0]
 
     def test_a_metric_that_is_not_defined_here_gives_way_to_the_loss(self):
         x = numbers()
@@ -209,7 +214,7 @@ class TestWithoutShap:
         made = explain(model, regression(x, x[:, 1007]), "loss", 1)
         assert len(made["permutation"]["features"]) == 100
         assert made["permutation"]["features"][0]["name"] == "feature 1007"
-        assert any("only 100 were shuffled" in note for note in made["notes"])
+        assert any("only 100 of the" in note for note in made["notes"])
         nothing = explain(Model(predictor(lambda x: x[:, 1007])), regression(x, x[:, 1007]), "loss", 1)
         assert nothing["permutation"] is None
         assert nothing["dependence"] == []
@@ -304,8 +309,8 @@ class TestPermutation:
         x = numbers(400, 3)
         y = x[:, 0] + 0.5 * x[:, 1] * x[:, 2]
         model = RandomForestRegressor(20, random_state=0).fit(x[:200], y[:200])
-        part = subject(predictor(model.predict), regression(x[200:], y[200:]))
-        made = permutation_importance(part, "r2", part.sources, repeats=100)
+        part = explained_model(predictor(model.predict), regression(x[200:], y[200:]))
+        made = permutation_importance(part, "r2", part.columns, repeats=100)
         own = inspection.permutation_importance(
             model, x[200:], y[200:], scoring="r2", n_repeats=100, random_state=0
         )
@@ -319,8 +324,8 @@ class TestPermutation:
     def test_columns_of_many_features_get_fewer_rows(self, monkeypatch):
         monkeypatch.setattr("trainyard.evaluation.permutation.MAX_ROWS", 3000)
         x = numbers(400, 4)
-        part = subject(predictor(lambda x: x[:, 0]), regression(x, x[:, 0]))
-        made = permutation_importance(part, "loss", part.sources)
+        part = explained_model(predictor(lambda x: x[:, 0]), regression(x, x[:, 0]))
+        made = permutation_importance(part, "loss", part.columns)
         assert made is not None
         assert made["rows"] == 150
 
@@ -333,7 +338,7 @@ class TestShap:
         self, model: Model, bundle: DataBundle, **options: Any
     ) -> tuple[dict[str, Any], shapley.Shapley]:
         made = explain(model, bundle, "loss", 1)
-        part = subject(model.predict, bundle)
+        part = explained_model(model.predict, bundle)
         import shap
 
         found = shapley.shap_values(shap, part, model.native)
@@ -482,7 +487,7 @@ class TestShap:
             return features[:, 0]
 
         x = numbers(300, 60)
-        part = subject(predictor(model), regression(x, x[:, 0]))
+        part = explained_model(predictor(model), regression(x, x[:, 0]))
         import shap
 
         found = shapley.shap_values(shap, part, None)
@@ -492,7 +497,7 @@ class TestShap:
         assert max(seen) <= 100_000
         assert (
             shapley.shap_values(
-                shap, subject(predictor(model), regression(numbers(30, 1001), x[:30, 0])), None
+                shap, explained_model(predictor(model), regression(numbers(30, 1001), x[:30, 0])), None
             )
             is None
         )
@@ -508,13 +513,13 @@ class TestShap:
         assert set(described["outputs"]) >= {f"class {i}" for i in range(5, 15)}
         assert len(described["swarms"]) == 4
 
-    def test_values_that_are_equal_are_one_number(self):
+    def test_values_that_are_equal_have_one_code(self):
         x = np.array([[1.0, np.nan], [1.0, np.nan], [2.0, 0.0]], np.float32)
-        part = subject(predictor(lambda x: x[:, 0]), regression(x, x[:, 0]))
-        pool = shapley._Pool(part)
-        assert pool.numbers[0, 0] == pool.numbers[1, 0] != pool.numbers[2, 0]
-        assert pool.numbers[0, 1] == pool.numbers[1, 1] != pool.numbers[2, 1]
-        np.testing.assert_array_equal(pool.outputs(pool.numbers)[:, 0], x[:, 0])
+        part = explained_model(predictor(lambda x: x[:, 0]), regression(x, x[:, 0]))
+        coded = shapley._CodedSample(part)
+        assert coded.codes[0, 0] == coded.codes[1, 0] != coded.codes[2, 0]
+        assert coded.codes[0, 1] == coded.codes[1, 1] != coded.codes[2, 1]
+        np.testing.assert_array_equal(coded.outputs(coded.codes)[:, 0], x[:, 0])
 
     def test_a_torch_run(self, tmp_path):
         config = {
@@ -543,8 +548,8 @@ class TestShap:
 
 def test_sources_without_a_preparation():
     info = DataInfo("regression", (2,), 1, feature_names=("a", "b"), categories=(0, 3))
-    assert sources(info, None) == [Source("a", (0,)), Source("b", (1,), ("0", "1", "2"))]
-    assert [source.name for source in sources(DataInfo("regression", (2,), 1), None)] == [
+    assert data_columns(info, None) == [Column("a", (0,)), Column("b", (1,), ("0", "1", "2"))]
+    assert [column.name for column in data_columns(DataInfo("regression", (2,), 1), None)] == [
         "feature 0",
         "feature 1",
     ]
@@ -552,6 +557,6 @@ def test_sources_without_a_preparation():
 
 def test_values_of_sources():
     x = np.array([[0, 1, 2.0], [0, 0, -1.0], [1, 0, np.nan]], np.float32)
-    np.testing.assert_array_equal(Source("kind", (0, 1), ("a", "b"), onehot=True).values(x), [1, np.nan, 0])
-    np.testing.assert_array_equal(Source("code", (2,), ("a", "b", "c")).values(x), [2, np.nan, np.nan])
-    np.testing.assert_array_equal(Source("size", (2,), mean=10.0, scale=2.0).values(x), [14, 8, np.nan])
+    np.testing.assert_array_equal(Column("kind", (0, 1), ("a", "b"), onehot=True).values(x), [1, np.nan, 0])
+    np.testing.assert_array_equal(Column("code", (2,), ("a", "b", "c")).values(x), [2, np.nan, np.nan])
+    np.testing.assert_array_equal(Column("size", (2,), mean=10.0, scale=2.0).values(x), [14, 8, np.nan])

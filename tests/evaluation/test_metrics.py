@@ -217,14 +217,14 @@ def test_what_a_model_measures_itself_is_added_where_no_metric_of_ours_has_the_n
 
 
 def test_outputs_of_the_wrong_shape_are_the_models_fault():
-    with pytest.raises(ModelError, match=r"\(10, 2\); \(10, 3\) is needed"):
+    with pytest.raises(ModelError, match=r"\(10, 2\); expected \(10, 3\)"):
         evaluate(
             [predicted(np.zeros((10, 2), np.float32), np.zeros(10, np.int64))],
             ["accuracy"],
             classes(3),
             "val",
         )
-    with pytest.raises(ModelError, match=r"\(10, 2\); \(10, 1\) is needed"):
+    with pytest.raises(ModelError, match=r"\(10, 2\); expected \(10, 1\)"):
         evaluate(
             [predicted(np.zeros((10, 2), np.float32), np.zeros(10, np.float32))], ["rmse"], values(), "val"
         )
@@ -248,16 +248,16 @@ def test_modes():
 def test_an_unknown_metric_names_the_nearest():
     with pytest.raises(
         InputError,
-        match=r"no metric is named 'val_acuracy': did you mean 'accuracy'\? Known are loss, accuracy",
+        match=r"unknown metric 'val_acuracy'; did you mean 'accuracy'\? Allowed: loss, accuracy",
     ):
         metrics.mode_of("val_acuracy")
-    with pytest.raises(InputError, match="no metric is named 'val_'"):
+    with pytest.raises(InputError, match="unknown metric 'val_'"):
         metrics.mode_of("val_")
 
 
 def test_a_metric_of_the_other_task_is_refused():
     with pytest.raises(
-        InputError, match="'rmse' is for regression, this is classification: choose among loss, accuracy"
+        InputError, match="'rmse' is for regression, but the task is classification; allowed: loss, accuracy"
     ):
         metrics.check("rmse", "classification")
 

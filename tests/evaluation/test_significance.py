@@ -97,7 +97,7 @@ def test_many_rows_are_sampled_and_more_rows_are_normal(monkeypatch: pytest.Monk
     assert sign_flip(found) == pytest.approx(expected, abs=0.01)
     assert sign_flip(found) == sign_flip(found)
     assert sign_flip(found, seed=1) != sign_flip(found)
-    monkeypatch.setattr(significance, "_LIMIT", 500)
+    monkeypatch.setattr(significance, "_NORMAL_LIMIT", 500)
     assert sign_flip(found) == pytest.approx(expected, abs=0.01)
 
 
@@ -186,7 +186,7 @@ def test_of_values(metric: str, mean: bool) -> None:
 def test_many_rows_take_the_normal_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = classes(1500, 0.2)
     drawn = [same_rows(metric, first, second) for metric in ("accuracy", "log_loss")]
-    monkeypatch.setattr(significance, "_LIMIT", 1000)
+    monkeypatch.setattr(significance, "_NORMAL_LIMIT", 1000)
     for one, metric in zip(drawn, ("accuracy", "log_loss"), strict=True):
         limit = same_rows(metric, first, second)
         assert (limit.low, limit.high) == pytest.approx((one.low, one.high), abs=0.1 * (one.high - one.low))
@@ -203,7 +203,7 @@ def test_models_that_are_the_same() -> None:
 def test_metrics_that_do_not_fit() -> None:
     first, second = classes(50, 0.1)
     for metric in ("rmse", "nonsense"):
-        with pytest.raises(InputError, match=f"no metric of classification is named '{metric}'"):
+        with pytest.raises(InputError, match=f"unknown metric of classification: '{metric}'"):
             same_rows(metric, first, second)
 
 

@@ -569,8 +569,8 @@ def test_an_estimator_gives_its_options(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("estimator", "message"),
     [
-        (catboost.CatBoostRegressor(), "is for regression, the data is one for classification"),
-        (catboost.CatBoostRanker(), "CatBoostRanker is not trained here"),
+        (catboost.CatBoostRegressor(), "is for regression, but the data are for classification"),
+        (catboost.CatBoostRanker(), "CatBoostRanker is not supported"),
         (catboost.CatBoostClassifier(langevin=True), "langevin: Extra inputs are not permitted"),
         (catboost.CatBoostClassifier(eval_metric="AUC"), "list it in evaluation.metrics"),
     ],

@@ -17,7 +17,7 @@ from xgboost import XGBClassifier
 import trainyard
 from small_runs import SignalAt
 from trainyard.errors import ChangedInputsError
-from trainyard.frameworks.definition import in_words
+from trainyard.frameworks.definition import describe_value
 
 CONFIG = {"data": {"type": "wine"}, "training": {"threads": 1}, "logging": {"every_n_steps": 1}}
 OBJECTIVE = """\
@@ -112,16 +112,20 @@ class Adder:
         return x + self.amount
 
 
-def test_values_in_words() -> None:
+def test_describe_value() -> None:
     here = f"{__name__}:"
     values = {"a": 1, "b": np.float64(0.5), "c": True, "d": None, "e": "text", "f": doubled, "g": Block}
     told = ["1", "0.5", "True", "None", "text", f"{here}doubled", f"{here}Block"]
-    assert [in_words(name, value) for name, value in values.items()] == [
+    assert [describe_value(name, value) for name, value in values.items()] == [
         {n: t} for n, t in zip(values, told, strict=True)
     ]
-    nested = in_words("x", {"y": [1, doubled]})
+    nested = describe_value("x", {"y": [1, doubled]})
     assert nested == {"x": "builtins:dict", "x.y": "builtins:list", "x.y.0": "1", "x.y.1": f"{here}doubled"}
-    assert in_words("a", np.zeros(3)) == in_words("a", np.zeros(3)) != in_words("a", np.zeros(4))
+    assert (
+        describe_value("a", np.zeros(3))
+        == describe_value("a", np.zeros(3))
+        != describe_value("a", np.zeros(4))
+    )
 
 
 def partly(amount: float) -> Any:
@@ -130,4 +134,4 @@ def partly(amount: float) -> Any:
 
 @pytest.mark.parametrize("make", [Adder, adding, partly])
 def test_what_a_function_was_made_with_is_told(make: Callable[[float], Any]) -> None:
-    assert in_words("f", make(1.0)) == in_words("f", make(1.0)) != in_words("f", make(2.0))
+    assert describe_value("f", make(1.0)) == describe_value("f", make(1.0)) != describe_value("f", make(2.0))

@@ -265,7 +265,7 @@ def test_codes_of_categories_are_no_amounts(tmp_path: Path) -> None:
     )
     data = {"path": str(tmp_path / "rows.csv"), "type": "csv", "target": "y", "encode": "category"}
     with pytest.raises(
-        ModelError, match=r"data.encode: category gives codes, which keras_mlp would take for amounts"
+        ModelError, match=r"data.encode: category gives codes, which keras_mlp would treat as quantities"
     ):
         train(tmp_path, {"data": data})
 

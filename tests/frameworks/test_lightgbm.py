@@ -528,8 +528,8 @@ def test_an_estimator_gives_its_options(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("estimator", "message"),
     [
-        (lightgbm.LGBMRegressor(), "is for regression, the data is one for classification"),
-        (lightgbm.LGBMRanker(), "LGBMRanker is not trained here"),
+        (lightgbm.LGBMRegressor(), "is for regression, but the data are for classification"),
+        (lightgbm.LGBMRanker(), "LGBMRanker is not supported"),
         (lightgbm.LGBMClassifier(bagging_fraction=0.5), "bagging_fraction: Extra inputs are not permitted"),
         (lightgbm.LGBMClassifier(num_leaves=1), "num_leaves: Input should be greater than 1"),
     ],

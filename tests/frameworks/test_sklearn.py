@@ -46,10 +46,10 @@ from trainyard.digest import tensor_records
 from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
 from trainyard.frameworks.base import WEIGHTS_FILE, FrameworkInputs
 from trainyard.frameworks.sklearn import SklearnFramework, storage
-from trainyard.frameworks.sklearn.binning import Bins
+from trainyard.frameworks.sklearn.binning import BinCache
 from trainyard.frameworks.sklearn.generate import text
 from trainyard.frameworks.sklearn.models import TABLE, table
-from trainyard.frameworks.sklearn.steps import kind_of
+from trainyard.frameworks.sklearn.steps import step_kind
 from trainyard.order import SampleOrder
 from trainyard.runs.catalog import Catalog
 from trainyard.types import DataInfo
@@ -266,7 +266,7 @@ def test_threads_and_the_size_of_a_step_change_no_bit(name: str) -> None:
 @pytest.mark.parametrize("task", ["classification", "regression"])
 def test_keeping_the_bins_changes_no_bit(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = train(named("hist_gradient_boosting", task))
-    monkeypatch.setattr(Bins, "kept", lambda self, estimator: nullcontext())
+    monkeypatch.setattr(BinCache, "reused", lambda self, estimator: nullcontext())
     anew = train(named("hist_gradient_boosting", task))
     assert tensor_records(kept.state()) == tensor_records(anew.state())
     assert not {"_bin_data", "_raw_predict"} & set(vars(kept.native)), (
@@ -383,12 +383,12 @@ def test_a_minibatch_model_plans_by_training_and_knows_all_classes_from_the_firs
 
 def test_what_needs_all_rows_at_once_fits_in_one_step() -> None:
     assert [
-        kind_of(one) for one in (SGDClassifier(early_stopping=True), SGDClassifier(class_weight="balanced"))
+        step_kind(one) for one in (SGDClassifier(early_stopping=True), SGDClassifier(class_weight="balanced"))
     ] == ["once"] * 2
-    assert kind_of(RandomForestClassifier(oob_score=True)) == "once"
-    assert kind_of(GradientBoostingClassifier(n_iter_no_change=3)) == "once"
-    assert kind_of(HistGradientBoostingClassifier(early_stopping=True)) == "once"
-    assert kind_of(HistGradientBoostingClassifier()) == "growth"
+    assert step_kind(RandomForestClassifier(oob_score=True)) == "once"
+    assert step_kind(GradientBoostingClassifier(n_iter_no_change=3)) == "once"
+    assert step_kind(HistGradientBoostingClassifier(early_stopping=True)) == "once"
+    assert step_kind(HistGradientBoostingClassifier()) == "growth"
 
 
 # -- what is told of the outputs
@@ -582,11 +582,11 @@ def test_an_estimator_of_the_users_own_is_found_by_its_path(
     )
     assert run.result["steps"] == 30
     np.testing.assert_allclose(trainyard.load(run).outputs(np.zeros((2, 4))), 1 / 3, atol=0.02)
-    with pytest.raises(ModelError, match=r"Shares does not take these options.*; it takes smoothing"):
+    with pytest.raises(ModelError, match=r"Shares does not accept these options.*; allowed: smoothing"):
         framework_for(config_of({**config, "params": {"smooth": 1}}))
     with pytest.raises(ModelError, match=r"not trusted.*lambda"):
         framework_for(config_of("our_estimators:Lambda")).step(0, 1.0)
-    with pytest.raises(ModelError, match=r"it gives a Prior, and no scikit-learn estimator"):
+    with pytest.raises(ModelError, match=r"it returned a Prior; expected a scikit-learn estimator"):
         framework_for(
             config_of({"type": "our_estimators:Prior", "framework": "sklearn", "params": {"shares": 1}})
         )
@@ -656,7 +656,7 @@ def test_options_that_only_scikit_learn_understands_are_checked_before_the_first
         framework_for(
             config_of({"type": "sklearn.ensemble:RandomForestClassifier", "params": {"max_depth": -5}})
         )
-    with pytest.raises(ModelError, match=r"AdaBoostClassifier does not take these options.*loss"):
+    with pytest.raises(ModelError, match=r"AdaBoostClassifier does not accept these options.*loss"):
         named_with("ada_boost", {"loss": "square"})
     named_with("ada_boost", {"loss": "square"}, "regression")
     with pytest.raises(ModelError, match=r"step 1 failed: ValueError.*newton-cg"):
@@ -675,11 +675,11 @@ def test_a_model_of_another_task_says_what_to_use_instead() -> None:
         framework_for(config_of("logistic_regression"), (X, VALUES))
     with pytest.raises(ModelError, match=r"lars does regression.*use random_forest"):
         framework_for(config_of("lars"))
-    with pytest.raises(ModelError, match=r"StandardScaler does no classification"):
+    with pytest.raises(ModelError, match=r"StandardScaler does not do classification"):
         framework_for(config_of("sgd"), model=StandardScaler())
     with pytest.raises(ModelError, match="SVR predicts one value, but the data have 2"):
         framework_for(config_of("svm"), (X, np.stack([VALUES, VALUES], axis=1)))
-    with pytest.raises(ModelError, match="MultiTaskLasso needs several values"):
+    with pytest.raises(ModelError, match="MultiTaskLasso needs several target values"):
         framework_for(config_of("multi_task_lasso"), (X, VALUES))
     train(
         framework_for(
@@ -691,13 +691,13 @@ def test_a_model_of_another_task_says_what_to_use_instead() -> None:
 
 
 def test_data_that_a_model_does_not_take_are_refused() -> None:
-    with pytest.raises(ModelError, match="takes no negative values"):
+    with pytest.raises(ModelError, match="accepts no negative values"):
         framework_for(config_of("multinomial_nb"))
     with pytest.raises(ModelError, match=r"data\.impute: keep"):
         framework_for(config_of("svm", data={"type": "iris", "impute": "keep"}))
     gaps = np.where(X > 1.5, np.nan, X).astype(np.float32)
     train(framework_for(config_of("random_forest"), (gaps, LABELS)))
-    with pytest.raises(ModelError, match=r"(?s)step 1 failed.*give data\.impute"):
+    with pytest.raises(ModelError, match=r"(?s)step 1 failed.*set data\.impute"):
         framework_for(config_of("svm"), (gaps, LABELS)).step(0, 1.0)
     with pytest.raises(ModelError, match=r"model\.init_from: svm fits in one step"):
         framework_for(config_of({"type": "svm", "init_from": "last"}))
@@ -742,8 +742,8 @@ def test_every_model_that_takes_categories_is_tried_with_some() -> None:
 def test_what_a_model_of_ours_makes_of_itself_must_be_fit_to_be_stored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(storage, "NAMES", ())
-    monkeypatch.setattr(storage, "MODULES", ())
+    monkeypatch.setattr(storage, "TRUSTED_NAMES", ())
+    monkeypatch.setattr(storage, "TRUSTED_MODULES", ())
     with pytest.raises(ModelError, match=r"not trusted.*sklearn\.tree\._tree\.Tree"):
         named("random_forest").step(0, 1.0)
 
@@ -777,7 +777,7 @@ def test_what_is_done_in_one_step_is_said(caplog: pytest.LogCaptureFixture) -> N
     named("svm")
     named("random_forest")
     assert [record.message for record in caplog.records] == [
-        "svm fits in one step: it cannot be resumed in the middle, stopped early or pruned"
+        "svm fits in a single step: it cannot be resumed midway, stopped early or pruned"
     ]
 
 
@@ -837,7 +837,7 @@ def test_skops_trusts_what_it_always_does_and_is_imported_without_torch() -> Non
     code = """
         import sys
         from trainyard.frameworks.sklearn import storage
-        storage.imported()
+        storage.import_skops()
         assert "torch" not in sys.modules, "torch"
         from skops.io._trusted_types import SKLEARN_ESTIMATOR_TYPE_NAMES as trusted
         from sklearn.utils import all_estimators
@@ -953,7 +953,7 @@ def partial_of(func: Any) -> dict[str, Any]:
 )
 def test_no_file_calls_what_it_names(evil: dict[str, Any]) -> None:
     harmless = node("ObjectNode", TRAP)  # with which its name is one of those that skops is told to trust
-    trust = storage.trust_in(Guess())
+    trust = storage.trust_for(Guess())
     assert isinstance(
         storage.unpack(crafted(lambda attributes: attributes.update(coef_=harmless)), trust).coef_, Trap
     )
@@ -971,25 +971,25 @@ def test_older_loaders_which_name_what_they_make_elsewhere_are_not_used() -> Non
 
 
 def test_what_the_users_model_calls_is_called_with_its_own_arguments() -> None:
-    trust = storage.trust_in(FunctionTransformer(itemgetter(0)))
+    trust = storage.trust_for(FunctionTransformer(itemgetter(0)))
     assert storage.unpack(storage.pack(itemgetter(0)), trust)("ab") == "a"
     with pytest.raises(ModelError, match="not trusted"):
         storage.unpack(storage.pack(itemgetter(1)), trust)
 
 
 def test_what_the_users_own_model_is_made_of_is_trusted() -> None:
-    trust = storage.trust_in(make_pipeline(FunctionTransformer(logarithm), Guess()))
+    trust = storage.trust_for(make_pipeline(FunctionTransformer(logarithm), Guess()))
     own = Guess().__class__.__module__
     assert trust.covers(own, "logarithm")
     assert trust.covers(own, "Guess")
     assert not trust.covers(own, "crafted"), "a function that the model does not hold"
     assert not trust.covers("posix", "system")
     with pytest.raises(ModelError, match="cannot be stored"):
-        storage.trust_in(FunctionTransformer(lambda values: values))
+        storage.trust_for(FunctionTransformer(lambda values: values))
 
 
 def test_weights_that_are_none_or_another_models_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="no weights of an estimator"):
+    with pytest.raises(ModelError, match="not weights of an estimator"):
         storage.unpack({"w": np.zeros(3)}, storage.Trust())
     folder = saved(train(named("random_forest")), tmp_path / "forest")
     with pytest.raises(

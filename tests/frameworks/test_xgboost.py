@@ -505,7 +505,7 @@ def test_functions_of_an_estimator_are_followed() -> None:
 
 
 REFUSED_ESTIMATORS: list[tuple[Any, str]] = [
-    (xgb.XGBRanker(), "XGBRanker is not trained here"),
+    (xgb.XGBRanker(), "XGBRanker is not supported"),
     (
         xgb.XGBClassifier(early_stopping_rounds=3),
         r"early_stopping_rounds=...\) has no place in a run: set training.early_stopping",
@@ -519,9 +519,9 @@ REFUSED_ESTIMATORS: list[tuple[Any, str]] = [
         xgb.XGBClassifier(objective="reg:tweedie"),
         "objective reg:tweedie is not for targets of 2 classes: .* give binary",
     ),
-    (xgb.XGBRegressor(), "model xgboost is for regression, the data is one for classification"),
-    (xgb.XGBRFRegressor(), "is for regression, the data is one for classification"),
-    (xgb.XGBModel(), "XGBModel is not trained here"),
+    (xgb.XGBRegressor(), "model xgboost is for regression, but the data are for classification"),
+    (xgb.XGBRFRegressor(), "is for regression, but the data are for classification"),
+    (xgb.XGBModel(), "XGBModel is not supported"),
 ]
 
 
@@ -534,7 +534,7 @@ def test_what_an_estimator_cannot_say_is_refused(model: Any, message: str) -> No
 
 
 def test_a_classifier_does_not_become_a_regressor() -> None:
-    message = "model xgboost:XGBClassifier is for classification, the data is one for regression"
+    message = "model xgboost:XGBClassifier is for classification, but the data are for regression"
     with pytest.raises(ModelError, match=message):
         framework_of("values", {}, type="xgboost:XGBClassifier")
 

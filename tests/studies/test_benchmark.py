@@ -161,7 +161,7 @@ def test_options_hold_for_their_own_model(tmp_path: Path) -> None:
         ({"models": ["toy", "toy"]}, "named twice"),
         ({"models": ["toy"], "params": {"mlp": {}}}, "mlp is not among the models"),
         ({"models": ["toy"], "folds": 1}, "folds: 1 given"),
-        ({"models": ["toy"], "metric": "speed"}, "no metric is named 'speed'"),
+        ({"models": ["toy"], "metric": "speed"}, "unknown metric 'speed'"),
         ({"models": ["toy"], "metric": "train_loss"}, "of rows that were learned"),
         ({"models": ["toy", "toi", "mlq"]}, "(?s)2 problems.*toi.*mlq"),
         ({"models": ["toy"], "params": {"toy": {"loud": 1}}}, "unknown key"),
@@ -373,7 +373,7 @@ def test_config_errors_are_those_of_configs() -> None:
 @pytest.mark.parametrize("task", ["auto", "classification"])
 def test_a_metric_of_another_task_is_refused_before_anything_is_trained(task: str, tmp_path: Path) -> None:
     ended: list[Any] = []
-    with pytest.raises(InputError, match="metric 'test_rmse' is for regression, this is classification"):
+    with pytest.raises(InputError, match="metric 'test_rmse' is for regression, but the task is classification"):
         trainyard.benchmark(
             TOY,
             {"data.task": task},

@@ -1,1 +1,1 @@
-"""Predictions in, metrics and tables out: the only place that computes metrics."""
+"""Metrics, tables, significance tests and explanations, all computed from predictions."""

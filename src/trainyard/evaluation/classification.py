@@ -1,14 +1,15 @@
 """Metrics of class probabilities.
 
-They agree with scikit-learn's functions of the same names. Rules for what is 0/0:
+They agree with scikit-learn's functions of the same names. Edge cases:
 
-- precision, recall and F1 of a class are 0.0 where their denominator is 0 (`zero_division=0`);
-- macro and weighted means are over the classes that occur among the targets or the predictions;
-- `mcc` is 0.0 where only one class occurs;
-- `roc_auc`, `average_precision` and `kappa` are NaN where only one class occurs among the targets (`kappa`: and the
-  predictions); with more than two classes the first two are means, one class against the rest, over those that occur
-  among the targets;
-- `f1_binary`, `precision_binary`, `recall_binary` speak of the second class, and are NaN unless there are two.
+- precision, recall and F1 of a class are 0.0 if their denominator is 0 (`zero_division=0`);
+- macro and weighted means run over the classes that occur among the targets or the predictions;
+- `mcc` is 0.0 if only one class occurs;
+- `roc_auc` and `average_precision` are NaN if the targets contain a single class; with more than two classes
+  they are one-vs-rest means over the classes that occur among the targets;
+- `kappa` is NaN if targets and predictions contain only one and the same class;
+- `f1_binary`, `precision_binary` and `recall_binary` refer to the second class, and are NaN unless there are
+  two.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ AVERAGES: tuple[Average, ...] = ("macro", "micro", "weighted", "binary")
 
 
 class PerClass(NamedTuple):
-    """One value for each class; `support` counts its rows, `predicted` how often it was predicted."""
+    """Arrays (classes,): three metrics, the number of rows (`support`) and of predictions (`predicted`)."""
 
     precision: Floats
     recall: Floats
@@ -38,13 +39,13 @@ class PerClass(NamedTuple):
 
 
 def ratio(numerator: Array, denominator: Array) -> Floats:
-    """Division with x/0 = 0.0."""
+    """Divide element by element as float64, with x/0 = 0.0."""
     out = np.zeros(np.broadcast_shapes(np.shape(numerator), np.shape(denominator)))
     return np.divide(numerator, denominator, out=out, where=np.asarray(denominator) != 0)
 
 
 def per_class(confusion: NDArray[np.int64]) -> PerClass:
-    """Precision, recall and F1 of each class, from a (classes, classes) confusion matrix."""
+    """Compute precision, recall and F1 of each class; `confusion`: (classes, classes) [true, predicted]."""
     hits, support, predicted = np.diag(confusion), confusion.sum(axis=1), confusion.sum(axis=0)
     return PerClass(
         ratio(hits, predicted), ratio(hits, support), ratio(2 * hits, support + predicted), support, predicted
@@ -52,21 +53,21 @@ def per_class(confusion: NDArray[np.int64]) -> PerClass:
 
 
 def accuracy(scores: Scores) -> float:
+    """Return the share of rows whose class was predicted."""
     return float(np.mean(scores.predicted == scores.targets))
 
 
 def balanced_accuracy(scores: Scores) -> float:
+    """Return the mean recall of the classes that occur among the targets."""
     table = per_class(scores.confusion)
     return float(np.mean(table.recall[table.support > 0]))
 
 
 def averaged(field: Literal["precision", "recall", "f1"], average: Average) -> Callable[[Scores], float]:
-    """The metric that averages one column of `PerClass`."""
+    """Return the metric that averages one field of `PerClass`."""
 
     def metric(scores: Scores) -> float:
-        if (
-            average == "micro"
-        ):  # every row has one class and one prediction, so that all three are the accuracy
+        if average == "micro":  # with one class and one prediction per row, all three equal the accuracy
             return accuracy(scores)
         table = per_class(scores.confusion)
         values: Floats = getattr(table, field)
@@ -80,7 +81,10 @@ def averaged(field: Literal["precision", "recall", "f1"], average: Average) -> C
 
 
 def top_k_accuracy(k: int) -> Callable[[Scores], float]:
-    """The share of rows whose class is among the k most probable ones; of equals the first counts as the greater."""
+    """Return the metric that gives the share of rows whose class is among the k most probable.
+
+    Of equally probable classes, the one with the lower index ranks first.
+    """
 
     def metric(scores: Scores) -> float:
         own = scores.true_probability[:, None]
@@ -92,21 +96,22 @@ def top_k_accuracy(k: int) -> Callable[[Scores], float]:
 
 
 def log_loss(scores: Scores) -> float:
+    """Return the mean negative logarithm of the true class's probability, clipped to [eps, 1 - eps]."""
     own = scores.true_probability
     epsilon = np.finfo(own.dtype).eps
     return float(-np.mean(np.log(np.clip(own, epsilon, 1 - epsilon)), dtype=np.float64))
 
 
 def brier(scores: Scores) -> float:
+    """Return the Brier score: squared errors of the probabilities, summed over classes (halved for two)."""
     errors = scores.outputs.astype(np.float64)
     errors[np.arange(len(errors)), scores.targets] -= 1.0
     total = float(np.mean(np.sum(errors**2, axis=1)))
-    return (
-        total / 2 if scores.outputs.shape[1] == 2 else total
-    )  # the usual definition for two classes counts one of them
+    return total / 2 if scores.outputs.shape[1] == 2 else total  # the binary definition counts one class only
 
 
 def mcc(scores: Scores) -> float:
+    """Return the Matthews correlation coefficient, for any number of classes (Gorodkin, 2004)."""
     confusion = scores.confusion.astype(np.float64)
     true, predicted, rows = confusion.sum(axis=1), confusion.sum(axis=0), confusion.sum()
     covariance = np.trace(confusion) * rows - true @ predicted
@@ -115,13 +120,17 @@ def mcc(scores: Scores) -> float:
 
 
 def kappa(scores: Scores) -> float:
+    """Return Cohen's kappa (1960): the agreement of predictions and targets beyond chance."""
     shares = scores.confusion / scores.confusion.sum()
     chance = shares.sum(axis=1) @ shares.sum(axis=0)
     return float((np.trace(shares) - chance) / (1 - chance)) if chance < 1 else float("nan")
 
 
 def _ranking(metric: Callable[[NDArray[np.bool_], Array], float]) -> Callable[[Scores], float]:
-    """Of a metric of (positive rows, scores): the second of two classes, or the mean of one against the rest."""
+    """Extend a binary metric of (is positive, score), both (rows,), to classes.
+
+    With two classes, the second one is positive; with more, the result is the one-vs-rest mean.
+    """
 
     def mean(scores: Scores) -> float:
         classes = np.unique(scores.targets)
@@ -134,22 +143,21 @@ def _ranking(metric: Callable[[NDArray[np.bool_], Array], float]) -> Callable[[S
 
 
 def _auc(positive: NDArray[np.bool_], values: Array) -> float:
-    """The chance that a positive row is ranked above a negative one; equals count half (Mann-Whitney U)."""
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[
-        place
-    ]  # equals share the mean of their ranks, which are from 1
+    """Return the probability that a positive row scores above a negative one (Mann-Whitney U).
+
+    Ties count half.
+    """
+    _, distinct, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[distinct]  # from 1; ties share their mean rank
     hits = int(positive.sum())
     return float((ranks[positive].sum() - hits * (hits + 1) / 2) / (hits * (len(values) - hits)))
 
 
 def _average_precision(positive: NDArray[np.bool_], values: Array) -> float:
-    """The mean of the precisions at each threshold, weighted by the recall gained there."""
-    _, place = np.unique(
-        -values, return_inverse=True
-    )  # thresholds from the highest down; equals fall together
-    hits = np.bincount(place, weights=positive)
-    precision = np.cumsum(hits) / np.cumsum(np.bincount(place))
+    """Return the mean of the precisions at all thresholds, weighted by the gain in recall."""
+    _, threshold = np.unique(-values, return_inverse=True)  # thresholds in descending order; ties share one
+    hits = np.bincount(threshold, weights=positive)
+    precision = np.cumsum(hits) / np.cumsum(np.bincount(threshold))
     return float(hits @ precision / hits.sum())
 
 

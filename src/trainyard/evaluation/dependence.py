@@ -1,77 +1,88 @@
 """Partial dependence: the mean output over the rows when one column has the same value in all of them.
 
-Friedman, "Greedy function approximation" (2001). The spread says whether the rows agree: that of their own curves, each moved
-so that its mean is the mean of all (Goldstein et al., "Peeking inside the black box", 2015). By brute force, with the
-model's own predictions.
+Method: Friedman, "Greedy function approximation" (2001), by brute force with the model's own predictions. The
+spread shows whether the rows agree. It is that of the rows' individual curves, each shifted so that its mean
+is the mean of all curves (centred ICE: Goldstein et al., "Peeking inside the black box", 2015).
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from trainyard.evaluation.subject import Floats, Json, Source, Subject, briefs
+from trainyard.evaluation.explained import Column, ExplainedModel, Floats, Json, rounded_all
 from trainyard.types import Array
 
-GRID = 20  # points; of more categories those with the most rows
-SAMPLE = 500
-MAX_LINES = 4  # outputs with a curve of their own; of more classes those with the most rows
-QUANTILES = (0.1, 0.9)
+GRID = 20  # maximum number of points; if there are more categories, those with the most rows
+SAMPLE = 500  # rows
+MAX_LINES = 4  # outputs with a curve; if there are more classes, those with the most rows
+QUANTILES = (0.1, 0.9)  # of the rows' curves
 
 
-def partial_dependence(subject: Subject, source: Source) -> Json | None:
-    """The curve of a column; None where it has only one value in the sample.
+def partial_dependence(explained: ExplainedModel, column: Column) -> Json | None:
+    """Compute the partial dependence curves of a column, which costs at most 20 predictions of 500 rows.
 
-    Costs at most 20 predictions of 500 rows. Keys: `name`, `kind` (`number` or `category`), `grid` (values in the column's
-    own unit, or names of categories), `outputs`: [{`name`, `mean`, `low`, `high`: (grid,), the latter two the quantiles 10%
-    and 90% of the rows' curves around the mean}].
+    Returns:
+        JSON with the keys `name`, `kind` (`number` or `category`), `grid` (values in the column's own unit,
+        or category names) and `outputs`: [{`name`, `mean`, `low`, `high`}], each curve (grid,); `low` and
+        `high` are the 10% and 90% quantiles of the rows' centred curves. None if the column has a single
+        value in the sample.
     """
-    settings = _settings(subject, source)
-    if len(settings) < 2:
+    grid = _grid(explained, column)
+    if len(grid) < 2:
         return None
-    features = subject.features[:SAMPLE].copy()
-    curves = np.empty((len(settings), len(features), len(subject.shown)))
-    for point, setting in enumerate(settings):
-        features[:, source.columns] = setting
-        curves[point] = subject.outputs(features)
-    values = source.values(_placed(subject, source, settings))
-    names = [source.categories[int(code)] for code in values] if source.categories else briefs(values)
-    kept = subject.frequent(MAX_LINES)
+    features = explained.features[:SAMPLE].copy()
+    curves = np.empty((len(grid), len(features), len(explained.shown_outputs)))
+    for point, value in enumerate(grid):
+        features[:, column.features] = value
+        curves[point] = explained.outputs(features)
+    values = column.values(_rows_with(explained, column, grid))
+    labels = [column.categories[int(code)] for code in values] if column.categories else rounded_all(values)
+    kept = explained.most_frequent(MAX_LINES)
     return {
-        "name": source.name,
-        "kind": "category" if source.categories else "number",
-        "grid": names,
+        "name": column.name,
+        "kind": "category" if column.categories else "number",
+        "grid": labels,
         "outputs": [
             _curve(curves[:, :, i], output.name)
-            for i, output in enumerate(subject.shown)
-            if len(subject.shown) <= MAX_LINES or output.place in kept
+            for i, output in enumerate(explained.shown_outputs)
+            if len(explained.shown_outputs) <= MAX_LINES or output.position in kept
         ],
     }
 
 
 def _curve(curves: Floats, name: str) -> Json:
+    """Return the mean and the quantiles of the rows' curves (grid, rows) of one output as JSON."""
     low, high = np.quantile(curves - curves.mean(axis=0) + curves.mean(), QUANTILES, axis=1)
-    return {"name": name, "mean": briefs(curves.mean(axis=1)), "low": briefs(low), "high": briefs(high)}
+    return {
+        "name": name,
+        "mean": rounded_all(curves.mean(axis=1)),
+        "low": rounded_all(low),
+        "high": rounded_all(high),
+    }
 
 
-def _settings(subject: Subject, source: Source) -> Array:
-    """(grid, columns): what the column is set to, as features; ascending. Only what occurs in the sample."""
-    own = subject.features[:, source.columns]
-    values = source.values(subject.features)
+def _grid(explained: ExplainedModel, column: Column) -> Array:
+    """Return (grid, features of the column): the values to set the column to, ascending.
+
+    Only values that occur in the sample are used.
+    """
+    own = explained.features[:, column.features]
+    values = column.values(explained.features)
     known, own = values[np.isfinite(values)], own[np.isfinite(values)]
     distinct, first, rows = np.unique(known, return_index=True, return_counts=True)
     if len(distinct) <= GRID:
         return own[first]
-    if source.categories:
+    if column.categories:
         return own[first[np.sort(np.argsort(-rows, kind="stable")[:GRID])]]
-    # the ends are left out: a rare extreme would stretch the axis
+    # Leave out the extremes: a rare one would stretch the axis.
     chosen = np.unique(np.quantile(known, np.linspace(0.02, 0.98, GRID), method="inverted_cdf"))
-    if len(chosen) < GRID // 4:  # most rows have the same value
+    if len(chosen) < GRID // 4:  # most rows share a few values
         chosen = distinct[np.linspace(0, len(distinct) - 1, GRID).astype(np.int64)]
     return own[first[np.searchsorted(distinct, chosen)]]
 
 
-def _placed(subject: Subject, source: Source, settings: Array) -> Array:
-    """(grid, n): rows of features that hold the settings."""
-    rows = np.repeat(subject.features[:1], len(settings), axis=0)
-    rows[:, source.columns] = settings
+def _rows_with(explained: ExplainedModel, column: Column, grid: Array) -> Array:
+    """Return (grid, n): complete rows of features, with the column set to each value of the grid."""
+    rows = np.repeat(explained.features[:1], len(grid), axis=0)
+    rows[:, column.features] = grid
     return rows

@@ -1,16 +1,18 @@
-"""What a model looks at: importance, permutation importance, SHAP values and partial dependence, as JSON.
+"""Explain a model by importances, permutation importance, SHAP values and partial dependence, as JSON.
 
-It stands in `evaluation/explanation.json` of the run directory. It speaks of the columns of the data: the features that were
-made of one column (one-hot) are taken together. Everything is a function of model, rows and seed.
+The result is written to `evaluation/explanation.json` of the run directory. It refers to the columns of the
+data: features explanation from one column (one-hot) count as one. It depends only on the model, the rows and
+the seed.
 
-Costs, where n columns are explained (up to 1000; of more only the 200 most important ones are shuffled):
+Cost for n explained columns (beyond 1000 columns only the 200 most important ones are shuffled):
 
-| part | predictions of rows |
+| part | predicted rows |
 | --- | --- |
-| permutation importance | 1000 rows * (1 + 5 n), with more than 200 columns fewer rows: 1 million at most |
-| SHAP values of trees | none but 200 rows: the trees themselves are walked through |
-| SHAP values of other models | 200 rows * 100 of the background * (2 n + 1), 1 million with 500 million numbers at most |
-| partial dependence | 500 rows * 20 values * 6 columns: 60,000 |
+| permutation importance | 1000 rows * (1 + 5 n), at most 1 million: with more than 200 columns fewer rows |
+| SHAP values of trees | 200 rows: the values come from the trees themselves |
+| SHAP values of other models | 200 rows * 100 background rows * (2 n + 1), at most 1 million and 500 million
+numbers |
+| partial dependence | 500 rows * 20 values * 6 columns = 60,000 |
 
 Arrays in memory have at most 10 million numbers each.
 """
@@ -29,10 +31,10 @@ import numpy as np
 from trainyard.datasets.base import DataBundle, Split
 from trainyard.errors import MissingExtraError, TrainyardError
 from trainyard.evaluation.dependence import partial_dependence
+from trainyard.evaluation.explained import Column, ExplainedModel, Json, data_columns, rounded
 from trainyard.evaluation.metrics import LOSS, check
 from trainyard.evaluation.permutation import permutation_importance
-from trainyard.evaluation.shapley import MAX_LISTED, described, shap_values
-from trainyard.evaluation.subject import Json, Source, Subject, brief, sources
+from trainyard.evaluation.shapley import MAX_LISTED, shap_values, to_json
 from trainyard.order import EXPLAIN, permutation, stream_seed
 from trainyard.require import require
 from trainyard.types import Array, DataInfo, Predictions, SplitName
@@ -41,15 +43,15 @@ log = logging.getLogger("trainyard")
 
 VERSION = 1
 SAMPLE = 1000  # rows
-MAX_SHUFFLED = 1000  # columns; of more, those that another measure puts first
+MAX_SHUFFLED = 1000  # with more columns than this, only the WIDE_SHUFFLED most important ones are shuffled
 WIDE_SHUFFLED = 200
-MAX_CURVES = 6
-_SAMPLING = 0
+MAX_CURVES = 6  # columns with partial dependence curves
+_SAMPLING_STREAM = 0
 
 
 @dataclass(frozen=True)
 class Model:
-    """What is explained: how it predicts, the library's own object, and what the library says of the features itself."""
+    """The model to explain: its prediction function, its native object, and the library's own importances."""
 
     predict: Callable[[Split], Iterable[Predictions]]
     native: Any = None
@@ -57,26 +59,29 @@ class Model:
 
 
 def explain(model: Model, bundle: DataBundle, metric: str, seed: int, *, in_full: bool = True) -> Json:
-    """Explains a model on a sample of the test split (else the validation, else the training split).
-
-    Keys: `version`, `split`, `rows` (of the sample), `columns` (their number), `task`, `target`, `notes` (what is left out, and
-    why), `importance`: [{`kind`, `features`: [{`name`, `value`}]}]; `permutation`: see `permutation_importance`, or None; `shap`:
-    see `shapley.described`, or None; `dependence`: a list, see `partial_dependence`. Numbers that are not finite are as the
-    journal writes them.
+    """Explain a model on a sample of the test split (if there is none, of the validation or training split).
 
     Args:
-        model: predicts in this thread only; signals and errors of Trainyard that it raises pass through.
-        bundle: with the split and what is known of its columns.
-        metric: the one by which columns are judged, bare or behind a split's name; the loss where it is NaN.
-        seed: of the sample, the shuffling and the sampled SHAP values.
-        in_full: else there is only what the library says itself, which costs nothing.
+        model: the model to explain; it is called from this thread only. Its `TrainyardError`s pass through.
+        bundle: the data set.
+        metric: the metric for permutation importance, with or without a split's prefix. If it is NaN for
+            these rows, the loss is used instead.
+        seed: seed of the sample, the shuffling and the sampled SHAP values.
+        in_full: False computes only the library's own importances, which need no predictions.
+
+    Returns:
+        JSON with the keys `version`, `split`, `rows` (size of the sample), `columns` (number of columns),
+        `task`, `target`, `notes` (what is left out, and why), `importance`: [{`kind`, `features`: [{`name`,
+        `value`}]}], `permutation`: see `permutation_importance`, or None, `shap`: see `shapley.to_json`, or
+        None, and `dependence`: a list, see `partial_dependence`. Numbers that are not finite are strings, as
+        in the journal.
 
     Raises:
-        InputError: there is no such metric, or it is not for this task.
+        InputError: the metric does not exist, or is not for this task.
     """
     metric = check(metric, bundle.info.task)
     split, rows = _split(bundle)
-    made: Json = {
+    explanation: Json = {
         "version": VERSION,
         "split": split,
         "rows": 0,
@@ -84,134 +89,153 @@ def explain(model: Model, bundle: DataBundle, metric: str, seed: int, *, in_full
         "task": bundle.info.task,
         "target": bundle.info.target,
     }
-    made |= {"notes": [], "importance": [], "permutation": None, "shap": None, "dependence": []}
-    if reason := _unfit(bundle.info, rows):
-        return made | {"notes": [reason]}
-    subject = _subject(model, bundle, rows, stream_seed(seed, EXPLAIN))
-    made |= {"rows": len(subject.features), "columns": len(subject.sources)}
+    explanation |= {"notes": [], "importance": [], "permutation": None, "shap": None, "dependence": []}
+    if reason := _why_not(bundle.info, rows):
+        return explanation | {"notes": [reason]}
+    explained = _explained_model(model, bundle, rows, stream_seed(seed, EXPLAIN))
+    explanation |= {"rows": len(explained.features), "columns": len(explained.columns)}
     if not in_full:
-        return made | {"importance": _by_library(subject, model.importance, made["notes"])}
+        return explanation | {"importance": _by_library(explained, model.importance, explanation["notes"])}
     if split == "train":
-        made["notes"].append(
-            "there is no test and no validation split: these are rows that the model has learned from"
+        explanation["notes"].append(
+            "there is no test or validation split: the explained rows are training rows"
         )
-    if not np.isfinite(subject.all_outputs(subject.features)).all():
-        return made | {"notes": [*made["notes"], "the model gives outputs that are not finite"]}
-    return made | _parts(subject, model, metric, made["notes"])
+    if not np.isfinite(explained.all_outputs(explained.features)).all():
+        return explanation | {
+            "notes": [
+                *explanation["notes"],
+                "nothing is explained: the model gives outputs that are not finite",
+            ]
+        }
+    return explanation | _parts(explained, model, metric, explanation["notes"])
 
 
 def _split(bundle: DataBundle) -> tuple[SplitName, Split]:
+    """Return the name and rows of the first split that is not empty: test, validation, training."""
     order: tuple[SplitName, ...] = ("test", "val", "train")
     name = next(name for name in order if name in bundle.splits and len(bundle.splits[name]))
     return name, bundle.splits[name]
 
 
-def _unfit(info: DataInfo, split: Split) -> str:
-    """Why there is nothing to explain, if so."""
+def _why_not(info: DataInfo, split: Split) -> str:
+    """Return the reason why the data cannot be explained; empty if they can."""
     if len(info.input_shape) != 1:
-        return f"samples of shape {tuple(info.input_shape)} have no columns to explain: images and sequences need other means"
-    one = split.take(np.zeros(1, dtype=np.int64)).features
-    if one.dtype.kind not in "fiub":
-        return f"samples of {one.dtype} have no columns to explain"
+        return (
+            f"samples of shape {tuple(info.input_shape)} have no columns: only tabular data can be explained"
+        )
+    features = split.take(np.zeros(1, dtype=np.int64)).features
+    if features.dtype.kind not in "fiub":
+        return f"features of dtype {features.dtype} cannot be explained: they must be numbers"
     return ""
 
 
-def _subject(model: Model, bundle: DataBundle, split: Split, seed: int) -> Subject:
-    ids = permutation(stream_seed(seed, _SAMPLING), len(split))[:SAMPLE]
+def _explained_model(model: Model, bundle: DataBundle, split: Split, seed: int) -> ExplainedModel:
+    """Return the model with a random sample of the split's rows."""
+    ids = permutation(stream_seed(seed, _SAMPLING_STREAM), len(split))[:SAMPLE]
     batch = split.take(ids)
-    return Subject(
+    return ExplainedModel(
         model.predict,
         bundle.info,
-        sources(bundle.info, bundle.preparation),
+        data_columns(bundle.info, bundle.preparation),
         batch.features,
         batch.targets,
         seed,
     )
 
 
-def _parts(subject: Subject, model: Model, metric: str, notes: list[str]) -> Json:
-    importance = _by_library(subject, model.importance, notes)
+def _parts(explained: ExplainedModel, model: Model, metric: str, notes: list[str]) -> Json:
+    """Compute the four parts of an explanation; append to `notes` what is left out."""
+    importance = _by_library(explained, model.importance, notes)
     with _timed("SHAP values"):
-        shap = _shap(subject, model.native, notes)
-    first = [entry["name"] for entry in (shap or next(iter(importance), {})).get("features", [])]
-    shuffled = _shuffled(subject, first, notes)
+        shap = _shap(explained, model.native, notes)
+    by_importance = _names(shap or next(iter(importance), {}))
+    shuffled = _to_shuffle(explained, by_importance, notes)
     with _timed("permutation importance"):
-        found = permutation_importance(subject, metric, shuffled) if shuffled else None
-        if found is None and shuffled and metric != LOSS:
-            notes.append(f"{metric} is not defined for these rows: columns are judged by the loss")
-            found = permutation_importance(subject, LOSS, shuffled)
+        permuted = permutation_importance(explained, metric, shuffled) if shuffled else None
+        if permuted is None and shuffled and metric != LOSS:
+            notes.append(f"{metric} is not defined for these rows: permutation importance uses the loss")
+            permuted = permutation_importance(explained, LOSS, shuffled)
     with _timed("partial dependence"):
-        curves = _curves(
-            subject,
-            first if shap else [entry["name"] for entry in (found or {}).get("features", [])] or first,
-        )
-    return {"importance": importance, "permutation": found, "shap": shap, "dependence": curves}
+        curves = _curves(explained, by_importance if shap else _names(permuted or {}) or by_importance)
+    return {"importance": importance, "permutation": permuted, "shap": shap, "dependence": curves}
+
+
+def _names(measure: Json) -> list[str]:
+    """Return the column names of a measure of importance, most important first."""
+    return [entry["name"] for entry in measure.get("features", [])]
 
 
 @contextmanager
 def _timed(what: str) -> Iterator[None]:
+    """Log at debug level how long the body took."""
     start = time.perf_counter()
     yield
     log.debug("%s took %.1f s", what, time.perf_counter() - start)
 
 
-def _by_library(subject: Subject, measures: Mapping[str, Array], notes: list[str]) -> list[Json]:
-    """The library's own measures; those of features that were made of one column are summed."""
-    made = []
+def _by_library(explained: ExplainedModel, measures: Mapping[str, Array], notes: list[str]) -> list[Json]:
+    """Return the library's own importances, summed over the features made from one column."""
+    importances = []
     for kind, measure in measures.items():
         values = np.asarray(measure, np.float64)
-        if values.shape != subject.features.shape[1:]:
+        if values.shape != explained.features.shape[1:]:
             notes.append(
-                f"{kind}: the library gave shape {values.shape} for {subject.features.shape[1]} features"
+                f"{kind}: the library gave shape {values.shape} for {explained.features.shape[1]} features"
             )
             continue
-        sums = [_summed(values[list(source.columns)]) for source in subject.sources]
+        sums = [_column_importance(values[list(column.features)]) for column in explained.columns]
         order = np.argsort(-np.abs(np.nan_to_num(sums)), kind="stable")[:MAX_LISTED]
-        features = [{"name": subject.sources[i].name, "value": brief(sums[i])} for i in order]
-        made.append({"kind": str(kind), "features": features})
-    return made
+        features = [{"name": explained.columns[i].name, "value": rounded(sums[i])} for i in order]
+        importances.append({"kind": str(kind), "features": features})
+    return importances
 
 
-def _summed(values: Array) -> float:
+def _column_importance(values: Array) -> float:
+    """Return the importance of a column from those of its features; several are summed without signs."""
     return float(values[0] if len(values) == 1 else np.abs(values).sum())
 
 
-def _shap(subject: Subject, native: Any, notes: list[str]) -> Json | None:
+def _shap(explained: ExplainedModel, native: Any, notes: list[str]) -> Json | None:
+    """Return the SHAP values as JSON, or None with a note that says why."""
     try:
-        found = shap_values(require("shap", "explain"), subject, native)
+        values = shap_values(require("shap", "explain"), explained, native)
     except MissingExtraError as error:
         notes.append(f"SHAP values are left out: {error}")
         return None
     except TrainyardError:
         raise
     except Exception as error:
-        notes.append(f"SHAP values are left out: the library failed ({type(error).__name__}: {error})")
+        notes.append(f"SHAP values are left out: the shap library failed ({type(error).__name__}: {error})")
         return None
-    if found is None:
+    if values is None:
+        count = len(explained.columns)
         notes.append(
-            f"SHAP values are left out: for {len(subject.sources)} columns of such a model they would take too long"
+            f"SHAP values are left out: for {count} columns of such a model they would take too long"
         )
-    return described(found, subject) if found else None
+    return to_json(values, explained) if values else None
 
 
-def _shuffled(subject: Subject, first: Sequence[str], notes: list[str]) -> list[Source]:
-    """The columns to shuffle; of very many those that another measure puts first."""
-    if len(subject.sources) <= MAX_SHUFFLED:
-        return list(subject.sources)
-    by_name = {source.name: source for source in subject.sources}
-    chosen = [by_name[name] for name in first[:WIDE_SHUFFLED]]
-    notes.append(
-        f"of the {len(by_name)} columns only {len(chosen)} were shuffled, those with the greatest other importance"
-        if chosen
-        else f"{len(by_name)} columns are too many to shuffle each, and no other measure says which matter"
-    )
+def _to_shuffle(explained: ExplainedModel, by_importance: Sequence[str], notes: list[str]) -> list[Column]:
+    """Return the columns to shuffle: all, or if there are very many the most important by another measure."""
+    if len(explained.columns) <= MAX_SHUFFLED:
+        return list(explained.columns)
+    by_name = {column.name: column for column in explained.columns}
+    chosen = [by_name[name] for name in by_importance[:WIDE_SHUFFLED]]
+    if chosen:
+        which = f"only {len(chosen)} of the {len(by_name)} columns were shuffled"
+        notes.append(f"{which}: the most important by another measure")
+    else:
+        notes.append(
+            f"{len(by_name)} columns are too many to shuffle, and there is no other measure to choose by"
+        )
     return chosen
 
 
-def _curves(subject: Subject, names: Sequence[str]) -> list[Json]:
-    by_name = {source.name: source for source in subject.sources}
-    made: list[Json] = []
+def _curves(explained: ExplainedModel, names: Sequence[str]) -> list[Json]:
+    """Return the partial dependence of the first columns in `names` that vary in the sample."""
+    by_name = {column.name: column for column in explained.columns}
+    curves: list[Json] = []
     for name in names:
-        if len(made) < MAX_CURVES and (curve := partial_dependence(subject, by_name[name])) is not None:
-            made.append(curve)
-    return made
+        if len(curves) < MAX_CURVES and (curve := partial_dependence(explained, by_name[name])) is not None:
+            curves.append(curve)
+    return curves

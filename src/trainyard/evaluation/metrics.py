@@ -1,8 +1,8 @@
 """The metrics by name, and the evaluation of a split.
 
-A metric's name stands alone (`f1`) or behind the split that it speaks of (`val_f1`). Every split has a `loss`
-besides, as the framework summed it, and the metrics that a model brings itself: these are shown, and decide nothing, as
-nobody knows which way is better.
+A metric is named alone (`f1`) or with the prefix of a split (`val_f1`). Every split also has a `loss`, as
+computed by the framework, and the measures that a model computes itself. These are shown but never decide
+anything, because it is unknown whether higher or lower is better.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOSS = "loss"
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric: for which task, whether less or more is better, what it is, and how it is computed."""
+    """A metric: its task, whether it is minimised or maximised, its description and its function."""
 
     task: Task
     mode: Mode
@@ -36,10 +36,10 @@ class Metric:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """What the evaluation of one split gave.
+    """The result of evaluating one split.
 
-    `metrics` are named `val_loss`, `val_f1` ...; `outputs`, `targets` and `ids` are those of all rows, in the order
-    they came, as in `Predictions`.
+    `metrics` are named `val_loss`, `val_f1` ...; `outputs`, `targets` and `ids` are those of all rows, in the
+    order of the predictions, with shapes and dtypes as in `Predictions`.
     """
 
     split: SplitName
@@ -52,20 +52,20 @@ class EvaluationResult:
 def _classification() -> dict[str, Metric]:
     task: Task = "classification"
     metrics = {
-        "accuracy": Metric(task, "max", "share of rows whose class was predicted", classification.accuracy),
+        "accuracy": Metric(
+            task, "max", "share of rows whose class was predicted correctly", classification.accuracy
+        ),
         "balanced_accuracy": Metric(
             task, "max", "mean recall of the classes", classification.balanced_accuracy
         ),
-        "roc_auc": Metric(
-            task, "max", "area under the ROC curve, one class against the rest", classification.roc_auc
-        ),
+        "roc_auc": Metric(task, "max", "area under the ROC curve, one-vs-rest", classification.roc_auc),
         "average_precision": Metric(
             task, "max", "area under the precision-recall curve", classification.average_precision
         ),
         "log_loss": Metric(
             task, "min", "mean negative log of the true class's probability", classification.log_loss
         ),
-        "brier": Metric(task, "min", "mean squared error of the probabilities", classification.brier),
+        "brier": Metric(task, "min", "Brier score: squared error of the probabilities", classification.brier),
         "mcc": Metric(task, "max", "Matthews correlation coefficient", classification.mcc),
         "kappa": Metric(task, "max", "Cohen's kappa: agreement beyond chance", classification.kappa),
     }
@@ -92,7 +92,7 @@ def _regression() -> dict[str, Metric]:
         "rmse": Metric("regression", "min", "root of the mean squared error", regression.rmse),
         "mae": Metric("regression", "min", "mean absolute error", regression.mae),
         "medae": Metric("regression", "min", "median absolute error", regression.medae),
-        "max_error": Metric("regression", "min", "greatest absolute error", regression.max_error),
+        "max_error": Metric("regression", "min", "largest absolute error", regression.max_error),
         "mape": Metric("regression", "min", "mean absolute error as a share of the target", regression.mape),
         "r2": Metric("regression", "max", "coefficient of determination", regression.r2),
         "explained_variance": Metric(
@@ -109,37 +109,37 @@ DEFAULTS: Mapping[Task, tuple[str, ...]] = {
 
 
 def names(task: Task | None = None) -> list[str]:
-    """The names of the metrics, of all tasks or of one; `loss` is none of them, as every split has it."""
+    """Return the names of the metrics of a task (None: of all tasks), without `loss`."""
     return [name for name, metric in METRICS.items() if task in (None, metric.task)]
 
 
 def default_metrics(task: Task) -> tuple[str, ...]:
-    """The metrics that are computed where the config names none."""
+    """Return the metrics that are computed if the config names none."""
     return DEFAULTS[task]
 
 
 def bare(metric: str) -> str:
-    """The name without the split: `val_f1` -> `f1`."""
+    """Return a metric's name without the split's prefix: `val_f1` -> `f1`."""
     split, _, rest = metric.partition("_")
     return rest if split in SPLITS and rest else metric
 
 
 def check(metric: str, task: Task | None = None) -> str:
-    """The bare name of a metric, `loss` among them, that exists and fits the task.
+    """Check that a metric (or `loss`) exists and fits the task, and return its bare name.
 
     Raises:
-        InputError: there is no such metric, or it belongs to another task.
+        InputError: the metric does not exist, or belongs to another task.
     """
     name = bare(metric)
     if name == LOSS or (name in METRICS and task in (None, METRICS[name].task)):
         return name
     if name in METRICS:
         raise InputError(
-            f"metric {metric!r} is for {METRICS[name].task}, this is {task}: choose among {_listed(task)}"
+            f"metric {metric!r} is for {METRICS[name].task}, but the task is {task}; allowed: {_listed(task)}"
         )
     near = difflib.get_close_matches(name, [LOSS, *names(task)], n=1)
-    hint = f"did you mean {near[0]!r}? Known" if near else "known"
-    raise InputError(f"no metric is named {metric!r}: {hint} are {_listed(task)}")
+    hint = f"did you mean {near[0]!r}? Allowed" if near else "allowed"
+    raise InputError(f"unknown metric {metric!r}; {hint}: {_listed(task)}")
 
 
 def _listed(task: Task | None) -> str:
@@ -147,10 +147,10 @@ def _listed(task: Task | None) -> str:
 
 
 def mode_of(metric: str) -> Mode:
-    """Whether less or more of a metric is better; its name may stand behind a split's (`val_loss`, `test_accuracy`).
+    """Return whether a metric is minimised or maximised; the name may have a split's prefix (`val_loss`).
 
     Raises:
-        InputError: there is no such metric.
+        InputError: the metric does not exist.
     """
     name = check(metric)
     return "min" if name == LOSS else METRICS[name].mode
@@ -159,31 +159,38 @@ def mode_of(metric: str) -> Mode:
 def evaluate(
     predictions: Iterable[Predictions], metrics: Sequence[str], info: DataInfo, prefix: SplitName
 ) -> EvaluationResult:
-    """Computes the loss (mean over the rows) and `metrics` of one split.
+    """Compute the loss (mean over the rows) and the metrics of one split.
 
-    `metrics` may be bare or stand behind a split's name, and may contain `loss`; `prefix` is the split, `val`. A metric
-    that is not defined for these rows is NaN, and so are all where the model gave values that are not finite, or there
-    are no rows. What the model measures itself (`Predictions.measures`) is added, unless a metric of ours has its name.
+    A metric that is undefined for these rows is NaN. All metrics are NaN if an output is not finite or there
+    are no rows. The model's own measures (`Predictions.measures`) are added, except those that share a name
+    with one of our metrics.
+
+    Args:
+        predictions: the predictions for all rows of the split.
+        metrics: names of metrics, with or without a split's prefix; may include `loss`.
+        info: the description of the data.
+        prefix: the name of the split.
 
     Raises:
-        InputError: a metric is unknown, or is not for this task.
-        ModelError: the outputs do not have the shape that the data asks for.
+        InputError: a metric does not exist, or is not for this task.
+        ModelError: the outputs do not have the shape that the data require.
     """
-    wanted = dict.fromkeys(check(metric, info.task) for metric in metrics)
+    requested = dict.fromkeys(check(metric, info.task) for metric in metrics)
     parts = list(predictions)
     outputs, targets, ids = _joined(parts, info)
     rows = len(targets)
-    found = {f"{prefix}_{LOSS}": sum(part.loss for part in parts) / rows if rows else float("nan")}
+    values = {f"{prefix}_{LOSS}": sum(part.loss for part in parts) / rows if rows else float("nan")}
     scores = _scores(outputs, targets, info) if rows and np.isfinite(outputs).all() else None
-    for name in wanted:
+    for name in requested:
         if name != LOSS:
-            found[f"{prefix}_{name}"] = METRICS[name].function(scores) if scores else float("nan")
+            values[f"{prefix}_{name}"] = METRICS[name].function(scores) if scores else float("nan")
     for name, value in parts[-1].measures.items() if parts else ():
-        found.setdefault(f"{prefix}_{name}", value if scores else float("nan"))
-    return EvaluationResult(prefix, found, outputs, targets, ids)
+        values.setdefault(f"{prefix}_{name}", value if scores else float("nan"))
+    return EvaluationResult(prefix, values, outputs, targets, ids)
 
 
 def _joined(parts: Sequence[Predictions], info: DataInfo) -> tuple[Array, Array, Ids]:
+    """Concatenate the outputs, targets and ids of the parts, and check the shape of the outputs."""
     if not parts:
         return np.empty((0, info.outputs), np.float32), np.empty(0, np.int64), np.empty(0, np.int64)
     columns = (
@@ -199,12 +206,13 @@ def _joined(parts: Sequence[Predictions], info: DataInfo) -> tuple[Array, Array,
     if not fits:
         one = "one probability per class" if info.task == "classification" else "one value per target"
         raise ModelError(
-            f"the model gave outputs of shape {outputs.shape}; {expected} is needed: {one} for each row"
+            f"the model returned outputs of shape {outputs.shape}; expected {expected}: {one} for each row"
         )
     return outputs, targets, ids
 
 
 def _scores(outputs: Array, targets: Array, info: DataInfo) -> Scores:
+    """Return outputs and targets in the dtypes and shapes that `Scores` requires."""
     if info.task == "classification":
         return Scores(outputs, targets.astype(np.int64, copy=False))
     shape = (len(targets), info.outputs)

@@ -1,7 +1,7 @@
-"""Permutation importance: what a metric loses when a column of the data is shuffled among the rows.
+"""Permutation importance: how much a metric worsens when one column of the data is shuffled among the rows.
 
-Breiman, "Random forests" (2001); for any model: Fisher, Rudin and Dominici, "All models are wrong, but many are useful"
-(2019). The features that were made of one column are shuffled together.
+Method: Breiman, "Random forests" (2001); for any model Fisher, Rudin and Dominici, "All models are wrong, but
+many are useful" (2019). The features made from one column are shuffled together.
 """
 
 from __future__ import annotations
@@ -10,64 +10,77 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from trainyard.evaluation.explained import Column, ExplainedModel, Floats, Json, rounded
 from trainyard.evaluation.metrics import mode_of
-from trainyard.evaluation.subject import Floats, Json, Source, Subject, brief
 from trainyard.order import permutation, stream_seed
 
 REPEATS = 5
-MAX_ROWS = (
-    1_000_000  # that the model predicts, for all columns together; with many columns the sample is smaller
-)
-MIN_SAMPLE = 100
-_SHUFFLE = 1  # of the streams of an explanation
+MAX_ROWS = 1_000_000  # rows predicted for all columns together; with many columns the sample is smaller
+MIN_SAMPLE = 100  # rows
+_SHUFFLE_STREAM = 1  # number of this random stream within an explanation
 
 
 def permutation_importance(
-    subject: Subject, metric: str, chosen: Sequence[Source], repeats: int = REPEATS
+    explained: ExplainedModel, metric: str, chosen: Sequence[Column], repeats: int = REPEATS
 ) -> Json | None:
-    """How much worse a metric (or `loss`) gets: above 0 where the model needs the column; None where the metric is NaN.
+    """Compute the permutation importance of columns.
 
-    Costs `1 + repeats * columns` predictions of the sample. Keys: `metric`, `mode` (`min` or `max`), `baseline` (of the
-    sample), `rows`, `repeats`, `features`: [{`name`, `mean`, `std` (of the population, over the repeats)}], the greatest mean
-    first.
+    It costs `1 + repeats * columns` predictions of the sample.
+
+    Args:
+        explained: the model and the sample.
+        metric: the bare name of a metric, or `loss`.
+        chosen: the columns to shuffle.
+        repeats: number of times that each column is shuffled.
+
+    Returns:
+        JSON with the keys `metric`, `mode` (`min` or `max`), `baseline` (the metric of the unshuffled
+        sample), `rows`, `repeats`, and `features`: [{`name`, `mean`, `std`}], largest mean first. `mean` is
+        how much the metric worsens, averaged over the repeats: above 0 if the model needs the column. `std`
+            is the population standard deviation
+        over the repeats. None if the metric of the sample is not finite.
     """
-    rows = min(len(subject.features), max(MIN_SAMPLE, MAX_ROWS // max(1, repeats * len(chosen))))
-    part = Subject(
-        subject.predict,
-        subject.info,
-        subject.sources,
-        subject.features[:rows],
-        subject.targets[:rows],
-        subject.seed,
+    rows = min(len(explained.features), max(MIN_SAMPLE, MAX_ROWS // max(1, repeats * len(chosen))))
+    part = ExplainedModel(
+        explained.predict,
+        explained.info,
+        explained.columns,
+        explained.features[:rows],
+        explained.targets[:rows],
+        explained.seed,
     )
     baseline = part.score(part.features, metric)
     if not np.isfinite(baseline):
         return None
     mode = mode_of(metric)
     sign = 1.0 if mode == "max" else -1.0
-    losses = {source.name: sign * (baseline - _shuffled(part, metric, source, repeats)) for source in chosen}
+    losses = {column.name: sign * (baseline - _shuffled(part, metric, column, repeats)) for column in chosen}
     order = sorted(losses, key=lambda name: -float(np.nan_to_num(losses[name].mean())))
     return {
         "metric": metric,
         "mode": mode,
-        "baseline": brief(baseline),
+        "baseline": rounded(baseline),
         "rows": rows,
         "repeats": repeats,
         "features": [
-            {"name": name, "mean": brief(float(losses[name].mean())), "std": brief(float(losses[name].std()))}
+            {
+                "name": name,
+                "mean": rounded(float(losses[name].mean())),
+                "std": rounded(float(losses[name].std())),
+            }
             for name in order
         ],
     }
 
 
-def _shuffled(subject: Subject, metric: str, source: Source, repeats: int) -> Floats:
-    """(repeats,): the metric with the column shuffled."""
-    features, columns = subject.features.copy(), source.columns
-    own = features[:, columns]
+def _shuffled(explained: ExplainedModel, metric: str, column: Column, repeats: int) -> Floats:
+    """Return (repeats,) values of the metric, each with the column shuffled anew."""
+    features, columns = explained.features.copy(), column.features
+    own = features[:, columns]  # (rows, features of the column), a copy
     scores = np.empty(repeats)
     for repeat in range(repeats):
         features[:, columns] = own[
-            permutation(stream_seed(subject.seed, _SHUFFLE, columns[0], repeat), len(own))
+            permutation(stream_seed(explained.seed, _SHUFFLE_STREAM, columns[0], repeat), len(own))
         ]
-        scores[repeat] = subject.score(features, metric)
+        scores[repeat] = explained.score(features, metric)
     return scores

@@ -1,4 +1,4 @@
-"""What a report shows of an evaluation, as JSON: `evaluation/<split>.json` in the run directory."""
+"""The tables of an evaluation as JSON, for reports: `evaluation/<split>.json` in the run directory."""
 
 from __future__ import annotations
 
@@ -13,21 +13,26 @@ from trainyard.evaluation.scores import Scores
 from trainyard.records.journal import finite
 from trainyard.types import Array, DataInfo
 
-MAX_CONFUSION = 200  # classes; a greater matrix can be neither read nor drawn
-MAX_POINTS = 2000
-MAX_WORST = 12
+MAX_CONFUSION = 200  # classes; a larger matrix is unreadable
+MAX_POINTS = 2000  # of the scatter plot
+MAX_WORST = 12  # rows with the largest errors
 
 
 def tables(result: EvaluationResult, info: DataInfo) -> dict[str, Any]:
-    """The metrics and, as fits the task, the confusion matrix and the classes, or the predictions against the targets.
+    """Return the metrics of an evaluation and the tables that fit its task.
 
-    Keys: `split`, `task`, `target`, `metrics` (NaN and infinities as the journal writes them), `rows`; `confusion`:
-    {`labels`, `matrix` [true][predicted]} up to 200 classes; `per_class`: [{`label`, `precision`, `recall`, `f1`,
-    `support`}]; `scatter`: {`true`, `predicted`}, at most 2000 points of the first output, evenly spaced over the rows;
-    `worst`: the rows with the greatest errors, [{`row`, `true`, `predicted`, `probability` | `error`}] (`probability`
-    is that of the wrong class). What does not apply is None, or an empty list for `worst`.
+    Keys:
+    - `split`, `task`, `target`, `rows`, and `metrics` (NaN and infinities are strings, as in the journal);
+    - `confusion`: {`labels`, `matrix` [true][predicted]}, for at most 200 classes;
+    - `per_class`: [{`label`, `precision`, `recall`, `f1`, `support`}];
+    - `scatter`: {`true`, `predicted`}, at most 2000 points of the first output, evenly spaced over the rows;
+    - `worst`: the rows with the largest errors, [{`row`, `true`, `predicted`, `probability` | `error`}],
+      where `probability` is that of the wrong class.
+
+    Tables that do not apply are None (`worst`: an empty list); without rows, or if an output is not finite,
+    none does.
     """
-    made: dict[str, Any] = {
+    table: dict[str, Any] = {
         "split": result.split,
         "task": info.task,
         "target": info.target,
@@ -39,17 +44,18 @@ def tables(result: EvaluationResult, info: DataInfo) -> dict[str, Any]:
         "worst": [],
     }
     if len(result.targets) == 0 or not np.isfinite(result.outputs).all():
-        return made
-    return made | (_of_classes(result, info) if info.task == "classification" else _of_values(result))
+        return table
+    return table | (_of_classes(result, info) if info.task == "classification" else _of_values(result))
 
 
 def label(value: Any) -> str | int | float | bool:
-    """A class label as JSON can hold it."""
+    """Return a class label as a JSON value; other types become strings."""
     plain = value.item() if isinstance(value, np.generic) else value
     return plain if isinstance(plain, str | int | float | bool) else str(plain)
 
 
 def _of_classes(result: EvaluationResult, info: DataInfo) -> dict[str, Any]:
+    """Return the tables of a classification."""
     labels = [label(value) for value in (info.classes if info.classes is not None else range(info.outputs))]
     scores = Scores(result.outputs, result.targets)
     table = per_class(scores.confusion)
@@ -73,22 +79,23 @@ def _of_classes(result: EvaluationResult, info: DataInfo) -> dict[str, Any]:
 
 
 def _worst_classes(result: EvaluationResult, scores: Scores, labels: list[Any]) -> list[dict[str, Any]]:
-    """The wrong predictions that the model was surest of."""
-    sureness = result.outputs[np.arange(len(result.targets)), scores.predicted]
+    """Return the wrong predictions with the highest probabilities, as rows of JSON."""
+    confidence = result.outputs[np.arange(len(result.targets)), scores.predicted]
     wrong = np.flatnonzero(scores.predicted != scores.targets)
     return [
         {
             "row": int(result.ids[index]),
             "true": labels[scores.targets[index]],
             "predicted": labels[scores.predicted[index]],
-            "probability": float(sureness[index]),
+            "probability": float(confidence[index]),
         }
-        for index in wrong[_greatest(sureness[wrong])]
+        for index in wrong[_largest(confidence[wrong])]
     ]
 
 
 def _of_values(result: EvaluationResult) -> dict[str, Any]:
-    true, predicted = (
+    """Return the tables of a regression; of several outputs only the first."""
+    true, predicted = (  # (rows,) each
         np.asarray(values, np.float64).reshape(len(result.targets), -1)[:, 0]
         for values in (result.targets, result.outputs)
     )
@@ -103,11 +110,11 @@ def _of_values(result: EvaluationResult) -> dict[str, Any]:
                 "predicted": float(predicted[index]),
                 "error": float(errors[index]),
             }
-            for index in _greatest(np.abs(errors))
+            for index in _largest(np.abs(errors))
         ],
     }
 
 
-def _greatest(values: Array) -> NDArray[np.int64]:
-    """Where the greatest values are, the greatest first; of equals the first row."""
+def _largest(values: Array) -> NDArray[np.int64]:
+    """Return the positions of the largest values (rows,), largest first; of equal values the first row."""
     return np.argsort(-values, kind="stable")[:MAX_WORST]

@@ -1,1 +1,1 @@
-
+"""One adapter per framework, and what several of them share."""

@@ -1,13 +1,15 @@
 """The contract of frameworks: how to step, predict, snapshot and restore.
 
-A framework adapter is a class that is light to import: its names and options are read without its library, which
-it imports when it is constructed. Everything is called from the thread of the loop, except `Snapshot.write`.
+Importing a framework adapter must be cheap: its names and options are readable without its library, which is
+imported when the adapter is constructed. All methods are called from the thread of the training loop, except
+`Snapshot.write`.
 
-The result of a run must be a function of what is given to the constructor and of the calls to `step`, nothing
-else: not of `predict`, of snapshots, nor of how often the process died in between.
+The result of a run must depend only on the constructor's inputs and on the calls to `step`. It must not
+depend on calls to `predict`, on snapshots, or on how often the process died in between.
 
-One process makes a run today. With several, `FrameworkInputs.order` will still give the global batch of a step,
-and each process will call `step` with the same number and learning rate; what they exchange is up to the framework.
+Today a run has one process. With several, `FrameworkInputs.order` will still give the global batch of a step,
+and every process will call `step` with the same step number and learning rate; the framework decides what
+they exchange.
 """
 
 from __future__ import annotations
@@ -28,23 +30,24 @@ from trainyard.errors import DataError, InputError, ModelError
 from trainyard.order import PREDICT, KeyedPermutation, SampleOrder, stream_seed
 from trainyard.types import Array, DataInfo, Determinism, Ids, NamedBuffer, Predictions, SplitName, StepResult
 
-# The file that holds the model's weights, under their own names. In `state()` a tensor is called FILE.TENSOR,
-# so what the run's digest covers is named `weights.*`.
+# The file that holds the model's weights, under their own names. `state()` names a tensor FILE.TENSOR, so the
+# tensors that the run's digest covers are named `weights.*`.
 WEIGHTS_FILE = "weights.safetensors"
-LOSS_SAMPLE = (1_000, 10_000)  # rows: least and most
+LOSS_SAMPLE = (1_000, 10_000)  # minimum and maximum number of rows in `loss_sample`
 
 
 class Plan(NamedTuple):
-    """How a framework goes about a run.
+    """The batch size, length and learning rate of a run, as its framework plans them.
 
     Args:
-        batch_size: samples of one step: all training rows, where a step sees them all (an epoch is then one step).
-        total_steps: the steps of a run that nothing stops early.
-        learning_rate: the highest one; None where there is none, and `step` is given 1.
-        boundary: a snapshot continues exactly only after a multiple of so many steps. It is a matter of the config alone: the
-            model must not depend on when it was saved.
-        cumulative: whether the state after a step still holds the model of every earlier one, as that of additive trees
-            does: then the weights of the best step are taken when they are needed, with `snapshot(step=...)`.
+        batch_size: number of samples in one step. A framework whose step uses all training rows gives their
+            number, so that an epoch is one step.
+        total_steps: number of steps if the run is not stopped early.
+        learning_rate: the peak learning rate; None if the model has none, in which case `step` receives 1.
+        boundary: a run can be resumed exactly only from a step that is a multiple of this number. It must
+            depend on the config alone, so that the model does not depend on when it was saved.
+        cumulative: whether the state after a step contains the model of every earlier step, as with additive
+            trees. If so, the weights of the best step are extracted on demand, with `snapshot(step=...)`.
         scheduled: whether `training.scheduler` varies the learning rate.
     """
 
@@ -58,11 +61,11 @@ class Plan(NamedTuple):
 
 @dataclass(frozen=True)
 class FrameworkInputs:
-    """What a framework is made from.
+    """Everything that a framework is constructed from.
 
-    `model` is an object that the user passed in Python, else None; `model_params` are the validated options of
-    `config.model.type`; `threads` is the number of CPU threads that the run is pinned to; `order` is None where the
-    framework is only to predict.
+    `model` is the object that the user passed in Python, or None. `model_params` are the validated options of
+    `config.model.type`. `threads` is the number of CPU threads that the run is pinned to. `order` is None if
+    the framework will only predict.
     """
 
     config: RunConfig
@@ -74,117 +77,160 @@ class FrameworkInputs:
     model: Any = None
 
     def owns(self, split: Split) -> bool:
-        """Whether this is one of the run's splits, which are asked for again and again; others are not worth remembering."""
+        """Return whether `split` is one of the run's own splits.
+
+        These are evaluated repeatedly, so a framework may cache what it derives from them.
+        """
         return any(split is own for own in self.splits.values())
 
 
 def minibatch_plan(config: RunConfig, rows: int) -> Plan:
-    """That of frameworks which learn from minibatches: `training` says it all.
+    """Return the plan of a framework that trains on minibatches, from the `training` section alone.
+
+    Args:
+        config: the resolved config.
+        rows: number of training rows.
 
     Raises:
-        DataError: there are fewer rows than a batch takes.
+        DataError: `training.batch_size` is larger than the number of training rows.
     """
     training = config.training
     if training.batch_size > rows:
         raise DataError(
-            f"training.batch_size: {training.batch_size} is more than the {rows} training rows; allowed: 1 to {rows}"
+            f"training.batch_size: {training.batch_size} given, but there are only {rows} training rows; "
+            f"allowed: 1 to {rows}"
         )
-    assert training.max_steps or training.epochs, "`config.load` sets one of them"
+    assert training.max_steps or training.epochs, "config.load sets max_steps or epochs"
     steps = training.max_steps or (training.epochs or 0) * -(-rows // training.batch_size)
     return Plan(training.batch_size, steps, training.learning_rate)
 
 
 def rounds_plan(config: RunConfig, rows: int, rounds: int | None, learning_rate: float) -> Plan:
-    """That of frameworks whose step is a round over all rows: so many `rounds`, or else those of `training`."""
+    """Return the plan of a framework whose step is one boosting round over all rows.
+
+    Args:
+        config: the resolved config.
+        rows: number of training rows.
+        rounds: number of rounds; None takes `training.max_steps` or `training.epochs`.
+        learning_rate: the peak learning rate.
+    """
     training = config.training
     total = rounds or training.max_steps or training.epochs
-    assert total, "`config.load` sets one of them"
+    assert total, "config.load sets max_steps or epochs"
     return Plan(rows, total, learning_rate)
 
 
 def loss_sample(inputs: FrameworkInputs, one_in: int) -> Ids | None:
-    """(n,) sorted positions of the training rows that stand for all of them where the loss of a step is computed, always the
-    same: one row in so many, within `LOSS_SAMPLE`, as more would be felt in the time of a round; None: all.
+    """Return the training rows on which the loss of a step is estimated.
+
+    The sample is the same at every step. It is bounded by `LOSS_SAMPLE`, since predicting more rows would
+    noticeably slow down a round.
+
+    Args:
+        inputs: the inputs of the framework.
+        one_in: sample one row in this many.
+
+    Returns:
+        (n,) int64 positions in ascending order; None if all rows are to be used.
     """
-    rows, (least, most) = len(inputs.splits["train"]), LOSS_SAMPLE
-    size = min(most, max(least, rows // one_in))
+    rows, (minimum, maximum) = len(inputs.splits["train"]), LOSS_SAMPLE
+    size = min(maximum, max(minimum, rows // one_in))
     if size >= rows:
         return None
     return np.sort(KeyedPermutation(stream_seed(inputs.config.experiment.seed, PREDICT), rows).at(0, size))
 
 
 def refuse_gaps(inputs: FrameworkInputs) -> None:
-    """For models that compute with every feature as a number.
+    """Check that all features are plain numbers, for models that accept no missing values or category codes.
 
     Raises:
-        ModelError: the data are prepared for another kind.
+        ModelError: `data.impute` keeps missing values, or `data.encode` gives category codes.
     """
     data, model = inputs.config.data, inputs.config.model.type
     if data is not None and data.impute == "keep":
         raise ModelError(
-            f"data.impute: keep leaves values missing, which {model} does not take; give median or most_frequent"
+            f"data.impute: keep leaves missing values, which {model} does not accept; "
+            "set median or most_frequent"
         )
     if any(inputs.info.categories):
         raise ModelError(
-            f"data.encode: category gives codes, which {model} would take for amounts; give onehot"
+            f"data.encode: category gives codes, which {model} would treat as quantities; set onehot"
         )
 
 
 class Snapshot(Protocol):
-    """A copy of the state at one step, which training does not touch any more."""
+    """A copy of the state at one step, which training no longer changes."""
 
     def write(self, folder: Path) -> list[FileRecord]:
-        """Writes and fsyncs the files into the (empty) folder, hashing them on the way; called from any thread, and again
-        into another folder where it failed.
+        """Write and fsync the files into the empty folder, hashing them while writing.
 
-        The weights go into `WEIGHTS_FILE`; tensors and their files are named as `Framework.state` names them.
+        May be called from any thread; after a failure it is called again with another folder. The weights go
+        into `WEIGHTS_FILE`; files and tensors have the names that `Framework.state` gives them.
         """
 
     def release(self) -> None:
-        """The copy is not needed any more: its memory may serve the next one."""
+        """Release the copy: its memory may be reused for the next snapshot."""
 
 
 class Framework(ABC):
-    """An adapter; `frameworks/torch/` -> `TorchFramework`."""
+    """A framework adapter, such as `TorchFramework` in `frameworks/torch/`."""
 
-    models: ClassVar[Mapping[str, type[BaseModel]]]  # the short names it answers to, and their options
+    models: ClassVar[Mapping[str, type[BaseModel]]]  # short names of models -> their options
     optimizers: ClassVar[Mapping[str, type[BaseModel]]] = {}
     losses: ClassVar[Sequence[str]] = ()
-    base_modules: ClassVar[Sequence[str]]  # top-level modules in a model class's MRO that mean this framework
-    formats: ClassVar[Sequence[str]] = ()  # what `export` can write, the usual one first
+    base_modules: ClassVar[
+        Sequence[str]
+    ]  # packages whose classes, and subclasses, are this framework's models
+    formats: ClassVar[Sequence[str]] = ()  # the formats that `export` writes, the default first
 
     @staticmethod
-    def defaults(model: str) -> Mapping[str, Any]:  # noqa: ARG004 - most models need none of their own
-        """Defaults of the config for the model of a short name, by dotted key, where they differ from the schema's."""
+    def defaults(model: str) -> Mapping[str, Any]:  # noqa: ARG004 - most models have no defaults of their own
+        """Return the config defaults of a model that differ from the schema's, by dotted key.
+
+        Args:
+            model: `config.model.type`, a short name or an import path.
+        """
         return {}
 
     @staticmethod
     @abstractmethod
     def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:
-        """The keys of `training` that have an effect on such a model with such options, besides those that core sees to
-        (`early_stopping`, `determinism`, `threads`); the user is told of others that are set.
+        """Return the keys of `training` that have an effect on a model.
 
-        Where `epochs` is among them and the config says nothing of the length, `defaults` may give `training.epochs`. `model`
-        is `config.model.type`, a short name or an import path.
+        Keys that the engine handles itself (`early_stopping`, `determinism`, `threads`) need not be listed.
+        The user is warned about any other key that is set. If `epochs` is listed and the config sets no
+        length, `defaults` may give `training.epochs`.
+
+        Args:
+            model: `config.model.type`, a short name or an import path.
+            params: the model's options.
         """
 
     @staticmethod
     @abstractmethod
     def plan(config: RunConfig, rows: int, model: Any = None) -> Plan:
-        """How it goes about a run on `rows` training rows; `model` is the object that the user passed, if any.
+        """Return the plan of a run.
+
+        Args:
+            config: the resolved config.
+            rows: number of training rows.
+            model: the object that the user passed in Python, if any.
 
         Raises:
-            InputError: the config cannot be followed.
+            InputError: the config asks for something that this framework cannot do.
         """
 
     @staticmethod
     @abstractmethod
     def determinism(config: RunConfig) -> Determinism:
-        """How exactly such a run can be repeated; asked before anything is built, and the library may have to be asked, too."""
+        """Return how exactly the run can be repeated.
+
+        This is called before the framework is constructed, and may import its library.
+        """
 
     @abstractmethod
     def __init__(self, inputs: FrameworkInputs) -> None:
-        """Builds the model with seeded initial weights, and whatever trains it.
+        """Build the model with seeded initial weights, and all that is needed to train it.
 
         Raises:
             MissingExtraError: the library is not installed.
@@ -193,56 +239,75 @@ class Framework(ABC):
 
     @abstractmethod
     def describe(self) -> Mapping[str, str]:
-        """What of it belongs to the run's environment: the library's version, the device ..."""
+        """Return the framework's part of the run's environment: the library's version, the device ..."""
 
     def definition(self) -> Mapping[str, str]:
-        """What the model is made from, as far as neither config nor initial weights tell: an object's options, the digest of its
-        file, the import paths of its parts. A resume with others is refused, and code that a path leads to is an input, too.
+        """Return what determines the model beyond the config and the initial weights.
+
+        Examples are the options of a model object, the digest of its file, and the import paths of its parts.
+        A resume with a different definition is refused. Code that an import path names counts as an input of
+        the run.
         """
         return {}
 
     @abstractmethod
     def step(self, step: int, lr: float) -> StepResult:
-        """Makes step number `step` (from 0), on the samples `order.batch(step)`, at learning rate `lr`.
+        """Train one step on the samples `order.batch(step)`.
 
-        All randomness comes from (seed, step, microbatch or sample), so the step needs no replay of earlier ones (of none
-        before the last boundary, where `Plan.boundary` is above 1).
+        All randomness is derived from (seed, step, microbatch or sample), so that no earlier step has to be
+        replayed (none before the last boundary, if `Plan.boundary` is above 1).
+
+        Args:
+            step: the step number, counted from 0.
+            lr: the learning rate of the step.
         """
 
     def read(self, losses: Sequence[Any]) -> list[float]:
-        """The values of the losses of some steps: the one place where the loop waits for the device."""
+        """Return the values of `StepResult.loss` of some steps; only here the loop waits for the device."""
         return [float(loss) for loss in losses]
 
     @abstractmethod
     def predict(self, split: Split) -> Iterator[Predictions]:
-        """The outputs for all rows of a split, in order; leaves no trace in the state."""
+        """Yield the outputs for all rows of a split, in order, without changing the state."""
 
     @abstractmethod
     def snapshot(self, *, weights_only: bool = False, step: int | None = None) -> Snapshot:
-        """Copies the state; the only part of a save that blocks training.
+        """Copy the state; the only part of a save that blocks training.
 
         Args:
-            weights_only: without what only a resume needs.
-            step: the weights as they were after that many steps; asked of a `cumulative` framework, with `weights_only`.
+            weights_only: leave out what only a resume needs.
+            step: copy the weights as they were after this many steps; only given to `cumulative` frameworks,
+                together with `weights_only`.
         """
 
     @abstractmethod
     def restore(self, folder: Path, *, weights_only: bool = False) -> None:
-        """Takes up the state that `Snapshot.write` left in `folder`, whose files have been verified."""
+        """Load the state that `Snapshot.write` wrote into `folder`; its files have already been verified."""
 
     @abstractmethod
     def state(self, *, weights_only: bool = False) -> Iterator[NamedBuffer]:
-        """The tensors of the state, in a fixed order; `weights.*` are the model, the rest is what a resume needs besides."""
+        """Yield the tensors of the state in a fixed order.
+
+        Tensors named `weights.*` are the model; the others are needed only for a resume.
+        """
 
     @property
     @abstractmethod
     def native(self) -> Any:
-        """The model as the library's own object (`torch.nn.Module`, `xgboost.Booster` ...)."""
+        """The model as the library's own object, such as a `torch.nn.Module` or an `xgboost.Booster`."""
 
     def importance(self) -> Mapping[str, Array]:
-        """What the library itself says of how much each feature matters, by the kind of measure: (features,) float64."""
+        """Return the library's own feature importances: kind of measure -> (features,) float64."""
         return {}
 
     def export(self, path: Path, form: str) -> None:
-        """Writes the model as a file or folder of the library's own, in one of `formats`; nothing else is in `path.parent`."""
-        raise InputError(f"this framework has no format of its own to export to ({path}, {form})")
+        """Write the model as a file or folder in one of the library's own `formats`.
+
+        Args:
+            path: the file or folder to write; nothing else is in its parent folder.
+            form: one of `formats`.
+
+        Raises:
+            InputError: the framework does not write this format.
+        """
+        raise InputError(f"cannot export to {form!r} ({path}): this framework has no export format")

@@ -1,4 +1,4 @@
-"""What a model that is given as an object is made from, in words that a manifest can hold and two of them be compared by."""
+"""Describe model objects as text, so that a manifest can hold the description and a resume can compare it."""
 
 from __future__ import annotations
 
@@ -11,48 +11,45 @@ import numpy as np
 
 from trainyard.digest import array_buffer, digest, tensor_records
 
-_NO_MATTER = {
-    "n_jobs",
-    "nthread",
-    "thread_count",
-    "num_threads",
-    "verbose",
-    "verbosity",
-}  # of the run, or only seen
-_DEPTH = 6  # of objects in objects
+# Options that do not define a model: the run sets the threads, and verbosity only changes what is printed.
+_IGNORED_OPTIONS = {"n_jobs", "nthread", "thread_count", "num_threads", "verbose", "verbosity"}
+_MAX_DEPTH = 6  # levels of nested objects
 
 
 def of_estimator(model: Any) -> dict[str, str]:
-    """The class and the options of an estimator that keeps to scikit-learn's conventions (`get_params`)."""
+    """Return the class and options of an estimator that follows scikit-learn's conventions (`get_params`)."""
     options = {str(name): value for name, value in model.get_params().items() if value is not None}
-    found = {"class": path_of(type(model))}
+    description = {"class": path_of(type(model))}
     for name in sorted(options):
-        if name.rpartition("__")[2] not in _NO_MATTER:
-            found |= in_words(name, options[name])
-    return found
+        if name.rpartition("__")[2] not in _IGNORED_OPTIONS:
+            description |= describe_value(name, options[name])
+    return description
 
 
-def in_words(name: str, value: Any) -> dict[str, str]:
-    """A value, and its parts under longer names: classes and functions by import path, arrays by digest."""
-    return dict(_described(name, value, _DEPTH))
+def describe_value(name: str, value: Any) -> dict[str, str]:
+    """Return a description of a value and, under dotted names, of its parts.
+
+    Classes and functions are described by import path, arrays by digest, other plain values by `str`.
+    """
+    return dict(_describe(name, value, _MAX_DEPTH))
 
 
 def path_of(thing: Any) -> str:
-    """The import path of a class or a function."""
+    """Return the import path of a class or function, as `module:qualname`."""
     return f"{thing.__module__}:{thing.__qualname__}"
 
 
-def _described(name: str, value: Any, depth: int) -> Iterator[tuple[str, str]]:
+def _describe(name: str, value: Any, depth: int) -> Iterator[tuple[str, str]]:
     if isinstance(value, np.ndarray) and value.dtype != object:
         yield name, digest(tensor_records([array_buffer("array", value)]))
     elif isinstance(value, np.ndarray | np.generic):
-        yield from _described(name, value.tolist(), depth)
+        yield from _describe(name, value.tolist(), depth)
     elif value is None or isinstance(value, str | bool | int | float):
         yield name, str(value)
     else:
         yield name, path_of(value if hasattr(value, "__qualname__") else type(value))
         for key, part in _parts(value).items() if depth else ():
-            yield from _described(f"{name}.{key}", part, depth - 1)
+            yield from _describe(f"{name}.{key}", part, depth - 1)
 
 
 def _parts(value: Any) -> Mapping[Any, Any]:
@@ -62,8 +59,10 @@ def _parts(value: Any) -> Mapping[Any, Any]:
         return dict(enumerate(value))
     if isinstance(value, partial):
         return {"func": value.func, "args": value.args, "keywords": value.keywords}
-    if isinstance(value, FunctionType):  # its code is an input; what it was made with is not told by that
+    if isinstance(
+        value, FunctionType
+    ):  # its code is an input of the run, but its closure and defaults are not
         cells = [cell.cell_contents for cell in value.__closure__ or ()]
         return {"defaults": value.__defaults__ or (), "closure": cells} if value.__defaults__ or cells else {}
-    is_estimator = hasattr(value, "get_params")  # whose options are listed by their own names
+    is_estimator = hasattr(value, "get_params")  # `of_estimator` lists its options under their own names
     return {} if isinstance(value, type) or is_estimator else getattr(value, "__dict__", {})

@@ -1,4 +1,4 @@
-"""Estimators that keep to scikit-learn's conventions, as the libraries of boosted trees have them: made, told apart, and read."""
+"""Estimators that follow scikit-learn's conventions, as the boosting libraries provide them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ Options = TypeVar("Options", bound=BaseModel)
 
 
 def imported(config: RunConfig) -> Any:
-    """The estimator that `config.model.type` imports, made with `config.model.params`.
+    """Import the estimator class that `config.model.type` names, and construct it with `config.model.params`.
 
     Raises:
-        InputError: the path leads nowhere, or it does not take these options.
+        InputError: the import path does not exist.
+        ModelError: the class does not accept these options.
     """
     cls = import_path(config.model.type)
     try:
@@ -32,38 +33,54 @@ def imported(config: RunConfig) -> Any:
 
 
 def task_of(model: Any, tasks: Mapping[type, Task], framework: str) -> Task:
-    """What an estimator is for, by its class.
+    """Return the task of an estimator.
+
+    Args:
+        model: the estimator.
+        tasks: estimator classes -> their tasks.
+        framework: name of the framework, for the message.
 
     Raises:
-        ModelError: it is none of those that `framework` trains.
+        ModelError: the estimator is of none of these classes.
     """
     if (task := next((task for cls, task in tasks.items() if isinstance(model, cls)), None)) is None:
         known = ", ".join(cls.__name__ for cls in tasks)
         raise ModelError(
-            f"model {type(model).__name__} is not trained here: give {known} or model.type: {framework}"
+            f"model {type(model).__name__} is not supported; use {known}, or set model.type: {framework}"
         )
     return task
 
 
 def check_estimator(inputs: FrameworkInputs, task: Task | None, unused: Sequence[str]) -> None:
-    """Names in the log the options of an estimator that the run decides.
+    """Check that an estimator fits the task of the data, and warn about its options that have no effect.
+
+    Args:
+        inputs: the inputs of the framework.
+        task: the task of the estimator; None if it fits any.
+        unused: the options that the run decides instead of the estimator.
 
     Raises:
-        ModelError: it is for `task`, and the data for another.
+        ModelError: the estimator is for another task than the data.
     """
     if unused:
-        log.warning("model %s: without effect: %s", inputs.config.model.type, ", ".join(unused))
+        log.warning("model %s: options without effect: %s", inputs.config.model.type, ", ".join(unused))
     if task is not None and task != inputs.info.task:
         raise ModelError(
-            f"model {inputs.config.model.type} is for {task}, the data is one for {inputs.info.task}"
+            f"model {inputs.config.model.type} is for {task}, but the data are for {inputs.info.task}; "
+            f"use another model, or set data.task: {task}"
         )
 
 
 def validated(options: type[Options], name: str, given: Mapping[str, Any]) -> Options:
-    """The options of an estimator called `name`, checked as those of a config are.
+    """Validate the options of an estimator as those of a config are validated.
+
+    Args:
+        options: the pydantic model of the options.
+        name: name of the estimator, for the message.
+        given: the options by name.
 
     Raises:
-        ModelError: some are wrong; each is named.
+        ModelError: some options are invalid; the message names each of them.
     """
     try:
         return options.model_validate({key: _plain(value) for key, value in given.items()})
@@ -75,7 +92,7 @@ def validated(options: type[Options], name: str, given: Mapping[str, Any]) -> Op
 
 
 def _plain(value: Any) -> Any:
-    """An option as a config would have it: no NumPy scalars, no tuples."""
+    """Return an option as a config would hold it: without NumPy scalars and tuples."""
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return value.item() if hasattr(value, "item") else value

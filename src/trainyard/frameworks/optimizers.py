@@ -1,4 +1,4 @@
-"""Options of optimizers that frameworks have in common; readable without any of them."""
+"""Options of optimizers that several frameworks share; readable without any framework's library."""
 
 from __future__ import annotations
 

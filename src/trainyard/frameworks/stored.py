@@ -1,4 +1,4 @@
-"""State that lies in NumPy arrays: as named tensors, copied aside, and read back."""
+"""Framework state held in NumPy arrays: named tensors, snapshots, and reading them back."""
 
 from __future__ import annotations
 
@@ -15,34 +15,40 @@ Files = Mapping[str, Mapping[str, Array]]  # file name -> tensor name -> array
 
 
 def bytes_array(data: bytes | bytearray | memoryview) -> Array:
-    """(bytes,) uint8: a library's own serialisation as a tensor; not copied."""
+    """Return serialised data as a (bytes,) uint8 array, without copying."""
     return np.frombuffer(data, dtype=np.uint8)
 
 
 def named_buffer(name: str, array: Array) -> NamedBuffer:
-    """An array's bytes under a name; a contiguous array is not copied.
+    """Return an array as a named tensor; a contiguous array is not copied.
 
     Raises:
-        ModelError: a checkpoint cannot hold its dtype.
+        ModelError: safetensors has no such dtype.
     """
     buffer = array_buffer(name, array)
     if buffer.dtype == array.dtype.name:
-        raise ModelError(f"array {name!r} of the model is of {array.dtype}, which a checkpoint cannot hold")
+        raise ModelError(
+            f"array {name!r} of the model has dtype {array.dtype}, which a checkpoint cannot hold"
+        )
     return buffer
 
 
 def buffers(files: Files) -> Iterator[NamedBuffer]:
-    """What `Framework.state` yields: every array under FILE.TENSOR."""
+    """Yield every array as a tensor named FILE.TENSOR, as `Framework.state` does.
+
+    Raises:
+        ModelError: safetensors cannot hold the dtype of an array.
+    """
     for file, arrays in files.items():
         for name, array in arrays.items():
             yield named_buffer(f"{Path(file).stem}.{name}", array)
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
-    """The arrays of a safetensors file.
+    """Return the arrays of a safetensors file by name.
 
     Raises:
-        ModelError: it is none.
+        ModelError: the file is not a safetensors file.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
@@ -50,20 +56,22 @@ def read_arrays(path: Path) -> dict[str, Array]:
     try:
         return dict(load_file(path))
     except SafetensorError as error:
-        raise ModelError(f"this is no safetensors file: {error}") from error
+        raise ModelError(f"this is not a safetensors file: {error}") from error
 
 
 class StoredSnapshot:
-    """Arrays that training does not touch any more: the caller has copied what it goes on changing."""
+    """A `Snapshot` of arrays; the caller must have copied those that training will change."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
 
     def write(self, folder: Path) -> list[FileRecord]:
+        """Write one safetensors file per entry; see `Snapshot.write`."""
         return [
             write_tensors(folder / file, [named_buffer(name, array) for name, array in arrays.items()])
             for file, arrays in self._files.items()
         ]
 
     def release(self) -> None:
+        """Drop the arrays."""
         self._files = {}

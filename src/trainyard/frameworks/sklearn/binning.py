@@ -1,8 +1,8 @@
-"""What histogram-based gradient boosting would compute anew whenever it goes on: its bins, and its predictions so far.
+"""Cache the binned rows and predictions that histogram gradient boosting recomputes whenever `fit` continues.
 
-Both are functions of what stays the same between two steps, so keeping them changes no bit; at 100,000 x 50 rows they take as
-long as forty iterations. They are kept by standing in for two internal methods while `fit` runs; where a version of scikit-learn
-has no such methods, nothing is kept.
+Both depend only on what stays the same between two steps, so caching them changes no bit. For 100,000 rows of
+50 features they take as long as forty iterations. The cache replaces two internal methods while `fit` runs;
+with a version of scikit-learn that does not have these methods, nothing is cached.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from trainyard.types import Array
 _INTERNAL = ("_bin_data", "_raw_predict", "_predict_iterations")
 
 
-class Bins:
-    """The binned training rows of one estimator, and the sums of its trees' values for them, up to the trees it has."""
+class BinCache:
+    """The binned training rows of one estimator, and the sums of its trees' values for these rows."""
 
     def __init__(self) -> None:
         self._mapper: Any = None
         self._binned: Array | None = None
         self._sums: Array | None = None
-        self._trees = 0
+        self._iterations = 0  # included in `_sums`
 
     @contextmanager
-    def kept(self, estimator: Any) -> Iterator[None]:
-        """While it lasts, a `fit` of `estimator` on the same rows finds what it needs."""
+    def reused(self, estimator: Any) -> Iterator[None]:
+        """Make `fit` use the cache inside the context; all fits must be on the same rows."""
         if not all(hasattr(estimator, name) for name in _INTERNAL):
             yield
             return
@@ -42,19 +42,21 @@ class Bins:
             return self._binned
 
         estimator._bin_data = bin_data
-        estimator._raw_predict = lambda rows, n_threads=None: self._raw(estimator, rows, n_threads)
+        estimator._raw_predict = lambda rows, n_threads=None: self._raw_predictions(
+            estimator, rows, n_threads
+        )
         try:
             yield
         finally:
             del estimator._bin_data, estimator._raw_predict
 
-    def _raw(self, estimator: Any, rows: Array, threads: int | None) -> Array:
-        """(rows, trees of an iteration): the sums over all iterations, added in their order."""
+    def _raw_predictions(self, estimator: Any, rows: Array, threads: int | None) -> Array:
+        """Return (rows, trees per iteration): the sums over all iterations, added in their order."""
         if self._sums is None:
             start = estimator._baseline_prediction
             self._sums = np.zeros((rows.shape[0], start.shape[1]), dtype=start.dtype, order="F")
             self._sums += start
-        new = estimator._predictors[self._trees :]
+        new = estimator._predictors[self._iterations :]
         estimator._predict_iterations(rows, new, self._sums, True, threads)
-        self._trees += len(new)
+        self._iterations += len(new)
         return self._sums.copy(order="F")

@@ -1,4 +1,4 @@
-"""The estimator that a config or an object means, not fitted yet, and whether it suits the data."""
+"""Construct the estimator of a run, and check that it suits the data."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ import numpy as np
 from trainyard.config.schema import RunConfig
 from trainyard.errors import InputError, ModelError
 from trainyard.frameworks.base import FrameworkInputs, refuse_gaps
-from trainyard.frameworks.sklearn.models import PER_STEP, chosen, entry, names_for
-from trainyard.frameworks.sklearn.steps import family_of, kind_of, seed_of
+from trainyard.frameworks.sklearn.models import PER_STEP, changed_options, entry, names_of_task
+from trainyard.frameworks.sklearn.steps import ensemble_family, sklearn_seed, step_kind
 from trainyard.order import INIT
 from trainyard.require import import_path, require
 from trainyard.types import DataInfo, Task
 
 log = logging.getLogger("trainyard")
 
-INSTEAD: Mapping[str, str] = {  # where the usual answer is not the nearest
+# Models to suggest in place of one that does not do the task, where the usual suggestion is not the closest.
+INSTEAD: Mapping[str, str] = {
     "gaussian_nb": "bayesian_ridge",
     "linear_regression": "logistic_regression or ridge",
     "logistic_regression": "linear_regression or ridge",
@@ -35,40 +36,40 @@ INSTEAD: Mapping[str, str] = {  # where the usual answer is not the nearest
 }
 TASKS: tuple[Task, ...] = ("classification", "regression")
 USUAL = "random_forest, hist_gradient_boosting, svm or k_neighbors, which do both"
-OURS = {
-    "n_jobs": None,
-    "copy": True,
-    "copy_X": True,
-    "copy_X_train": True,
-}  # threads are the run's; its rows stay as they are
+# Parameters that the run sets: it decides on the threads, and estimators must not overwrite its rows.
+SET_BY_RUN = {"n_jobs": None, "copy": True, "copy_X": True, "copy_X_train": True}
 
 
 def unfitted(config: RunConfig, model: Any = None, task: Task | None = None) -> Any:
-    """The estimator with its options, still without a seed.
+    """Construct the estimator with its options, without setting seeds.
 
     Args:
-        model: an object that was passed in Python; it is cloned, so whatever it was fitted to is left behind.
-        task: what it is for; None: any that it does.
+        config: the resolved config.
+        model: an object that was passed in Python; it is cloned, so that nothing it has learned is kept.
+        task: the task of the data; None allows any task of the model.
 
     Raises:
-        ModelError: it cannot be made.
+        ModelError: the estimator cannot be constructed, or does not do the task.
     """
     require("sklearn", "sklearn")
     if model is not None:
         return _cloned(model)
     name, params = config.model.type, config.model.params
     if ":" in name:
-        return _imported(name, {key: value for key, value in params.items() if key != PER_STEP})
-    options = chosen(name, params)
-    classes = [
-        _named(name, one) for one in ((task,) if task else TASKS) if task or one in (entry(name) or {})
-    ]
+        return _from_path(name, {key: value for key, value in params.items() if key != PER_STEP})
+    options = changed_options(name, params)
+    tasks = [task] if task else [one for one in TASKS if one in (entry(name) or {})]
+    classes = [_class_of(name, one) for one in tasks]
     cls = next((one for one in classes if set(options) <= set(one._get_param_names())), classes[0])
-    return _made(name, cls, options, cls._get_param_names())
+    return _construct(name, cls, options, cls._get_param_names())
 
 
-def either(config: RunConfig, model: Any = None) -> Iterator[Any]:
-    """The estimators that a short name may mean, as far as they take its options; what else is given, as it is."""
+def candidates(config: RunConfig, model: Any = None) -> Iterator[Any]:
+    """Yield the estimators that the config may stand for.
+
+    A short name can stand for a classifier and a regressor; those that do not accept the options are skipped.
+    An object or an import path stands for one estimator.
+    """
     if model is not None or entry(config.model.type) is None:
         yield unfitted(config, model)
         return
@@ -78,17 +79,18 @@ def either(config: RunConfig, model: Any = None) -> Iterator[Any]:
                 yield unfitted(config, None, task)
 
 
-def _named(name: str, task: Task) -> Any:
-    found = entry(name)
-    if found is None:
+def _class_of(name: str, task: Task) -> Any:
+    """Import the class that a short name stands for."""
+    described = entry(name)
+    if described is None:
         raise ModelError(f"model {name}: scikit-learn has no such model")
-    if task not in found:
+    if task not in described:
         other = next(one for one in TASKS if one != task)
         usual = INSTEAD.get(name, USUAL)
         raise ModelError(
             f"model {name} does {other}, but the data are for {task}; use {usual}, or set data.task: {other}"
         )
-    module, _, attribute = found[task].partition(":")
+    module, _, attribute = described[task].partition(":")
     cls = getattr(importlib.import_module(module), attribute, None)
     if cls is None:
         version = require("sklearn", "sklearn").__version__
@@ -96,50 +98,54 @@ def _named(name: str, task: Task) -> Any:
     return cls
 
 
-def _imported(path: str, options: Mapping[str, Any]) -> Any:
-    """Of the user's: an estimator with other options, or what a class or a function gives with them."""
+def _from_path(path: str, options: Mapping[str, Any]) -> Any:
+    """Construct the user's estimator: import an estimator, or call an imported class or function."""
     from sklearn.base import BaseEstimator
 
     try:
-        found = import_path(path)
+        target = import_path(path)
     except InputError as error:
         raise ModelError(f"model.type: {error}") from error
-    if isinstance(found, BaseEstimator):
+    if isinstance(target, BaseEstimator):
         try:
-            return _cloned(found).set_params(**options)
+            return _cloned(target).set_params(**options)
         except ValueError as error:
             raise ModelError(f"model {path}: {error}") from error
-    if not callable(found):
+    if not callable(target):
+        kind = type(target).__name__
         raise ModelError(
-            f"model {path}: {type(found).__name__} given; an estimator, its class, or a function is needed"
+            f"model {path}: {kind} given; allowed: an estimator, an estimator class, or a function"
         )
-    made = _made(path, found, options, inspect.signature(found).parameters)
-    if not isinstance(made, BaseEstimator):
-        raise ModelError(f"model {path}: it gives a {type(made).__name__}, and no scikit-learn estimator")
+    estimator = _construct(path, target, options, inspect.signature(target).parameters)
+    if not isinstance(estimator, BaseEstimator):
+        kind = type(estimator).__name__
+        raise ModelError(f"model {path}: it returned a {kind}; expected a scikit-learn estimator")
     try:
-        return copy.deepcopy(made)  # it may hold what belongs to its module, and seeds will be set in it
+        return copy.deepcopy(estimator)  # seeds will be set in it, and its parts may belong to the module
     except (TypeError, RuntimeError) as error:
-        raise ModelError(f"model {path}: {type(made).__name__} cannot be copied: {error}") from error
+        raise ModelError(f"model {path}: {type(estimator).__name__} cannot be copied: {error}") from error
 
 
-def _made(name: str, make: Any, options: Mapping[str, Any], known: Iterable[str]) -> Any:
+def _construct(name: str, make: Any, options: Mapping[str, Any], known: Iterable[str]) -> Any:
+    """Call `make` with the options; `known` are the names that it accepts, for the message."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of classes that a later version drops
+        warnings.simplefilter("ignore", FutureWarning)  # classes that a later scikit-learn will remove
         try:
             return make(**options)
         except TypeError as error:
-            takes = ", ".join(known)
+            allowed = ", ".join(known)
             raise ModelError(
-                f"model {name}: {make.__name__} does not take these options: {error}; it takes {takes}"
+                f"model {name}: {make.__name__} does not accept these options: {error}; allowed: {allowed}"
             ) from error
 
 
 def _cloned(model: Any) -> Any:
+    """Return an unfitted copy of the user's estimator."""
     from sklearn.base import BaseEstimator, clone
 
     if not isinstance(model, BaseEstimator):
         raise ModelError(
-            f"model: {type(model).__name__} is no scikit-learn estimator (a sklearn.base.BaseEstimator)"
+            f"model: {type(model).__name__} given; expected a scikit-learn estimator (a BaseEstimator)"
         )
     try:
         return clone(model)
@@ -147,18 +153,18 @@ def _cloned(model: Any) -> Any:
         raise ModelError(f"model: {type(model).__name__} cannot be cloned: {error}") from error
 
 
-def prepared(inputs: FrameworkInputs) -> Any:
-    """The estimator of a run: with a seed wherever there is none, and with what the data ask for.
+def build_estimator(inputs: FrameworkInputs) -> Any:
+    """Construct the estimator of a run, with seeds set and adapted to the data.
 
     Raises:
-        ModelError: it cannot be made, an option has no such value, or it does not suit the data.
+        ModelError: the estimator cannot be constructed, an option is invalid, or it does not suit the data.
     """
     estimator = unfitted(inputs.config, inputs.model, inputs.info.task)
     name = inputs.config.model.type
     _check_task(name, estimator, inputs.info)
-    _set_deep(estimator, inputs.config.experiment.seed)
-    if family_of(estimator) is not None:
-        _set_growing(estimator, inputs)
+    _set_seeds(estimator, inputs.config.experiment.seed)
+    if ensemble_family(estimator) is not None:
+        _adapt_ensemble(estimator, inputs)
     if isinstance(weights := getattr(estimator, "class_weight", None), dict):
         estimator.class_weight = _by_index(weights, inputs.info)
     _check_options(name, estimator)
@@ -168,18 +174,23 @@ def prepared(inputs: FrameworkInputs) -> Any:
 
 
 def _check_task(name: str, estimator: Any, info: DataInfo) -> None:
+    """Raise a ModelError unless the estimator is a classifier or regressor, as the data require."""
     from sklearn.base import is_classifier, is_regressor
 
-    right = is_classifier if info.task == "classification" else is_regressor
-    if not right(estimator):
-        known = ", ".join(names_for(info.task)[:60])
+    fits = is_classifier if info.task == "classification" else is_regressor
+    if not fits(estimator):
+        allowed = ", ".join(names_of_task(info.task)[:60])
+        kind = type(estimator).__name__
         raise ModelError(
-            f"model {name}: {type(estimator).__name__} does no {info.task}, as the data need; there are: {known}"
+            f"model {name}: {kind} does not do {info.task}, but the data require it; allowed: {allowed}"
         )
 
 
-def _set_deep(estimator: Any, seed: int) -> None:
-    """Sets seeds where there are none, and what the run decides for all estimators inside it."""
+def _set_seeds(estimator: Any, seed: int) -> None:
+    """Set missing seeds and the parameters of `SET_BY_RUN`, in the estimator and in all estimators inside it.
+
+    Generators are replaced by seeds drawn from them, since every step would draw from a generator again.
+    """
     values: dict[str, Any] = {}
     for number, (name, value) in enumerate(
         sorted(estimator.get_params(deep=True).items(), key=lambda item: item[0])
@@ -187,28 +198,31 @@ def _set_deep(estimator: Any, seed: int) -> None:
         last = name.rpartition("__")[2]
         if last == "random_state":
             if value is None:
-                values[name] = seed_of(seed, INIT) if name == last else seed_of(seed, INIT, number)
+                values[name] = sklearn_seed(seed, INIT) if name == last else sklearn_seed(seed, INIT, number)
             elif isinstance(value, np.random.RandomState):
-                values[name] = int(value.randint(2**31 - 1))  # else it would be drawn from at each step
-        elif last in OURS:
-            values[name] = OURS[last]
+                values[name] = int(value.randint(2**31 - 1))
+        elif last in SET_BY_RUN:
+            values[name] = SET_BY_RUN[last]
     estimator.set_params(**values)
-    for number, one in enumerate(_unseeded(estimator)):
-        given = (
-            one.random_state
-        )  # a generator would be drawn from at each step, and with None, some make one of their own
-        one.random_state = seed_of(seed, INIT, number, 1) if given is None else int(given.randint(2**31 - 1))
+    for number, part in enumerate(_unseeded(estimator)):
+        state = part.random_state
+        part.random_state = (
+            sklearn_seed(seed, INIT, number, 1) if state is None else int(state.randint(2**31 - 1))
+        )
 
 
 def _unseeded(value: Any) -> Iterator[Any]:
-    """Splitters without a seed, and estimators in lists and mappings of options: parameters that have no names of their own."""
+    """Yield the unseeded parts of a value that `get_params` does not list.
+
+    These are cross-validation splitters, and estimators in lists or mappings of options.
+    """
     from sklearn.base import BaseEstimator
 
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):
-        for one in value:
-            yield from _unseeded(one)
+        for item in value:
+            yield from _unseeded(item)
     elif isinstance(value, BaseEstimator):
         options = value.get_params(deep=False)
         if "random_state" in options and not _is_seed(options["random_state"]):
@@ -223,25 +237,26 @@ def _unseeded(value: Any) -> Iterator[Any]:
 
 
 def _is_seed(value: Any) -> bool:
+    """Return whether a `random_state` is a seed, and neither None nor a generator."""
     return value is not None and not isinstance(value, np.random.RandomState)
 
 
-def _set_growing(estimator: Any, inputs: FrameworkInputs) -> None:
-    """It neither stops by itself nor guesses which features are categories."""
+def _adapt_ensemble(estimator: Any, inputs: FrameworkInputs) -> None:
+    """Turn off automatic early stopping of an ensemble, and tell it which features are categorical."""
     if getattr(estimator, "early_stopping", None) == "auto":
         estimator.early_stopping = False
     if any(inputs.info.categories) and getattr(estimator, "categorical_features", None) == "from_dtype":
-        most = estimator.max_bins
-        estimator.categorical_features = [0 < count <= most for count in inputs.info.categories]
-        if any(count > most for count in inputs.info.categories):
+        maximum = estimator.max_bins
+        estimator.categorical_features = [0 < count <= maximum for count in inputs.info.categories]
+        if any(count > maximum for count in inputs.info.categories):
             log.warning(
-                "columns of more than %d categories are taken for numbers: that many are the most (max_bins)",
-                most,
+                "columns with more than %d categories (max_bins) are treated as numbers",
+                maximum,
             )
 
 
 def _by_index(weights: Mapping[Any, float], info: DataInfo) -> dict[int, float]:
-    """Weights by class index, of those by label."""
+    """Translate class weights from labels to class indices."""
     labels = {str(label): index for index, label in enumerate(info.classes or range(info.outputs))}
     unknown = [str(label) for label in weights if str(label) not in labels]
     if unknown:
@@ -252,58 +267,58 @@ def _by_index(weights: Mapping[Any, float], info: DataInfo) -> dict[int, float]:
 
 
 def _check_options(name: str, estimator: Any) -> None:
-    """Asks scikit-learn about the values of the options, which else it would do in `fit`."""
+    """Have scikit-learn validate the options now, which it would otherwise do in `fit`."""
     for part in _parts(estimator):
         if not hasattr(part, "_parameter_constraints"):
-            continue  # of someone's own
+            continue  # not one of scikit-learn's estimators
         try:
             part._validate_params()
         except (ValueError, TypeError) as error:
-            said = str(error).partition(" Got ")[0]  # what was given may be a secret from the environment
-            raise ModelError(f"model {name}: {said}") from error
+            message = str(error).partition(" Got ")[0]  # the value may be a secret from the environment
+            raise ModelError(f"model {name}: {message}") from error
 
 
 def _parts(estimator: Any) -> Iterator[Any]:
-    """The estimator, and those that it is made of."""
+    """Yield the estimator and all estimators among its parameters."""
     from sklearn.base import BaseEstimator
 
     yield estimator
-    yield from (one for one in estimator.get_params(deep=True).values() if isinstance(one, BaseEstimator))
+    values = estimator.get_params(deep=True).values()
+    yield from (value for value in values if isinstance(value, BaseEstimator))
 
 
 def _check_data(name: str, estimator: Any, inputs: FrameworkInputs) -> None:
+    """Raise a ModelError if the estimator cannot be trained on the data as they are prepared."""
     from sklearn.utils import get_tags
 
     tags, info = get_tags(estimator), inputs.info
     if any(info.categories) and not hasattr(estimator, "categorical_features"):
         raise ModelError(
-            f"data.encode: category gives codes, which {name} would take for amounts; give onehot or ordinal"
+            f"data.encode: category gives codes, which {name} would treat as quantities; "
+            "set onehot or ordinal"
         )
-    if (
-        len(list(_parts(estimator))) == 1
-    ):  # those of other estimators are not told reliably by that which holds them
+    if len(list(_parts(estimator))) == 1:  # the tags of meta-estimators are not reliable
         if not tags.input_tags.allow_nan:
             refuse_gaps(inputs)
+        train = inputs.splits["train"]
         if (
             tags.input_tags.positive_only
-            and (
-                np.asarray(inputs.splits["train"].take(np.arange(len(inputs.splits["train"]))).features) < 0
-            ).any()
+            and (np.asarray(train.take(np.arange(len(train))).features) < 0).any()
         ):
             raise ModelError(
-                f"model {name}: it takes no negative values; set data.standardize: false, or leave such columns out"
+                f"model {name} accepts no negative values; set data.standardize: false, or exclude such columns"
             )
     several = info.task == "regression" and info.outputs > 1
     if several and not (tags.target_tags.multi_output or tags.target_tags.two_d_labels):
         raise ModelError(
-            f"model {name}: {type(estimator).__name__} predicts one value, but the data have {info.outputs}; use random_forest, "
-            "ridge or k_neighbors, or pass a sklearn.multioutput.MultiOutputRegressor"
+            f"model {name}: {type(estimator).__name__} predicts one value, but the data have {info.outputs}; "
+            "use random_forest, ridge or k_neighbors, or pass a sklearn.multioutput.MultiOutputRegressor"
         )
     if not several and not tags.target_tags.single_output:
         raise ModelError(
-            f"model {name}: {type(estimator).__name__} needs several values to predict, but the data have one"
+            f"model {name}: {type(estimator).__name__} needs several target values, but the data have one"
         )
-    if kind_of(estimator) == "once" and inputs.config.model.init_from:
+    if step_kind(estimator) == "once" and inputs.config.model.init_from:
         raise ModelError(
-            f"model.init_from: {name} fits in one step, from nothing: initial weights have no effect on it"
+            f"model.init_from: {name} fits in one step from scratch and ignores initial weights; remove it"
         )

@@ -1,6 +1,7 @@
-"""The short names and their options, readable without scikit-learn.
+"""The short names of models and their options, readable without scikit-learn.
 
-They stand in `models.json`, which `generate.py` writes; the pydantic model of a name is made when it is asked for.
+They come from `models.json`, which `generate.py` writes. The pydantic model of a name is created on first
+use.
 """
 
 from __future__ import annotations
@@ -17,46 +18,50 @@ from trainyard.config.schema import Section
 from trainyard.types import Task
 
 TABLE = Path(__file__).with_name("models.json")
-OWN = "default"  # stands for scikit-learn's own default, where that depends on the task
+OWN_DEFAULT = "default"  # stands for scikit-learn's own default, where that depends on the task
 PER_STEP = "iterations_per_step"
-ITERATIONS = 10  # of a step, where nothing else is said
+ITERATIONS = 10  # default of `iterations_per_step`
 
 MEANINGS = {
     "alpha": "strength of the regularization",
     "C": "inverse strength of the regularization",
-    "class_weight": "weights of the classes, by their labels; balanced: inversely to their shares of the rows",
-    "eta0": "the learning rate; the scheduler varies it, where the rule `learning_rate` uses it",
-    "fit_intercept": "whether there is a constant term",
+    "class_weight": "weights of the classes by label; balanced: inversely proportional to their frequency",
+    "eta0": "the learning rate; the scheduler varies it if the rule `learning_rate` uses it",
+    "fit_intercept": "whether the model has a constant term",
     "kernel": "the kernel function",
     "learning_rate_init": "the learning rate; the scheduler varies it",
-    "loss": "what is made small",
-    "max_depth": "levels of a tree; null: no limit",
-    "max_features": "features that a split, or an estimator, may choose from",
-    "max_iter": "iterations",
-    "min_samples_leaf": "rows that a leaf must have",
-    "min_samples_split": "rows that a node must have to be divided",
-    "n_estimators": "how many there are in the end; it wins over training.epochs and max_steps",
-    "n_neighbors": "how many neighbours decide",
-    "subsample": "share of the rows that each tree sees",
+    "loss": "the loss function",
+    "max_depth": "maximum depth of a tree; null: no limit",
+    "max_features": "number or share of features that a split, or an estimator, may choose from",
+    "max_iter": "maximum number of iterations",
+    "min_samples_leaf": "minimum number or share of rows in a leaf",
+    "min_samples_split": "minimum number or share of rows in a node that is split",
+    "n_estimators": "final number of estimators; takes precedence over training.epochs and max_steps",
+    "n_neighbors": "number of neighbours",
+    "subsample": "share of the rows that each tree is fitted to",
 }
 
 
 @cache
 def table() -> Mapping[str, Any]:
-    """The content of `models.json`."""
-    found: Mapping[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
-    return found
+    """Return the content of `models.json`."""
+    content: Mapping[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
+    return content
 
 
 def entry(name: str) -> Mapping[str, Any] | None:
-    """What is known of a short name: class paths by task, `steps`, `data` and `params`; None for no such name."""
-    whole = table()
-    found: Mapping[str, Any] | None = whole["models"].get(whole["aliases"].get(name, name))
-    return found
+    """Return the table's entry of a short name or alias; None if there is none.
+
+    Its keys are the tasks (-> import path of the class), `steps` (kind of step), `data` (recommended
+    preparation) and `params` (the options).
+    """
+    models, aliases = table()["models"], table()["aliases"]
+    model: Mapping[str, Any] | None = models.get(aliases.get(name, name))
+    return model
 
 
 class Models(Mapping[str, type[Section]]):
-    """The options by short name, each made once, when they are asked for."""
+    """Short name -> pydantic model of the options, created on first use."""
 
     def __getitem__(self, name: str) -> type[Section]:
         return _options(name)
@@ -73,28 +78,31 @@ class Models(Mapping[str, type[Section]]):
 
 @cache
 def _options(name: str) -> type[Section]:
-    found = entry(name)
-    if found is None:
+    """Create the pydantic model of a short name's options."""
+    model = entry(name)
+    if model is None:
         raise KeyError(name)
-    classes = [found[task].partition(":")[2] for task in ("classification", "regression") if task in found]
-    fields: dict[str, Any] = {param: _field(param, described) for param, described in found["params"].items()}
-    if found["steps"] == "growth":
-        meaning = "trees, or iterations of boosting, that one step adds; it changes no bit of the model"
+    classes = [model[task].partition(":")[2] for task in ("classification", "regression") if task in model]
+    fields: dict[str, Any] = {param: _field(param, described) for param, described in model["params"].items()}
+    if model["steps"] == "growth":
+        meaning = "number of trees or boosting iterations that a step adds; does not change the final model"
         fields[PER_STEP] = (int, Field(ITERATIONS, ge=1, description=meaning))
     summary = f"scikit-learn's {' or '.join(classes)}."
     return create_model(f"{classes[0]}Params", __base__=Section, __doc__=summary, **fields)
 
 
 def _field(param: str, described: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The annotation and the default of an option."""
-    kinds = [_annotation(one) for one in described["types"]]
+    """Return the annotation and the pydantic field of an option."""
+    annotations = [_annotation(one) for one in described["types"]]
     meaning = MEANINGS.get(param, "as in scikit-learn")
     if "default" not in described:
-        kinds.append(Literal[OWN])
-        meaning += f"; {OWN}: as scikit-learn has it"
-    default = described.get("default", OWN)
-    made = {"default_factory": lambda: list(default)} if isinstance(default, list) else {"default": default}
-    return Union[tuple(kinds)], Field(**made, description=meaning)  # noqa: UP007 - made here
+        annotations.append(Literal[OWN_DEFAULT])
+        meaning += f"; {OWN_DEFAULT}: scikit-learn's own default"
+    default = described.get("default", OWN_DEFAULT)
+    options = (
+        {"default_factory": lambda: list(default)} if isinstance(default, list) else {"default": default}
+    )
+    return Union[tuple(annotations)], Field(**options, description=meaning)  # noqa: UP007 - built at run time
 
 
 PLAIN: Mapping[str, Any] = {
@@ -106,44 +114,51 @@ PLAIN: Mapping[str, Any] = {
 }
 
 
-def _annotation(one: Mapping[str, Any]) -> Any:
-    if one["type"] == "choice":
-        return Literal[tuple(one["of"])]
-    if one["type"] in PLAIN:
-        return PLAIN[one["type"]]
-    limits = {key: one[key] for key in ("ge", "gt", "le", "lt") if key in one}
-    return Annotated[{"int": int, "float": float}[one["type"]], Field(**limits)]
+def _annotation(described: Mapping[str, Any]) -> Any:
+    """Return the annotation of one of an option's types."""
+    name = described["type"]
+    if name == "choice":
+        return Literal[tuple(described["of"])]
+    if name in PLAIN:
+        return PLAIN[name]
+    limits = {key: described[key] for key in ("ge", "gt", "le", "lt") if key in described}
+    return Annotated[{"int": int, "float": float}[name], Field(**limits)]
 
 
-def chosen(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that differ from the defaults; the others are left to the installed scikit-learn."""
-    found = entry(name)
-    assert found is not None, "a short name"
+def changed_options(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that differ from the defaults; the installed scikit-learn decides on the others.
+
+    Args:
+        name: a short name.
+        params: all options by name.
+    """
+    model = entry(name)
+    assert model is not None, "a short name"
     return {
         param: value
         for param, value in params.items()
-        if param != PER_STEP and not _same(value, found["params"].get(param, {}).get("default", OWN))
+        if param != PER_STEP
+        and not _is_default(value, model["params"].get(param, {}).get("default", OWN_DEFAULT))
     }
 
 
-def _same(value: Any, default: Any) -> bool:
-    """Whether a value is the default; 1 is not 1.0: it is one feature, and that is all of them."""
+def _is_default(value: Any, default: Any) -> bool:
+    """Return whether a value is the default, in type too: `max_features: 1` is one feature, 1.0 means all."""
     return type(value) is type(default) and bool(value == default)
 
 
-def names_for(task: Task) -> list[str]:
-    """The short names whose models do such a task."""
-    return [name for name, found in table()["models"].items() if task in found]
+def names_of_task(task: Task) -> list[str]:
+    """Return the short names of the models that do a task."""
+    return [name for name, model in table()["models"].items() if task in model]
 
 
 def defaults(name: str) -> dict[str, Any]:
-    """The defaults of the config, by dotted key, that such a model asks for."""
-    found = entry(name)
-    if found is None:
+    """Return the config defaults of a model by dotted key: data preparation and number of epochs."""
+    model = entry(name)
+    if model is None:
         return {}
-    wanted = {f"data.{key}": value for key, value in found["data"].items()}
-    if found["steps"] == "batches":
-        wanted["training.epochs"] = (
-            1 if name.endswith(("_nb", "_bayes")) else 50
-        )  # a second pass tells naive Bayes nothing
-    return wanted
+    values = {f"data.{key}": value for key, value in model["data"].items()}
+    if model["steps"] == "batches":
+        # Naive Bayes learns nothing more from a second epoch.
+        values["training.epochs"] = 1 if name.endswith(("_nb", "_bayes")) else 50
+    return values

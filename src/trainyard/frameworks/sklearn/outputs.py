@@ -1,4 +1,4 @@
-"""Rows in, class probabilities or values out, and what they cost."""
+"""Class probabilities or values from an estimator, and their loss."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from typing import Any
 import numpy as np
 
 from trainyard.datasets.base import ArraySplit, Split
-from trainyard.frameworks.sklearn.steps import FAMILIES, family_of, settings
+from trainyard.frameworks.sklearn.steps import FAMILIES, ensemble_family, temporary_parameters
 from trainyard.types import Array, Batch, DataInfo, Ids
 
-ROWS = 4096  # that are predicted together
-LEAST = float(
-    np.finfo(np.float32).eps
-)  # a probability counts as this much at least: a wrong vote costs 15.9, not infinity
+ROWS = 4096  # rows predicted together
+# Lower bound of a probability in the loss, so that a wrong vote costs 15.9 and not infinity.
+MIN_PROBABILITY = float(np.finfo(np.float32).eps)
 
 
-def flat(batch: Batch) -> Batch:
-    """The rows with one axis of features, as scikit-learn has them; C-contiguous."""
+def flatten_features(batch: Batch) -> Batch:
+    """Reshape features (rows, ...) to C-contiguous (rows, features); floating-point ones become float32."""
     features = batch.features.reshape(len(batch.features), -1)
     return Batch(
         np.ascontiguousarray(features, dtype=np.float32 if features.dtype.kind == "f" else None),
@@ -28,73 +27,77 @@ def flat(batch: Batch) -> Batch:
 
 
 def take_all(split: Split) -> Batch:
-    """All rows of a split; of one in memory they are not copied."""
+    """Return all rows of a split as (rows, features); arrays in memory are copied only if necessary."""
     if isinstance(split, ArraySplit):
-        return flat(Batch(split.features, split.targets))
-    return flat(split.take(np.arange(len(split), dtype=np.int64)))
+        return flatten_features(Batch(split.features, split.targets))
+    return flatten_features(split.take(np.arange(len(split), dtype=np.int64)))
 
 
-def parts_of(rows: int, size: int) -> Iterator[Ids]:
-    """The ids of consecutive rows, some at a time."""
+def row_ranges(rows: int, size: int) -> Iterator[Ids]:
+    """Yield the ids of `rows` rows in consecutive ranges of at most `size`."""
     for start in range(0, rows, size):
         yield np.arange(start, min(start + size, rows), dtype=np.int64)
 
 
 class Outputs:
-    """What an estimator says of rows. Of a forest it keeps what its trees said, and asks only those that are new."""
+    """Computes an estimator's outputs; for a forest, the sums over its trees are cached while it grows."""
 
     def __init__(self, info: DataInfo, threads: int) -> None:
         self._info = info
         self._threads = threads
         self._sums: dict[Hashable, TreeSums] = {}
 
-    def forget(self) -> None:
-        """The next estimator is another one."""
+    def clear(self) -> None:
+        """Clear the cache, because the estimator has been replaced."""
         self._sums = {}
 
     def of(self, estimator: Any, features: Array, key: Hashable = None) -> Array:
-        """(rows, classes) or (rows,) / (rows, outputs) float64.
+        """Compute the outputs of an estimator.
 
-        Probabilities are the estimator's own where it gives some. Else its decision values go through the sigmoid (two classes)
-        or the softmax (more), which keeps their order but is not calibrated; and where it only votes, its vote counts 1.
+        Class probabilities come from `predict_proba` if the estimator has it. Otherwise its decision values
+        go through the sigmoid (two classes) or the softmax (more), which keeps their order but is not
+        calibrated. If it only predicts classes, the predicted class gets probability 1.
 
         Args:
+            estimator: the fitted estimator.
             features: (rows, features).
-            key: by which these very rows are known again; None: they are not asked for again.
+            key: identifies these rows in the cache; None does not cache them.
+
+        Returns:
+            (rows, classes) probabilities, or (rows,) / (rows, outputs) values; float64.
         """
-        if family_of(estimator) is FAMILIES["BaseForest"]:
+        if ensemble_family(estimator) is FAMILIES["BaseForest"]:
             sums = self._sums.get(key) or TreeSums(features)
             if key is not None:
                 self._sums[key] = sums
-            found = sums.mean(estimator.estimators_, self._threads)
+            outputs = sums.mean(estimator.estimators_, self._threads)
         else:
-            with settings(estimator, n_jobs=self._threads):
-                found = self._asked(estimator, features)
-        return self._spread(estimator, found)
+            with temporary_parameters(estimator, n_jobs=self._threads):
+                outputs = self._predict(estimator, features)
+        return self._all_classes(estimator, outputs)
 
-    def _asked(self, estimator: Any, features: Array) -> Array:
+    def _predict(self, estimator: Any, features: Array) -> Array:
         if self._info.task == "classification":
-            return _scores(estimator, features)
+            return _probabilities(estimator, features)
         values = np.asarray(estimator.predict(features), dtype=np.float64)
         return values.reshape(len(features), -1) if self._info.outputs > 1 else values.reshape(len(features))
 
-    def _spread(self, estimator: Any, found: Array) -> Array:
-        """With a column for every class, also for one that no training row has."""
+    def _all_classes(self, estimator: Any, outputs: Array) -> Array:
+        """Add a column of zeros for every class that no training row has."""
         if self._info.task == "regression" or len(estimator.classes_) == self._info.outputs:
-            return found
-        spread = np.zeros((len(found), self._info.outputs))
-        spread[:, np.asarray(estimator.classes_, dtype=np.int64)] = found
-        return spread
+            return outputs
+        probabilities = np.zeros((len(outputs), self._info.outputs))
+        probabilities[:, np.asarray(estimator.classes_, dtype=np.int64)] = outputs
+        return probabilities
 
 
-def _scores(estimator: Any, features: Array) -> Array:
-    """(rows, classes of the estimator) float64."""
+def _probabilities(estimator: Any, features: Array) -> Array:
+    """Return (rows, classes of the estimator) float64; see `Outputs.of`."""
     classes = np.asarray(estimator.classes_)
     if hasattr(estimator, "predict_proba"):
-        found = np.asarray(estimator.predict_proba(features), dtype=np.float64)
-        return np.where(
-            np.isnan(found), 1 / len(classes), found
-        )  # no class is known of a row without neighbours
+        probabilities = np.asarray(estimator.predict_proba(features), dtype=np.float64)
+        # Radius neighbours give NaN for a row without neighbours: all classes are then equally probable.
+        return np.where(np.isnan(probabilities), 1 / len(classes), probabilities)
     if hasattr(estimator, "decision_function"):
         values = np.asarray(estimator.decision_function(features), dtype=np.float64)
         if values.ndim == 1:
@@ -106,29 +109,40 @@ def _scores(estimator: Any, features: Array) -> Array:
     return votes.astype(np.float64)
 
 
-def loss_of(outputs: Array, targets: Array, info: DataInfo) -> float:
-    """Summed over the rows: the cross entropy (natural logarithm), or the squared error (mean over the outputs)."""
+def total_loss(outputs: Array, targets: Array, info: DataInfo) -> float:
+    """Return the loss summed over the rows: cross entropy in nats, or squared error (mean over the outputs).
+
+    Args:
+        outputs: (rows, classes) probabilities, or (rows,) / (rows, outputs) values.
+        targets: as in `Batch`.
+        info: the description of the data.
+    """
     if info.task == "classification":
-        return float(-np.log(np.maximum(outputs[np.arange(len(targets)), targets], LEAST)).sum())
+        return float(-np.log(np.maximum(outputs[np.arange(len(targets)), targets], MIN_PROBABILITY)).sum())
     errors = (outputs - targets.astype(np.float64).reshape(outputs.shape)) ** 2
     return float((errors if errors.ndim == 1 else errors.mean(axis=1)).sum())
 
 
 class TreeSums:
-    """The summed outputs of a forest's trees for some rows, carried on as the forest grows.
+    """The summed outputs of a forest's trees for some rows, updated as the forest grows.
 
-    The trees are added in their order, on each row by one thread: with several jobs scikit-learn itself adds them in the order
-    in which the threads finish, and its last digits change from one call to the next.
+    For each row, one thread adds the trees in their order. With several jobs, scikit-learn itself adds them
+    in the order in which its threads finish, so that the last digits vary from call to call.
     """
 
     def __init__(self, features: Array) -> None:
-        self._features = features.astype(np.float32, order="C", copy=False)  # as trees take them
-        self._sums: list[Array] = []
+        self._features = features.astype(np.float32, order="C", copy=False)  # the dtype of trees
+        self._sums: list[Array] = []  # one array for each range of ROWS rows
         self._trees = 0
 
     def mean(self, trees: Sequence[Any], threads: int) -> Array:
-        """(rows, classes) or (rows,) / (rows, outputs) float64; `trees` begin with those of the last call."""
-        new, parts = trees[self._trees :], list(parts_of(len(self._features), ROWS))
+        """Return the mean over the trees, (rows, classes) or (rows,) / (rows, outputs) float64.
+
+        Args:
+            trees: the forest's trees; must begin with those of the previous call.
+            threads: number of threads.
+        """
+        new, parts = trees[self._trees :], list(row_ranges(len(self._features), ROWS))
         with ThreadPoolExecutor(threads) as pool:
             added = list(
                 pool.map(
@@ -143,9 +157,10 @@ class TreeSums:
 
 
 def _summed(trees: Sequence[Any], features: Array, total: Array | None) -> Array:
+    """Add the outputs of trees to `total`, in float64."""
     for tree in trees:
-        outputs = tree.predict_proba if hasattr(tree, "predict_proba") else tree.predict
-        found = outputs(features, check_input=False)
-        total = found.astype(np.float64) if total is None else total + found
+        predict = tree.predict_proba if hasattr(tree, "predict_proba") else tree.predict
+        outputs = predict(features, check_input=False)
+        total = outputs.astype(np.float64) if total is None else total + outputs
     assert total is not None, "a forest has trees"
     return total

@@ -1,9 +1,10 @@
-"""How an estimator is brought from one step to the next.
+"""How one step trains an estimator, by kind of step.
 
-`growth`: ensembles of trees that go on where they stopped (`warm_start`). A step adds some trees, so the model after a step is
-the first part of every later one. It is the very model that scikit-learn's own `fit` makes at once.
+`growth`: ensembles that can continue to grow (`warm_start`). A step adds some iterations, so the model after
+a step is a prefix of every later one. The final model equals that of a single `fit` by scikit-learn.
 `batches`: estimators with `partial_fit`. A step is a minibatch.
-`once`: all others. The only step is a `fit` of all rows; so is that of an estimator which decides by itself when to stop.
+`once`: all others, and estimators that decide by themselves when to stop. The only step is a `fit` on all
+rows.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from trainyard.frameworks.sklearn.binning import Bins
+from trainyard.frameworks.sklearn.binning import BinCache
 from trainyard.order import INIT, STEP, stream_seed
 from trainyard.types import Array, DataInfo
 
@@ -26,11 +27,13 @@ Kind = Literal["growth", "batches", "once"]
 
 
 @dataclass(frozen=True)
-class Family:
-    """Ensembles that grow alike.
+class EnsembleFamily:
+    """A family of scikit-learn's ensembles, and the names of the attributes involved in growing one.
 
-    `count` is the parameter that says how many iterations there are; `lists` are the attributes that hold an entry for each
-    iteration, and `generator` the one that draws the random numbers of all of them, one after the other.
+    Attributes:
+        count: the parameter with the number of iterations.
+        lists: attributes that hold one entry per iteration.
+        generator: attribute with the random generator that all iterations draw from in turn, if there is one.
     """
 
     count: str
@@ -39,28 +42,28 @@ class Family:
 
 
 FAMILIES = {
-    "BaseForest": Family("n_estimators", ("estimators_",)),
-    "BaseBagging": Family("n_estimators", ("estimators_", "estimators_features_", "_seeds")),
-    "BaseGradientBoosting": Family(
+    "BaseForest": EnsembleFamily("n_estimators", ("estimators_",)),
+    "BaseBagging": EnsembleFamily("n_estimators", ("estimators_", "estimators_features_", "_seeds")),
+    "BaseGradientBoosting": EnsembleFamily(
         "n_estimators", ("estimators_", "train_score_", "oob_improvement_", "oob_scores_"), "_rng"
     ),
-    "BaseHistGradientBoosting": Family("max_iter", ("_predictors",), "_feature_subsample_rng"),
+    "BaseHistGradientBoosting": EnsembleFamily("max_iter", ("_predictors",), "_feature_subsample_rng"),
 }
-SEEDS = 2**31  # scikit-learn's own code takes seeds below it everywhere
+SEEDS = 2**31  # all of scikit-learn accepts seeds below this number
 
 
-def family_of(estimator: Any) -> Family | None:
-    """How the ensemble grows; None where it is none, or one whose `fit` is not scikit-learn's own."""
+def ensemble_family(estimator: Any) -> EnsembleFamily | None:
+    """Return the family of an ensemble; None for other estimators and for subclasses that override `fit`."""
     if not getattr(getattr(type(estimator), "fit", None), "__module__", "").startswith("sklearn.ensemble."):
         return None
     names = {base.__name__ for base in type(estimator).__mro__}
     return next((family for name, family in FAMILIES.items() if name in names), None)
 
 
-def kind_of(estimator: Any) -> Kind:
-    """How it learns."""
+def step_kind(estimator: Any) -> Kind:
+    """Return the kind of step by which an estimator is trained; see the module's docstring."""
     stops = getattr(estimator, "early_stopping", False) is True
-    if family_of(estimator) is not None:
+    if ensemble_family(estimator) is not None:
         stops |= (
             not hasattr(estimator, "early_stopping")
             and getattr(estimator, "n_iter_no_change", None) is not None
@@ -70,9 +73,9 @@ def kind_of(estimator: Any) -> Kind:
     return "batches" if callable(getattr(estimator, "partial_fit", None)) and not needs_all else "once"
 
 
-def rate_of(estimator: Any) -> str | None:
-    """The parameter that is its learning rate and may change from step to step."""
-    if kind_of(estimator) == "once":
+def learning_rate_name(estimator: Any) -> str | None:
+    """Return the name of the learning rate parameter; None if the rate cannot change between steps."""
+    if step_kind(estimator) == "once":
         return None
     if hasattr(estimator, "eta0"):
         return (
@@ -80,40 +83,45 @@ def rate_of(estimator: Any) -> str | None:
         )
     if hasattr(estimator, "learning_rate_init"):
         return "learning_rate_init"
-    # Gradient boosting multiplies all trees by its present rate, the histogram-based each by that which it grew with.
+    # GradientBoosting multiplies all its trees by the current rate. HistGradientBoosting multiplies each tree
+    # by the rate at which it was grown, so only there the rate can change.
     return (
         "learning_rate"
-        if (family := family_of(estimator)) is not None and family.count == "max_iter"
+        if (family := ensemble_family(estimator)) is not None and family.count == "max_iter"
         else None
     )
 
 
-def parameters_of(estimator: Any) -> dict[str, Any]:
-    """Its parameters, without those that hold estimators, which `fit` may change, and without the count of one that grows."""
+def own_parameters(estimator: Any) -> dict[str, Any]:
+    """Return the parameters of an estimator that stay the same while it is trained.
+
+    Parameters that hold estimators are left out, since `fit` may change these, and so is an ensemble's
+    iteration count.
+    """
     from sklearn.base import BaseEstimator
 
-    def holds(value: Any) -> bool:
+    def holds_estimator(value: Any) -> bool:
         return isinstance(value, BaseEstimator) or (
-            isinstance(value, list | tuple) and any(holds(one) for one in value)
+            isinstance(value, list | tuple) and any(holds_estimator(one) for one in value)
         )
 
-    family = family_of(estimator)
-    found: dict[str, Any] = estimator.get_params(deep=False)
+    family = ensemble_family(estimator)
+    parameters: dict[str, Any] = estimator.get_params(deep=False)
     return {
         name: value
-        for name, value in found.items()
-        if not holds(value) and (family is None or name != family.count)
+        for name, value in parameters.items()
+        if not holds_estimator(value) and (family is None or name != family.count)
     }
 
 
-def seed_of(*parts: int) -> int:
-    """A seed that scikit-learn takes."""
+def sklearn_seed(*parts: int) -> int:
+    """Return a seed in the range that scikit-learn accepts, derived from `parts`."""
     return stream_seed(*parts) % SEEDS
 
 
 @contextmanager
-def settings(estimator: Any, **values: Any) -> Iterator[None]:
-    """Sets those of the parameters that it has, and sets them back: they are no part of the model."""
+def temporary_parameters(estimator: Any, **values: Any) -> Iterator[None]:
+    """Set parameters that are not part of the model, where the estimator has them, and reset them on exit."""
     before = {name: getattr(estimator, name) for name in values if hasattr(estimator, name)}
     try:
         for name in before:
@@ -125,8 +133,8 @@ def settings(estimator: Any, **values: Any) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Means:
-    """What a step is made with: the run's seed, its threads, and how many iterations each step adds, if it adds some."""
+class StepSettings:
+    """What a step needs to know about the run; `per_step` is the number of iterations that a step adds."""
 
     seed: int
     threads: int
@@ -135,140 +143,149 @@ class Means:
 
 
 class Learner(ABC):
-    """Carries an estimator on."""
+    """Trains an estimator step by step."""
 
-    def __init__(self, estimator: Any, means: Means) -> None:
+    def __init__(self, estimator: Any, settings: StepSettings) -> None:
         self.estimator = estimator
-        self.means = means
+        self.settings = settings
 
     @abstractmethod
     def step(self, step: int, lr: float, features: Array, targets: Array) -> None:
-        """Makes step number `step`.
+        """Train one step.
 
         Args:
-            features: (rows, features) float32: of all training rows, or of the step's minibatch.
-            targets: (rows,) int64 classes, or (rows,) / (rows, outputs) float32.
+            step: the step number, counted from 0.
+            lr: the learning rate.
+            features: (rows, features) float32, of all training rows or of the step's minibatch.
+            targets: (rows,) int64 class indices, or (rows,) / (rows, outputs) float32 values.
         """
 
-    def model(self, step: int | None = None) -> Any:  # noqa: ARG002 - of one that does not grow there is one model
-        """The estimator as a prediction needs it: as it is, or as it was after `step` steps."""
+    def model(self, step: int | None = None) -> Any:  # noqa: ARG002 - only ensembles keep the models of earlier steps
+        """Return the estimator for prediction: as it is now, or as it was after `step` steps."""
         return self.estimator
 
-    def rest(self) -> dict[str, Any]:
-        """What a resume needs besides the model."""
+    def training_state(self) -> dict[str, Any]:
+        """Return what a resume needs in addition to the model."""
         return {}
 
-    def take(self, estimator: Any, rest: Mapping[str, Any]) -> None:  # noqa: ARG002 - most have none
-        """Goes on from what `model` and `rest` gave; without `rest`, from initial weights."""
+    def restore(self, estimator: Any, training_state: Mapping[str, Any]) -> None:  # noqa: ARG002 - most have none
+        """Continue from a saved model; with an empty training state, treat it as initial weights."""
         self.estimator = estimator
 
 
-class Growth(Learner):
-    """Adds iterations to an ensemble."""
+class EnsembleLearner(Learner):
+    """Adds iterations to an ensemble; the kind `growth`."""
 
-    def __init__(self, estimator: Any, means: Means) -> None:
-        super().__init__(estimator, means)
-        family = family_of(estimator)
-        assert family is not None, "a growing one"
+    def __init__(self, estimator: Any, settings: StepSettings) -> None:
+        super().__init__(estimator, settings)
+        family = ensemble_family(estimator)
+        assert family is not None, "the kind `growth` is for ensembles only"
         self._family, self._total = family, getattr(estimator, family.count)
-        self._first = 0  # iterations that were there before step 0, of initial weights
-        self._bins = Bins()
+        self._initial = 0  # iterations of the initial weights, before step 0
+        self._bin_cache = BinCache()
 
     @property
-    def grown(self) -> int:
-        """How many iterations there are."""
+    def iterations(self) -> int:
+        """The current number of iterations."""
         return len(getattr(self.estimator, self._family.lists[0], ()))
 
     def step(self, step: int, lr: float, features: Array, targets: Array) -> None:
-        values: dict[str, Any] = {"warm_start": True, "n_jobs": self.means.threads}
-        if (rate := rate_of(self.estimator)) is not None:
+        """Continue to fit, up to the number of iterations after this step."""
+        values: dict[str, Any] = {"warm_start": True, "n_jobs": self.settings.threads}
+        if (rate := learning_rate_name(self.estimator)) is not None:
             values[rate] = lr
         seeds = getattr(self.estimator, "_seeds", ())
         self._provide_generator()
-        setattr(self.estimator, self._family.count, self._iterations(step + 1))
-        with settings(self.estimator, **values), self._bins.kept(self.estimator):
-            # Views: what is kept of the rows is not shared with earlier steps, which another process may have made.
+        setattr(self.estimator, self._family.count, self._iterations_after(step + 1))
+        with temporary_parameters(self.estimator, **values), self._bin_cache.reused(self.estimator):
+            # Pass views: if each step's trees kept references to the same array objects, storage would record
+            # that they are shared, and after a resume they would not be.
             self.estimator.fit(features[:], targets[:])
-        self._tidy(seeds)
+        self._clean_up(seeds)
 
-    def _tidy(self, seeds: Any) -> None:
-        """Mends what the last `fit` left as if it had been the only one; `seeds` are those of the earlier ones."""
-        if len(seeds):  # bagging remembers its last
-            self.estimator._seeds = np.concatenate([seeds, self.estimator._seeds])
+    def _clean_up(self, previous_seeds: Any) -> None:
+        """Make the estimator look as if it was fitted only once; `previous_seeds` are from earlier fits."""
+        if len(previous_seeds):  # bagging keeps only the seeds of its last fit
+            self.estimator._seeds = np.concatenate([previous_seeds, self.estimator._seeds])
         if (
             self._family.generator == "_rng"
-        ):  # every tree holds the generator, and with it what becomes of it later
+        ):  # each tree refers to the generator, whose state goes on changing
             for tree in self.estimator.estimators_.flat:
                 tree.random_state = None
-        if hasattr(self.estimator, "_bin_mapper"):  # of this machine, and of no use any more
+        if hasattr(self.estimator, "_bin_mapper"):  # the thread count does not belong to the model
             self.estimator._bin_mapper.n_threads = 1
 
     def model(self, step: int | None = None) -> Any:
-        cut = copy.copy(self.estimator)
-        if not self.grown:
-            return cut
-        count = self.grown if step is None else self._iterations(step)
+        """Return a shallow copy of the ensemble, cut to its iterations after `step` steps."""
+        model = copy.copy(self.estimator)
+        if not self.iterations:
+            return model
+        count = self.iterations if step is None else self._iterations_after(step)
         for name in self._family.lists:
-            if hasattr(cut, name):
-                setattr(cut, name, getattr(cut, name)[:count])
-        setattr(cut, self._family.count, count)
-        if hasattr(cut, "n_estimators_"):
-            cut.n_estimators_ = count
-        if hasattr(cut, "oob_scores_"):
-            cut.oob_score_ = cut.oob_scores_[-1]
+            if hasattr(model, name):
+                setattr(model, name, getattr(model, name)[:count])
+        setattr(model, self._family.count, count)
+        if hasattr(model, "n_estimators_"):
+            model.n_estimators_ = count
+        if hasattr(model, "oob_scores_"):
+            model.oob_score_ = model.oob_scores_[-1]
         if self._family.generator is not None:
-            cut.__dict__.pop(self._family.generator, None)
-        return cut
+            model.__dict__.pop(self._family.generator, None)
+        return model
 
-    def rest(self) -> dict[str, Any]:
+    def training_state(self) -> dict[str, Any]:
+        """Return the number of initial iterations, and the generator that the next iterations draw from."""
         name = self._family.generator
-        return {"first": self._first, "generator": getattr(self.estimator, name, None) if name else None}
+        return {"first": self._initial, "generator": getattr(self.estimator, name, None) if name else None}
 
-    def take(self, estimator: Any, rest: Mapping[str, Any]) -> None:
-        super().take(estimator, rest)
-        self._bins = Bins()
-        self._first = rest.get("first", self.grown)
-        if self._family.generator is not None and rest.get("generator") is not None:
-            setattr(estimator, self._family.generator, rest["generator"])
+    def restore(self, estimator: Any, training_state: Mapping[str, Any]) -> None:
+        """Continue from a saved ensemble; without training state, all its iterations are initial ones."""
+        super().restore(estimator, training_state)
+        self._bin_cache = BinCache()
+        self._initial = training_state.get("first", self.iterations)
+        if self._family.generator is not None and training_state.get("generator") is not None:
+            setattr(estimator, self._family.generator, training_state["generator"])
 
-    def _iterations(self, steps: int) -> int:
-        return int(self._first + min(self._total, steps * self.means.per_step))
+    def _iterations_after(self, steps: int) -> int:
+        """Return the number of iterations after a number of steps, initial ones included."""
+        return int(self._initial + min(self._total, steps * self.settings.per_step))
 
     def _provide_generator(self) -> None:
-        """Where the trees came as initial weights, the generator that grew them did not."""
+        """Create a generator if the iterations are initial weights, which come without a generator."""
         name = self._family.generator
-        if name is not None and self.grown and not hasattr(self.estimator, name):
-            seed = seed_of(self.means.seed, INIT, self.grown)
-            made = np.random.RandomState(seed) if name == "_rng" else np.random.default_rng(seed)
-            setattr(self.estimator, name, made)
+        if name is not None and self.iterations and not hasattr(self.estimator, name):
+            seed = sklearn_seed(self.settings.seed, INIT, self.iterations)
+            generator = np.random.RandomState(seed) if name == "_rng" else np.random.default_rng(seed)
+            setattr(self.estimator, name, generator)
 
 
-class Batches(Learner):
-    """Learns from minibatches."""
+class MinibatchLearner(Learner):
+    """Calls `partial_fit` on minibatches; the kind `batches`."""
 
-    def __init__(self, estimator: Any, means: Means) -> None:
-        super().__init__(estimator, means)
-        self._rate = rate_of(estimator)
+    def __init__(self, estimator: Any, settings: StepSettings) -> None:
+        super().__init__(estimator, settings)
+        self._rate = learning_rate_name(estimator)
         takes_classes = "classes" in inspect.signature(estimator.partial_fit).parameters
-        self._more = {"classes": np.arange(means.info.outputs)} if takes_classes else {}
+        self._fit_options = {"classes": np.arange(settings.info.outputs)} if takes_classes else {}
 
     def step(self, step: int, lr: float, features: Array, targets: Array) -> None:
-        seed = seed_of(self.means.seed, STEP, step)
+        """Fit one minibatch, with a seed of the step's own."""
+        seed = sklearn_seed(self.settings.seed, STEP, step)
         values: dict[str, Any] = {
             "random_state": seed,
-            "n_jobs": self.means.threads,
+            "n_jobs": self.settings.threads,
             "batch_size": len(features),
         }
         if self._rate is not None:
             values[self._rate] = lr
-        with settings(self.estimator, **values):
+        with temporary_parameters(self.estimator, **values):
             self._set_optimizer(lr)
-            self.estimator.partial_fit(features, targets, **self._more)
-        if hasattr(self.estimator, "loss_curve_"):  # it grows with the steps, and the journal has it, too
+            self.estimator.partial_fit(features, targets, **self._fit_options)
+        if hasattr(self.estimator, "loss_curve_"):  # grows with every step; the journal has the losses
             self.estimator.loss_curve_ = self.estimator.loss_curve_[-1:]
 
     def _set_optimizer(self, lr: float) -> None:
-        """A perceptron with layers gives its rate to its optimizer, once."""
+        """Set the learning rate of an MLP's optimizer, which otherwise keeps the first one."""
         optimizer = getattr(self.estimator, "_optimizer", None)
         if optimizer is not None and hasattr(optimizer, "learning_rate_init"):
             optimizer.learning_rate_init = lr
@@ -276,16 +293,17 @@ class Batches(Learner):
                 optimizer.learning_rate = lr
 
 
-class Once(Learner):
-    """Fits all rows at once."""
+class SingleFitLearner(Learner):
+    """Fits all rows in a single step; the kind `once`."""
 
-    def step(self, step: int, lr: float, features: Array, targets: Array) -> None:  # noqa: ARG002 - there is one, without a rate
-        with settings(self._worker, n_jobs=self.means.threads):
+    def step(self, step: int, lr: float, features: Array, targets: Array) -> None:  # noqa: ARG002 - one step, no rate
+        """Fit all rows."""
+        with temporary_parameters(self._final_estimator, n_jobs=self.settings.threads):
             self.estimator.fit(features, targets)
 
     @property
-    def _worker(self) -> Any:
-        """What does the work: of a pipeline, the last of its steps."""
+    def _final_estimator(self) -> Any:
+        """The estimator itself; for a pipeline, the estimator of its last step."""
         steps = getattr(self.estimator, "steps", None)
         return (
             steps[-1][1]
@@ -294,4 +312,8 @@ class Once(Learner):
         )
 
 
-LEARNERS: dict[Kind, type[Learner]] = {"growth": Growth, "batches": Batches, "once": Once}
+LEARNERS: dict[Kind, type[Learner]] = {
+    "growth": EnsembleLearner,
+    "batches": MinibatchLearner,
+    "once": SingleFitLearner,
+}

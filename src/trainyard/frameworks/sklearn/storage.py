@@ -1,14 +1,16 @@
-"""An estimator as named arrays of bytes: what skops writes, in a form that is a function of the estimator alone.
+"""Pack estimators into named byte arrays and unpack them safely.
 
-skops (https://skops.readthedocs.io) describes an object by a tree of JSON nodes and keeps each array in a file of its own. It
-names both by addresses in memory. Here nodes bear a number only where two places hold the same object, counted in the order of
-the tree; the files stand one after the other in one tensor for each attribute (`coef_`, `estimators_.17`), and nodes refer to
-them by position. The tree itself is the tensor `structure`.
+skops (https://skops.readthedocs.io) writes an object as a tree of JSON nodes, and each array as a file of its
+own. It names both by memory addresses. Here the result depends on the object alone: a node has a number only
+if several nodes stand for the same object, counted in the order of the tree; the files of an attribute
+(`coef_`, `estimators_.17`) are concatenated into one tensor, and nodes refer to them by name and range. The
+tree itself is the tensor `structure`.
 
-Nothing that is loaded runs code of the file's choosing: skops makes only objects of trusted types. Those are its own defaults
-(scikit-learn's estimators, NumPy's types), classes that scikit-learn's modules named here define, and classes that the packages
-define which the user's own model comes from, once this process has imported them for it. skops asks for names alone, but some of
-its loaders call what is named with arguments from the file; so what each loader may name is looked at here, too.
+Loading never runs code that the file chooses, since skops creates only objects of trusted types. Trusted are
+skops's own defaults (scikit-learn's estimators, NumPy's types), classes defined in the scikit-learn modules
+listed below, and classes defined in the packages of the user's own model, if this process has imported them
+for it. skops only checks names, but some of its loaders call what is named with arguments from the file.
+Therefore this module also checks what each loader may name.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from trainyard.types import Array
 Node = dict[str, Any]
 
 STRUCTURE = "structure"
-MODULES = (  # of fitted estimators' parts that skops leaves to its callers to trust
+TRUSTED_MODULES = (  # modules of the parts of fitted estimators; skops leaves it to its callers to trust them
     "scipy.interpolate._bsplines",
     "sklearn._loss._loss",
     "sklearn._loss.link",
@@ -56,17 +58,17 @@ MODULES = (  # of fitted estimators' parts that skops leaves to its callers to t
     "sklearn.utils._bunch",
     "sklearn.utils._metadata_requests",
 )
-NAMES = (  # the same, one by one
-    "functools.partial",  # only of `CHECK`, which histogram-based boosting does with rows that have categories
+TRUSTED_NAMES = (
+    "functools.partial",  # only of CHECK_ARRAY, which histogram gradient boosting uses for categories
     "numpy.dtype",
     "scipy._lib.array_api_compat.numpy._aliases.asarray",
     "sklearn.cluster._kmeans._kmeans_single_lloyd",
     "sklearn.metrics._classification.balanced_accuracy_score",
     "sklearn.utils.validation.check_array",
 )
-CHECK = ("FunctionNode", "sklearn.utils.validation", "check_array")
+CHECK_ARRAY = ("FunctionNode", "sklearn.utils.validation", "check_array")
 LIBRARIES = {"builtins", "numpy", "scipy", "sklearn"}
-CALLED = {  # loaders that call the class which they name, and what it must be
+CALLED = {  # loaders that call the class they name -> the classes that it must derive from
     "DictNode": (dict,),
     "ListNode": (list,),
     "SetNode": (set,),
@@ -75,9 +77,9 @@ CALLED = {  # loaders that call the class which they name, and what it must be
     "RandomGeneratorNode": (np.random.Generator,),
     "RandomStateNode": (np.random.RandomState,),
 }
-KEYS = (str, int, float, np.generic)  # types that the keys of mappings are made with: they are called, too
-LOSSES = {"sklearn._loss._loss", "sklearn.linear_model._sgd_fast"}
-FIXED = {  # loaders for which the name changes nothing
+KEY_TYPES = (str, int, float, np.generic)  # allowed types of the keys of mappings, which are called, too
+LOSS_MODULES = {"sklearn._loss._loss", "sklearn.linear_model._sgd_fast"}
+IGNORES_NAME = {  # loaders that do not use the name
     "BytearrayNode",
     "BytesNode",
     "DTypeNode",
@@ -89,8 +91,9 @@ FIXED = {  # loaders for which the name changes nothing
     "SparseMatrixNode",
     "TreeNode",
 }
-PROTOCOL = 1  # of skops, the oldest whose loaders this knows
-# Values that cannot change: whether two places share one of them is an accident of the process that made them.
+MIN_PROTOCOL = 1  # the oldest protocol of skops whose loaders this module knows
+# Immutable values: whether two nodes share one object depends on the process that created them, and does not
+# matter.
 VALUES = {
     "JsonNode",
     "TypeNode",
@@ -101,28 +104,30 @@ VALUES = {
     "TupleNode",
     "OperatorFuncNode",
 }
-CONSTANTS = "sklearn._loss.link"  # objects of it are such values, too: some belong to the class
-TIMES = {f"{kind}_{what}_time" for kind in ("mean", "std") for what in ("fit", "score")} | {
-    "refit_time_"
-}  # no part of a model
-PLUMBING = {
+CONSTANTS = (
+    "sklearn._loss.link"  # objects of this module count as immutable values: classes share some of them
+)
+# Attributes of a search that hold durations, which are not part of the model.
+TIMES = {f"{kind}_{what}_time" for kind in ("mean", "std") for what in ("fit", "score")} | {"refit_time_"}
+NODE_KEYS = {
     "content",
     "__reduce__",
     "args",
     "attrs",
     "main",
-}  # keys of nodes that are no names of the estimator's own
+}  # keys of nodes, as opposed to attributes' names
 
 
-def imported() -> Any:
-    """The module `skops.io`.
+def import_skops() -> Any:
+    """Import and return the module `skops.io`.
 
-    While it is imported, skops asks scikit-learn for all estimators, whose types it trusts by name. The answer would import all
-    of scikit-learn, and torch where it is installed, which takes seconds; so it is given the names, which the table holds.
+    During its import, skops asks scikit-learn for all estimators, whose types it trusts by name. That would
+    import all of scikit-learn (and torch, if it is installed), which takes seconds. Therefore skops is given
+    the names from `models.json` instead.
     """
     from sklearn import utils
 
-    asked = utils.all_estimators
+    all_estimators = utils.all_estimators
     if "skops.io" not in sys.modules:
         utils.all_estimators = lambda: [
             (name, SimpleNamespace(__module__=module, __name__=name)) for module, name in _estimators()
@@ -130,22 +135,23 @@ def imported() -> Any:
     try:
         return importlib.import_module("skops.io")
     finally:
-        utils.all_estimators = asked
+        utils.all_estimators = all_estimators
 
 
 def _estimators() -> Iterator[tuple[str, str]]:
+    """Yield the module and the name of each estimator of scikit-learn."""
     for dotted in table()["estimators"]:
         module, _, name = dotted.rpartition(".")
         yield module, name
 
 
 def pack(value: Any) -> dict[str, Array]:
-    """(bytes,) uint8 arrays by name; equal for equal objects, in every process.
+    """Pack an object into (bytes,) uint8 arrays by name, which are equal for equal objects in every process.
 
     Raises:
-        ModelError: it holds something that cannot be stored safely.
+        ModelError: the object holds something that cannot be stored safely.
     """
-    skops = imported()
+    skops = import_skops()
     from skops.io.exceptions import UnsupportedTypeException
 
     try:
@@ -153,53 +159,58 @@ def pack(value: Any) -> dict[str, Array]:
     except (UnsupportedTypeException, TypeError, ValueError, AttributeError) as error:
         raise ModelError(f"{type(value).__name__} cannot be stored without pickle: {error}") from error
     with ZipFile(io.BytesIO(data)) as archive:
-        return _Packing(archive).pack(json.loads(archive.read("schema.json")))
+        return _Packer(archive).pack(json.loads(archive.read("schema.json")))
 
 
-class _Packing:
-    """Rewrites the tree of one archive."""
+class _Packer:
+    """Rewrites the tree and the files of one skops archive."""
 
     def __init__(self, archive: ZipFile) -> None:
         self._archive = archive
-        self._shared: dict[int, int] = {}  # address -> number
-        self._files: dict[int, str] = {}  # number of a shared array -> where it lies
-        self._parts: dict[str, list[bytes]] = {}
-        self._lengths: Counter[str] = Counter()
+        self._shared: dict[
+            int, int
+        ] = {}  # memory address of a shared object -> its number, 0 if not yet seen
+        self._files: dict[int, str] = {}  # number of a shared array -> its span, NAME:START:STOP
+        self._parts: dict[str, list[bytes]] = {}  # tensor's name -> its files
+        self._lengths: Counter[str] = Counter()  # tensor's name -> its bytes so far
 
     def pack(self, schema: Node) -> dict[str, Array]:
+        """Rewrite the tree in place, and return all tensors."""
         for constant in [node for node in _nodes(schema) if node.get("__module__") == CONSTANTS]:
             for node in list(_nodes(constant)):
                 del node["__id__"]
         counts = Counter(node["__id__"] for node in _nodes(schema) if not _is_value(node))
         self._shared = {address: 0 for address, count in counts.items() if count > 1}
-        del schema["_skops_version"]  # whose format `protocol` tells
+        del schema["_skops_version"]  # the format is identified by `protocol`
         self._rewrite(schema, ())
-        found = {name: bytes_array(b"".join(parts)) for name, parts in self._parts.items()}
+        tensors = {name: bytes_array(b"".join(parts)) for name, parts in self._parts.items()}
         structure = json.dumps(schema, separators=(",", ":"))
-        return {**found, STRUCTURE: bytes_array(structure.encode())}
+        return {**tensors, STRUCTURE: bytes_array(structure.encode())}
 
     def _rewrite(self, value: Any, path: tuple[str, ...]) -> None:
+        """Rewrite a subtree; `path` are the attributes' names and indices that lead to it."""
         if isinstance(value, list):
-            for index, one in enumerate(value):
-                self._rewrite(one, (*path, str(index)))
+            for index, item in enumerate(value):
+                self._rewrite(item, (*path, str(index)))
         elif isinstance(value, dict):
-            _leave_out_times(value)
+            _remove_times(value)
             self._renumber(value)
             if isinstance(value.get("file"), str) and "__loader__" in value:
-                value["file"] = self._place(value, path)
-            for key, one in value.items():
-                self._rewrite(one, path if key in PLUMBING else (*path, key))
-            if value.get("__loader__") == "SetNode":  # whose order depends on the process
+                value["file"] = self._append_file(value, path)
+            for key, child in value.items():
+                self._rewrite(child, path if key in NODE_KEYS else (*path, key))
+            if value.get("__loader__") == "SetNode":  # the order of a set depends on the process
                 value["content"].sort(key=json.dumps)
 
     def _renumber(self, node: Node) -> None:
+        """Replace a node's memory address by the number of its object, if the object is shared."""
         address = node.pop("__id__", None)
         if address in self._shared and not _is_value(node):
             self._shared[address] = self._shared[address] or 1 + max(self._shared.values())
             node["__id__"] = self._shared[address]
 
-    def _place(self, node: Node, path: tuple[str, ...]) -> str:
-        """Appends a node's file to the tensor of its attribute; says where."""
+    def _append_file(self, node: Node, path: tuple[str, ...]) -> str:
+        """Append a node's file to the tensor of its attribute, and return its span."""
         number = node.get("__id__", 0)
         if number in self._files:
             return self._files[number]
@@ -207,23 +218,23 @@ class _Packing:
         data, start = _without_padding(self._archive.read(node["file"])), self._lengths[name]
         self._parts.setdefault(name, []).append(data)
         self._lengths[name] += len(data)
-        place = f"{name}:{start}:{start + len(data)}"
+        span = f"{name}:{start}:{start + len(data)}"
         if number:
-            self._files[number] = place
-        return place
+            self._files[number] = span
+        return span
 
 
-def _leave_out_times(node: Node) -> None:
-    """A search remembers how long it took, which no two runs share."""
+def _remove_times(node: Node) -> None:
+    """Remove the durations that a search records, since they differ from run to run."""
     if node.get("__loader__") == "DictNode" and not TIMES.isdisjoint(node["content"]):
         kept = [name not in TIMES for name in node["content"]]
-        node["content"] = {name: one for name, one in node["content"].items() if name not in TIMES}
+        node["content"] = {name: value for name, value in node["content"].items() if name not in TIMES}
         types = node["key_types"]["content"]
-        node["key_types"]["content"] = [one for one, keep in zip(types, kept, strict=True) if keep]
+        node["key_types"]["content"] = [key_type for key_type, keep in zip(types, kept, strict=True) if keep]
 
 
 def _without_padding(data: bytes) -> bytes:
-    """An array's file, with zeros in the gaps between the fields of its records, where anything may lie."""
+    """Zero the padding between the fields of a structured .npy array, which may hold arbitrary bytes."""
     if not data.startswith(b"\x93NUMPY") or b"'descr': [" not in data[:200]:
         return data
     array = np.load(io.BytesIO(data), allow_pickle=False)
@@ -236,16 +247,18 @@ def _without_padding(data: bytes) -> bytes:
 
 
 def _nodes(value: Any) -> Iterator[Node]:
+    """Yield all nodes of a tree that have a memory address or number."""
     if isinstance(value, dict):
         if "__id__" in value:
             yield value
         value = list(value.values())
     if isinstance(value, list):
-        for one in value:
-            yield from _nodes(one)
+        for item in value:
+            yield from _nodes(item)
 
 
 def _is_value(node: Node) -> bool:
+    """Return whether a node stands for an immutable value."""
     return node.get("__loader__") in VALUES or (
         node.get("__loader__") == "NdArrayNode" and node["__class__"] != "ndarray"
     )
@@ -253,82 +266,94 @@ def _is_value(node: Node) -> bool:
 
 @dataclass(frozen=True)
 class Trust:
-    """What the user's own model vouches for: the types and functions it is made of, each with the loader that makes it, and the
-    classes that `packages` (top-level names) define, as far as they are imported already.
+    """What the user's own model makes trustworthy.
+
+    `seen` are the (loader, module, name) of the types and functions in the model. `packages` are the
+    top-level packages that they come from: all classes defined there are trusted, if they are already
+    imported.
     """
 
     seen: frozenset[tuple[str, str, str]] = frozenset()
     packages: frozenset[str] = frozenset()
 
     def covers(self, module: str, name: str) -> bool:
-        """Whether objects of this type, or this function, may be in a file."""
-        if any(one[1:] == (module, name) for one in self.seen) or f"{module}.{name}" in NAMES:
+        """Return whether objects of a type, or a function, may be in a file."""
+        if any(seen[1:] == (module, name) for seen in self.seen) or f"{module}.{name}" in TRUSTED_NAMES:
             return True
-        if module in MODULES or f"{module}.{name}" in table()["estimators"]:
+        if module in TRUSTED_MODULES or f"{module}.{name}" in table()["estimators"]:
             return _defined(importlib.import_module(module), name)
         return module.partition(".")[0] in self.packages and _defined(sys.modules.get(module), name)
 
     def allows(self, node: Node) -> bool:
-        """Whether the loader may have what the node names, provided that this is covered."""
-        mark = loader, module, _ = _mark(node)
-        if loader == "DictNode" and not _makes_keys(node["key_types"]):
+        """Return whether a node's loader may be used with the name in the node; `covers` must hold too."""
+        reference = loader, module, _ = _reference(node)
+        if loader == "DictNode" and not _are_key_types(node["key_types"]):
             return False
-        if mark in self.seen:
+        if reference in self.seen:
             return "__id__" not in loader
-        return _harmless(node) or (loader == "ObjectNode" and module.partition(".")[0] in self.packages)
+        return _is_harmless(node) or (loader == "ObjectNode" and module.partition(".")[0] in self.packages)
 
 
-def _harmless(node: Node) -> bool:
-    """Whether the loader may have what the node names in any file: it calls nothing that could do harm, nor hands it on."""
-    loader, module, name = _mark(node)
+def _is_harmless(node: Node) -> bool:
+    """Return whether a node's loader neither calls nor passes on anything that could do harm."""
+    loader, module, name = _reference(node)
     if loader in CALLED:
-        found = getattr(sys.modules.get(module), name, None)
-        return isinstance(found, type) and issubclass(found, CALLED[loader])
+        target = getattr(sys.modules.get(module), name, None)
+        return isinstance(target, type) and issubclass(target, CALLED[loader])
     if loader == "PartialNode":
         func = node["content"]["func"]
-        return _mark(func) == CHECK and "__id__" not in func
+        return _reference(func) == CHECK_ARRAY and "__id__" not in func
     if loader in {"ObjectNode", "FunctionNode", "TypeNode"}:
         return module.partition(".")[0] in LIBRARIES
-    return loader in FIXED or (loader == "LossNode" and module in LOSSES)
+    return loader in IGNORES_NAME or (loader == "LossNode" and module in LOSS_MODULES)
 
 
 def _defined(module: Any, name: str) -> bool:
-    """Whether the module itself defines such a class; it may have imported anything."""
-    found = getattr(module, name, None)
-    return isinstance(found, type) and (found.__module__, found.__qualname__) == (module.__name__, name)
+    """Return whether the module itself defines a class of this name, as opposed to importing it."""
+    target = getattr(module, name, None)
+    return isinstance(target, type) and (target.__module__, target.__qualname__) == (module.__name__, name)
 
 
-def _mark(node: Node) -> tuple[str, str, str]:
-    """The loader of a node, and what it names; of an operator's function with its arguments, which say what it does."""
+def _reference(node: Node) -> tuple[str, str, str]:
+    """Return a node's loader, and the module and name it refers to.
+
+    For functions of `operator`, such as `itemgetter`, the loader includes the arguments, which determine what
+    they do.
+    """
     loader, module, name = node["__loader__"], node["__module__"], node["__class__"]
     if not (isinstance(loader, str) and isinstance(module, str) and isinstance(name, str)):
         raise ValueError("a node without a name")
     return loader + json.dumps(node["attrs"]) if loader == "OperatorFuncNode" else loader, module, name
 
 
-def _makes_keys(node: Node) -> bool:
-    """Whether these are the types of a mapping's keys. A number would let another node stand in for them."""
+def _are_key_types(node: Node) -> bool:
+    """Return whether a node lists allowed types of a mapping's keys.
+
+    Nodes with an `__id__` are refused, since skops would put another node with the same number in their
+    place.
+    """
     if "__id__" in node or node["__loader__"] != "ListNode":
         return False
-    types = [getattr(sys.modules.get(one["__module__"]), one["__class__"], None) for one in node["content"]]
-    plain = all(one["__loader__"] == "TypeNode" and "__id__" not in one for one in node["content"])
-    return plain and all(isinstance(one, type) and issubclass(one, KEYS) for one in types)
+    items = node["content"]
+    types = [getattr(sys.modules.get(item["__module__"]), item["__class__"], None) for item in items]
+    plain = all(item["__loader__"] == "TypeNode" and "__id__" not in item for item in items)
+    return plain and all(isinstance(one, type) and issubclass(one, KEY_TYPES) for one in types)
 
 
-def trust_in(value: Any) -> Trust:
-    """The trust that an object of this process deserves: what a file holds must be made of the same.
+def trust_for(value: Any) -> Trust:
+    """Return the trust under which files with objects like `value` can be loaded.
 
     Raises:
-        ModelError: it holds something that cannot be stored safely.
+        ModelError: the object holds something that cannot be stored safely.
     """
     packed = pack(value)
-    seen = frozenset(_mark(node) for node in _loaded(json.loads(packed[STRUCTURE].tobytes())))
+    seen = frozenset(_reference(node) for node in _loaded_nodes(json.loads(packed[STRUCTURE].tobytes())))
     foreign = {module.partition(".")[0] for _, module, _ in seen} - LIBRARIES - sys.stdlib_module_names
     trust = Trust(seen, frozenset(foreign))
     try:
         unpack(packed, trust)
     except ModelError as error:
-        reason = "functions and classes in it must be found by their names: a lambda is not"
+        reason = "functions and classes in it must be importable by name, which a lambda is not"
         raise ModelError(
             f"{type(value).__name__} cannot be stored without pickle: {error}; {reason}"
         ) from error
@@ -336,19 +361,23 @@ def trust_in(value: Any) -> Trust:
 
 
 def unpack(arrays: Mapping[str, Array], trust: Trust) -> Any:
-    """The object that `pack` was given.
+    """Return the object that was packed.
+
+    Args:
+        arrays: the arrays that `pack` returned.
+        trust: what is trusted in addition to scikit-learn.
 
     Raises:
-        ModelError: these are no arrays of `pack`, or hold an object of a type that is not trusted.
+        ModelError: the arrays do not come from `pack`, or hold an object of a type that is not trusted.
     """
-    skops = imported()
+    skops = import_skops()
     from skops.io.exceptions import UntrustedTypesFoundException
 
     try:
         schema = json.loads(arrays[STRUCTURE].tobytes())
-        if schema["protocol"] < PROTOCOL:
-            raise ValueError(f"protocol {schema['protocol']} of skops is not read")
-        nodes = list(_loaded(schema))
+        if schema["protocol"] < MIN_PROTOCOL:
+            raise ValueError(f"protocol {schema['protocol']} of skops is not supported")
+        nodes = list(_loaded_nodes(schema))
         if refused := {
             f"{node['__module__']}.{node['__class__']}" for node in nodes if not trust.allows(node)
         }:
@@ -357,41 +386,42 @@ def unpack(arrays: Mapping[str, Array], trust: Trust) -> Any:
         buffer = io.BytesIO()
         with ZipFile(buffer, "w") as archive:
             archive.writestr("schema.json", arrays[STRUCTURE].tobytes())
-            for place in dict.fromkeys(_places(schema)):
-                name, start, stop = place.rsplit(":", 2)
-                archive.writestr(place, arrays[name][int(start) : int(stop)].tobytes())
+            for span in dict.fromkeys(_file_spans(schema)):
+                name, start, stop = span.rsplit(":", 2)
+                archive.writestr(span, arrays[name][int(start) : int(stop)].tobytes())
         trusted = sorted(f"{module}.{name}" for module, name in names if trust.covers(module, name))
         return skops.loads(buffer.getvalue(), trusted=trusted)
     except UntrustedTypesFoundException as error:
         raise ModelError(
-            f"the weights hold objects of types that are not trusted, and were not loaded: {error}"
+            f"the weights hold objects of types that are not trusted and were not loaded: {error}"
         ) from error
     except (KeyError, ValueError, TypeError, AttributeError, ImportError) as error:
-        raise ModelError(f"these are no weights of an estimator: {type(error).__name__}: {error}") from error
+        raise ModelError(f"these are not weights of an estimator: {type(error).__name__}: {error}") from error
 
 
-def _places(value: Any) -> Iterator[str]:
+def _file_spans(value: Any) -> Iterator[str]:
+    """Yield the spans (NAME:START:STOP) of all files in a tree."""
     if isinstance(value, dict):
         if isinstance(value.get("file"), str) and "__loader__" in value:
             yield value["file"]
         value = list(value.values())
     if isinstance(value, list):
-        for one in value:
-            yield from _places(one)
+        for item in value:
+            yield from _file_spans(item)
 
 
-def _loaded(value: Any) -> Iterator[Node]:
-    """All nodes of a tree that skops makes something of."""
+def _loaded_nodes(value: Any) -> Iterator[Node]:
+    """Yield all nodes of a tree that have a loader."""
     if isinstance(value, dict):
         if "__loader__" in value:
             yield value
         value = list(value.values())
     if isinstance(value, list):
-        for one in value:
-            yield from _loaded(one)
+        for item in value:
+            yield from _loaded_nodes(item)
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are stored alike."""
+    """Return whether two values have the same packed form."""
     first, second = pack(one), pack(other)
     return first.keys() == second.keys() and all(np.array_equal(first[name], second[name]) for name in first)
