@@ -394,7 +394,7 @@ def test_a_metric_of_which_more_is_better_is_no_loss() -> None:
     sys.modules["mine_lightgbm"].__dict__["hits"] = lambda predictions, dataset: ("hits", 1.0, True)
     made = parts(bundle("two"), {"metric": "mine_lightgbm:hits"})
     made.framework.step(0, 0.1)
-    with pytest.raises(ModelError, match=r"more is better, but it stands for the loss"):
+    with pytest.raises(ModelError, match=r"higher is better, but it is the loss"):
         made.framework.read([1])
 
 
@@ -460,21 +460,25 @@ def test_the_best_model_is_evaluated_after_the_training(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "params", "message"),
     [
-        ("two", {"objective": "regression"}, "regression is not for targets of 2 classes; allowed: binary"),
-        ("values", {"objective": "binary"}, "not for targets of values; allowed: regression, "),
-        ("two", {"objective": "mine_lightgbm:number"}, "is a int; a function is needed"),
+        ("two", {"objective": "regression"}, "regression does not fit targets of 2 classes; allowed: binary"),
+        ("values", {"objective": "binary"}, "does not fit targets of values; allowed: regression, "),
+        ("two", {"objective": "mine_lightgbm:number"}, "is not a function but of type int; give a function"),
         ("two", {"objective": "nowhere:at_all"}, "no module 'nowhere'"),
-        ("two", {"metric": "auc"}, "list metrics in evaluation.metrics"),
+        ("two", {"metric": "auc"}, "is no package.module:function; use evaluation.metrics"),
         ("two", {"metric": "mine_lightgbm:absent"}, "has no 'absent'"),
-        ("two", {"data_sample_strategy": "goss", "subsample": 0.5}, "goss chooses the rows itself"),
-        ("two", {"data_sample_strategy": "goss", "boosting": "rf"}, "does not go with boosting: rf"),
-        ("two", {"data_sample_strategy": "goss", "top_rate": 0.8, "other_rate": 0.3}, "more than 1 together"),
+        ("two", {"data_sample_strategy": "goss", "subsample": 0.5}, "goss draws the rows itself"),
+        ("two", {"data_sample_strategy": "goss", "boosting": "rf"}, "cannot be combined with boosting: rf"),
+        (
+            "two",
+            {"data_sample_strategy": "goss", "top_rate": 0.8, "other_rate": 0.3},
+            "must be at most 1, not 1.1",
+        ),
         ("two", {"boosting": "rf"}, "needs subsample or colsample_bytree below 1"),
         ("two", {"is_unbalance": True, "scale_pos_weight": 2.0}, "exclude each other"),
-        ("two", {"monotone_constraints": [1, 0]}, "2 values for 6 features"),
-        ("two", {"monotone_constraints": {"y": 1}}, "no feature 'y'; there are x0, x1"),
+        ("two", {"monotone_constraints": [1, 0]}, "2 entries for 6 features"),
+        ("two", {"monotone_constraints": {"y": 1}}, "no feature 'y'; allowed: x0, x1"),
         ("values", {"objective": "quantile", "alpha": 1.5}, "this model cannot be trained: .*alpha"),
-        ("two", {"device_type": "cuda"}, "was not enabled in this build; take training.device: cpu"),
+        ("two", {"device_type": "cuda"}, "was not enabled in this build; use training.device: cpu"),
     ],
 )
 def test_what_cannot_be_trained_is_said(kind: str, params: dict[str, Any], message: str) -> None:
@@ -489,7 +493,7 @@ def test_an_unknown_option_is_an_error() -> None:
 
 @pytest.mark.parametrize("params", [GOSS, {"boosting": "dart"}], ids=str)
 def test_where_the_learning_rate_cannot_change_a_scheduler_is_refused(params: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="the learning rate has to stay"):
+    with pytest.raises(InputError, match="the learning rate must stay constant"):
         parts(bundle("two"), params, scheduler={"type": "cosine"})
 
 
@@ -564,6 +568,7 @@ def test_too_few_rows_for_any_split_are_said() -> None:
     rows = Shown(np.arange(30, dtype=np.float32).reshape(30, 1), np.arange(30) % 2)
     made = parts(DataBundle(info, {"train": rows, "val": rows, "test": rows}), {"min_child_samples": 20})
     with pytest.raises(
-        ModelError, match=r"no feature can be split; give more rows, or less model\.params\.min_child_samples"
+        ModelError,
+        match=r"no feature can be split; give more rows, or lower model\.params\.min_child_samples",
     ):
         made.framework.step(0, 0.1)
