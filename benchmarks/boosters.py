@@ -149,9 +149,7 @@ def report(title: str, base: list[Cost], mine: list[Cost]) -> None:
         rows.append(
             [name, f"{min(by_hand):.2f}", f"{min(ours):.2f}", f"{ratio:.3f}x", f"{median(ratios):.3f}x"]
         )
-    print(
-        f"\n{title}\n{table(['minimum of the rounds', 'by hand', 'trainyard', 'ratio', 'median ratio'], rows)}"
-    )
+    print(f"\n{title}\n{table(['minimum', 'by hand', 'trainyard', 'ratio', 'median ratio'], rows)}")
 
 
 if __name__ == "__main__":
