@@ -1,4 +1,4 @@
-"""The LightGBM framework: what it trains is LightGBM's, and every way to train it resumes to the same bits."""
+"""The LightGBM framework: it trains LightGBM's own models, and every option resumes bit-identically."""
 
 import sys
 import types
@@ -28,7 +28,7 @@ GOSS = {"data_sample_strategy": "goss", "learning_rate": 0.2}
 
 
 class Taken:
-    """A split that does not show its arrays."""
+    """A split that does not expose its arrays."""
 
     def __init__(self, features: Array, targets: Array) -> None:
         self._features, self._targets = features, targets
@@ -52,7 +52,7 @@ class Shown(Taken):
 
 
 def rows(kind: str) -> tuple[Array, Array]:
-    """900 rows of six features, with gaps; the third is a category of twelve."""
+    """Return 900 rows of six features, with gaps, and targets; the third has twelve categories."""
     random = np.random.default_rng(0)
     features = random.normal(size=(900, 6)).astype(np.float32)
     features[:, 2] = random.integers(0, 12, 900)
@@ -102,7 +102,7 @@ def trees(text: str) -> str:
 
 
 def gradients(raw: Array, dataset: Any) -> tuple[Array, Array]:
-    """Of cross entropy, for two classes."""
+    """Return gradients and hessians of the cross entropy for two classes."""
     shares = 1 / (1 + np.exp(-raw))
     return shares - dataset.get_label(), shares * (1 - shares)
 
@@ -113,7 +113,7 @@ def error_rate(predictions: Array, dataset: Any) -> tuple[str, float, bool]:
 
 @pytest.fixture(autouse=True)
 def mine() -> Iterator[None]:
-    """A module of the user's, as a config names it."""
+    """Provide a user's module that a config can name."""
     module = types.ModuleType("mine_lightgbm")
     module.__dict__.update({"gradients": gradients, "error_rate": error_rate, "number": 3})
     sys.modules[module.__name__] = module
@@ -136,7 +136,7 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
     (
         "two",
         GOSS | {"learning_rate": 0.08, "colsample_bytree": 0.6},
-    ),  # it begins to choose rows between two boundaries
+    ),  # it starts to sample rows between two boundaries
     ("three", GOSS | {"top_rate": 0.4, "other_rate": 0.3, "colsample_bytree": 0.6}),
     ("values", GOSS | {"objective": "regression_l1", "learning_rate": 1 / 3}),
     ("two", SAMPLED | {"boosting": "dart"}),
@@ -154,7 +154,7 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
             "min_child_samples": 150,
         },
     ),
-    # Rounds in which no tree can be made, the first among them.
+    # Rounds without any split, the first one included.
     ("two", {"min_child_samples": 280, "subsample": 0.95, "subsample_freq": 3, "colsample_bytree": 0.4}),
     (
         "three",
@@ -278,7 +278,7 @@ def test_outputs_are_the_librarys_however_they_came_about(kind: str, params: dic
         made.framework.step(step, made.plan.learning_rate)
         (found,) = made.framework.predict(
             data.splits["val"]
-        )  # as it is after each round: new trees are added to the sums
+        )  # as after each round: new trees are added to the scores
     val = data.splits["val"]
     library = made.framework.native.predict(val.features, num_threads=1)  # type: ignore[attr-defined]
     library = np.column_stack([1 - library, library]) if kind == "two" else library

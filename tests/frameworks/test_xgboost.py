@@ -1,4 +1,4 @@
-"""The XGBoost framework: whatever it can do goes on from its boundaries to the same bits; what cannot work is said at once."""
+"""The XGBoost framework: every option resumes bit-identically; wrong input is refused early."""
 
 import json
 import logging
@@ -72,7 +72,7 @@ def config_of(
 def framework_of(
     target: str, params: Mapping[str, Any], *, trains: bool = True, threads: int = 2, **how: Any
 ) -> XgboostFramework:
-    """The framework on the data above; `how` may be info, splits, model or the config's training section."""
+    """Return the framework on the data above; `how` may have info, splits, model, type and training."""
     config = config_of(params, how.get("training"), how.get("type", "xgboost"))
     info, splits = how.get("info") or info_of(target), how.get("splits") or splits_of(target)
     order = SampleOrder(ROWS, ROWS, config.experiment.seed) if trains else None
@@ -82,7 +82,7 @@ def framework_of(
 
 
 def steps(framework: XgboostFramework, start: int, stop: int, rate: float = 0.2) -> list[float]:
-    """Makes steps, with a rate that changes; after each, the loss on the training rows and that on the validation rows."""
+    """Make steps at a varying rate; return training loss, validation loss and output sum after each."""
     found = []
     for step in range(start, stop):
         found.append(framework.step(step, rate if step % 7 else rate / 2).loss)
@@ -129,7 +129,7 @@ RESUMED = [
     ("classes", {**SAMPLING, **DART}),
     ("classes", {**SAMPLING, "num_parallel_tree": 2}),
     ("pairs", SAMPLING),
-    # For some the library stores it once, for others for each output.
+    # The library stores it once for some objectives and for each output for others.
     *((target, {"base_score": 0.3}) for target in ("binary", "classes", "values", "pairs")),
     ("binary", {"base_score": 1 / 3, "objective": "multi:softprob"}),
     ("counts", {"base_score": 1.7, "objective": "count:poisson"}),
@@ -156,7 +156,7 @@ def name_of(value: Any) -> str:
 
 
 def assert_goes_on_exactly(target: str, params: Mapping[str, Any], tmp_path: Path, **how: Any) -> None:
-    """Resumed at a boundary, after whatever else happened in the process, it comes to the bits of the uninterrupted one."""
+    """Resume at a boundary, after other work in the process, and reach the uninterrupted run's bits."""
     boundary = XgboostFramework.plan(config_of(params), ROWS, how.get("model")).boundary
     at, end = (boundary, boundary + 7) if boundary > 1 else (5, 12)
     whole = framework_of(target, params, **how)
@@ -165,7 +165,7 @@ def assert_goes_on_exactly(target: str, params: Mapping[str, Any], tmp_path: Pat
     expected = steps(whole, at, end)
     xgb.train(
         {**SAMPLING, "seed": 9}, xgb.DMatrix(X, VALUES), 2
-    )  # the library's random generator is one for all boosters
+    )  # all boosters share the library's random generator
 
     resumed = framework_of(target, params, **how)
     resumed.restore(tmp_path)
@@ -288,7 +288,7 @@ def test_every_objective_learns_and_reports_its_own_loss(objective: str) -> None
     (found,) = framework.predict(framework._inputs.splits["val"])
     if objective in LOSSES and objective != "reg:squaredlogerror":
         each = LOSSES[objective](found.outputs.astype(np.float64), TARGETS[target][ROWS:])
-        if objective != "count:poisson":  # whose likelihood has a term of the targets alone besides
+        if objective != "count:poisson":  # its likelihood has an additional term of the targets only
             assert found.loss == pytest.approx(each.sum(), rel=1e-4)
 
 
@@ -421,7 +421,7 @@ number = 3
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module of the user's, `my_boosting`."""
+    """Provide the user's module `my_boosting`."""
     (tmp_path / "my_boosting.py").write_text(textwrap.dedent(MODULE), encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_boosting", raising=False)
@@ -552,7 +552,7 @@ def test_what_an_estimator_says_in_vain_is_logged(caplog: pytest.LogCaptureFixtu
 
 
 class OnDisk:
-    """A split that is no array; it remembers how much was asked for at once."""
+    """A split that is no array; `most` is the largest number of rows taken at once."""
 
     def __init__(self, features: Array, targets: Array) -> None:
         self._data = Arrays(features, targets)
@@ -588,7 +588,7 @@ def test_rows_that_are_not_in_memory_are_read_in_parts(
     in_memory = framework_of(
         "binary", SAMPLING, splits={"train": Arrays(rows, y), "val": Arrays(X[ROWS:], y[ROWS : ROWS + VAL])}
     )
-    np.testing.assert_allclose(steps(in_memory, 0, 4), whole, rtol=0.05)  # the bins are found in another way
+    np.testing.assert_allclose(steps(in_memory, 0, 4), whole, rtol=0.05)  # the bins are computed differently
     del framework
     assert not list(tmp_path.glob("trainyard-xgboost-*")), "the files are left behind"
 

@@ -109,8 +109,7 @@ class LightgbmFramework(Framework):
         self._trees = Trees(self._library, self._objective.width, inputs.threads)
         self._scores: dict[int, Scores] = {}
         self._boosting: Boosting | None = None
-        # Whether a round changes the output of earlier trees, so that the loss of a step must be read at
-        # once.
+        # Whether a round changes the output of earlier ones, so that the loss of a step must be read at once.
         self._changes_trees = params.boosting != "gbdt"
         self._training_rows = len(inputs.splits["train"]) if inputs.order else 0
         if inputs.order is not None:
