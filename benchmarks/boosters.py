@@ -1,9 +1,10 @@
-"""What training boosted trees costs over the shortest script by hand: `python benchmarks/boosters.py [xgboost]`.
+"""The cost of training boosted trees, against the shortest script: `python benchmarks/boosters.py [xgboost]`.
 
-100,000 rows of 50 features, 300 rounds, rows and features sampled. Trainyard runs as its command line does by default, but for
-a checkpoint every 100 rounds: journal, progress lines, digest, report. The script reads the same file, trains, and writes the
-model. Once without validation rows, and once with 10,000 of them, evaluated after each round by both: the script by one metric,
-Trainyard by three. Each job is a process of its own, and jobs take turns; all that a process does is counted, its start included.
+100,000 rows of 50 features, 300 rounds, rows and features sampled. Trainyard runs with the defaults of its
+command line (journal, progress lines, digest, report) and a checkpoint every 100 rounds. The script reads the
+same file, trains, and writes the model. One comparison has no validation rows; in the other, both evaluate
+10,000 rows after each round, the script with one metric, Trainyard with three. Each job is a process, jobs
+take turns, and start-up is included.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from harness import Cost, machine, median, run, table, workplace
+from harness import Cost, machine, median, run, table, temporary_folder
 
 ROWS, VAL, FEATURES = 100_000, 10_000, 50
 CONFIG = """\
@@ -27,7 +28,7 @@ checkpoint: {every_n_steps: 100, every_n_minutes: null}
 
 
 class Library(NamedTuple):
-    """The same training twice: as the `model` section of a config, and as scripts, without and with validation."""
+    """The same training as the `model` section of a config and as scripts, without and with validation."""
 
     model: str
     script: str
@@ -41,7 +42,8 @@ LIBRARIES = {
 import numpy, xgboost
 data = numpy.load("FILE")
 train = xgboost.QuantileDMatrix(data["X_train"], data["y_train"], nthread=THREADS)
-options = {"objective": "binary:logistic", "learning_rate": 0.1, "subsample": 0.8, "colsample_bytree": 0.8, "nthread": THREADS}
+options = {"objective": "binary:logistic", "learning_rate": 0.1, "subsample": 0.8, "colsample_bytree": 0.8,
+           "nthread": THREADS}
 xgboost.train(options, train, ROUNDS).save_model("model.ubj")
 """,
         """\
@@ -49,7 +51,8 @@ import numpy, xgboost
 data = numpy.load("FILE")
 train = xgboost.QuantileDMatrix(data["X_train"], data["y_train"], nthread=THREADS)
 val = xgboost.DMatrix(data["X_val"], data["y_val"], nthread=THREADS)
-options = {"objective": "binary:logistic", "learning_rate": 0.1, "subsample": 0.8, "colsample_bytree": 0.8, "nthread": THREADS}
+options = {"objective": "binary:logistic", "learning_rate": 0.1, "subsample": 0.8, "colsample_bytree": 0.8,
+           "nthread": THREADS}
 xgboost.train(options, train, ROUNDS, [(val, "val")], verbose_eval=False).save_model("model.ubj")
 """,
     ),
@@ -58,16 +61,16 @@ xgboost.train(options, train, ROUNDS, [(val, "val")], verbose_eval=False).save_m
         """\
 import lightgbm, numpy
 data = numpy.load("FILE")
-options = {"objective": "binary", "learning_rate": 0.1, "bagging_fraction": 0.8, "bagging_freq": 1, "feature_fraction": 0.8,
-           "num_threads": THREADS, "verbosity": -1}
+options = {"objective": "binary", "learning_rate": 0.1, "bagging_fraction": 0.8, "bagging_freq": 1,
+           "feature_fraction": 0.8, "num_threads": THREADS, "verbosity": -1}
 train = lightgbm.Dataset(data["X_train"], data["y_train"])
 lightgbm.train(options, train, ROUNDS).save_model("model.txt")
 """,
         """\
 import lightgbm, numpy
 data = numpy.load("FILE")
-options = {"objective": "binary", "learning_rate": 0.1, "bagging_fraction": 0.8, "bagging_freq": 1, "feature_fraction": 0.8,
-           "num_threads": THREADS, "verbosity": -1}
+options = {"objective": "binary", "learning_rate": 0.1, "bagging_fraction": 0.8, "bagging_freq": 1,
+           "feature_fraction": 0.8, "num_threads": THREADS, "verbosity": -1}
 train = lightgbm.Dataset(data["X_train"], data["y_train"])
 val = train.create_valid(data["X_val"], data["y_val"])
 lightgbm.train(options, train, ROUNDS, [val]).save_model("model.txt")
@@ -78,34 +81,37 @@ FILES = {"bare": "bare.npz", "validated": "validated.npz"}
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("libraries", nargs="*", help=f"default: all of {', '.join(LIBRARIES)}")
-    options.add_argument("--rounds", type=int, default=5, help="how often each job is run")
-    options.add_argument("--trees", type=int, default=300, help="boosting rounds")
-    options.add_argument("--threads", type=int, default=2)
-    given = options.parse_args()
-    libraries = given.libraries or list(LIBRARIES)
+    """Run the jobs in interleaved rounds and print a table for each comparison."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("libraries", nargs="*", help=f"default: all of {', '.join(LIBRARIES)}")
+    parser.add_argument("--rounds", type=int, default=5, help="number of runs of each job")
+    parser.add_argument("--trees", type=int, default=300, help="boosting rounds")
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    libraries = arguments.libraries or list(LIBRARIES)
     print(machine())
-    with workplace() as folder:
+    with temporary_folder() as folder:
         make_data(folder)
         jobs = {
-            (library, data, who): command
+            (library, data, side): command
             for library in libraries
             for data in FILES
-            for who, command in commands(LIBRARIES[library], data, folder, given.trees, given.threads).items()
+            for side, command in commands(
+                LIBRARIES[library], data, folder, arguments.trees, arguments.threads
+            ).items()
         }
         costs: dict[tuple[str, str, str], list[Cost]] = {job: [] for job in jobs}
-        for number in range(given.rounds):
+        for number in range(arguments.rounds):
             for job, command in jobs.items():
                 costs[job].append(run(command, folder))
-            print(f"round {number + 1} of {given.rounds} done", file=sys.stderr)
+            print(f"round {number + 1} of {arguments.rounds} done", file=sys.stderr)
     for library in libraries:
         for data in FILES:
             report(f"{library}, {data}", costs[library, data, "by hand"], costs[library, data, "trainyard"])
 
 
 def make_data(folder: Path) -> None:
-    """Two classes, by a sum of features and a wave, with noise: (rows, 50) float32."""
+    """Write data of two classes, (rows, 50) float32; by a linear term, a sine and noise."""
     random = np.random.default_rng(0)
     x = random.standard_normal((ROWS + VAL, FEATURES), dtype=np.float32)
     score = (
@@ -118,22 +124,22 @@ def make_data(folder: Path) -> None:
 
 
 def commands(library: Library, data: str, folder: Path, trees: int, threads: int) -> dict[str, list[str]]:
-    """Writes what the two sides are started with."""
+    """Write the config and the script of a comparison, and return the two commands."""
 
-    def filled(text: str) -> str:
+    def fill(text: str) -> str:
         return (
             text.replace("FILE", FILES[data]).replace("ROUNDS", str(trees)).replace("THREADS", str(threads))
         )
 
     name = f"{library.model.split()[1].strip(',')}-{data}"
-    (folder / f"{name}.yaml").write_text(filled(CONFIG.replace("MODEL", library.model)))
-    (folder / f"{name}.py").write_text(filled(library.script if data == "bare" else library.script_val))
+    (folder / f"{name}.yaml").write_text(fill(CONFIG.replace("MODEL", library.model)))
+    (folder / f"{name}.py").write_text(fill(library.script if data == "bare" else library.script_val))
     trainyard = [sys.executable, "-m", "trainyard", "train", f"{name}.yaml"]
     return {"by hand": [sys.executable, f"{name}.py"], "trainyard": trainyard}
 
 
 def report(title: str, base: list[Cost], mine: list[Cost]) -> None:
-    """By minima (the least disturbed runs), and the median of the rounds' own ratios."""
+    """Print minima (the least disturbed runs), their ratios, and the median ratios within rounds."""
     rows = []
     for field in Cost._fields:
         by_hand, ours = [getattr(cost, field) for cost in base], [getattr(cost, field) for cost in mine]
@@ -143,9 +149,7 @@ def report(title: str, base: list[Cost], mine: list[Cost]) -> None:
         rows.append(
             [name, f"{min(by_hand):.2f}", f"{min(ours):.2f}", f"{ratio:.3f}x", f"{median(ratios):.3f}x"]
         )
-    print(
-        f"\n{title}\n{table(['least of the rounds', 'by hand', 'trainyard', 'ratio', 'median ratio'], rows)}"
-    )
+    print(f"\n{title}\n{table(['minimum', 'by hand', 'trainyard', 'ratio', 'median ratio'], rows)}")
 
 
 if __name__ == "__main__":

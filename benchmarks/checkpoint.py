@@ -1,8 +1,9 @@
-"""What a save of 0.6 GB costs: `python benchmarks/checkpoint.py [--on FOLDER]`.
+"""The cost of a 0.6 GB save: `python benchmarks/checkpoint.py [--on FOLDER]`.
 
-50 million parameters and AdamW's two moments. (a) how long training is blocked, against a copy of the same tensors into
-memory that is in use already; (b) how long until it is durable, hashed and committed, against safetensors' `save_file`
-and an fsync. The two sides take turns, and each begins when the disk has nothing left to do.
+The state consists of 50 million parameters and AdamW's two moments. Two times are measured: (a) how long
+training is blocked, against a copy of the same tensors into warm memory; (b) how long it takes until the
+checkpoint is durable, hashed and committed, against safetensors' `save_file` and an fsync. The two sides take
+turns, each after a sync.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
-from harness import machine, median, table, workplace
+from harness import machine, median, table, temporary_folder
 from safetensors.torch import save_file
 
 from trainyard.engine.checkpoint import Checkpoints
@@ -28,29 +30,33 @@ WIDTH, LAYERS = 2236, 10  # 50 million parameters
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--rounds", type=int, default=7)
-    options.add_argument(
+    """Measure both times and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument(
         "--on", type=Path, default=Path.cwd(), help="a folder on the disk to write to; default: here"
     )
-    given = options.parse_args()
+    arguments = parser.parse_args()
     print(machine())
-    with workplace(given.on) as folder:
-        times = measure(folder, given.rounds)
+    with temporary_folder(arguments.on) as folder:
+        times = measure(folder, arguments.rounds)
     rows = [
         row("blocked: snapshot", times["snapshot"], times["copy"]),
-        row("  a copy in warm memory", times["copy"], times["copy"]),
+        row("  copy to warm memory", times["copy"], times["copy"]),
         row("durable: commit", times["commit"], times["safetensors"]),
         row("  safetensors + fsync", times["safetensors"], times["safetensors"]),
     ]
-    print(table(["", "least s", "median s", "ratio of least", "median ratio"], rows))
+    print(table(["", "minimum s", "median s", "ratio of minima", "median ratio"], rows))
 
 
 def measure(folder: Path, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each round; the first save, into buffers that are new, is not counted."""
-    state = trained()
-    live = {f"{file}.{name}": tensor for file, tensors in state.files(weights_only=False).items()
-            for name, tensor in tensors.items()}  # fmt: skip
+    """Return the seconds of each round by job; the first save, into new buffers, is not counted."""
+    state = trained_state()
+    live = {
+        f"{file}.{name}": tensor
+        for file, tensors in state.files(weights_only=False).items()
+        for name, tensor in tensors.items()
+    }
     print(f"{sum(tensor.nbytes for tensor in live.values()) / 1e9:.2f} GB in {len(live)} tensors")
     warm = {name: tensor.clone() for name, tensor in live.items()}
     checkpoints = Checkpoints(LocalStore(folder), "checkpoints", 1)
@@ -61,8 +67,8 @@ def measure(folder: Path, rounds: int) -> dict[str, list[float]]:
         snapshot = state.copy(weights_only=False)
         times["snapshot"].append(time.perf_counter() - began)
         sides: list[tuple[str, Callable[[], object]]] = [
-            ("commit", lambda number=number, snapshot=snapshot: checkpoints.commit(number, snapshot, {})),  # type: ignore[misc]
-            ("safetensors", lambda: save_durably(warm, folder / "peer.safetensors")),
+            ("commit", partial(checkpoints.commit, number, snapshot, {})),
+            ("safetensors", partial(save_durably, warm, folder / "peer.safetensors")),
         ]
         for name, save in sides if number % 2 else reversed(sides):
             os.sync()
@@ -71,11 +77,11 @@ def measure(folder: Path, rounds: int) -> dict[str, list[float]]:
         (folder / "peer.safetensors").unlink()
         print(f"round {number} of {rounds} done", file=sys.stderr)
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-    return {name: some[1:] for name, some in times.items()}
+    return {name: rounds[1:] for name, rounds in times.items()}
 
 
-def trained() -> TrainingState:
-    """The state after one step."""
+def trained_state() -> TrainingState:
+    """Return the state of a model and its optimizer after one step."""
     model = torch.nn.Sequential(*[torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)])
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     model(torch.randn(2, WIDTH)).sum().backward()
@@ -85,24 +91,28 @@ def trained() -> TrainingState:
 
 
 def copy(live: Mapping[str, torch.Tensor], into: Mapping[str, torch.Tensor]) -> None:
+    """Copy all tensors into existing ones of the same names."""
     for name, tensor in live.items():
         into[name].copy_(tensor)
 
 
 def save_durably(tensors: dict[str, torch.Tensor], path: Path) -> None:
+    """Save the tensors with safetensors and fsync the file."""
     save_file(tensors, path)
     fd = os.open(path, os.O_RDONLY)
     os.fsync(fd)
     os.close(fd)
 
 
-def seconds(work: Callable[[], object]) -> float:
+def seconds(function: Callable[[], object]) -> float:
+    """Return how long a call takes."""
     began = time.perf_counter()
-    work()
+    function()
     return time.perf_counter() - began
 
 
 def row(name: str, mine: list[float], base: list[float]) -> list[str]:
+    """Return a row of the table: times, and ratios to those of the peer."""
     ratios = [a / b for a, b in zip(mine, base, strict=True)]
     return [
         name,

@@ -1,4 +1,4 @@
-"""Times whole processes, side by side: rounds are interleaved, so that what else the machine does hits all alike."""
+"""Timing of whole processes, in interleaved rounds so that other load affects all jobs alike."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVI
 
 
 class Cost(NamedTuple):
-    """Of one process and all the processes that it waited for: seconds, CPU seconds, and the largest one's peak MiB."""
+    """The cost of a process and its awaited children: seconds, CPU seconds, peak MiB of the largest."""
 
     wall: float
     cpu: float
@@ -25,10 +25,10 @@ class Cost(NamedTuple):
 
 
 def run(command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> Cost:
-    """Runs a command to its end.
+    """Run a command to its end and return its cost.
 
     Raises:
-        RuntimeError: it failed; the message holds the end of its output.
+        RuntimeError: if it failed; the message contains the end of its output.
     """
     with tempfile.TemporaryFile() as output:
         started = time.perf_counter()
@@ -39,7 +39,7 @@ def run(command: Sequence[str], folder: Path, environment: Mapping[str, str] | N
             stdout=output,
             stderr=subprocess.STDOUT,
         )
-        _, status, usage = os.wait4(process.pid, 0)  # unlike Popen.wait, it says what the process used
+        _, status, usage = os.wait4(process.pid, 0)  # unlike Popen.wait, it returns the usage
         wall = time.perf_counter() - started
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
@@ -50,30 +50,36 @@ def run(command: Sequence[str], folder: Path, environment: Mapping[str, str] | N
 
 
 def median(values: Sequence[float]) -> float:
-    """The middle value."""
+    """Return the median."""
     return statistics.median(values)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table: the first column to the left, numbers to the right."""
+    """Return a Markdown table, with the first column left-aligned and the others right-aligned."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    cells = [[cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
-             for row in [header, *rows]]  # fmt: skip
+    cells = [
+        [
+            cell.ljust(w) if i == 0 else cell.rjust(w)
+            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        for row in [header, *rows]
+    ]
     rule = ["-" * w if i == 0 else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
     return "\n".join(f"| {' | '.join(row)} |" for row in [cells[0], rule, *cells[1:]])
 
 
 def machine() -> str:
-    """What this was measured on, and how busy it was before: other work spoils the wall times."""
+    """Return a description of the machine and its load at the start: other work distorts wall times."""
     load = os.getloadavg()[0]
     return (
-        f"{len(os.sched_getaffinity(0))} cores {platform.machine()}, {platform.system()}, Python {platform.python_version()}; "
-        f"load average {load:.1f} at the start" + ("  <- NOT QUIET" if load > 0.5 else "")
+        f"{len(os.sched_getaffinity(0))} cores {platform.machine()}, {platform.system()}, "
+        f"Python {platform.python_version()}; load average {load:.1f} at the start"
+        + ("  <- NOT QUIET" if load > 0.5 else "")
     )
 
 
 @contextmanager
-def workplace(on: Path | None = None) -> Iterator[Path]:
-    """An empty folder; on the disk of `on`, where given, as /tmp may be memory."""
-    with tempfile.TemporaryDirectory(prefix="trainyard-bench-", dir=on) as folder:
+def temporary_folder(parent: Path | None = None) -> Iterator[Path]:
+    """Yield an empty folder in `parent`; by default in the temporary folder, which may be in memory."""
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-", dir=parent) as folder:
         yield Path(folder)

@@ -1,8 +1,8 @@
-"""One job, trained by each peer in its leanest setting: `python peers.py NAME EPOCHS`.
+"""The same training with each peer in its leanest configuration: `python peers.py NAME EPOCHS`.
 
-The job: 1437 rows of the digits data, an MLP of widths 256 and 128 with dropout 0.1, AdamW (fused), batches of 32 in a
-new random order in each epoch (45 steps), one thread, no evaluation, nothing logged, nothing saved.
-Trainyard's own side is in `step.py`: it is its command line, with journal, MLflow and a final checkpoint.
+1437 rows of the digits data, an MLP with hidden layers of 256 and 128 and dropout 0.1, AdamW (fused), batches
+of 32 in a new random order each epoch (45 steps), one thread, no evaluation, no logging, no saving.
+Trainyard's own side is in `step.py`: its command line, with journal, MLflow and a final checkpoint.
 """
 
 from __future__ import annotations
@@ -23,29 +23,31 @@ RATE, DECAY = 1e-3, 0.01
 
 
 def data() -> tuple[Tensor, Tensor]:
-    """(1437, 64) float32 and (1437,) int64."""
+    """Return features (1437, 64) float32 and targets (1437,) int64."""
     x, y = load_digits(return_X_y=True)
     return torch.from_numpy(x[:ROWS]).float() / 16, torch.from_numpy(y[:ROWS])
 
 
 def network() -> nn.Sequential:
-    """The same layers as Trainyard's `mlp`."""
+    """Return the layers of Trainyard's `mlp`."""
     return nn.Sequential(
-        nn.Flatten(), nn.Linear(64, 256), nn.ReLU(), nn.Dropout(0.1), nn.Linear(256, 128), nn.ReLU(), nn.Dropout(0.1),
-        nn.Linear(128, 10),
+        nn.Flatten(), nn.Linear(64, 256), nn.ReLU(), nn.Dropout(0.1),
+        nn.Linear(256, 128), nn.ReLU(), nn.Dropout(0.1), nn.Linear(128, 10),
     )  # fmt: skip
 
 
 def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    """Return the optimizer."""
     return torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=DECAY, fused=True)
 
 
 def loader() -> DataLoader[tuple[Tensor, ...]]:
+    """Return the data as shuffled batches."""
     return DataLoader(TensorDataset(*data()), batch_size=BATCH, shuffle=True)
 
 
 def hand_written(epochs: int) -> None:
-    """The best loop we know: each epoch's rows are shuffled once, and batches are views of them."""
+    """Train with the fastest loop that we know: rows are shuffled once per epoch, and batches are views."""
     x, y = data()
     model = network()
     optimizer = adamw(model)
@@ -60,7 +62,7 @@ def hand_written(epochs: int) -> None:
 
 
 def hand_written_indexed(epochs: int) -> None:
-    """The same, taking each batch's rows by index."""
+    """Train with a loop that selects the rows of each batch by index."""
     x, y = data()
     model = network()
     optimizer = adamw(model)
@@ -73,7 +75,7 @@ def hand_written_indexed(epochs: int) -> None:
 
 
 def hand_written_dataloader(epochs: int) -> None:
-    """The loop of the tutorials."""
+    """Train with the loop of most tutorials, over a DataLoader."""
     model, batches = network(), loader()
     optimizer = adamw(model)
     for _ in range(epochs):
@@ -85,6 +87,7 @@ def hand_written_dataloader(epochs: int) -> None:
 
 
 def accelerate(epochs: int) -> None:
+    """Train with Hugging Face Accelerate."""
     from accelerate import Accelerator
 
     runner = Accelerator(cpu=True)
@@ -99,6 +102,7 @@ def accelerate(epochs: int) -> None:
 
 
 def lightning(epochs: int) -> None:
+    """Train with Lightning."""
     import lightning as L
 
     class Module(L.LightningModule):
@@ -112,22 +116,24 @@ def lightning(epochs: int) -> None:
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return adamw(self.model)
 
-    # Lightning's own name for "nothing but the loop": no logger, checkpoints, progress bar, summary or sanity checks.
+    # barebones: no logger, checkpoints, progress bar, summary or sanity checks.
     L.Trainer(max_epochs=epochs, accelerator="cpu", devices=1, barebones=True).fit(Module(), loader())
 
 
 def skorch(epochs: int) -> None:
+    """Train with skorch."""
     from skorch import NeuralNetClassifier
 
     x, y = data()
     NeuralNetClassifier(
         network(), criterion=nn.CrossEntropyLoss, optimizer=torch.optim.AdamW, optimizer__weight_decay=DECAY,
-        optimizer__fused=True, lr=RATE, batch_size=BATCH, max_epochs=epochs, train_split=None, callbacks="disable",
-        iterator_train__shuffle=True, verbose=0,
+        optimizer__fused=True, lr=RATE, batch_size=BATCH, max_epochs=epochs, train_split=None,
+        callbacks="disable", iterator_train__shuffle=True, verbose=0,
     ).fit(x.numpy(), y.numpy())  # fmt: skip
 
 
 def hf_trainer(epochs: int) -> None:
+    """Train with the Trainer of Hugging Face Transformers."""
     from transformers import Trainer, TrainingArguments
 
     class Model(nn.Module):
@@ -145,9 +151,10 @@ def hf_trainer(epochs: int) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
-            folder, num_train_epochs=epochs, per_device_train_batch_size=BATCH, learning_rate=RATE, weight_decay=DECAY,
-            optim="adamw_torch_fused", lr_scheduler_type="constant", max_grad_norm=0.0, use_cpu=True, disable_tqdm=True,
-            report_to="none", save_strategy="no", logging_strategy="no", dataloader_pin_memory=False,
+            folder, num_train_epochs=epochs, per_device_train_batch_size=BATCH, learning_rate=RATE,
+            weight_decay=DECAY, optim="adamw_torch_fused", lr_scheduler_type="constant", max_grad_norm=0.0,
+            use_cpu=True, disable_tqdm=True, report_to="none", save_strategy="no", logging_strategy="no",
+            dataloader_pin_memory=False,
         )  # fmt: skip
         Trainer(Model(), arguments, data_collator=collate, train_dataset=TensorDataset(*data())).train()
 

@@ -1,8 +1,9 @@
-"""What it costs to resume in the middle of an epoch of 10^8 samples: `python benchmarks/resume.py`.
+"""The cost of a resume within an epoch of 10^8 samples: `python benchmarks/resume.py`.
 
-A run is stopped by SIGTERM within its epoch and resumed; both are timed to their first ten steps. The same with 10^4
-samples shows what of the time and memory comes from the number of rows. Training half an epoch of 10^8 samples would
-take an hour, so the order in its very middle is timed by itself.
+A run is stopped by SIGTERM within its epoch and resumed; both attempts are timed until their first ten steps.
+The same with 10^4 samples shows how much time and memory depend on the number of rows. Training half an epoch
+of 10^8 samples would take an hour, so the computation of the order in the middle of the epoch is timed
+separately.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from harness import ONE_THREAD, machine, median, table, workplace
+from harness import ONE_THREAD, machine, median, table, temporary_folder
 
 MODULE = '''\
 import numpy as np
@@ -60,57 +61,63 @@ from trainyard.order import SampleOrder
 order = SampleOrder(int(sys.argv[1]), 32, 1)
 before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
 order.batch(order.steps_per_epoch // 2)
-taken = time.perf_counter() - began
-print(taken, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+elapsed = time.perf_counter() - began
+print(elapsed, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 """
 
 
 class Start(NamedTuple):
-    """Seconds from the start of the process to its first ten steps; the peak MiB of its whole life."""
+    """The seconds from the start of a process to its first ten steps, and its peak memory in MiB."""
 
     wall: float
     peak: float
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--rounds", type=int, default=5)
-    given = options.parse_args()
+    """Time fresh and resumed attempts in interleaved rounds and print the results."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
     print(machine())
     starts: dict[str, list[Start]] = {f"{kind}, {name}": [] for name in ROWS for kind in ("fresh", "resumed")}
-    with workplace() as folder:
+    with temporary_folder() as folder:
         (folder / "computed.py").write_text(MODULE)
-        for number in range(given.rounds):
+        for number in range(arguments.rounds):
             for name, rows in ROWS.items():
                 (folder / "config.yaml").write_text(CONFIG.replace("ROWS", str(rows)))
                 starts[f"fresh, {name}"].append(start([*COMMAND, "train", "config.yaml"], folder, STOP_AT))
                 starts[f"resumed, {name}"].append(start([*COMMAND, "resume", "last"], folder, 0))
-            print(f"round {number + 1} of {given.rounds} done", file=sys.stderr)
-    rows_shown = [
+            print(f"round {number + 1} of {arguments.rounds} done", file=sys.stderr)
+    cells = [
         [
             name,
-            f"{min(s.wall for s in some):.2f}",
-            f"{median([s.wall for s in some]):.2f}",
-            f"{median([s.peak for s in some]):.0f}",
+            f"{min(run.wall for run in runs):.2f}",
+            f"{median([run.wall for run in runs]):.2f}",
+            f"{median([run.peak for run in runs]):.0f}",
         ]
-        for name, some in starts.items()
+        for name, runs in starts.items()
     ]
-    print(table(["to the first 10 steps", "least s", "median s", "peak MiB"], rows_shown))
+    print(table(["to the first 10 steps", "minimum s", "median s", "peak MiB"], cells))
     for name in ROWS:
         pairs = zip(starts[f"resumed, {name}"], starts[f"fresh, {name}"], strict=True)
         extra = median([resumed.wall - fresh.wall for resumed, fresh in pairs])
-        print(f"{name}: resuming costs {extra:+.2f} s (median) over a fresh start")
+        print(f"{name}: a resume takes {extra:+.2f} s (median) compared with a fresh start")
     for name, rows in ROWS.items():
-        taken, grown = subprocess.run(
+        elapsed, growth = subprocess.run(
             [sys.executable, "-c", ORDER, str(rows)], capture_output=True, text=True, check=True
         ).stdout.split()
         print(
-            f"{name}: the order in the middle of an epoch takes {float(taken) * 1e3:.1f} ms and {float(grown):.1f} MiB"
+            f"{name}: the order in the middle of an epoch takes {float(elapsed) * 1e3:.1f} ms "
+            f"and {float(growth):.1f} MiB"
         )
 
 
 def start(command: list[str], folder: Path, stop_at: int) -> Start:
-    """Starts a run, times it to its first line of training metrics, and stops it by SIGTERM behind step `stop_at`."""
+    """Time a run to its first line of training metrics, and stop it by SIGTERM after `stop_at` steps.
+
+    Raises:
+        RuntimeError: if it does not end as preempted.
+    """
     began, first = time.perf_counter(), 0.0
     process = subprocess.Popen(
         command,
@@ -124,9 +131,9 @@ def start(command: list[str], folder: Path, stop_at: int) -> Start:
     assert process.stdout is not None
     for line in process.stdout:
         output.append(line)
-        if found := re.match(r"trainyard step=(\d+)/\d+ .*train_loss=", line):
+        if match := re.match(r"trainyard step=(\d+)/\d+ .*train_loss=", line):
             first = first or time.perf_counter() - began
-            if int(found[1]) >= stop_at:
+            if int(match[1]) >= stop_at:
                 process.send_signal(signal.SIGTERM)
                 stop_at = sys.maxsize
     _, status, usage = os.wait4(process.pid, 0)

@@ -1,4 +1,4 @@
-"""How soon the command line answers, and what it imports for that: `python benchmarks/startup.py`."""
+"""The start-up time of the command line, and the packages that it imports: `python benchmarks/startup.py`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,22 @@ import subprocess
 import sys
 from pathlib import Path
 
-from harness import machine, median, run, table, workplace
+from harness import machine, median, run, table, temporary_folder
 
-HEAVY = {"torch", "tensorflow", "keras", "sklearn", "xgboost", "lightgbm", "transformers", "lightning", "mlflow", "pandas",
-         "pyarrow", "scipy", "matplotlib", "jax"}  # fmt: skip
+HEAVY = {
+    *(
+        "torch",
+        "tensorflow",
+        "keras",
+        "sklearn",
+        "xgboost",
+        "lightgbm",
+        "transformers",
+        "lightning",
+        "mlflow",
+    ),
+    *("pandas", "pyarrow", "scipy", "matplotlib", "jax"),
+}
 CONFIG = """\
 experiment: {name: digits-mlp, seed: 42}
 data: {type: digits, split: {val: 0.1, test: 0.1, stratify: true}}
@@ -30,33 +42,34 @@ JOBS = {
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--rounds", type=int, default=10)
-    given = options.parse_args()
+    """Time the commands and print the table; return 1 if Trainyard imports a heavy package."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=10)
+    arguments = parser.parse_args()
     print(machine())
     times: dict[str, list[float]] = {name: [] for name in JOBS}
-    with workplace() as folder:
+    with temporary_folder() as folder:
         (folder / "config.yaml").write_text(CONFIG)
-        for number in range(given.rounds + 1):
+        for number in range(arguments.rounds + 1):
             for name, command in JOBS.items():
                 wall = run(command, folder).wall
-                if number:  # the first round reads the files into memory
+                if number:  # the first round fills the file cache and is not counted
                     times[name].append(wall)
         heavy = {name: imported(JOBS[name], folder) & HEAVY for name in JOBS if name.startswith("trainyard")}
-    rows = [[name, f"{min(some):.3f}", f"{median(some):.3f}"] for name, some in times.items()]
-    print(table(["", "least s", "median s"], rows))
-    for name, found in heavy.items():
-        print(f"{name} imports {', '.join(sorted(found)) or 'no ML framework'}")
+    rows = [[name, f"{min(walls):.3f}", f"{median(walls):.3f}"] for name, walls in times.items()]
+    print(table(["", "minimum s", "median s"], rows))
+    for name, packages in heavy.items():
+        print(f"{name} imports {', '.join(sorted(packages)) or 'no ML framework'}")
     return 1 if any(heavy.values()) else 0
 
 
 def imported(command: list[str], folder: Path) -> set[str]:
-    """The top-level packages that a Python command imports, as the interpreter itself reports them."""
-    ended = subprocess.run(
+    """Return the top-level packages that a Python command imports, as `-X importtime` reports them."""
+    process = subprocess.run(
         [command[0], "-X", "importtime", *command[1:]], cwd=folder, capture_output=True, text=True, check=True
     )
     return {
-        line.rpartition("|")[2].strip().split(".")[0] for line in ended.stderr.splitlines() if "|" in line
+        line.rpartition("|")[2].strip().split(".")[0] for line in process.stderr.splitlines() if "|" in line
     }
 
 

@@ -1,6 +1,6 @@
 """Writes `docs/config.md` from the schema: `make docs`, or `python docs/generate.py`.
 
-Only what Trainyard itself brings is described, whatever adapters of other packages are installed here.
+Only Trainyard's own adapters are described, even if other packages with adapters are installed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ TARGET = Path(__file__).with_name("config.md")
 
 
 class BuiltIn(Catalog):
-    """The catalog without the adapters that come in through entry points."""
+    """The catalog without adapters from entry points."""
 
     def names(self, kind: str, framework: str | None = None) -> Sequence[str]:
-        found = super().names(kind, framework)
-        return [name for name in found if _is_ours(kind, name)] if kind in ("framework", "tracker") else found
+        """Return the names of Trainyard's own adapters."""
+        names = super().names(kind, framework)
+        return [name for name in names if _is_ours(kind, name)] if kind in ("framework", "tracker") else names
 
 
 def _is_ours(kind: str, name: str) -> bool:
@@ -28,7 +29,7 @@ def _is_ours(kind: str, name: str) -> bool:
 
 
 def render() -> str:
-    """The content of `docs/config.md`."""
+    """Return the content of `docs/config.md`."""
     return reference(BuiltIn()).rstrip("\n") + "\n"
 
 

@@ -1,8 +1,8 @@
-"""Train a model, train it again and kill that with SIGKILL, resume it, and see that nothing can tell the two apart.
+"""Train a model, train it again but kill the process, resume that run, and compare the weights.
 
-Run by `make quickstart`, or by hand with `python examples/quickstart.py`. Everything that it does, it does through
-the command line, as processes of its own: what is killed here is a real training. The exit code is 1 if the digests
-differ, or if the test accuracy stays below 0.97.
+Run it with `make quickstart` or `python examples/quickstart.py`. Every training is a `trainyard` command in
+its own process, so the one that is killed is a real training. The exit code is 1 if the digests differ, or if
+the test accuracy is below 0.97.
 """
 
 from __future__ import annotations
@@ -27,63 +27,63 @@ CONFIG = "examples/digits.yaml"
 EXPERIMENT = "digits-mlp"
 SAMPLE = Path(".quickstart/digits.csv")
 KILL_AFTER_STEP = 200  # of 690; a checkpoint is committed every 100
-WANTED_ACCURACY = 0.97
+MIN_ACCURACY = 0.97
 
 console = Console(highlight=False, soft_wrap=True)
 
 
 def main() -> int:
-    came_from = Path.cwd()
-    os.chdir(
-        ROOT
-    )  # the runs go to `runs`, and MLflow's store to `mlflow.db`, where the commands below look for them
+    """Run all parts and return the exit code."""
+    started_in = Path.cwd()
+    os.chdir(ROOT)  # so that `runs` and `mlflow.db` are where the commands below expect them
     os.environ.pop("MLFLOW_TRACKING_URI", None)
 
-    console.print("About 30 seconds on two slow cores; nothing is downloaded from here on.")
-    _title("1  Train it in one go")
-    whole = _result("train", CONFIG)
-    _title("2  Train it again, and kill it")
+    console.print("This takes about 30 seconds on two slow cores; nothing is downloaded.")
+    _title("1  Train without interruption")
+    uninterrupted = _result("train", CONFIG)
+    _title("2  Train again, and kill the process")
     killed = _train_and_kill()
-    _title("3  Resume what was killed")
+    _title("3  Resume the killed run")
     resumed = _result("resume", killed.id)
-    console.print(f"went on from step {_resumed_from(killed)}, and came to step {resumed['steps']}")
+    console.print(f"resumed from step {_resumed_from(killed)}, ended at step {resumed['steps']}")
 
-    same = whole["digest"] == resumed["digest"]
-    accuracy = whole["metrics"]["test_accuracy"]
-    _show_results(whole, resumed, same)
+    same = uninterrupted["digest"] == resumed["digest"]
+    accuracy = uninterrupted["metrics"]["test_accuracy"]
+    _show_results(uninterrupted, resumed, same)
     _write_sample()
-    _show_next(whole, resumed, came_from)
+    _show_next(uninterrupted, resumed, started_in)
     if not same:
-        console.print("\nThe digests differ: this is a bug of Trainyard; please report it.", style="bold red")
-    if accuracy < WANTED_ACCURACY:
+        console.print("\nThe digests differ. This is a bug in Trainyard; please report it.", style="bold red")
+    if accuracy < MIN_ACCURACY:
         console.print(
-            f"\nThe test accuracy is {accuracy:.4f}; {WANTED_ACCURACY} was expected.", style="bold red"
+            f"\nThe test accuracy is {accuracy:.4f}; at least {MIN_ACCURACY} was expected.", style="bold red"
         )
-    return 0 if same and accuracy >= WANTED_ACCURACY else 1
+    return 0 if same and accuracy >= MIN_ACCURACY else 1
 
 
 def _program(name: str) -> str:
-    """A program of this environment, as one types it in the repository's folder."""
+    """Return the path of a program of this environment, relative to the repository if it is inside."""
     path = Path(sys.executable).parent / name
     return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
 
 
 def _command(*words: str) -> list[str]:
-    """A training command that leaves stdout to its result: a bar on stderr where that is a terminal, else no progress."""
+    """Print a training command; return it with JSON on stdout, and progress only on a terminal."""
     console.print(f"$ {shlex.join([_program('trainyard'), *words])}", style="cyan")
     return [_program("trainyard"), *words, "--json", *([] if sys.stderr.isatty() else ["--quiet"])]
 
 
 def _result(*words: str) -> dict[str, Any]:
-    done = subprocess.run(_command(*words), stdout=subprocess.PIPE, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"`trainyard {shlex.join(words)}` ended with exit code {done.returncode}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    """Run a training command and return its result."""
+    process = subprocess.run(_command(*words), stdout=subprocess.PIPE, check=False)
+    if process.returncode != 0:
+        raise SystemExit(f"`trainyard {shlex.join(words)}` ended with exit code {process.returncode}")
+    result: dict[str, Any] = json.loads(process.stdout)
+    return result
 
 
 def _train_and_kill() -> trainyard.Run:
-    """Starts a training, and ends it by SIGKILL as soon as it has committed a checkpoint in the middle."""
+    """Start a training, kill it with SIGKILL once it has committed a checkpoint, and return the run."""
     others = {run.path for run in trainyard.list_runs(experiment=EXPERIMENT)}
     victim = subprocess.Popen(_command("train", CONFIG), stdout=subprocess.DEVNULL)
     while victim.poll() is None:
@@ -93,48 +93,46 @@ def _train_and_kill() -> trainyard.Run:
                 victim.wait()
                 if run.status != "crashed":
                     raise SystemExit(
-                        f"run {run.id} is {run.status}: it was over before the kill landed; run this again"
+                        f"run {run.id} is {run.status}: it ended before it was killed; run this script again"
                     )
                 console.print(
-                    f"\nkilled by SIGKILL, with step {step} the last on disk; the run is {run.status}"
+                    f"\nkilled by SIGKILL; the newest checkpoint is of step {step}; the run is {run.status}"
                 )
                 return run
         time.sleep(0.002)
-    raise SystemExit(
-        f"the training that was to be killed ended by itself, with exit code {victim.returncode}"
-    )
+    raise SystemExit(f"the training ended before it could be killed, with exit code {victim.returncode}")
 
 
 def _last_commit(run: trainyard.Run) -> int:
-    """The step of the newest checkpoint that is committed; 0 if there is none."""
+    """Return the step of the newest committed checkpoint, or 0 if there is none."""
     manifests = run.path.glob("checkpoints/step-*/manifest.json")
     return max((int(path.parent.name.split("-")[1]) for path in manifests), default=0)
 
 
 def _resumed_from(run: trainyard.Run) -> int:
-    """The first line of an attempt's journal says from which step it went on."""
+    """Return the step from which the last attempt started, from the first line of its journal."""
     segments = sorted((run.path / "journal").glob("*.jsonl"))
     with open(segments[-1], encoding="utf-8") as journal:
         return int(json.loads(journal.readline())["from_step"])
 
 
-def _show_results(whole: dict[str, Any], resumed: dict[str, Any], same: bool) -> None:
-    _title("What came out")
-    table = Table("", "in one go", "killed and resumed", box=None, pad_edge=False, header_style="bold")
+def _show_results(uninterrupted: dict[str, Any], resumed: dict[str, Any], same: bool) -> None:
+    _title("Results")
+    table = Table("", "uninterrupted", "killed and resumed", box=None, pad_edge=False, header_style="bold")
     for key in ("run_id", "steps", "attempts"):
-        table.add_row(key.replace("_id", ""), str(whole[key]), str(resumed[key]))
+        table.add_row(key.replace("_id", ""), str(uninterrupted[key]), str(resumed[key]))
     for key in ("val_accuracy", "test_accuracy", "test_f1", "test_loss"):
-        table.add_row(key, *(f"{one['metrics'][key]:.6f}" for one in (whole, resumed)))
-    table.add_row("training time", *(f"{one['train_seconds']:.1f} s" for one in (whole, resumed)))
+        table.add_row(key, *(f"{one['metrics'][key]:.6f}" for one in (uninterrupted, resumed)))
+    table.add_row("training time", *(f"{one['train_seconds']:.1f} s" for one in (uninterrupted, resumed)))
     console.print(table)
     console.print("\nSHA-256 of the final weights")
-    console.print(f"  in one go  {whole['digest']}")
-    console.print(f"  resumed    {resumed['digest']}")
+    console.print(f"  uninterrupted  {uninterrupted['digest']}")
+    console.print(f"  resumed        {resumed['digest']}")
     console.print("  equal" if same else "  NOT EQUAL", style="bold green" if same else "bold red")
 
 
 def _write_sample() -> None:
-    """Ten rows of the data set, as a file to predict from."""
+    """Write ten rows of the data set to a file to predict from."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()
@@ -145,17 +143,20 @@ def _write_sample() -> None:
         writer.writerows(digits.data[:10].tolist())
 
 
-def _show_next(whole: dict[str, Any], resumed: dict[str, Any], came_from: Path) -> None:
-    _title("See it")
+def _show_next(uninterrupted: dict[str, Any], resumed: dict[str, Any], started_in: Path) -> None:
+    _title("Look at the runs")
     console.print(f"report  {Path(resumed['report']).as_uri()}")
     console.print(f"MLflow  {_program('mlflow')} ui --workers 1 --backend-store-uri sqlite:///mlflow.db")
     _title("Next")
-    if came_from != ROOT:
+    if started_in != ROOT:
         console.print(f"cd {shlex.quote(str(ROOT))}")
     for words, meaning in (
-        (["reproduce", resumed["run_id"]], "train it a third time, and prove it"),
-        (["predict", resumed["run_id"], str(SAMPLE)], "ten digits, with probabilities"),
-        (["runs", "compare", whole["run_id"], resumed["run_id"]], "in what the two runs differ"),
+        (["reproduce", resumed["run_id"]], "train a third time, as proof"),
+        (["predict", resumed["run_id"], str(SAMPLE)], "predict ten digits, with probabilities"),
+        (
+            ["runs", "compare", uninterrupted["run_id"], resumed["run_id"]],
+            "show the differences between the two runs",
+        ),
     ):
         console.print(f"[dim]# {meaning}[/]\n{shlex.join([_program('trainyard'), *words])}")
 

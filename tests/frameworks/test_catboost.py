@@ -1,4 +1,4 @@
-"""The CatBoost framework: what it trains is CatBoost's, and every way to train it resumes to the same bits."""
+"""The CatBoost framework: it trains CatBoost's own models, and every option resumes bit-identically."""
 
 import sys
 import types
@@ -28,7 +28,7 @@ SAMPLED = {"bootstrap_type": "Bernoulli", "subsample": 0.7, "colsample_bylevel":
 
 
 class Rows:
-    """A split in memory, or one that does not show its arrays."""
+    """A split in memory, or one that does not expose its arrays."""
 
     def __init__(self, features: Array, targets: Array, *, shown: bool = True) -> None:
         self._features, self._targets = features, targets
@@ -46,7 +46,7 @@ class Rows:
 
 
 def bundle(kind: str, *, categories: bool = True, shown: bool = True) -> DataBundle:
-    """600 training rows of six features, with gaps; the third is a category of twelve."""
+    """Return data with 600 training rows of six features, with gaps; the third has twelve categories."""
     random = np.random.default_rng(0)
     features = random.normal(size=(900, 6)).astype(np.float32)
     features[:, 2] = random.integers(0, 12, 900)
@@ -75,7 +75,7 @@ def bundle(kind: str, *, categories: bool = True, shown: bool = True) -> DataBun
 
 
 def table() -> str:
-    """300 rows of a CSV: noise, numbers, two categories, and the class that they tell of."""
+    """Return a CSV of 300 rows: noise, numbers, two categories, and a class that depends on them."""
     random = np.random.default_rng(0)
     colors, towns = random.choice(["red", "green", "blue", "grey"], 300), random.integers(0, 25, 300)
     numbers = random.normal(size=(300, 2)).round(3)
@@ -103,11 +103,11 @@ def trained(data: DataBundle, params: Mapping[str, Any], threads: int = 1) -> Pa
 
 
 class CrossEntropy:
-    """An objective as CatBoost takes it."""
+    """A custom objective for CatBoost."""
 
     def calc_ders_range(self, approxes: Any, targets: Any, weights: Any) -> list[tuple[float, float]]:
         found = []
-        for i in range(len(targets)):  # as a loop, since CatBoost compiles it
+        for i in range(len(targets)):  # a loop, as CatBoost compiles it
             share = 1 / (1 + np.exp(-approxes[i]))
             found.append((targets[i] - share, -share * (1 - share)))
         return found
@@ -119,7 +119,7 @@ class Failing:
 
 
 class ErrorRate:
-    """A metric as CatBoost takes it."""
+    """A custom metric for CatBoost."""
 
     def is_max_optimal(self) -> bool:
         return False
@@ -138,7 +138,7 @@ class HitRate(ErrorRate):
 
 @pytest.fixture(autouse=True)
 def mine() -> Iterator[None]:
-    """A module of the user's, as a config names it."""
+    """Provide a user's module that a config can name."""
     module = types.ModuleType("mine_catboost")
     module.__dict__.update({cls.__name__: cls for cls in (CrossEntropy, Failing, ErrorRate, HitRate)})
     sys.modules[module.__name__] = module
@@ -204,7 +204,7 @@ def test_the_model_of_an_earlier_step_is_the_same_before_and_after_a_resume(tmp_
         assert file.state() == then
 
 
-# Whatever of the options bears on trees, leaves or statistics of categories, and each objective.
+# Every option that affects trees, leaves or category statistics, and each objective.
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
     *[
         (kind, params)
@@ -241,17 +241,17 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("kind", "params"), OPTIONS, ids=[f"{kind}-{'-'.join(params) or 'plain'}" for kind, params in OPTIONS]
 )
 def test_a_model_that_is_cut_from_a_later_one_is_that_of_its_round(kind: str, params: dict[str, Any]) -> None:
-    """Also one before the first tree that needs the statistics of a category."""
+    """Cut the model at several rounds, also before the first tree that needs category statistics."""
     data, made = bundle(kind, categories=kind != "pairs"), {}
     assert parts(data, params).plan.cumulative
-    for ahead in (1, 5, 9, ROUNDS - 1):
+    for chunk in (1, 5, 9, ROUNDS - 1):
         framework: Any = parts(data, params).framework
-        framework._rounds._ahead = ahead
+        framework._rounds._chunk = chunk
         framework.step(0, 0.1)
-        made[ahead] = framework
+        made[chunk] = framework
     later = made.pop(ROUNDS - 1)
     for rounds, framework in made.items():
-        framework._done = later._done = rounds
+        framework._steps_done = later._steps_done = rounds
         assert tensor_records(framework.state()) == tensor_records(later.state()), f"after {rounds}"
         ours, theirs = (next(iter(one.predict(data.splits["val"]))) for one in (framework, later))
         assert np.array_equal(ours.outputs, theirs.outputs)
@@ -284,7 +284,7 @@ def test_the_best_model_does_not_depend_on_when_the_run_saves(params: dict[str, 
 
 
 def test_with_constraints_a_round_changes_the_trees_before_it() -> None:
-    """So every round is made by itself, and its loss is that of its own model."""
+    """Check that each round runs separately and that its loss is that of its own model."""
     data, params = bundle("two"), {"monotone_constraints": {"x0": 1}}
     made, unread = parts(data, params), []
     assert (made.plan.boundary, made.plan.cumulative) == (1, False)
@@ -297,7 +297,7 @@ def test_with_constraints_a_round_changes_the_trees_before_it() -> None:
     config = load(
         {"model": {"type": "catboost", "params": params}, "training": {"device": "cuda"}}, adapters=Catalog()
     ).config
-    with pytest.raises(InputError, match="every round by itself"):
+    with pytest.raises(InputError, match="cannot stop after each round"):
         registry.adapter("framework", "catboost").plan(config, 600)
 
 
@@ -326,7 +326,7 @@ def test_the_bytes_say_nothing_of_the_time_or_the_place() -> None:
 
 @pytest.mark.parametrize(("kind", "rounds"), [("two", 24), ("three", 24), ("values", 24), ("two", 205)])
 def test_the_trees_are_those_that_catboost_makes_at_once(kind: str, rounds: int) -> None:
-    """Also beyond 200 rounds, from where CatBoost has other defaults."""
+    """Compare also beyond 200 rounds, where CatBoost has other defaults."""
     data = bundle(kind, categories=False)
     made = parts(data, SAMPLED | {"n_estimators": rounds})
     for step in range(rounds):
@@ -479,12 +479,12 @@ def test_the_seed_decides_what_is_drawn() -> None:
 @pytest.mark.parametrize(
     ("kind", "params", "message"),
     [
-        ("two", {"objective": "RMSE"}, "RMSE is not for targets of 2 classes; allowed: Logloss"),
-        ("values", {"objective": "Logloss"}, "not for targets of 1 value; allowed: RMSE, "),
-        ("pairs", {"objective": "MAE"}, "not for targets of 2 values; allowed: MultiRMSE"),
+        ("two", {"objective": "RMSE"}, "RMSE does not fit targets of 2 classes; allowed: Logloss"),
+        ("values", {"objective": "Logloss"}, "does not fit targets of 1 value; allowed: RMSE, "),
+        ("pairs", {"objective": "MAE"}, "does not fit targets of 2 values; allowed: MultiRMSE"),
         ("two", {"objective": "nowhere:AtAll"}, "no module 'nowhere'"),
-        ("two", {"metric": "AUC"}, "list metrics in evaluation.metrics"),
-        ("two", {"metric": "mine_catboost:HitRate"}, "more of it is better"),
+        ("two", {"metric": "AUC"}, "is no package.module:Class; use evaluation.metrics"),
+        ("two", {"metric": "mine_catboost:HitRate"}, "higher is better, but it is the loss"),
         (
             "two",
             {"objective": "mine_catboost:Failing"},
@@ -523,7 +523,7 @@ def test_on_cuda_it_is_trained_at_once() -> None:
     other = config.model_copy(
         update={"model": config.model.model_copy(update={"params": {"grow_policy": "Lossguide"}})}
     )
-    with pytest.raises(InputError, match="Lossguide is not trained on CUDA"):
+    with pytest.raises(InputError, match="Lossguide is not supported on CUDA"):
         framework.plan(other, 600)
 
 
@@ -538,13 +538,13 @@ def test_a_scheduler_has_no_effect_and_the_log_says_so() -> None:
 
 
 def test_what_catboost_cannot_do_is_refused() -> None:
-    with pytest.raises(InputError, match="learning rate stays the same"):
+    with pytest.raises(InputError, match="learning rate is constant"):
         trainyard.train(
             {"training": {"scheduler": "cosine"}, "data": {"type": "iris"}},
             model=catboost.CatBoostClassifier(),
         )
     config = load({"model": {"type": "catboost", "init_from": "last"}}, adapters=Catalog()).config
-    with pytest.raises(InputError, match="from its own snapshots only"):
+    with pytest.raises(InputError, match="only from its own snapshots"):
         build(config, 1, Objects(data=bundle("two")))
 
 

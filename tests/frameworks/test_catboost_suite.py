@@ -1,6 +1,4 @@
-"""The CatBoost framework keeps the contract: with rows and features sampled and ordered boosting, with other trees, with
-categories, and with constraints.
-"""
+"""The contract suite for CatBoost: sampling, ordered boosting, other trees, categories, constraints."""
 
 from pathlib import Path
 from typing import Any, ClassVar
@@ -56,7 +54,7 @@ class TestCategories(FrameworkSuite):
     @pytest.fixture(scope="class", autouse=True)
     @classmethod
     def table(cls, tmp_path_factory: pytest.TempPathFactory) -> None:
-        """The data, before the config names them."""
+        """Write the data before the config refers to it."""
         cls.data = tmp_path_factory.mktemp("categories") / "data.csv"
         cls.data.write_text(table(), encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""The LightGBM framework: what it trains is LightGBM's, and every way to train it resumes to the same bits."""
+"""The LightGBM framework: it trains LightGBM's own models, and every option resumes bit-identically."""
 
 import sys
 import types
@@ -28,7 +28,7 @@ GOSS = {"data_sample_strategy": "goss", "learning_rate": 0.2}
 
 
 class Taken:
-    """A split that does not show its arrays."""
+    """A split that does not expose its arrays."""
 
     def __init__(self, features: Array, targets: Array) -> None:
         self._features, self._targets = features, targets
@@ -52,7 +52,7 @@ class Shown(Taken):
 
 
 def rows(kind: str) -> tuple[Array, Array]:
-    """900 rows of six features, with gaps; the third is a category of twelve."""
+    """Return 900 rows of six features, with gaps, and targets; the third has twelve categories."""
     random = np.random.default_rng(0)
     features = random.normal(size=(900, 6)).astype(np.float32)
     features[:, 2] = random.integers(0, 12, 900)
@@ -102,7 +102,7 @@ def trees(text: str) -> str:
 
 
 def gradients(raw: Array, dataset: Any) -> tuple[Array, Array]:
-    """Of cross entropy, for two classes."""
+    """Return gradients and hessians of the cross entropy for two classes."""
     shares = 1 / (1 + np.exp(-raw))
     return shares - dataset.get_label(), shares * (1 - shares)
 
@@ -113,7 +113,7 @@ def error_rate(predictions: Array, dataset: Any) -> tuple[str, float, bool]:
 
 @pytest.fixture(autouse=True)
 def mine() -> Iterator[None]:
-    """A module of the user's, as a config names it."""
+    """Provide a user's module that a config can name."""
     module = types.ModuleType("mine_lightgbm")
     module.__dict__.update({"gradients": gradients, "error_rate": error_rate, "number": 3})
     sys.modules[module.__name__] = module
@@ -136,7 +136,7 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
     (
         "two",
         GOSS | {"learning_rate": 0.08, "colsample_bytree": 0.6},
-    ),  # it begins to choose rows between two boundaries
+    ),  # it starts to sample rows between two boundaries
     ("three", GOSS | {"top_rate": 0.4, "other_rate": 0.3, "colsample_bytree": 0.6}),
     ("values", GOSS | {"objective": "regression_l1", "learning_rate": 1 / 3}),
     ("two", SAMPLED | {"boosting": "dart"}),
@@ -154,7 +154,7 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
             "min_child_samples": 150,
         },
     ),
-    # Rounds in which no tree can be made, the first among them.
+    # Rounds without any split, the first one included.
     ("two", {"min_child_samples": 280, "subsample": 0.95, "subsample_freq": 3, "colsample_bytree": 0.4}),
     (
         "three",
@@ -278,7 +278,7 @@ def test_outputs_are_the_librarys_however_they_came_about(kind: str, params: dic
         made.framework.step(step, made.plan.learning_rate)
         (found,) = made.framework.predict(
             data.splits["val"]
-        )  # as it is after each round: new trees are added to the sums
+        )  # as after each round: new trees are added to the scores
     val = data.splits["val"]
     library = made.framework.native.predict(val.features, num_threads=1)  # type: ignore[attr-defined]
     library = np.column_stack([1 - library, library]) if kind == "two" else library
@@ -394,7 +394,7 @@ def test_a_metric_of_which_more_is_better_is_no_loss() -> None:
     sys.modules["mine_lightgbm"].__dict__["hits"] = lambda predictions, dataset: ("hits", 1.0, True)
     made = parts(bundle("two"), {"metric": "mine_lightgbm:hits"})
     made.framework.step(0, 0.1)
-    with pytest.raises(ModelError, match=r"more is better, but it stands for the loss"):
+    with pytest.raises(ModelError, match=r"higher is better, but it is the loss"):
         made.framework.read([1])
 
 
@@ -460,21 +460,25 @@ def test_the_best_model_is_evaluated_after_the_training(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "params", "message"),
     [
-        ("two", {"objective": "regression"}, "regression is not for targets of 2 classes; allowed: binary"),
-        ("values", {"objective": "binary"}, "not for targets of values; allowed: regression, "),
-        ("two", {"objective": "mine_lightgbm:number"}, "is a int; a function is needed"),
+        ("two", {"objective": "regression"}, "regression does not fit targets of 2 classes; allowed: binary"),
+        ("values", {"objective": "binary"}, "does not fit targets of values; allowed: regression, "),
+        ("two", {"objective": "mine_lightgbm:number"}, "is not a function but of type int; give a function"),
         ("two", {"objective": "nowhere:at_all"}, "no module 'nowhere'"),
-        ("two", {"metric": "auc"}, "list metrics in evaluation.metrics"),
+        ("two", {"metric": "auc"}, "is no package.module:function; use evaluation.metrics"),
         ("two", {"metric": "mine_lightgbm:absent"}, "has no 'absent'"),
-        ("two", {"data_sample_strategy": "goss", "subsample": 0.5}, "goss chooses the rows itself"),
-        ("two", {"data_sample_strategy": "goss", "boosting": "rf"}, "does not go with boosting: rf"),
-        ("two", {"data_sample_strategy": "goss", "top_rate": 0.8, "other_rate": 0.3}, "more than 1 together"),
+        ("two", {"data_sample_strategy": "goss", "subsample": 0.5}, "goss draws the rows itself"),
+        ("two", {"data_sample_strategy": "goss", "boosting": "rf"}, "cannot be combined with boosting: rf"),
+        (
+            "two",
+            {"data_sample_strategy": "goss", "top_rate": 0.8, "other_rate": 0.3},
+            "must be at most 1, not 1.1",
+        ),
         ("two", {"boosting": "rf"}, "needs subsample or colsample_bytree below 1"),
         ("two", {"is_unbalance": True, "scale_pos_weight": 2.0}, "exclude each other"),
-        ("two", {"monotone_constraints": [1, 0]}, "2 values for 6 features"),
-        ("two", {"monotone_constraints": {"y": 1}}, "no feature 'y'; there are x0, x1"),
+        ("two", {"monotone_constraints": [1, 0]}, "2 entries for 6 features"),
+        ("two", {"monotone_constraints": {"y": 1}}, "no feature 'y'; allowed: x0, x1"),
         ("values", {"objective": "quantile", "alpha": 1.5}, "this model cannot be trained: .*alpha"),
-        ("two", {"device_type": "cuda"}, "was not enabled in this build; take training.device: cpu"),
+        ("two", {"device_type": "cuda"}, "was not enabled in this build; use training.device: cpu"),
     ],
 )
 def test_what_cannot_be_trained_is_said(kind: str, params: dict[str, Any], message: str) -> None:
@@ -489,7 +493,7 @@ def test_an_unknown_option_is_an_error() -> None:
 
 @pytest.mark.parametrize("params", [GOSS, {"boosting": "dart"}], ids=str)
 def test_where_the_learning_rate_cannot_change_a_scheduler_is_refused(params: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="the learning rate has to stay"):
+    with pytest.raises(InputError, match="the learning rate must stay constant"):
         parts(bundle("two"), params, scheduler={"type": "cosine"})
 
 
@@ -564,6 +568,7 @@ def test_too_few_rows_for_any_split_are_said() -> None:
     rows = Shown(np.arange(30, dtype=np.float32).reshape(30, 1), np.arange(30) % 2)
     made = parts(DataBundle(info, {"train": rows, "val": rows, "test": rows}), {"min_child_samples": 20})
     with pytest.raises(
-        ModelError, match=r"no feature can be split; give more rows, or less model\.params\.min_child_samples"
+        ModelError,
+        match=r"no feature can be split; give more rows, or lower model\.params\.min_child_samples",
     ):
         made.framework.step(0, 0.1)

@@ -1,4 +1,4 @@
-"""The LightGBM framework keeps the contract: with rows and features sampled, with goss, and with trees that drop out."""
+"""The contract suite for LightGBM: sampled rows and features, goss, and dart."""
 
 from typing import Any
 

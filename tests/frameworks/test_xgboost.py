@@ -1,4 +1,4 @@
-"""The XGBoost framework: whatever it can do goes on from its boundaries to the same bits; what cannot work is said at once."""
+"""The XGBoost framework: every option resumes bit-identically; wrong input is refused early."""
 
 import json
 import logging
@@ -72,7 +72,7 @@ def config_of(
 def framework_of(
     target: str, params: Mapping[str, Any], *, trains: bool = True, threads: int = 2, **how: Any
 ) -> XgboostFramework:
-    """The framework on the data above; `how` may be info, splits, model or the config's training section."""
+    """Return the framework on the data above; `how` may have info, splits, model, type and training."""
     config = config_of(params, how.get("training"), how.get("type", "xgboost"))
     info, splits = how.get("info") or info_of(target), how.get("splits") or splits_of(target)
     order = SampleOrder(ROWS, ROWS, config.experiment.seed) if trains else None
@@ -82,7 +82,7 @@ def framework_of(
 
 
 def steps(framework: XgboostFramework, start: int, stop: int, rate: float = 0.2) -> list[float]:
-    """Makes steps, with a rate that changes; after each, the loss on the training rows and that on the validation rows."""
+    """Make steps at a varying rate; return training loss, validation loss and output sum after each."""
     found = []
     for step in range(start, stop):
         found.append(framework.step(step, rate if step % 7 else rate / 2).loss)
@@ -129,7 +129,7 @@ RESUMED = [
     ("classes", {**SAMPLING, **DART}),
     ("classes", {**SAMPLING, "num_parallel_tree": 2}),
     ("pairs", SAMPLING),
-    # For some the library stores it once, for others for each output.
+    # The library stores it once for some objectives and for each output for others.
     *((target, {"base_score": 0.3}) for target in ("binary", "classes", "values", "pairs")),
     ("binary", {"base_score": 1 / 3, "objective": "multi:softprob"}),
     ("counts", {"base_score": 1.7, "objective": "count:poisson"}),
@@ -156,7 +156,7 @@ def name_of(value: Any) -> str:
 
 
 def assert_goes_on_exactly(target: str, params: Mapping[str, Any], tmp_path: Path, **how: Any) -> None:
-    """Resumed at a boundary, after whatever else happened in the process, it comes to the bits of the uninterrupted one."""
+    """Resume at a boundary, after other work in the process, and reach the uninterrupted run's bits."""
     boundary = XgboostFramework.plan(config_of(params), ROWS, how.get("model")).boundary
     at, end = (boundary, boundary + 7) if boundary > 1 else (5, 12)
     whole = framework_of(target, params, **how)
@@ -165,7 +165,7 @@ def assert_goes_on_exactly(target: str, params: Mapping[str, Any], tmp_path: Pat
     expected = steps(whole, at, end)
     xgb.train(
         {**SAMPLING, "seed": 9}, xgb.DMatrix(X, VALUES), 2
-    )  # the library's random generator is one for all boosters
+    )  # all boosters share the library's random generator
 
     resumed = framework_of(target, params, **how)
     resumed.restore(tmp_path)
@@ -288,7 +288,7 @@ def test_every_objective_learns_and_reports_its_own_loss(objective: str) -> None
     (found,) = framework.predict(framework._inputs.splits["val"])
     if objective in LOSSES and objective != "reg:squaredlogerror":
         each = LOSSES[objective](found.outputs.astype(np.float64), TARGETS[target][ROWS:])
-        if objective != "count:poisson":  # whose likelihood has a term of the targets alone besides
+        if objective != "count:poisson":  # its likelihood has an additional term of the targets only
             assert found.loss == pytest.approx(each.sum(), rel=1e-4)
 
 
@@ -421,7 +421,7 @@ number = 3
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module of the user's, `my_boosting`."""
+    """Provide the user's module `my_boosting`."""
     (tmp_path / "my_boosting.py").write_text(textwrap.dedent(MODULE), encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_boosting", raising=False)
@@ -453,7 +453,9 @@ def test_an_objective_and_a_metric_of_ones_own_are_followed() -> None:
 def test_functions_that_do_not_work_are_named() -> None:
     with pytest.raises(ModelError, match=r"step 1 failed: KeyError: 'nothing there'"):
         framework_of("binary", {"objective": "my_boosting:broken"}).step(0, 0.3)
-    with pytest.raises(ModelError, match="'my_boosting:number' is a int; a function is needed"):
+    with pytest.raises(
+        ModelError, match="'my_boosting:number' is not a function but of type int; give a function"
+    ):
         framework_of("binary", {"metric": "my_boosting:number"})
     with pytest.raises(InputError, match="my_boosting has no 'none'"):
         framework_of("binary", {"objective": "my_boosting:none"})
@@ -508,16 +510,16 @@ REFUSED_ESTIMATORS: list[tuple[Any, str]] = [
     (xgb.XGBRanker(), "XGBRanker is not supported"),
     (
         xgb.XGBClassifier(early_stopping_rounds=3),
-        r"early_stopping_rounds=...\) has no place in a run: set training.early_stopping",
+        r"early_stopping_rounds=...\) cannot be used in a run: set training.early_stopping",
     ),
     (xgb.XGBClassifier(device="cuda"), "set training.device"),
     (xgb.XGBClassifier(missing=0.0), r"missing=0.0"),
     (xgb.XGBClassifier(booster="gblinear"), "booster: Input should be 'gbtree' or 'dart'"),
     (xgb.XGBClassifier(eta=0.1), "eta: Extra inputs are not permitted"),
-    (xgb.XGBClassifier(eval_metric=["auc", "error"]), "list the others as evaluation.metrics"),
+    (xgb.XGBClassifier(eval_metric=["auc", "error"]), "list the others in evaluation.metrics"),
     (
         xgb.XGBClassifier(objective="reg:tweedie"),
-        "objective reg:tweedie is not for targets of 2 classes: .* give binary",
+        "objective reg:tweedie does not fit targets of 2 classes: .* set binary",
     ),
     (xgb.XGBRegressor(), "model xgboost is for regression, but the data are for classification"),
     (xgb.XGBRFRegressor(), "is for regression, but the data are for classification"),
@@ -550,7 +552,7 @@ def test_what_an_estimator_says_in_vain_is_logged(caplog: pytest.LogCaptureFixtu
 
 
 class OnDisk:
-    """A split that is no array; it remembers how much was asked for at once."""
+    """A split that is no array; `most` is the largest number of rows taken at once."""
 
     def __init__(self, features: Array, targets: Array) -> None:
         self._data = Arrays(features, targets)
@@ -586,7 +588,7 @@ def test_rows_that_are_not_in_memory_are_read_in_parts(
     in_memory = framework_of(
         "binary", SAMPLING, splits={"train": Arrays(rows, y), "val": Arrays(X[ROWS:], y[ROWS : ROWS + VAL])}
     )
-    np.testing.assert_allclose(steps(in_memory, 0, 4), whole, rtol=0.05)  # the bins are found in another way
+    np.testing.assert_allclose(steps(in_memory, 0, 4), whole, rtol=0.05)  # the bins are computed differently
     del framework
     assert not list(tmp_path.glob("trainyard-xgboost-*")), "the files are left behind"
 
@@ -698,7 +700,7 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xgb, "build_info", lambda: {"USE_CUDA": False})
     assert (devices.chosen_device("cpu"), devices.chosen_device("auto")) == ("cpu", "cpu")
     with pytest.raises(
-        ModelError, match=r"training.device: cuda was asked for, but this xgboost was built without CUDA"
+        ModelError, match=r"training.device: cuda is not available: this xgboost was built without CUDA"
     ):
         devices.chosen_device("cuda")
     monkeypatch.setattr(xgb, "build_info", lambda: {"USE_CUDA": True})
@@ -713,7 +715,7 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(bool(devices._lacking()), reason="needs CUDA")
+@pytest.mark.skipif(bool(devices._cuda_unavailable()), reason="needs CUDA")
 @pytest.mark.parametrize("target", ["binary", "classes", "values"])
 @pytest.mark.parametrize("params", [SAMPLING, DART], ids=name_of)
 def test_cuda_learns_and_goes_on(target: str, params: dict[str, Any], tmp_path: Path) -> None:
@@ -732,28 +734,28 @@ REFUSED_CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"booster": "gblinear"}, "gbtree"),
     ({"rate_drop": 0.1}, "rate_drop has an effect only with booster: dart; leave it out"),
     ({"quantile_alpha": 0.1}, "quantile_alpha has an effect only with objective: reg:quantileerror"),
-    ({"objective": "rank:ndcg"}, "'rank:ndcg' is none of binary:logistic"),
-    ({"metric": "auc"}, "list evaluation.metrics"),
+    ({"objective": "rank:ndcg"}, "'rank:ndcg': allowed are binary:logistic"),
+    ({"metric": "auc"}, "list others, such as auc, in evaluation.metrics"),
     (
         {"tree_method": "exact", "colsample_bynode": 0.5},
-        "tree_method: exact does not go with colsample_bynode",
+        "tree_method: exact cannot be combined with colsample_bynode",
     ),
-    ({"tree_method": "exact", "max_leaves": 9}, "tree_method: exact does not go with max_leaves"),
+    ({"tree_method": "exact", "max_leaves": 9}, "tree_method: exact cannot be combined with max_leaves"),
     (
         {"tree_method": "exact", "max_depth": 0},
-        "tree_method: exact does not go with max_depth: 0; give a depth",
+        "tree_method: exact cannot be combined with max_depth: 0; set a depth",
     ),
-    ({"metric": "rmse@2"}, "'rmse@2': a number has only error@THRESHOLD"),
-    ({"metric": "tweedie-nloglik@2"}, "and tweedie-nloglik@POWER, between 1 and 2"),
+    ({"metric": "rmse@2"}, "'rmse@2': only error@THRESHOLD"),
+    ({"metric": "tweedie-nloglik@2"}, "and tweedie-nloglik@POWER .1 to 2. take a number"),
     (
         {"tree_method": "approx", "external_memory": True},
-        "tree_method: approx does not go with external_memory",
+        "tree_method: approx cannot be combined with external_memory",
     ),
     (
         {"tree_method": "exact", "multi_strategy": "multi_output_tree"},
-        "multi_output_tree does not go with tree_method",
+        "multi_output_tree cannot be combined with tree_method",
     ),
-    ({"multi_strategy": "multi_output_tree", **DART}, "multi_output_tree does not go with booster"),
+    ({"multi_strategy": "multi_output_tree", **DART}, "multi_output_tree cannot be combined with booster"),
     ({"subsample": 0}, "subsample"),
 ]
 
@@ -773,15 +775,18 @@ def test_options_that_cannot_be_followed_are_errors_of_the_config(
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"monotone_constraints": {"mony": 1}}, r"no feature is called 'mony'; did you mean 'many'\?"),
+        ({"monotone_constraints": {"mony": 1}}, r"there is no feature 'mony'; did you mean 'many'\?"),
         ({"monotone_constraints": [1, 0]}, "has 2 entries for 8 features"),
-        ({"interaction_constraints": [[9]]}, "no feature is called 9; there are a, b, c"),
+        ({"interaction_constraints": [[9]]}, "there is no feature 9; allowed: a, b, c"),
         (
             {"objective": "binary:logistic"},
-            "objective binary:logistic is not for targets of 3 classes: .* give multi:softprob",
+            "objective binary:logistic does not fit targets of 3 classes: .* set multi:softprob",
         ),
-        ({"tree_method": "exact"}, "tree_method: exact takes no categories as such; set data.encode: onehot"),
-        ({"multi_strategy": "multi_output_tree"}, "multi_output_tree takes no categories as such"),
+        (
+            {"tree_method": "exact"},
+            "tree_method: exact does not support categorical columns; set data.encode: onehot",
+        ),
+        ({"multi_strategy": "multi_output_tree"}, "multi_output_tree does not support categorical columns"),
     ],
 )
 def test_options_that_do_not_fit_the_data_are_refused(params: dict[str, Any], message: str) -> None:
@@ -795,20 +800,20 @@ def test_options_that_do_not_fit_the_data_are_refused(params: dict[str, Any], me
         (
             "binary",
             {"metric": "mlogloss"},
-            "metric mlogloss is not for objective binary:logistic; allowed: logloss, error, rmse",
+            "metric mlogloss does not fit objective binary:logistic; allowed: logloss, error, rmse",
         ),
         (
             "classes",
             {"metric": "logloss"},
-            "metric logloss is not for objective multi:softprob; allowed: mlogloss, merror$",
+            "metric logloss does not fit objective multi:softprob; allowed: mlogloss, merror$",
         ),
-        ("values", {"metric": "quantile"}, "metric quantile is not for objective reg:squarederror"),
-        ("values", {"metric": "mlogloss"}, "metric mlogloss is not for objective reg:squarederror"),
-        ("values", {"metric": "error@0.3"}, "metric error@0.3 is not for objective reg:squarederror"),
+        ("values", {"metric": "quantile"}, "metric quantile does not fit objective reg:squarederror"),
+        ("values", {"metric": "mlogloss"}, "metric mlogloss does not fit objective reg:squarederror"),
+        ("values", {"metric": "error@0.3"}, "metric error@0.3 does not fit objective reg:squarederror"),
         (
             "pairs",
             {"objective": "reg:quantileerror"},
-            "objective reg:quantileerror is for one value, the targets have 2",
+            "objective reg:quantileerror takes one target, the data has 2",
         ),
         ("binary", {"base_score": 5.0}, r"this model cannot be built: .*base_score must be in \(0,1\)"),
         (

@@ -1,11 +1,11 @@
-"""The XGBoost framework keeps the contract: with rows and features sampled, with dart, and where any round may be the last."""
+"""The contract suite for XGBoost: sampled rows and features, dart, and a boundary at every round."""
 
 from typing import Any
 
 from trainyard.testing.framework_suite import KILLS, FrameworkSuite
 
 SAMPLES = {"subsample": 0.7, "colsample_bytree": 0.7, "colsample_bylevel": 0.8, "colsample_bynode": 0.8}
-# A round takes a millisecond, and there is a boundary only at every 50th: fewer checkpoints are written than elsewhere.
+# A round takes a millisecond and only every 50th is a boundary, so fewer checkpoints are written.
 FEWER = {("write", 8): ("write", 3), ("commit", 4): ("commit", 2)}
 FEW_WRITES = tuple(FEWER.get(kill, kill) for kill in KILLS)
 

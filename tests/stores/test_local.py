@@ -1,4 +1,4 @@
-"""The local store keeps the contract, and what is special to a file system: atomicity, durability, full disks."""
+"""The contract suite for the local store, and file systems: atomicity, durability, full disks."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ from trainyard.testing.store_suite import StoreSuite
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The folders whose names are made durable."""
+    """Return the list of fsynced folders."""
     seen: list[Path] = []
     for module in (digest, local):
         monkeypatch.setattr(module, "fsync_folder", seen.append)

@@ -1,1 +1,1 @@
-
+"""Stores: where the files of a run are kept."""

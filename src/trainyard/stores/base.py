@@ -1,8 +1,9 @@
-"""The contract of stores: named objects, for checkpoints.
+"""The contract of stores: objects by key, for checkpoints.
 
-A key is a relative path with `/`. Each call is atomic (an object is there whole, or not at all) and durable when it
-returns. Methods may be called from any thread. A store retries what its service asks to retry, and raises
-`CheckpointError` for the rest, saying what could not be done and why.
+A key is a relative path with `/` as separator. Each call is atomic (an object exists completely or not at
+all) and durable once it returns. Methods may be called from any thread. A store retries
+the requests that its service asks to retry. Other failures are raised, with the operation and the reason:
+`CheckpointError` when reading, `OSError` when writing.
 """
 
 from __future__ import annotations
@@ -13,32 +14,32 @@ from typing import Protocol
 
 
 class Store(Protocol):
-    """Objects by key."""
+    """A place for the objects of a run, addressed by key."""
 
     def put(self, key: str, source: Path) -> None:
-        """Makes the file `source` the object `key`; takes the file (it is gone afterwards)."""
+        """Store the file `source` as the object `key`, replacing any earlier one; the file is moved away."""
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Creates the object unless it exists; of several writers exactly one gets True."""
+        """Create the object unless it exists; of several concurrent writers, exactly one gets True."""
 
     def get(self, key: str) -> bytes:
-        """The object's bytes.
+        """Return the object's content.
 
         Raises:
-            CheckpointError: there is no such object.
+            CheckpointError: if the object does not exist or cannot be read.
         """
 
     def list(self, prefix: str = "") -> Iterator[str]:
-        """The keys that begin with `prefix`, sorted."""
+        """Yield the keys that begin with `prefix`, sorted by path components."""
 
     def delete(self, key: str) -> None:
-        """Removes the object; one that is not there is no error."""
+        """Delete the object; do nothing if it does not exist."""
 
     def folder(self, prefix: str) -> Path:
-        """A local folder that holds the objects under `prefix`; to be read only."""
+        """Return a local folder with the objects under `prefix`; callers only read it."""
 
     def staging(self) -> Path:
-        """A new empty folder from which `put` is cheap."""
+        """Create and return an empty folder from which `put` is cheap."""
 
     def sweep(self) -> None:
-        """Removes the staging folders of processes that died; only the owner of the run calls it."""
+        """Delete the staging folders of dead processes; only the owner of the run may call this."""

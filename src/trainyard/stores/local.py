@@ -1,4 +1,4 @@
-"""Objects as files below a folder."""
+"""A store that keeps objects as files in a local folder."""
 
 from __future__ import annotations
 
@@ -16,36 +16,44 @@ _STAGING = ".staging-"
 
 
 class LocalStore:
-    """A `Store` on a file system that has atomic renames and hard links (any POSIX one)."""
+    """A `Store` on a file system with atomic renames and hard links, as POSIX demands."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def put(self, key: str, source: Path) -> None:
+        """Rename the fsynced file `source` to the object's path, on the same file system."""
         target = self._target(key)
         source.replace(target)
         fsync_folder(target.parent)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
+        """Write and fsync a temporary file and link it to the object's path, unless that exists."""
         target = self._target(key)
-        with tempfile.TemporaryDirectory(prefix=_STAGING, dir=self._root) as aside:
-            source = Path(aside) / target.name
+        with tempfile.TemporaryDirectory(prefix=_STAGING, dir=self._root) as folder:
+            source = Path(folder) / target.name
             write_file(source, data)
             try:
-                os.link(source, target)  # unlike a rename, it fails where the target exists
+                os.link(source, target)  # unlike a rename, a link fails if the target exists
             except FileExistsError:
                 return False
         fsync_folder(target.parent)
         return True
 
     def get(self, key: str) -> bytes:
+        """Return the file's content.
+
+        Raises:
+            CheckpointError: if the file cannot be read.
+        """
         try:
             return (self._root / key).read_bytes()
         except OSError as error:
             raise CheckpointError(f"{self._root / key}: {error.strerror}") from error
 
     def list(self, prefix: str = "") -> Iterator[str]:
-        # Walks only the folder that the prefix lies in: the run directory may hold much else.
+        """Yield the keys that begin with `prefix`, sorted by path components."""
+        # Only the folder of the prefix is walked: the run directory may contain many other files.
         start = self._root / prefix.rpartition("/")[0]
         for path in sorted(start.rglob("*")):
             key = path.relative_to(self._root).as_posix()
@@ -53,6 +61,7 @@ class LocalStore:
                 yield key
 
     def delete(self, key: str) -> None:
+        """Delete the file, and its folder if that is now empty."""
         path = self._root / key
         try:
             path.unlink()
@@ -63,22 +72,26 @@ class LocalStore:
             with contextlib.suppress(OSError):
                 changed.rmdir()  # succeeds for the folder's last object
                 changed = changed.parent
-        with contextlib.suppress(FileNotFoundError):  # another thread has just taken the folder along
+        with contextlib.suppress(FileNotFoundError):  # another thread has just deleted the folder
             fsync_folder(changed)
 
     def folder(self, prefix: str) -> Path:
+        """Return the folder itself."""
         return self._root / prefix
 
     def staging(self) -> Path:
+        """Create and return a folder on the same file system, so that `put` is a rename."""
         if not self._root.is_dir():
             raise RunGoneError(self._root)
         return Path(tempfile.mkdtemp(prefix=_STAGING, dir=self._root))
 
     def sweep(self) -> None:
-        for left in self._root.glob(f"{_STAGING}*"):
-            shutil.rmtree(left, ignore_errors=True)
+        """Delete all staging folders."""
+        for folder in self._root.glob(f"{_STAGING}*"):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _target(self, key: str) -> Path:
+        """Return the object's path, with its folders created."""
         target = self._root / key
         make_folders(target.parent)
         return target

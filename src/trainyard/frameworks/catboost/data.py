@@ -1,4 +1,4 @@
-"""Rows as CatBoost takes them."""
+"""The rows of a split in CatBoost's format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from trainyard.types import Array, Batch, DataInfo, Ids
 
 
 def rows_of(split: Split, ids: Ids | None = None) -> Batch:
-    """Those of a split, or all: features (rows, features) float32, targets as in the split. CatBoost has all in memory."""
+    """Return rows of a split, (rows, features) float32, with their targets; CatBoost needs them in memory.
+
+    Args:
+        split: the split.
+        ids: (n,) positions of the rows to return; None for all.
+    """
     if ids is None and isinstance(split, ArraySplit):
         batch = Batch(split.features, split.targets)
     else:
@@ -22,20 +27,20 @@ def rows_of(split: Split, ids: Ids | None = None) -> Batch:
 
 
 def make_pool(library: Any, info: DataInfo, features: Array, targets: Array | None, threads: int) -> Any:
-    """A `catboost.Pool`; a missing category is one of its own (-1)."""
+    """Return a `catboost.Pool`; a missing category becomes the category -1."""
     categorical = [i for i, count in enumerate(info.categories) if count]
     names = [str(name) for name in info.feature_names]
-    usable = (
+    columns = (
         names
         if len(set(names)) == len(names) == features.shape[1]
         else [str(i) for i in range(features.shape[1])]
     )
     if not categorical:
-        return library.Pool(features, targets, feature_names=usable, thread_count=threads)
+        return library.Pool(features, targets, feature_names=columns, thread_count=threads)
     import pandas as pd
 
     codes = {i: np.where(np.isnan(features[:, i]), -1, features[:, i]).astype(np.int64) for i in categorical}
-    columns = {name: codes.get(i, features[:, i]) for i, name in enumerate(usable)}
+    values = {name: codes.get(i, features[:, i]) for i, name in enumerate(columns)}
     return library.Pool(
-        pd.DataFrame(columns, copy=False), targets, cat_features=categorical, thread_count=threads
+        pd.DataFrame(values, copy=False), targets, cat_features=categorical, thread_count=threads
     )

@@ -1,7 +1,7 @@
-"""A model as bytes that depend on nothing but the model.
+"""The canonical serialization of a CatBoost model: equal trees have equal bytes.
 
-CatBoost writes into a model when it was made, a random id, the version, the folder, the number of threads, and how many
-rounds it was asked for. These are left out, and so is what it keeps of trees that are cut off: equal trees have equal bytes.
+CatBoost writes into a model the time of training, a random id, its version, the folder, the number of threads
+and the number of rounds that was set. These are left out, as are the remains of trees that were cut off.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ _EMPTY = {
     "output_options": "{}",
     "training": "{}",
 }
-# A file is 4 bytes, the size of its core, the core, and parts: the statistics of categories, the only one here.
-_CORE = 8
-_PARTS = 3  # the number of the core's field `ModelPartIds`
+# The format of a file: 4 bytes, the size of the core (4 bytes), the core (a flatbuffer), and parts. The only
+# part here holds the statistics of categories.
+_CORE = 8  # offset of the core
+_PARTS = 3  # number of the core's field `ModelPartIds`
 _NO_STATISTICS = bytes(
     4
-)  # a part with none in it: left where all were dropped, absent where there never were any
+)  # an empty part: present where all statistics were dropped, absent where there were none
 
 
 def to_bytes(model: Any, rounds: int) -> bytes:
-    """Those of the first `rounds` of it, which for trees that are not symmetric must be all."""
+    """Serialize the first `rounds` rounds of a model; trees that are not symmetric cannot be cut off."""
     part = model.copy()
     if rounds < part.tree_count_:
-        for _ in range(2):  # it drops the statistics of categories that the trees before the cut did not need
+        for _ in range(2):  # the second call drops statistics of categories that no remaining tree needs
             part.shrink(ntree_end=rounds)
-    _forget(part)
+    _clear_metadata(part)
     data = _saved(part)
     core = _CORE + struct.unpack_from("<I", data, 4)[0]
     if data[core:] == _NO_STATISTICS:
@@ -51,15 +52,15 @@ def _saved(model: Any) -> bytes:
 
 
 def _without_parts(core: bytes) -> bytes:
-    """The core of a model (a flatbuffer, whose fields have fixed places in its schema) that names no parts behind it."""
+    """Return a file whose core lists no parts; `core` is the file up to the end of its core, a flatbuffer."""
     data = bytearray(core)
     root = _CORE + struct.unpack_from("<I", data, _CORE)[0]
     fields = root - struct.unpack_from("<i", data, root)[0] + 4
-    struct.pack_into("<H", data, fields + 2 * _PARTS, 0)  # a field without a place is absent
+    struct.pack_into("<H", data, fields + 2 * _PARTS, 0)  # a field with offset 0 is absent
     return bytes(data)
 
 
-def _forget(model: Any) -> None:
+def _clear_metadata(model: Any) -> None:
     metadata = model.get_metadata()
     for key in list(metadata.keys()):
         if key in _EMPTY:
@@ -73,14 +74,14 @@ def _forget(model: Any) -> None:
 
 
 def from_bytes(data: bytes, cls: Any) -> Any:
-    """A model of the class (`catboost.CatBoost` ...).
+    """Load a model of class `cls`, `catboost.CatBoost` or a subclass.
 
     Raises:
-        ModelError: this is none.
+        ModelError: if the data is no CatBoost model.
     """
     model = cls()
     try:
         model.load_model(blob=data)
     except Exception as error:
-        raise ModelError(f"these weights are no model of CatBoost: {str(error).splitlines()[0]}") from error
+        raise ModelError(f"these weights are no CatBoost model: {str(error).splitlines()[0]}") from error
     return model

@@ -1,4 +1,4 @@
-"""Objectives: what the raw values of the trees mean, and the loss that is reported of them."""
+"""Objectives: the link from raw values to outputs, and the loss that is reported."""
 
 from __future__ import annotations
 
@@ -10,20 +10,25 @@ import numpy as np
 from trainyard.errors import ModelError
 from trainyard.types import Array, DataInfo
 
-_VALUES = {  # objective: link
+_REGRESSION = {  # objective: link
     **dict.fromkeys(("RMSE", "MAE", "Quantile", "Expectile", "Huber", "MAPE", "LogCosh", "Lq"), "identity"),
     **dict.fromkeys(("Poisson", "Tweedie"), "exp"),
 }
-_SEVERAL_VALUES = {"MultiRMSE": "identity"}
-_TWO_CLASSES = {"Logloss": "sigmoid", "CrossEntropy": "sigmoid", "Focal": "sigmoid"}
-_MORE_CLASSES = {"MultiClass": "softmax", "MultiClassOneVsAll": "sigmoid"}
-_LEAST = 1e-15  # of a probability, so that one wrong certainty does not make a loss infinite
+_MULTI_REGRESSION = {"MultiRMSE": "identity"}
+_BINARY = {"Logloss": "sigmoid", "CrossEntropy": "sigmoid", "Focal": "sigmoid"}
+_MULTICLASS = {"MultiClass": "softmax", "MultiClassOneVsAll": "sigmoid"}
+_MIN_PROBABILITY = 1e-15  # keeps the cross entropy finite
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What is learned: `name` as CatBoost calls it, with its parameters; or the usual one, whose metric a custom one is
-    watched by. `metric` is a metric of the user's that is reported as the loss.
+    """An objective of CatBoost.
+
+    Args:
+        name: CatBoost's name of it, with its parameters; for a custom objective, the task's default.
+        link: the function from raw values to predictions: identity, exp, sigmoid or softmax.
+        info: the data.
+        metric: a metric of the user's that is reported as the loss, or None.
     """
 
     name: str
@@ -32,17 +37,28 @@ class Objective:
     metric: Any = None
 
     def outputs(self, raw: Array) -> Array:
-        """(rows, width) raw values -> (rows, classes) probabilities, or (rows,) or (rows, outputs) values."""
+        """Convert (rows, width) raw values to the outputs.
+
+        Returns:
+            (rows, classes) probabilities, or (rows,) or (rows, outputs) values.
+        """
         predictions = self._predictions(raw)
         if self.info.task == "regression":
             return predictions[:, 0] if self.info.outputs == 1 else predictions
         if self.info.outputs == 2:
             return np.column_stack([1 - predictions[:, 0], predictions[:, 0]])
-        return np.asarray(predictions / np.maximum(predictions.sum(axis=1, keepdims=True), _LEAST))
+        return np.asarray(predictions / np.maximum(predictions.sum(axis=1, keepdims=True), _MIN_PROBABILITY))
 
     def loss(self, raw: Array, targets: Array) -> float:
-        """The mean over the rows: of the user's metric; of the cross entropy; of the error that fits the objective, in units of
-        the targets' standard deviation if that is known (MAPE's has no unit).
+        """Return the mean loss over the rows.
+
+        It is the user's metric if there is one, else the cross entropy for classes. For values it is the
+        absolute, quantile, percentage or squared error, as the objective minimizes it. Errors are divided by
+        the targets' standard deviation where that is known, except for MAPE.
+
+        Args:
+            raw: (rows, width) raw values.
+            targets: (rows,) class indices or values, or (rows, outputs) values.
         """
         if self.metric is not None:
             return float(
@@ -50,16 +66,18 @@ class Objective:
             )
         outputs = self.outputs(raw)
         if self.info.task == "classification":
-            return float(-np.log(np.maximum(outputs[np.arange(len(outputs)), targets], _LEAST)).mean())
-        wanted = targets.reshape(outputs.shape)
-        errors: Array = (wanted - outputs) / self.info.target_scale
-        kind, _, listed = self.name.partition(":")
+            return float(
+                -np.log(np.maximum(outputs[np.arange(len(outputs)), targets], _MIN_PROBABILITY)).mean()
+            )
+        values = targets.reshape(outputs.shape)
+        errors: Array = (values - outputs) / self.info.target_scale
+        kind, _, options = self.name.partition(":")
         if kind == "MAE":
             return float(np.abs(errors).mean())
         if kind == "MAPE":
-            return float((np.abs(wanted - outputs) / np.maximum(1, np.abs(wanted))).mean())
+            return float((np.abs(values - outputs) / np.maximum(1, np.abs(values))).mean())
         if kind == "Quantile":
-            parameters = dict(part.split("=", 1) for part in listed.split(";") if "=" in part)
+            parameters = dict(part.split("=", 1) for part in options.split(";") if "=" in part)
             alpha = float(parameters.get("alpha", 0.5))
             return float(np.maximum(alpha * errors, (alpha - 1) * errors).mean())
         return float(np.square(errors).mean())
@@ -75,28 +93,26 @@ class Objective:
 
 
 def build_objective(
-    given: str | None, info: DataInfo, *, custom: Any = None, metric: Any = None
+    requested: str | None, info: DataInfo, *, custom: Any = None, metric: Any = None
 ) -> Objective:
-    """The objective of that name, or the task's usual one.
+    """Return the objective of a name, or the task's default if there is none or a custom one.
 
     Raises:
-        ModelError: it is not one for this task; or more of the metric is better.
+        ModelError: if the objective does not fit the task, or higher values of the metric are better.
     """
     if metric is not None and metric.is_max_optimal():
-        raise ModelError(
-            "model.params.metric: more of it is better, but it is reported as the loss; turn its sign"
-        )
+        raise ModelError("model.params.metric: higher is better, but it is the loss; return its negative")
     several = info.outputs > 1
     if info.task == "regression":
-        allowed = _SEVERAL_VALUES if several else _VALUES
+        allowed = _MULTI_REGRESSION if several else _REGRESSION
     else:
-        allowed = _MORE_CLASSES if info.outputs > 2 else _TWO_CLASSES
-    usual = next(iter(allowed))
-    name = usual if given is None or custom is not None else given
+        allowed = _MULTICLASS if info.outputs > 2 else _BINARY
+    default = next(iter(allowed))
+    name = default if requested is None or custom is not None else requested
     kind = name.partition(":")[0]
     if kind not in allowed:
-        what = f"{info.outputs} {'classes' if info.task == 'classification' else 'values' if several else 'value'}"
-        raise ModelError(
-            f"model.params.objective: {kind} is not for targets of {what}; allowed: {', '.join(allowed)}, package.module:Class"
-        )
+        noun = "classes" if info.task == "classification" else "values" if several else "value"
+        what = f"{info.outputs} {noun}"
+        known = f"{', '.join(allowed)}, package.module:Class"
+        raise ModelError(f"model.params.objective: {kind} does not fit targets of {what}; allowed: {known}")
     return Objective(name, allowed[kind], info, metric)

@@ -1,4 +1,4 @@
-"""The options of the model, readable without CatBoost; from a config, or from an estimator of the library."""
+"""The options of CatBoost models, from a config or an estimator; imported without catboost."""
 
 from __future__ import annotations
 
@@ -19,71 +19,89 @@ Direction = Annotated[int, Field(ge=-1, le=1)]
 
 
 class CatboostParams(Section):
-    """Gradient boosted trees of CatBoost (Prokhorenkova et al., 2018); what is null is CatBoost's to choose."""
+    """Options of CatBoost's boosted trees (Prokhorenkova et al., 2018); null is CatBoost's default."""
 
     n_estimators: int | None = Field(
-        None, gt=0, description="boosting rounds; default: training.max_steps or training.epochs"
+        None, gt=0, description="boosting rounds, each a step; default: training.max_steps or training.epochs"
     )
-    learning_rate: float = Field(0.1, gt=0, description="what a tree counts; it stays")
+    learning_rate: float = Field(0.1, gt=0, description="factor on each tree's contribution; constant")
     objective: str | None = Field(
         None,
-        description="Logloss, MultiClass, MultiClassOneVsAll, RMSE, MultiRMSE, MAE, Quantile:alpha=0.5, Huber:delta=1, MAPE, "
-        "Poisson, Tweedie:variance_power=1.5 ..., or package.module:Class as CatBoost takes it; default: by the task; the "
-        "loss is the cross entropy, the error of MAE, Quantile and MAPE, else the squared error",
+        description="Logloss, MultiClass, MultiClassOneVsAll, RMSE, MultiRMSE, MAE, Quantile:alpha=0.5, "
+        "Huber:delta=1, MAPE, Poisson, Tweedie:variance_power=1.5 ..., or package.module:Class as CatBoost "
+        "takes it; default: by the task; the loss is the cross entropy, the error of MAE, Quantile and MAPE, "
+        "else the squared error",
     )
     metric: str | None = Field(
         None,
-        description="package.module:Class as CatBoost takes it (eval_metric), reported as the loss: less must be better; "
-        "default: by the objective; other metrics are listed as evaluation.metrics",
+        description="reported as the loss, so lower must be better: package.module:Class, as CatBoost takes "
+        "it (eval_metric); default: by the objective; others go in evaluation.metrics",
     )
-    max_depth: int = Field(6, gt=0, le=16)
+    max_depth: int = Field(6, gt=0, le=16, description="maximum depth of a tree")
     grow_policy: Literal["SymmetricTree", "Depthwise", "Lossguide"] = Field(
-        "SymmetricTree", description="how a tree grows"
+        "SymmetricTree", description="how a tree is grown"
     )
     min_child_samples: int | None = Field(
-        None, gt=0, description="rows in a leaf, of trees that are not symmetric"
+        None, gt=0, description="Depthwise and Lossguide: minimum number of rows in a leaf"
     )
-    max_leaves: int | None = Field(None, gt=1, le=64, description="of a tree that grows Lossguide")
-    reg_lambda: float = Field(3.0, ge=0, description="L2 on the leaves")
-    random_strength: float = Field(1.0, ge=0, description="noise on the scores of splits")
+    max_leaves: int | None = Field(
+        None, gt=1, le=64, description="Lossguide: maximum number of leaves of a tree"
+    )
+    reg_lambda: float = Field(3.0, ge=0, description="L2 penalty on leaf values")
+    random_strength: float = Field(1.0, ge=0, description="amount of noise on the scores of splits")
     bootstrap_type: Literal["Bayesian", "Bernoulli", "MVS", "No"] | None = Field(
-        None, description="how rows are drawn"
+        None, description="how rows are sampled"
     )
-    subsample: Share | None = Field(None, description="share of the rows, with Bernoulli and MVS")
-    bagging_temperature: float | None = Field(None, ge=0, description="Bayesian: 0 is no sampling")
-    sampling_frequency: Literal["PerTree", "PerTreeLevel"] | None = None
-    colsample_bylevel: Share = Field(1.0, description="share of the features that a split sees")
-    max_bin: int = Field(254, gt=0, le=65535, description="borders between the values of a feature")
-    nan_mode: Literal["Min", "Max", "Forbidden"] = Field("Min", description="what a missing number counts as")
-    boosting_type: Literal["Ordered", "Plain"] | None = None
-    boost_from_average: bool | None = Field(None, description="begin with the targets' mean")
-    leaf_estimation_method: Literal["Newton", "Gradient", "Exact"] | None = None
-    leaf_estimation_iterations: int | None = Field(None, gt=0)
+    subsample: Share | None = Field(None, description="Bernoulli and MVS: fraction of the rows drawn")
+    bagging_temperature: float | None = Field(
+        None, ge=0, description="Bayesian: spread of the weights; 0: none"
+    )
+    sampling_frequency: Literal["PerTree", "PerTreeLevel"] | None = Field(
+        None, description="whether rows are sampled for each tree or each level"
+    )
+    colsample_bylevel: Share = Field(1.0, description="fraction of the features drawn for each split")
+    max_bin: int = Field(
+        254, gt=0, le=65535, description="maximum number of borders between bins of a feature"
+    )
+    nan_mode: Literal["Min", "Max", "Forbidden"] = Field(
+        "Min", description="whether missing numbers are lowest, highest or an error"
+    )
+    boosting_type: Literal["Ordered", "Plain"] | None = Field(
+        None, description="Ordered: compute residuals on permutations, against overfitting on small data"
+    )
+    boost_from_average: bool | None = Field(None, description="start from the mean of the targets")
+    leaf_estimation_method: Literal["Newton", "Gradient", "Exact"] | None = Field(
+        None, description="how leaf values are computed"
+    )
+    leaf_estimation_iterations: int | None = Field(
+        None, gt=0, description="iterations of Newton or Gradient for leaf values"
+    )
     score_function: Literal["Cosine", "L2", "NewtonCosine", "NewtonL2"] | None = Field(
-        None, description="of a split"
+        None, description="criterion that selects splits"
     )
     one_hot_max_size: int | None = Field(
-        None, gt=0, description="up to so many categories are split one against the rest"
+        None, gt=0, description="a feature with at most this many categories is split one against the rest"
     )
-    max_ctr_complexity: int | None = Field(None, gt=0, description="categories that are combined")
-    model_size_reg: float | None = Field(None, ge=0, description="penalty on statistics of categories")
+    max_ctr_complexity: int | None = Field(None, gt=0, description="maximum number of categories combined")
+    model_size_reg: float | None = Field(None, ge=0, description="penalty on the size of category statistics")
     auto_class_weights: Literal["Balanced", "SqrtBalanced"] | None = Field(
-        None, description="weigh rare classes up"
+        None, description="weight classes by their frequency, or its square root, inversely"
     )
-    scale_pos_weight: float | None = Field(None, gt=0, description="weight of the second of two classes")
+    scale_pos_weight: float | None = Field(None, gt=0, description="weight of the second class of two")
     monotone_constraints: list[Direction] | dict[str, Direction] | None = Field(
         None, description="1, -1 or 0 for each feature, in order or by name"
     )
-    has_time: bool = Field(False, description="the rows stand in the order of time: no permutations")
+    has_time: bool = Field(False, description="rows are in the order of time: use no random permutations")
 
 
+# Our name -> CatBoost's.
 _RENAMED = {
     "max_depth": "depth",
     "min_child_samples": "min_data_in_leaf",
     "reg_lambda": "l2_leaf_reg",
     "colsample_bylevel": "rsm",
 }
-# Of several names that an estimator has for an option, ours.
+# An estimator's name of an option -> ours.
 _SYNONYMS = {
     "iterations": "n_estimators",
     "num_boost_round": "n_estimators",
@@ -105,7 +123,7 @@ _UNUSED = {
     "task_type": "training.device",
     "devices": "training.device",
 }
-_ROUNDS = 1000  # of an estimator that says nothing of them
+_ROUNDS = 1000  # CatBoost's default for an estimator
 _NEUTRAL = {
     "verbose",
     "silent",
@@ -119,8 +137,11 @@ _NEUTRAL = {
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Options, and objects of the user's; `task` is what an estimator is for, `unused` its options that the run decides."""
+class ModelSpec:
+    """The options of a model, and the user's objects for objective and metric.
+
+    `task` is the estimator's, or None without one; `unused` names its options that the run overrides.
+    """
 
     params: CatboostParams
     objective: Any = None
@@ -129,67 +150,73 @@ class Asked:
     unused: Sequence[str] = ()
 
 
-def native(params: CatboostParams) -> dict[str, Any]:
-    """The options as CatBoost calls them, but for the objective."""
-    given = params.model_dump(
+def catboost_params(params: CatboostParams) -> dict[str, Any]:
+    """Return the options under CatBoost's names, except rounds, objective, metric and those of the pool."""
+    options = params.model_dump(
         exclude_none=True, exclude={"n_estimators", "objective", "metric", "max_bin", "nan_mode"}
     )
-    return {_RENAMED.get(name, name): value for name, value in given.items()}
+    return {_RENAMED.get(name, name): value for name, value in options.items()}
 
 
-def asked(config: RunConfig, model: Any = None) -> Asked:
-    """What is asked for: by the estimator `model`, by that which `config.model.type` imports, or by the config's options.
+def model_spec(config: RunConfig, model: Any = None) -> ModelSpec:
+    """Return the spec of a run's model, from the first of these that there is.
+
+    1. the estimator `model`, which the user passed in Python
+    2. the estimator that `config.model.type` imports
+    3. the options in `config.model.params`
 
     Raises:
-        ModelError: it cannot be followed.
+        ModelError: if an option is wrong, or cannot be used in a run.
     """
     if model is None and ":" in config.model.type:
         model = imported(config)
     if model is not None:
         return _of_estimator(model)
     params = CatboostParams.model_validate(dict(config.model.params))
-    return Asked(params, _object("objective", params.objective), _object("metric", params.metric))
+    return ModelSpec(params, _object("objective", params.objective), _object("metric", params.metric))
 
 
 def _object(option: str, path: str | None) -> Any:
-    """What `package.module:Class` names, made; None where the objective is one of CatBoost's own (`Quantile:alpha=0.3`)."""
+    """Return an instance of `package.module:Class`, or None for CatBoost's own (`Quantile:alpha=0.3`)."""
     if path is None or (option == "objective" and (":" not in path or "=" in path)):
         return None
     if ":" not in path:
         raise ModelError(
-            f"model.params.{option}: {path} is no package.module:Class; list metrics in evaluation.metrics"
+            f"model.params.{option}: {path!r} is no package.module:Class; use evaluation.metrics"
         )
     try:
-        found = import_path(path)
+        target = import_path(path)
     except InputError as error:
         raise ModelError(f"model.params.{option}: {error}") from error
-    return found() if isinstance(found, type) else found
+    return target() if isinstance(target, type) else target
 
 
-def _of_estimator(model: Any) -> Asked:
+def _of_estimator(model: Any) -> ModelSpec:
     library, name = require("catboost", "catboost"), type(model).__name__
     tasks: Mapping[type, Task] = {
         library.CatBoostClassifier: "classification",
         library.CatBoostRegressor: "regression",
     }
     task = task_of(model, tasks, "catboost")
-    set_here = {
+    set_options = {
         key: value for key, value in model.get_params().items() if value is not None and key not in _NEUTRAL
     }
-    given = {_SYNONYMS.get(key, key): value for key, value in set_here.items()}
+    options = {_SYNONYMS.get(key, key): value for key, value in set_options.items()}
     unused = [
-        f"{key} ({instead} decides)" for key, instead in _UNUSED.items() if given.pop(key, None) is not None
+        f"{key} ({instead} decides)" for key, instead in _UNUSED.items() if options.pop(key, None) is not None
     ]
-    given.setdefault("n_estimators", _ROUNDS)
+    options.setdefault("n_estimators", _ROUNDS)
     objects = {
-        key: given.pop(key) for key in ("objective", "metric") if not isinstance(given.get(key, ""), str)
+        key: options.pop(key) for key in ("objective", "metric") if not isinstance(options.get(key, ""), str)
     }
-    if "metric" in given:
-        raise ModelError(
-            f"{name}(eval_metric={given['metric']!r}): list it in evaluation.metrics; the objective is the loss"
-        )
-    if given.get("objective") == type(model)().get_params().get("loss_function"):
-        given.pop("objective", None)  # the usual one is chosen by the data
-    return Asked(
-        validated(CatboostParams, name, given), objects.get("objective"), objects.get("metric"), task, unused
+    if "metric" in options:
+        raise ModelError(f"{name}(eval_metric={options['metric']!r}): list it in evaluation.metrics")
+    if options.get("objective") == type(model)().get_params().get("loss_function"):
+        options.pop("objective", None)  # the class's default: the data decides
+    return ModelSpec(
+        validated(CatboostParams, name, options),
+        objects.get("objective"),
+        objects.get("metric"),
+        task,
+        unused,
     )

@@ -1,9 +1,10 @@
-"""Rounds, some at a time, each time from where CatBoost's own snapshot left off.
+"""Boosting in chunks of rounds, each of which continues from CatBoost's own snapshot.
 
-CatBoost gives a model only when it ends, but its training goes on from a snapshot. So it is asked for all the rounds (some
-defaults depend on their number), stopped after some, and what these left is the model of each of them, too. Where it goes on
-is always after the same rounds: with bootstrap_type MVS and leaves that are estimated as Exact (those of MAE, Quantile, MAPE
-and LogCosh by default) it draws other rows after a snapshot than it would have without.
+CatBoost returns a model only when training ends, but can continue from a snapshot. So each chunk starts
+training for the total number of rounds (some defaults depend on it) and stops it at the end of the chunk; the
+model of a chunk holds those of all its rounds. Chunks always end after the same rounds: with bootstrap_type
+MVS and leaf_estimation_method Exact (the default of MAE, Quantile, MAPE and LogCosh), CatBoost draws other
+rows after a snapshot than without one.
 """
 
 from __future__ import annotations
@@ -15,54 +16,55 @@ from typing import Any
 
 from trainyard.errors import TrainingError
 
-_NOT_BEFORE_THE_END = 1_000_000  # seconds between two snapshots
+_NO_INTERVAL = 1_000_000  # seconds between two snapshots: only the one at the end is written
 
 
-class _Stop:
-    """A callback of CatBoost's."""
+class _StopAfter:
+    """A CatBoost callback that ends training after `rounds` rounds."""
 
     def __init__(self, rounds: int) -> None:
         self._rounds = rounds
 
     def after_iteration(self, info: Any) -> bool:
-        """Whether to go on."""
+        """Return whether to continue."""
         return bool(info.iteration < self._rounds)
 
 
 class Rounds:
-    """A model that grows.
+    """A growing model.
 
     Args:
         library: the module `catboost`.
-        options: all but the number of rounds.
+        options: all options except the number of rounds.
         pool: the training rows.
-        total: the rounds of the run.
-        ahead: that are made at a time.
+        total: the number of rounds of the run.
+        chunk: the number of rounds to run at a time.
     """
 
-    def __init__(self, library: Any, options: dict[str, Any], pool: Any, total: int, ahead: int) -> None:
+    def __init__(self, library: Any, options: dict[str, Any], pool: Any, total: int, chunk: int) -> None:
         self._library = library
         self._options = options
         self._pool = pool
         self._total = total
-        self._ahead = ahead
+        self._chunk = chunk
         self.model: Any = None
-        self.made = 0
-        self.snapshot = b""  # after `made` rounds; empty where there is none
+        self.completed = 0
+        self.snapshot = b""  # after `completed` rounds; empty where there is none
 
     def reach(self, rounds: int) -> None:
-        """Makes the model have so many rounds at least.
+        """Grow the model to at least `rounds` rounds.
 
         Raises:
-            TrainingError: there are some already, but no snapshot to go on from.
+            TrainingError: if the model has rounds but no snapshot to continue from.
         """
-        if rounds <= self.made:
+        if rounds <= self.completed:
             return
-        if self.made and not self.snapshot:
+        if self.completed and not self.snapshot:
             raise TrainingError(
-                f"CatBoost goes on from its own snapshots only, and there is none of round {self.made}"
+                f"CatBoost continues only from its own snapshots, and there is none of round "
+                f"{self.completed}; resume from another checkpoint"
             )
-        upto = min(self._total, self.made + self._ahead)
+        end = min(self._total, self.completed + self._chunk)
         with tempfile.TemporaryDirectory(prefix="trainyard-catboost-") as folder:
             file = Path(folder) / "snapshot"
             if self.snapshot:
@@ -70,23 +72,26 @@ class Rounds:
             self.model = self._library.CatBoost(
                 self._options | {"iterations": self._total, "train_dir": folder}
             )
-            if self._ahead < self._total:
-                how = {
+            if self._chunk < self._total:
+                kwargs = {
                     "save_snapshot": True,
                     "snapshot_file": str(file),
-                    "snapshot_interval": _NOT_BEFORE_THE_END,
+                    "snapshot_interval": _NO_INTERVAL,
                 }
-                self._fit(callbacks=[_Stop(upto)], **how)
+                self._fit(callbacks=[_StopAfter(end)], **kwargs)
                 self.snapshot = file.read_bytes()
             else:
                 self._fit()
-        self.made = upto
+        self.completed = end
 
-    def _fit(self, **how: Any) -> None:
-        """In a thread, since the error of a user's objective stays, in the one where it came up, the cause of all later ones."""
+    def _fit(self, **kwargs: Any) -> None:
+        """Fit in a thread of its own.
+
+        After an error in a user's objective, every later error in the same thread would have it as its cause.
+        """
         with ThreadPoolExecutor(1) as thread:
-            thread.submit(self.model.fit, self._pool, verbose=False, **how).result()
+            thread.submit(self.model.fit, self._pool, verbose=False, **kwargs).result()
 
     def resume(self, model: Any, rounds: int, snapshot: bytes) -> None:
-        """Takes up what was made before."""
-        self.model, self.made, self.snapshot = model, rounds, snapshot
+        """Continue from a model of `rounds` rounds and CatBoost's snapshot after them, which may be empty."""
+        self.model, self.completed, self.snapshot = model, rounds, snapshot

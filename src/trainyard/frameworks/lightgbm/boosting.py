@@ -1,17 +1,19 @@
-"""Boosting that a fresh booster takes up exactly.
+"""Boosting that a new booster resumes bit-identically.
 
-What LightGBM carries from one round to the next, besides the trees, is the sum of their values for each training row
-and the state of its random generators. The sum comes out of the trees again, bit by bit, since it is made in their
-order. The generators, where there are any, are put into a state that is a function of (seed, round) at every tenth round
-and wherever the learning rate changes, by resetting the booster's parameters. So what comes after a resume at a tenth
-round is what would have come. (In every round it would do, too, but its 0.2 ms are felt.)
+Besides the trees, LightGBM carries two things from one round to the next: the raw score of each training row,
+and the state of its random generators. The scores follow from the trees, to the same bits, since they are
+added in the order of the trees. The generators, if any are in use, are put into a state that is a function of
+(seed, round) in every tenth round and whenever the learning rate changes, by resetting the booster's
+parameters. A run that is resumed at a tenth round therefore continues as the uninterrupted one. (A reset in
+every round would be exact, too, but costs 0.2 ms.)
 
-What resetting does, by LightGBM's sources (4.x): the features' generator starts anew where its seed differs from the one
-before; the thresholds' (extra_trees) always do; the rows' only where the fraction of rows changes, which is why it alternates
-between two values that no draw, a multiple of 1/32768, can tell apart.
+What a reset does, according to LightGBM's sources (4.x): the generator of features is seeded again if its
+seed differs from the previous one; those of thresholds (extra_trees) always are; that of rows only if the
+bagging fraction changes. So the fraction alternates between two values that select the same rows, as every
+draw is a multiple of 1/32768.
 
-Dart changes trees that are there, a random forest averages, and goss takes all rows until it has counted enough rounds: a
-resume makes their rounds once more.
+Dart changes earlier trees, a random forest averages its trees, and goss uses all rows until it has counted
+enough rounds. A resume replays the rounds of these.
 """
 
 from __future__ import annotations
@@ -25,202 +27,213 @@ import numpy as np
 
 from trainyard.errors import TrainingError
 from trainyard.frameworks.lightgbm.data import Rows, Scores
-from trainyard.frameworks.lightgbm.model import Trees, split
+from trainyard.frameworks.lightgbm.model import Trees, split_model
 from trainyard.frameworks.lightgbm.objective import Gradients
 from trainyard.order import INIT, STEP, stream_seed
 from trainyard.types import Array
 
-_SEED_BITS = 30  # LightGBM counts on from a seed, within 31 bits
+_SEED_BITS = 30  # LightGBM adds small numbers to a seed and needs it within 31 bits
 _SEED_STEPS = 1 << 10
-_DRAWS = 32768  # its random numbers are multiples of 1 / _DRAWS
-_NEVER = 1 << 30  # rounds: only we say when the rows are drawn anew
-_TRIES = 100  # rounds, each with other rows
-EVERY = 10  # rounds between two resets, where something is drawn; part of the model's definition
-_ROWS, _FEATURES, _THRESHOLDS, _DROPS, _BINS = range(5)  # what is drawn
+_DRAWS = 32768  # LightGBM's random numbers are multiples of 1 / _DRAWS
+_NEVER = 1 << 30  # rounds: LightGBM draws no rows by itself, only at a reset
+_MAX_TRIES = 100  # rounds, each with other rows
+RESET_INTERVAL = 10  # rounds between two resets, where anything is sampled; part of the model's definition
+_ROWS, _FEATURES, _THRESHOLDS, _DROPS, _BINS = range(5)  # random streams
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """What the rounds are made with: `params` as LightGBM calls them, `seed` of the run, a custom objective's `gradients`."""
+class RoundParams:
+    """The parameters of the boosting rounds, as functions of the seed and the round.
+
+    Args:
+        params: the model's options, under LightGBM's names.
+        seed: the run's seed.
+        gradients: a custom objective.
+    """
 
     params: dict[str, Any]
     seed: int
     gradients: Gradients | None = None
 
     @property
-    def restarts(self) -> bool:
-        """Whether only the rounds themselves lead to the state after them."""
-        return self.changes or bool(self.params["data_sample_strategy"] == "goss")
+    def replays(self) -> bool:
+        """Whether a resume must replay all rounds, as their state does not follow from the trees."""
+        return self.changes_trees or bool(self.params["data_sample_strategy"] == "goss")
 
     @property
-    def changes(self) -> bool:
-        """Whether a round changes what those before it made."""
+    def changes_trees(self) -> bool:
+        """Whether a round changes the output of earlier trees."""
         return bool(self.params["boosting"] != "gbdt")
 
     @property
-    def rows_every(self) -> int:
-        """Rounds between two draws of rows; 0: there are none."""
+    def bagging_interval(self) -> int:
+        """The number of rounds for which a sample of rows is kept; 0: rows are not sampled."""
         return int(self.params["bagging_freq"]) if self.params["bagging_fraction"] < 1 else 0
 
     @property
-    def draws(self) -> bool:
-        """Whether anything is."""
-        shares = (self.params["feature_fraction"], self.params["feature_fraction_bynode"])
-        return bool(self.rows_every or min(shares) < 1 or self.params["extra_trees"])
+    def samples(self) -> bool:
+        """Whether rows, features or thresholds are sampled."""
+        fractions = (self.params["feature_fraction"], self.params["feature_fraction_bynode"])
+        return bool(self.bagging_interval or min(fractions) < 1 or self.params["extra_trees"])
 
     @property
     def boundary(self) -> int:
-        """Rounds between two from which it goes on exactly."""
-        return EVERY if self.draws and not self.restarts else 1
+        """The number of rounds between two states from which a resume is exact."""
+        return RESET_INTERVAL if self.samples and not self.replays else 1
 
     def initial(self) -> dict[str, Any]:
-        """The parameters that a booster begins with."""
-        found = dict(self.params)
-        if self.restarts:  # the generators run on from here
-            uses = {
+        """Return the parameters of a new booster."""
+        params = dict(self.params)
+        if self.replays:  # the generators are seeded here and never again
+            streams = {
                 "bagging_seed": _ROWS,
                 "feature_fraction_seed": _FEATURES,
                 "extra_seed": _THRESHOLDS,
                 "drop_seed": _DROPS,
             }
-            return found | {name: _short(stream_seed(self.seed, INIT, use)) for name, use in uses.items()}
-        found["feature_fraction_seed"] = 1 << _SEED_BITS  # none that a round has
-        if self.rows_every:
-            found |= {
-                "bagging_fraction": self._share(0),
-                "bagging_freq": 1 if self.rows_every == 1 else _NEVER,
+            return params | {
+                name: _to_seed(stream_seed(self.seed, INIT, stream)) for name, stream in streams.items()
             }
-        return found
+        params["feature_fraction_seed"] = 1 << _SEED_BITS  # differs from the seed of every round
+        if self.bagging_interval:
+            params |= {
+                "bagging_fraction": self._bagging_fraction(0),
+                "bagging_freq": 1 if self.bagging_interval == 1 else _NEVER,
+            }
+        return params
 
-    def of_round(self, step: int, learning_rate: float) -> dict[str, Any]:
-        """What is reset before a round; those of two resets have other seeds always."""
-        found = {"learning_rate": learning_rate, "num_threads": self.params["num_threads"]}
-        return found | {
+    def at_reset(self, step: int, learning_rate: float) -> dict[str, Any]:
+        """Return the parameters to reset before a round; the seeds of two successive resets always differ."""
+        params = {"learning_rate": learning_rate, "num_threads": self.params["num_threads"]}
+        return params | {
             "feature_fraction_seed": self._seed(step, _FEATURES),
             "extra_seed": self._seed(step, _THRESHOLDS),
         }
 
-    def of_draw(self, step: int, side: int) -> dict[str, Any]:
-        """What is reset to draw the rows of the round; `side` differs from that of the draw before."""
+    def at_bagging(self, step: int, side: int) -> dict[str, Any]:
+        """Return the parameters to reset so that rows are drawn; `side` (-1 or 1) alternates."""
         return {
-            "bagging_seed": self._seed(step - step % self.rows_every, _ROWS),
-            "bagging_fraction": self._share(side),
+            "bagging_seed": self._seed(step - step % self.bagging_interval, _ROWS),
+            "bagging_fraction": self._bagging_fraction(side),
         }
 
-    def _seed(self, step: int, use: int) -> int:
-        found = _short(stream_seed(self.seed, STEP, step, use))
-        # A feature's generator that is given the seed it had does not start anew: by the round, too, neighbours differ.
-        return found // _SEED_STEPS * _SEED_STEPS + step % _SEED_STEPS
+    def _seed(self, step: int, stream: int) -> int:
+        seed = _to_seed(stream_seed(self.seed, STEP, step, stream))
+        # A generator of features that gets the seed it already has is not seeded again, so the seeds of
+        # neighbouring rounds must differ: their last bits are those of the round's number.
+        return seed // _SEED_STEPS * _SEED_STEPS + step % _SEED_STEPS
 
-    def _share(self, side: int) -> float:
-        """The fraction of rows, or a little less, or more: always between the same two numbers that may be drawn."""
-        share = float(self.params["bagging_fraction"])
-        return (math.ceil(share * _DRAWS) - 0.4) / _DRAWS + side * 2.0**-40
+    def _bagging_fraction(self, side: int) -> float:
+        """Return the fraction of rows for `side` -1, 0 or 1; the three differ, but select the same rows."""
+        fraction = float(self.params["bagging_fraction"])
+        return (math.ceil(fraction * _DRAWS) - 0.4) / _DRAWS + side * 2.0**-40
 
 
-def _short(seed: int) -> int:
+def _to_seed(seed: int) -> int:
     return seed % (1 << _SEED_BITS)
 
 
 def bin_seed(seed: int) -> int:
-    """Of the choice of rows that the bins are made from."""
-    return _short(stream_seed(seed, INIT, _BINS))
+    """Return the seed for the choice of rows from which the bins are made."""
+    return _to_seed(stream_seed(seed, INIT, _BINS))
 
 
 class Boosting:
-    """Makes rounds; their trees go to `trees`.
+    """Runs boosting rounds and appends their trees to `trees`.
 
     Args:
         library: the module `lightgbm`.
-        recipe: how.
+        params: the parameters of the rounds.
         dataset: the training rows as a `lightgbm.Dataset`.
         rows: the same rows.
-        trees: those that there are; new ones come with `collect`.
-        sample: (rows as a `lightgbm.Dataset`, the same rows) that `converted` gives predictions of, or None.
+        trees: the trees to start from; `collect` appends the new ones.
+        sample: the rows that `sample_predictions` covers, as (`lightgbm.Dataset`, rows), or None.
     """
 
     def __init__(
         self,
         library: Any,
-        recipe: Recipe,
+        params: RoundParams,
         dataset: Any,
         rows: Rows,
         trees: Trees,
         sample: tuple[Any, Rows] | None,
     ) -> None:
         self._library = library
-        self._recipe = recipe
+        self._params = params
         self._rows = {"training": (dataset, rows)} | ({"sample": sample} if sample else {})
         self._trees = trees
         self.begin([0], 0)
-        self._open()  # here, since that finds what is wrong with the options
+        self._create_booster()  # now, since LightGBM checks the options here
 
-    def begin(self, ends: list[int], made: int) -> None:
-        """From the trees that there are: `ends` are the rounds of the model after each step, from 0 on, which are fewer than
-        the steps where no tree could be made; `made` the rounds of this run that have a split.
+    def begin(self, rounds_after: list[int], rounds_with_split: int) -> None:
+        """Start from the present trees.
+
+        Args:
+            rounds_after: the number of rounds of the model after each step, from step 0 on. A step in which
+                no tree could be grown adds none.
+            rounds_with_split: how many rounds of this run have a split.
         """
-        self._booster: Any = (
-            None  # the next step makes it: often there is none, and only predictions are wanted
-        )
-        steps = len(ends) - 1 if self._recipe.restarts else 0
+        self._booster: Any = None  # created by the next step: often there is none, only predictions
+        steps = len(rounds_after) - 1 if self._params.replays else 0
         if steps:
-            ends, made = ends[:1], 0
-            self._trees.cut(ends[0])
-        self.ends, self.made = ends, made
-        self._fetched = len(ends)  # those whose trees there are
+            rounds_after, rounds_with_split = rounds_after[:1], 0
+            self._trees.truncate(rounds_after[0])
+        self.rounds_after, self.rounds_with_split = rounds_after, rounds_with_split
+        self._collected_steps = len(rounds_after)  # those whose trees are in `trees`
         for step in range(steps):
-            self.step(step, self._recipe.params["learning_rate"])
+            self.step(step, self._params.params["learning_rate"])
         self.collect()
 
     @property
-    def waits(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether there was no step yet since `begin`."""
         return self._booster is None
 
-    def _open(self) -> None:
+    def _create_booster(self) -> None:
         self._first = self._trees.rounds
-        self._fresh = True
-        self._begun = False  # whether one of its rounds has a split
+        self._is_new = True
+        self._has_split = False  # whether one of the booster's rounds has a split
         self._rounds = 0  # of the booster
-        self._kept: list[int] = []  # those that are the model's
-        self._collected = (0, 0)  # how many of both have been fetched
-        self._rate = 0.0
+        self._kept: list[int] = []  # the booster's rounds that belong to the model
+        self._collected = (0, 0)  # how many of both are in `trees`
+        self._learning_rate = 0.0
         self._side = 1
         if self._first:
             for data, rows in self._rows.values():
-                raw = Scores(rows, self._trees.width).take(self._trees)
+                raw = Scores(rows, self._trees.width).recompute(self._trees)
                 data.set_init_score(raw if raw.shape[1] > 1 else raw[:, 0])
-        self._booster = self._library.Booster(self._recipe.initial(), self._rows["training"][0])
+        self._booster = self._library.Booster(self._params.initial(), self._rows["training"][0])
         if "sample" in self._rows:
             self._booster.add_valid(self._rows["sample"][0], "sample")
-        self._trees.head, _ = split(self._booster.model_to_string())
+        self._trees.head, _ = split_model(self._booster.model_to_string())
 
     def step(self, step: int, learning_rate: float) -> None:
-        """One round."""
+        """Run one round; it adds no trees to the model if no split can be found."""
         if self._booster is None:
-            self._open()
-        if not self._recipe.restarts:
-            self._make_first()
+            self._create_booster()
+        if not self._params.replays:
+            self._make_first_round()
         empty = self._update(lambda: self._reset(step, learning_rate))
-        self._fresh = False
-        self.made += not empty
-        self._begun |= not empty
-        if not empty or not self._rounds:  # LightGBM keeps its first tree even if it is empty
-            if not empty or not self._first:  # but of the model it may not be the first
+        self._is_new = False
+        self.rounds_with_split += not empty
+        self._has_split |= not empty
+        if not empty or not self._rounds:  # LightGBM keeps the booster's first tree even if it is empty,
+            if not empty or not self._first:  # but it may not be the first of the model
                 self._kept.append(self._rounds)
             self._rounds += 1
-        self.ends.append(self._first + len(self._kept))
+        self.rounds_after.append(self._first + len(self._kept))
 
     def collect(self) -> None:
-        """Brings `trees` up to the last step."""
-        if self._fetched == len(self.ends):
+        """Bring `trees` up to the last step."""
+        if self._collected_steps == len(self.rounds_after):
             return
-        self._fetched = len(self.ends)
-        if self._recipe.changes:
-            self._trees.cut(self._first)
+        self._collected_steps = len(self.rounds_after)
+        if self._params.changes_trees:
+            self._trees.truncate(self._first)
             self._collected = (0, 0)
         (rounds, kept), width = self._collected, self._trees.width
-        _, texts = split(self._booster.model_to_string(start_iteration=rounds))
+        _, texts = split_model(self._booster.model_to_string(start_iteration=rounds))
         for number in self._kept[kept:]:
             start = (number - rounds) * width
             self._trees.texts.extend(texts[start : start + width])
@@ -228,83 +241,90 @@ class Boosting:
 
     @property
     def rounds(self) -> int:
-        """Of the model."""
-        return self.ends[-1]
+        """The number of rounds of the model."""
+        return self.rounds_after[-1]
 
     def values(self, start: int, stop: int, features: Array) -> Array:
-        """(stop - start, rows, width) float64: what the trees of these rounds, which were made since `begin`, add."""
+        """Return (stop - start, rows, width) float64 values that the rounds from `start` to `stop` add.
+
+        The rounds must have been made since `begin`.
+        """
         own, width = self._kept[start - self._first : stop - self._first], self._trees.width
-        where = {"start_iteration": own[0], "num_iteration": own[-1] - own[0] + 1}
+        span = {"start_iteration": own[0], "num_iteration": own[-1] - own[0] + 1}
         leaves = self._booster.predict(
-            features, pred_leaf=True, num_threads=self._recipe.params["num_threads"], **where
+            features, pred_leaf=True, num_threads=self._params.params["num_threads"], **span
         )
-        leaves = leaves.reshape(len(features), -1, width)
-        found = np.empty((len(own), len(features), width))
+        leaves = leaves.reshape(len(features), -1, width)  # (rows, rounds, width) leaf indices
+        values = np.empty((len(own), len(features), width))
         for i, number in enumerate(own):
             for k in range(width):
-                picked, tree = leaves[:, number - own[0], k], number * width + k
-                outputs = [self._booster.get_leaf_output(tree, leaf) for leaf in range(picked.max() + 1)]
-                found[i, :, k] = np.array(outputs)[picked]
-        return found
+                indices, tree = leaves[:, number - own[0], k], number * width + k
+                outputs = [self._booster.get_leaf_output(tree, leaf) for leaf in range(indices.max() + 1)]
+                values[i, :, k] = np.array(outputs)[indices]
+        return values
 
-    def converted(self) -> Array:
-        """(rows, width) LightGBM's predictions for the sample; raw scores where the objective is a custom one."""
-        found: list[Array] = []
+    def sample_predictions(self) -> Array:
+        """Return LightGBM's predictions for the sample, (rows, width); raw scores for a custom objective."""
+        captured: list[Array] = []
 
-        def look(predictions: Array, _: Any) -> tuple[str, float, bool]:
-            found.append(predictions)
+        def capture(predictions: Array, _: Any) -> tuple[str, float, bool]:
+            captured.append(predictions)
             return "", 0.0, True
 
-        self._booster.eval_valid(feval=look)
-        return found[0].reshape(len(self._rows["sample"][1]), -1)
+        self._booster.eval_valid(feval=capture)
+        return captured[0].reshape(len(self._rows["sample"][1]), -1)
 
     def _reset(self, step: int, learning_rate: float) -> None:
-        recipe, every = self._recipe, self._recipe.rows_every
-        if recipe.restarts:
+        """Reset the booster's parameters before a round if the learning rate, seeds or rows are to change."""
+        params, interval = self._params, self._params.bagging_interval
+        if params.replays:
             return
-        due = learning_rate != self._rate or (recipe.draws and step % EVERY == 0)
-        rows = every > 1 and (
-            step % every == 0 or not self.made
-        )  # what stays for several rounds is drawn when it is due
-        if not (due or rows):
+        due = learning_rate != self._learning_rate or (params.samples and step % RESET_INTERVAL == 0)
+        # Rows that are kept for several rounds are drawn only when their time is over.
+        rows_due = interval > 1 and (step % interval == 0 or not self.rounds_with_split)
+        if not (due or rows_due):
             return
-        values = recipe.of_round(step, learning_rate)
-        if rows or every == 1 or (every and self._fresh):
+        values = params.at_reset(step, learning_rate)
+        if rows_due or interval == 1 or (interval and self._is_new):
             self._side = -self._side
-            values |= recipe.of_draw(step, self._side)
-        self._rate = learning_rate
+            values |= params.at_bagging(step, self._side)
+        self._learning_rate = learning_rate
         self._booster.reset_parameter(values)
 
     def _update(self, prepare: Callable[[], None]) -> bool:
-        """Whether no tree could be made."""
-        gradients = self._recipe.gradients
+        """Run one round, with `prepare` called before it, and return whether no split was found."""
+        gradients = self._params.gradients
         if gradients is None:
             prepare()
             return bool(self._booster.update())
 
         def objective(raw: Array, dataset: Any) -> tuple[Array, Array]:
-            prepare()  # here, as LightGBM resets parameters itself before it asks for the first gradients
+            prepare()  # only here: LightGBM itself resets parameters before it computes the first gradients
             return gradients(raw, dataset)
 
         return bool(self._booster.update(fobj=objective))
 
-    def _make_first(self) -> None:
-        """Gives a fresh booster a first round that adds nothing: before that, it draws rows anew whatever we say.
+    def _make_first_round(self) -> None:
+        """Run a first round of a new booster that adds nothing to the model.
+
+        Until a booster has a split it draws rows in every round, so a sample could not be kept for several
+        rounds.
 
         Raises:
-            TrainingError: there is no split to be made.
+            TrainingError: if no split can be found.
         """
-        if self._recipe.rows_every <= 1 or self._begun or not self.made:
+        if self._params.bagging_interval <= 1 or self._has_split or not self.rounds_with_split:
             return
-        gain = self._recipe.params["min_gain_to_split"]
-        self._booster.reset_parameter(
-            {"learning_rate": 1e-100, "min_gain_to_split": 0.0}
-        )  # values are rounded away
-        for _ in range(_TRIES):
-            self._begun = not self._update(lambda: None)
-            if self._begun:
+        gain = self._params.params["min_gain_to_split"]
+        # Values of this size vanish when they are added to the scores.
+        self._booster.reset_parameter({"learning_rate": 1e-100, "min_gain_to_split": 0.0})
+        for _ in range(_MAX_TRIES):
+            self._has_split = not self._update(lambda: None)
+            if self._has_split:
                 break
         else:
-            raise TrainingError("the training cannot go on from here: no split is left to be made")
+            raise TrainingError(
+                "the training cannot continue from here: no split is left; train fewer rounds"
+            )
         self._rounds = self._booster.current_iteration()
         self._booster.reset_parameter({"min_gain_to_split": gain})

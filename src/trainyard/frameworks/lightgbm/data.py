@@ -1,4 +1,4 @@
-"""Rows as LightGBM takes them, and the sums of the trees for them."""
+"""The rows of a split in LightGBM's format, and the raw scores of a growing model for them."""
 
 from __future__ import annotations
 
@@ -12,56 +12,61 @@ from trainyard.datasets.base import ArraySplit, Split
 from trainyard.frameworks.lightgbm.model import Trees
 from trainyard.types import Array, Batch, DataInfo
 
-_KEPT_VALUES = 1 << 22  # that are looked up at once
-_BLOCK_VALUES = 1 << 24  # that are taken at once from a split that does not fit in memory
+_CACHE_VALUES = 1 << 22  # tree values that are looked up at once
+_BLOCK_VALUES = 1 << 24  # feature values that are read at once from a split that is not in memory
 
 
 class Rows:
-    """The samples of a split as rows of float32, whole where they are in memory, block by block else."""
+    """The samples of a split as flat float32 rows, read in blocks where they are not in memory.
+
+    Args:
+        split: the split.
+        ids: (n,) positions of the rows to take, which are then held in memory; None for all rows.
+    """
 
     def __init__(self, split: Split, ids: Array | None = None) -> None:
         self._split = split
         self._targets: Array | None = None
-        self._taken: Batch | None = None
+        self._batch: Batch | None = None
         if ids is not None:
-            self._taken = _flat(split.take(ids))
+            self._batch = _flat(split.take(ids))
         elif isinstance(split, ArraySplit):
-            self._taken = _flat(Batch(split.features, split.targets))
+            self._batch = _flat(Batch(split.features, split.targets))
 
     def __len__(self) -> int:
-        return len(self._split) if self._taken is None else len(self._taken.features)
+        return len(self._split) if self._batch is None else len(self._batch.features)
 
     @property
-    def whole(self) -> Array | None:
-        """(rows, features) float32, or None where they are not in memory."""
-        return None if self._taken is None else self._taken.features
+    def in_memory(self) -> Array | None:
+        """All features, (rows, features) float32, or None where they are not in memory."""
+        return None if self._batch is None else self._batch.features
 
     @property
     def block_rows(self) -> int:
-        """How many are taken at once."""
+        """The number of rows in a block."""
         return max(1, _BLOCK_VALUES // max(1, self.features(0, 1).size))
 
     @property
     def targets(self) -> Array:
-        """(rows,): class indices or values."""
+        """The targets, (rows,): class indices or values."""
         if self._targets is None:
             self._targets = np.concatenate([batch.targets for batch in self.blocks()])
         return self._targets
 
     def features(self, start: int, stop: int) -> Array:
-        """(stop - start, features) float32."""
+        """Return the features of a range of rows, (stop - start, features) float32."""
         return self._block(start, stop).features
 
     def blocks(self) -> Iterator[Batch]:
-        """All rows, at once where they are in memory."""
-        size = self.block_rows if self._taken is None else max(1, len(self))
+        """Yield all rows in order: in one batch where they are in memory, else block by block."""
+        size = self.block_rows if self._batch is None else max(1, len(self))
         for start in range(0, len(self), size):
             yield self._block(start, min(start + size, len(self)))
 
     def _block(self, start: int, stop: int) -> Batch:
-        if self._taken is None:
+        if self._batch is None:
             return _flat(self._split.take(np.arange(start, stop, dtype=np.int64)))
-        return Batch(self._taken.features[start:stop], self._taken.targets[start:stop])
+        return Batch(self._batch.features[start:stop], self._batch.targets[start:stop])
 
 
 def _flat(batch: Batch) -> Batch:
@@ -69,22 +74,28 @@ def _flat(batch: Batch) -> Batch:
     return Batch(batch.features.reshape(rows, -1).astype(np.float32, copy=False), batch.targets.reshape(rows))
 
 
-def make_dataset(library: Any, rows: Rows, info: DataInfo, params: dict[str, Any], **more: Any) -> Any:
-    """A `lightgbm.Dataset`, its bins made; what is larger than memory is read twice, and only its bins are kept."""
-    features = rows.whole if rows.whole is not None else _sequence(library, rows)
+def make_dataset(library: Any, rows: Rows, info: DataInfo, params: dict[str, Any], **extra: Any) -> Any:
+    """Return a constructed `lightgbm.Dataset`, with its bins.
+
+    Data that is not in memory is read twice, and only its bins are kept. `extra` is passed to
+    `lightgbm.Dataset`.
+    """
+    features = rows.in_memory if rows.in_memory is not None else _sequence(library, rows)
     categorical = [i for i, count in enumerate(info.categories) if count]
-    made = library.Dataset(
+    dataset = library.Dataset(
         features,
         label=rows.targets,
         params=dict(params),
         feature_name=safe_names(info.feature_names) or "auto",
         categorical_feature=categorical,
-        **more,
+        **extra,
     )
-    return made.construct()
+    return dataset.construct()
 
 
 def _sequence(library: Any, rows: Rows) -> Any:
+    """Return the rows as a `lightgbm.Sequence`, which is read in batches."""
+
     class Blocks(library.Sequence):  # type: ignore[misc]
         batch_size = rows.block_rows
 
@@ -94,7 +105,7 @@ def _sequence(library: Any, rows: Rows) -> Any:
         def __getitem__(self, index: int | slice) -> Array:
             if isinstance(index, slice):
                 start, stop, _ = index.indices(len(rows))
-                return rows.features(start, stop).astype(np.float64)  # what it wants to be given
+                return rows.features(start, stop).astype(np.float64)  # LightGBM requires float64 here
             row: Array = rows.features(index, index + 1)[0].astype(np.float64)
             return row
 
@@ -102,49 +113,55 @@ def _sequence(library: Any, rows: Rows) -> Any:
 
 
 def safe_names(names: Sequence[str]) -> list[str]:
-    """Feature names without the characters that LightGBM refuses, or by position where they would not be unique then."""
-    found = [re.sub(r'[\s",:\[\]{}]', "_", name) for name in names]
-    return found if len(set(found)) == len(found) else [f"feature_{i}" for i in range(len(found))]
+    """Return the names with the characters that LightGBM refuses replaced by `_`.
+
+    Where they would no longer be unique, features are named by position.
+    """
+    safe = [re.sub(r'[\s",:\[\]{}]', "_", name) for name in names]
+    return safe if len(set(safe)) == len(safe) else [f"feature_{i}" for i in range(len(safe))]
 
 
-class Grower(Protocol):
-    """Who makes the rounds."""
+class TreeValues(Protocol):
+    """Looks up the values that the trees of each round add to the raw scores."""
 
     @property
     def rounds(self) -> int:
-        """How many the model has."""
+        """The number of rounds of the model."""
 
     def values(self, start: int, stop: int, features: Array) -> Array:
-        """(stop - start, rows, width) float64: what the trees of these rounds add."""
+        """Return (stop - start, rows, width) float64 values that the rounds from `start` to `stop` add."""
 
 
 class Scores:
-    """The sums of the trees' values for some rows, kept up with the trees.
+    """The raw scores of a growing model for some rows.
 
-    They are added one by one in the order of the trees, as LightGBM does it in training and in predicting, so the bits do
-    not depend on how often they were asked for.
+    The values of the trees are added one by one in the order of the trees, as LightGBM does in training and
+    prediction, so the bits do not depend on how often the scores were brought up to date.
     """
 
     def __init__(self, rows: Rows, width: int) -> None:
         self.rows = rows
         self.rounds = 0
-        self.raw = np.zeros((len(rows), width))  # (rows, width) float64, of the first `rounds`
-        self._first, self._values = 0, np.empty((0, 0, 0))  # of rounds that have been looked up
+        self.raw = np.zeros((len(rows), width))  # (rows, width) float64, of the first `rounds` rounds
+        self._cache_start, self._cache = 0, np.empty((0, 0, 0))  # values of rounds, (rounds, rows, width)
 
-    def take(self, trees: Trees) -> Array:
-        """Of all these trees."""
-        self.raw = np.concatenate([trees.raw(batch.features) for batch in self.rows.blocks()])
-        self.rounds, self._values = trees.rounds, np.empty((0, 0, 0))
+    def recompute(self, trees: Trees) -> Array:
+        """Return the scores of all trees, (rows, width) float64, computed from the first tree on."""
+        self.raw = np.concatenate([trees.raw_scores(batch.features) for batch in self.rows.blocks()])
+        self.rounds, self._cache = trees.rounds, np.empty((0, 0, 0))
         return self.raw
 
-    def advance(self, rounds: int, grower: Grower) -> Array:
-        """Of the first `rounds`, which are no less than before; what more there are is looked up, too."""
+    def advance(self, rounds: int, source: TreeValues) -> Array:
+        """Return the scores of the first `rounds` rounds, (rows, width) float64; `rounds` never decreases.
+
+        Values of later rounds that exist already are looked up in the same call and cached.
+        """
         while self.rounds < rounds:
-            at = self.rounds - self._first
-            if not 0 <= at < len(self._values):
-                stop = min(grower.rounds, self.rounds + max(1, _KEPT_VALUES // max(1, self.raw.size)))
-                parts = [grower.values(self.rounds, stop, batch.features) for batch in self.rows.blocks()]
-                self._first, self._values, at = self.rounds, np.concatenate(parts, axis=1), 0
-            self.raw += self._values[at]
+            index = self.rounds - self._cache_start
+            if not 0 <= index < len(self._cache):
+                stop = min(source.rounds, self.rounds + max(1, _CACHE_VALUES // max(1, self.raw.size)))
+                parts = [source.values(self.rounds, stop, batch.features) for batch in self.rows.blocks()]
+                self._cache_start, self._cache, index = self.rounds, np.concatenate(parts, axis=1), 0
+            self.raw += self._cache[index]
             self.rounds += 1
         return self.raw

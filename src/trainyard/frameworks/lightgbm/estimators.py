@@ -1,4 +1,4 @@
-"""What a model is made from: the config's options, or an estimator of LightGBM's with options of its own."""
+"""The definition of a model, read from a config's options or from a LightGBM estimator."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ _NEUTRAL = {"importance_type", "verbosity", "verbose"}
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Options, and functions of the user's; `task` is what an estimator is for, `unused` its options that the run decides."""
+class ModelSpec:
+    """The options of a model, and the user's functions for gradients and metric.
+
+    `task` is the estimator's, or None without one; `unused` names its options that the run overrides.
+    """
 
     params: LightgbmParams
     gradients: Gradients | None = None
@@ -28,44 +31,49 @@ class Asked:
     unused: Sequence[str] = ()
 
 
-def asked(config: RunConfig, model: Any = None) -> Asked:
-    """What is asked for: by the estimator `model`, by that which `config.model.type` imports, or by the config's options.
+def model_spec(config: RunConfig, model: Any = None) -> ModelSpec:
+    """Return the spec of a run's model, from the first of these that there is.
+
+    1. the estimator `model`, which the user passed in Python
+    2. the estimator that `config.model.type` imports
+    3. the options in `config.model.params`
 
     Raises:
-        ModelError: it cannot be followed.
+        ModelError: if an option is wrong, or cannot be used in a run.
     """
     if model is None and ":" in config.model.type:
         model = imported(config)
     if model is not None:
         return _of_estimator(model)
     params = LightgbmParams.model_validate(dict(config.model.params))
-    return Asked(
+    return ModelSpec(
         params, imported_function("objective", params.objective), imported_function("metric", params.metric)
     )
 
 
-def _of_estimator(model: Any) -> Asked:
+def _of_estimator(model: Any) -> ModelSpec:
     library, name = require("lightgbm", "lightgbm"), type(model).__name__
     tasks: Mapping[type, Task] = {
         library.LGBMClassifier: "classification",
         library.LGBMRegressor: "regression",
     }
     task = task_of(model, tasks, "lightgbm")
-    given = {
+    options = {
         key: value for key, value in model.get_params().items() if value is not None and key not in _NEUTRAL
     }
     unused = [
-        f"{key} ({instead} decides)" for key, instead in _UNUSED.items() if given.pop(key, None) is not None
+        f"{key} ({instead} decides)" for key, instead in _UNUSED.items() if options.pop(key, None) is not None
     ]
-    boosting, objective = given.pop("boosting_type", "gbdt"), given.pop("objective", None)
-    given |= {"data_sample_strategy": "goss"} if boosting == "goss" else {"boosting": boosting}
+    boosting, objective = options.pop("boosting_type", "gbdt"), options.pop("objective", None)
+    options |= {"data_sample_strategy": "goss"} if boosting == "goss" else {"boosting": boosting}
     if isinstance(objective, str):
-        given["objective"] = objective
-    return Asked(validated(LightgbmParams, name, given), _of_targets(objective), task=task, unused=unused)
+        options["objective"] = objective
+    params = validated(LightgbmParams, name, options)
+    return ModelSpec(params, _booster_objective(objective), task=task, unused=unused)
 
 
-def _of_targets(objective: Any) -> Gradients | None:
-    """An estimator's objective gets the targets first; a booster's the raw scores, and the dataset with the targets."""
+def _booster_objective(objective: Any) -> Gradients | None:
+    """Convert an estimator's objective (targets, scores) to a booster's (scores, dataset)."""
     if not callable(objective):
         return None
     return lambda raw, dataset: objective(dataset.get_label(), raw)

@@ -1,8 +1,8 @@
-"""A model as text: the trees that LightGBM writes, kept one by one.
+"""A model as text: the trees in LightGBM's text format, kept one by one.
 
-A round adds trees and changes none that are there (dart apart), so the text of an earlier model is the text of the
-trees that it had. Seeds and the like, which LightGBM writes behind the trees, are left out: they differ between a run
-and its resumption where the models do not.
+Except with dart, a round adds trees and changes none of the earlier ones, so the text of an earlier model
+consists of the texts of its trees. The parameters that LightGBM writes after the trees, such as seeds, are
+left out: they may differ between a run and its resumption even though the models are equal.
 """
 
 from __future__ import annotations
@@ -20,94 +20,96 @@ _SIZES, _END = "\ntree_sizes=", "end of trees\n"
 
 
 class Trees:
-    """Trees in the order of their making; `width` of them belong to one round.
+    """The trees of a model in the order they were grown, `width` of them per round.
 
     Args:
         library: the module `lightgbm`.
-        threads: that predictions take; LightGBM's number of threads is the process's, so it has to be the run's always.
+        width: trees per round: 1, or the number of classes if there are more than two.
+        threads: threads for predictions. LightGBM sets the number for the whole process, so this must be the
+            run's.
     """
 
     def __init__(self, library: Any, width: int, threads: int) -> None:
         self._library = library
         self.width = width
         self._threads = threads
-        self._whole: tuple[int, Any] | None = None  # the booster of so many rounds
+        self._cached: tuple[int, Any] | None = None  # (rounds, the booster of these rounds)
         self.head = ""
         self.texts: list[str] = []
 
     @property
     def rounds(self) -> int:
-        """How many there are."""
+        """The number of rounds."""
         return len(self.texts) // self.width
 
     def parse(self, text: str) -> None:
-        """Takes over the trees of a model's text.
+        """Replace the trees by those of a model's text.
 
         Raises:
-            ModelError: it is none, or one for other data, or for another objective than there was.
+            ModelError: if it is no LightGBM model, or has another number of classes, objective or features.
         """
-        head, texts = split(text)
+        head, texts = split_model(text)
         if f"\nnum_tree_per_iteration={self.width}\n" not in head + "\n":
             raise ModelError("these weights are a LightGBM model for another number of classes")
         if self.head:
-            _refuse_misfit(head, self.head)
-        self.head, self.texts, self._whole = head, texts, None
+            _check_header(head, self.head)
+        self.head, self.texts, self._cached = head, texts, None
 
-    def cut(self, rounds: int) -> None:
-        """Leaves the first `rounds`."""
+    def truncate(self, rounds: int) -> None:
+        """Keep only the first `rounds` rounds."""
         del self.texts[rounds * self.width :]
-        self._whole = None
+        self._cached = None
 
     def part(self, rounds: int) -> tuple[str, list[str]]:
-        """The head and the trees of the model of the first `rounds`, for `joined`."""
+        """Return the header and the trees of the first `rounds` rounds, for `join_model`."""
         return self.head, self.texts[: rounds * self.width]
 
     def booster(self) -> Any:
-        """A `lightgbm.Booster` of all rounds."""
-        if self._whole is None or self._whole[0] != self.rounds:
-            self._whole = self.rounds, self._library.Booster(model_str=joined(self.head, self.texts))
-        return self._whole[1]
+        """Return a `lightgbm.Booster` of all rounds; it is cached until the trees change."""
+        if self._cached is None or self._cached[0] != self.rounds:
+            self._cached = self.rounds, self._library.Booster(model_str=join_model(self.head, self.texts))
+        return self._cached[1]
 
-    def raw(self, features: Array) -> Array:
-        """(rows, width) float64: the sum of all trees, added in their order."""
+    def raw_scores(self, features: Array) -> Array:
+        """Return (rows, width) float64 sums of the values of all trees, added in the order of the trees."""
         if not self.texts:
             return np.zeros((len(features), self.width))
-        found: Array = self.booster().predict(features, raw_score=True, num_threads=self._threads)
-        return found.reshape(len(features), self.width)
+        scores: Array = self.booster().predict(features, raw_score=True, num_threads=self._threads)
+        return scores.reshape(len(features), self.width)
 
 
-def joined(head: str, trees: Sequence[str]) -> str:
-    """The text of a model."""
+def join_model(head: str, trees: Sequence[str]) -> str:
+    """Return the text of a model."""
     numbered = [f"Tree={i}\n{tree}" for i, tree in enumerate(trees)]
     return f"{head}{_SIZES}{' '.join(str(len(tree)) for tree in numbered)}\n\n{''.join(numbered)}{_END}"
 
 
-def split(text: str) -> tuple[str, list[str]]:
-    """What stands before the trees, and each tree without its number.
+def split_model(text: str) -> tuple[str, list[str]]:
+    """Split a model's text into its header and its trees, each without its number.
 
     Raises:
-        ModelError: this is no model of LightGBM.
+        ModelError: if this is no LightGBM model.
     """
-    head, found, rest = text.partition(_SIZES)
+    head, separator, rest = text.partition(_SIZES)
     sizes, _, rest = rest.partition("\n")
     start, texts = 1, []
     for size in map(int, sizes.split()):
         texts.append(rest[start : start + size].partition("\n")[2])
         start += size
-    if not found or not rest.startswith(_END, start):
-        raise ModelError("these weights are no model of LightGBM")
+    if not separator or not rest.startswith(_END, start):
+        raise ModelError("these weights are no LightGBM model")
     return head, texts
 
 
-def _refuse_misfit(given: str, expected: str) -> None:
-    """Compares what stands before the trees to go on from with what will stand before the new ones.
+def _check_header(initial: str, expected: str) -> None:
+    """Compare the header of the model to continue from with that of the run's own model.
 
     Raises:
-        ModelError: they are for another objective, or other features.
+        ModelError: if objective or features differ.
     """
     for key in ("objective", "feature_names"):
         line = re.compile(rf"^{key}=(.*)$", re.MULTILINE)
-        found, wanted = (line.search(head) for head in (given, expected))
-        if (found and found[1]) != (wanted and wanted[1]):
-            was, will = (match[1] if match else "of its own" for match in (found, wanted))
-            raise ModelError(f"the model to go on from has {key} {was}, the run {will}")
+        old, new = (line.search(head) for head in (initial, expected))
+        if (old and old[1]) != (new and new[1]):
+            was, will = (match[1] if match else "custom" for match in (old, new))
+            raise ModelError(f"the initial model has {key} {was}, the run {will}; make them agree")

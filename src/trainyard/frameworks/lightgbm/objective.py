@@ -1,4 +1,4 @@
-"""Objectives: what the raw scores of the trees mean, and the loss that is reported of them."""
+"""Objectives: the link from raw scores to outputs, and the loss that is reported."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from trainyard.errors import InputError, ModelError
 from trainyard.require import import_path
 from trainyard.types import Array, DataInfo
 
-# As `lightgbm.train` takes them: (raw scores, dataset) -> (gradients, hessians), both of the scores' shape, which is (rows,),
-# or (rows, classes) where there are three and more; (predictions, dataset) -> (name, value, whether more is better).
-Gradients = Callable[[Array, Any], tuple[Array, Array]]
-Metric = Callable[[Array, Any], tuple[str, float, bool]]
+# Custom functions, as `lightgbm.train` takes them. Scores, gradients and hessians have shape (rows,), or
+# (rows, classes) for three or more classes.
+Gradients = Callable[[Array, Any], tuple[Array, Array]]  # (raw scores, dataset) -> (gradients, hessians)
+Metric = Callable[
+    [Array, Any], tuple[str, float, bool]
+]  # (predictions, dataset) -> (name, value, higher is better)
 
-_VALUES = {  # objective: link
+_REGRESSION = {  # objective: link
     "regression": "identity",
     "regression_l1": "identity",
     "huber": "identity",
@@ -28,14 +30,22 @@ _VALUES = {  # objective: link
     "gamma": "exp",
     "tweedie": "exp",
 }
-_TWO_CLASSES = {"binary": "sigmoid"}
-_MORE_CLASSES = {"multiclass": "softmax", "multiclassova": "sigmoid"}
-_LEAST = 1e-15  # of a probability, so that one wrong certainty does not make a loss infinite
+_BINARY = {"binary": "sigmoid"}
+_MULTICLASS = {"multiclass": "softmax", "multiclassova": "sigmoid"}
+_MIN_PROBABILITY = 1e-15  # keeps the cross entropy finite
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What is learned: `name` as LightGBM calls it (`none` for a custom one), with `width` trees in each round."""
+    """An objective of LightGBM.
+
+    Args:
+        name: LightGBM's name of it, or `none` for a custom one.
+        link: the function from raw scores to predictions: identity, exp, sigmoid or softmax.
+        width: trees per round, which is the number of raw scores of a row.
+        info: the data.
+        alpha: the quantile, for `quantile`.
+    """
 
     name: str
     link: str
@@ -44,7 +54,7 @@ class Objective:
     alpha: float
 
     def predictions(self, raw: Array) -> Array:
-        """(rows, width) float64 raw scores -> (rows, width) what LightGBM predicts of them."""
+        """Convert (rows, width) float64 raw scores to LightGBM's predictions, (rows, width)."""
         if self.link == "identity":
             return raw
         if self.link == "exp":
@@ -55,19 +65,25 @@ class Objective:
         return np.asarray(np.exp(-np.logaddexp(0.0, -raw)))
 
     def outputs(self, predictions: Array) -> Array:
-        """(rows, width) predictions -> (rows, classes) probabilities or (rows,) values."""
+        """Convert (rows, width) predictions to (rows, classes) probabilities or (rows,) values."""
         if self.info.task == "regression":
             return predictions[:, 0]
         if self.width == 1:
             return np.column_stack([1 - predictions[:, 0], predictions[:, 0]])
         if self.link == "softmax":
             return predictions
-        return np.asarray(predictions / np.maximum(predictions.sum(axis=1, keepdims=True), _LEAST))
+        return np.asarray(predictions / np.maximum(predictions.sum(axis=1, keepdims=True), _MIN_PROBABILITY))
 
     def losses(self, outputs: Array, targets: Array) -> Array:
-        """(rows,): cross entropy; or the error that fits the objective, in units of the targets' standard deviation if known."""
+        """Return the loss of each row, (rows,).
+
+        It is the cross entropy for classes. For values it is the absolute, quantile or squared error, as the
+        objective minimizes it, of errors divided by the targets' standard deviation where that is known.
+        """
         if self.info.task == "classification":
-            return np.asarray(-np.log(np.maximum(outputs[np.arange(len(outputs)), targets], _LEAST)))
+            return np.asarray(
+                -np.log(np.maximum(outputs[np.arange(len(outputs)), targets], _MIN_PROBABILITY))
+            )
         errors: Array = (targets - outputs) / self.info.target_scale
         if self.name in ("regression_l1", "mape"):
             return np.abs(errors)
@@ -76,42 +92,53 @@ class Objective:
         return np.square(errors)
 
 
-def build_objective(given: str | None, alpha: float, info: DataInfo, *, custom: bool = False) -> Objective:
-    """The objective of that name, or the task's usual one; of a `custom` one, what its raw scores mean.
+def build_objective(
+    requested: str | None, alpha: float, info: DataInfo, *, custom: bool = False
+) -> Objective:
+    """Return the objective of a name, or the task's default.
+
+    With `custom`, the user gives the gradients, and the link is that of the task's default.
 
     Raises:
-        ModelError: it is not one for this task, or the data has several targets.
+        ModelError: if the objective does not fit the task, or the data has several targets.
     """
     if info.task == "regression" and info.outputs > 1:
-        raise ModelError(f"LightGBM learns one target, the data has {info.outputs}; train a model for each")
+        raise ModelError(f"LightGBM takes one target, the data has {info.outputs}; train a model for each")
     width = 1 if info.task == "regression" or info.outputs == 2 else info.outputs
-    allowed = _VALUES if info.task == "regression" else _TWO_CLASSES if width == 1 else _MORE_CLASSES
-    name = given or next(iter(allowed))
+    allowed = _REGRESSION if info.task == "regression" else _BINARY if width == 1 else _MULTICLASS
+    name = requested or next(iter(allowed))
     if custom:
         return Objective("none", next(iter(allowed.values())), width, info, alpha)
     if name not in allowed:
         what = "values" if info.task == "regression" else f"{info.outputs} classes"
         known = f"{', '.join(allowed)}, package.module:function"
-        raise ModelError(f"model.params.objective: {name} is not for targets of {what}; allowed: {known}")
+        raise ModelError(f"model.params.objective: {name} does not fit targets of {what}; allowed: {known}")
     return Objective(name, allowed[name], width, info, alpha)
 
 
 def imported_function(option: str, path: str | None) -> Any:
-    """What `package.module:function` names, or None where the objective has a name of LightGBM's own.
+    """Import the function `package.module:function`; return None for an objective of LightGBM's own.
+
+    Args:
+        option: `objective` or `metric`.
+        path: the option's value.
 
     Raises:
-        ModelError: it leads to no function.
+        ModelError: if the path does not lead to a function.
     """
     if path is None or (option == "objective" and ":" not in path):
         return None
     if ":" not in path:
         raise ModelError(
-            f"model.params.{option}: {path} is no package.module:function; list metrics in evaluation.metrics"
+            f"model.params.{option}: {path!r} is no package.module:function; use evaluation.metrics"
         )
     try:
-        found = import_path(path)
+        function = import_path(path)
     except InputError as error:
         raise ModelError(f"model.params.{option}: {error}") from error
-    if not callable(found) or isinstance(found, type):
-        raise ModelError(f"model.params.{option}: {path!r} is a {type(found).__name__}; a function is needed")
-    return found
+    if not callable(function) or isinstance(function, type):
+        kind = type(function).__name__
+        raise ModelError(
+            f"model.params.{option}: {path!r} is not a function but of type {kind}; give a function"
+        )
+    return function

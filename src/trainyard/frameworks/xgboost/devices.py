@@ -1,4 +1,4 @@
-"""The device that XGBoost computes on; found without another library."""
+"""The device that XGBoost computes on, detected without another library."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from trainyard.frameworks.xgboost.library import xgboost
 
 
 def chosen_device(name: str) -> str:
-    """`cpu`, `cuda` or `cuda:NUMBER` for a value of `training.device`.
+    """Return `cpu`, `cuda` or `cuda:NUMBER` for a value of `training.device`; `auto` prefers CUDA.
 
     Raises:
-        MissingExtraError: the library is not installed.
-        ModelError: it cannot compute there.
+        MissingExtraError: if XGBoost is not installed.
+        ModelError: if XGBoost cannot compute on that device.
     """
     if name == "cpu":
         return name
-    lacking = _lacking()
+    reason = _cuda_unavailable()
     if name == "auto":
-        return "cpu" if lacking else "cuda"
-    if lacking:
-        raise ModelError(f"training.device: {name} was asked for, but {lacking}; use cpu or auto")
+        return "cpu" if reason else "cuda"
+    if reason:
+        raise ModelError(f"training.device: {name} is not available: {reason}; use cpu or auto")
     return name
 
 
-def _lacking() -> str:
-    """Why there is no CUDA, or nothing."""
+def _cuda_unavailable() -> str:
+    """Return why CUDA cannot be used, or an empty string."""
     if not xgboost().build_info()["USE_CUDA"]:
-        return "this xgboost was built without CUDA (the package xgboost-cpu is; xgboost has it)"
+        return "this xgboost was built without CUDA (install the package xgboost instead of xgboost-cpu)"
     return "" if _cuda_devices() else "there is no CUDA device"
 
 
 def _cuda_devices() -> int:
-    """How many the driver shows, with respect to CUDA_VISIBLE_DEVICES."""
+    """Return how many devices the driver reports; it respects CUDA_VISIBLE_DEVICES."""
     count = ctypes.c_int(0)
     try:
         driver = ctypes.CDLL("libcuda.so.1")

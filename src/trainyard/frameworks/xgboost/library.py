@@ -1,4 +1,4 @@
-"""The way to import XGBoost."""
+"""The import of XGBoost."""
 
 from __future__ import annotations
 
@@ -8,5 +8,12 @@ from trainyard.require import require
 
 
 def xgboost() -> Any:
-    """The module, without scikit-learn, which it needs for its estimators only, where nobody can want these."""
+    """Import and return `xgboost`.
+
+    A process that runs nothing but Trainyard does not import scikit-learn along with it: only XGBoost's
+    estimators need it.
+
+    Raises:
+        MissingExtraError: if XGBoost is not installed.
+    """
     return require("xgboost", "xgboost", spare="sklearn")

@@ -1,4 +1,4 @@
-"""The rows of the splits as XGBoost takes them: binned in memory, or in files where they do not fit."""
+"""The splits as XGBoost matrices: binned in memory, or in files where they do not fit."""
 
 from __future__ import annotations
 
@@ -20,48 +20,48 @@ from trainyard.types import Array, DataInfo
 if TYPE_CHECKING:
     import xgboost as xgb
 
-_PART_VALUES = 1 << 24  # how many are read at once from a split that is not in memory; the bins depend on it
-_FOLDER = "trainyard-xgboost-"
-_OWNER = "owner"
+_PART_VALUES = 1 << 24  # values read at once from a split that is not in memory; the bins depend on it
+_FOLDER_PREFIX = "trainyard-xgboost-"
+_LOCK_FILE = "owner"
 
 
 class Matrices:
-    """Makes the matrix of each split once, so that the library remembers its predictions and adds only new trees to them."""
+    """The matrix of each split, built once: XGBoost caches the margins and adds only new trees to them."""
 
     def __init__(self, inputs: FrameworkInputs, params: XgboostParams) -> None:
         self._inputs = inputs
         self._params = params
         self._options = _options(inputs)
-        self._made: dict[int, xgb.DMatrix] = {}
+        self._cache: dict[int, xgb.DMatrix] = {}
         self._folder: Path | None = None
         if params.external_memory and inputs.order is not None:
-            self._folder, owner = _cache_folder()
-            # The matrices remove their own files, and complain if these are gone: they go first.
-            weakref.finalize(self, _clean, self._made, self._folder, owner)
+            self._folder, lock = _create_folder()
+            # Matrices remove their own files and fail if these are gone, so they are released first.
+            weakref.finalize(self, _clean_up, self._cache, self._folder, lock)
 
     def of(self, split: Split) -> xgb.DMatrix:
-        """The features and targets of a split; only the run's own are kept."""
+        """Return the matrix of a split; only those of the run's own splits are cached."""
         if not self._inputs.owns(split):
-            return self._make(split)
-        if id(split) not in self._made:
-            self._made[id(split)] = self._make(split)
-        return self._made[id(split)]
+            return self._build(split)
+        if id(split) not in self._cache:
+            self._cache[id(split)] = self._build(split)
+        return self._cache[id(split)]
 
     @property
     def train(self) -> xgb.DMatrix:
-        """The training rows."""
+        """The matrix of the training split."""
         return self.of(self._inputs.splits["train"])
 
     def drop_train(self) -> None:
-        """Forgets what the library computed of the training rows besides their values: they are made anew."""
-        del self._made[id(self._inputs.splits["train"])]
+        """Discard the training matrix and what XGBoost cached in it; it is built again when needed."""
+        del self._cache[id(self._inputs.splits["train"])]
 
     def sample(self) -> xgb.DMatrix:
-        """The training rows that stand for all of them where the loss of a step is computed."""
+        """Return a matrix of the training rows on which the loss of a step is computed."""
         split, ids = self._inputs.splits["train"], loss_sample(self._inputs, 100)
         return self._plain(*split.take(np.arange(len(split), dtype=np.int64) if ids is None else ids))
 
-    def _make(self, split: Split) -> xgb.DMatrix:
+    def _build(self, split: Split) -> xgb.DMatrix:
         train = self._inputs.splits.get("train") if self._inputs.order is not None else None
         if split is train and self._params.grown_by == "hist":
             return self._binned(split)
@@ -83,22 +83,27 @@ class Matrices:
         )
 
     def _binned(self, split: Split, like: xgb.DMatrix | None = None) -> xgb.DMatrix:
-        """With the bins of another matrix, if there is one."""
+        """Return a quantile matrix of the split, with the bins of the matrix `like` if there is one."""
         import xgboost as xgb
 
-        how: dict[str, Any] = {"max_bin": self._params.max_bin, "ref": like, "nthread": self._inputs.threads}
-        how["enable_categorical"] = True
+        kwargs: dict[str, Any] = {
+            "max_bin": self._params.max_bin,
+            "ref": like,
+            "nthread": self._inputs.threads,
+            "enable_categorical": True,
+        }
         if self._params.external_memory:
-            return xgb.ExtMemQuantileDMatrix(_parts(split, self._options, str(self._folder / "rows")), **how)  # type: ignore[operator]
+            cache = str(self._folder / "rows")  # type: ignore[operator]
+            return xgb.ExtMemQuantileDMatrix(_parts(split, self._options, cache), **kwargs)
         if isinstance(split, ArraySplit):
-            return xgb.QuantileDMatrix(_flat(split.features), label=split.targets, **how, **self._options)
-        return xgb.QuantileDMatrix(_parts(split, self._options), **how)
+            return xgb.QuantileDMatrix(_flat(split.features), label=split.targets, **kwargs, **self._options)
+        return xgb.QuantileDMatrix(_parts(split, self._options), **kwargs)
 
 
 def _options(inputs: FrameworkInputs) -> dict[str, Any]:
-    """What a matrix is told of its columns.
+    """Return the column names and types of a matrix.
 
-    Not their names, where there is training: the library fetches them from both sides and compares them in every call.
+    There are no names for training: XGBoost would compare those of booster and matrix in every call.
     """
     categories = inputs.info.categories
     types = ["c" if count else "float" for count in categories] if any(categories) else None
@@ -109,7 +114,7 @@ def _options(inputs: FrameworkInputs) -> dict[str, Any]:
 
 
 def feature_names(info: DataInfo) -> list[str] | None:
-    """The names of the columns, if the library would take them."""
+    """Return the names of the columns, or None where XGBoost would refuse them."""
     names = [str(name) for name in info.feature_names]
     usable = len(set(names)) == len(names) == int(np.prod(info.input_shape)) and not any(
         set("[]<") & set(name) for name in names
@@ -122,7 +127,7 @@ def _flat(features: Array) -> Array:
 
 
 def _parts(split: Split, options: dict[str, Any], cache: str | None = None) -> xgb.DataIter:
-    """Reads a split part by part; the library does so several times over."""
+    """Return an iterator that reads a split in parts; XGBoost makes several passes."""
     import xgboost as xgb
 
     class Parts(xgb.DataIter):
@@ -146,33 +151,33 @@ def _parts(split: Split, options: dict[str, Any], cache: str | None = None) -> x
     return Parts()
 
 
-def _cache_folder() -> tuple[Path, int]:
-    """A new folder, and the lock that says whose it is; those whose owners were killed are removed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
+def _create_folder() -> tuple[Path, int]:
+    """Return a new folder and the descriptor of its lock, after removing folders whose owners were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER_PREFIX}*"):
         if _is_abandoned(folder):
             shutil.rmtree(folder, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=_FOLDER))
-    owner = os.open(folder / _OWNER, os.O_CREAT | os.O_RDWR)
-    fcntl.flock(owner, fcntl.LOCK_EX)
-    os.write(owner, b"1")  # from here on, a free lock means that nobody is left to use the folder
-    return folder, owner
+    folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX))
+    lock = os.open(folder / _LOCK_FILE, os.O_CREAT | os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    os.write(lock, b"1")  # from here on, a free lock means that the owner is gone
+    return folder, lock
 
 
 def _is_abandoned(folder: Path) -> bool:
     try:
-        owner = os.open(folder / _OWNER, os.O_RDWR)
+        lock = os.open(folder / _LOCK_FILE, os.O_RDWR)
     except OSError:
         return False
     try:
-        fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.read(owner, 1) == b"1"
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.read(lock, 1) == b"1"
     except OSError:
         return False
     finally:
-        os.close(owner)
+        os.close(lock)
 
 
-def _clean(made: dict[int, Any], folder: Path, owner: int) -> None:
-    made.clear()
+def _clean_up(cache: dict[int, Any], folder: Path, lock: int) -> None:
+    cache.clear()
     shutil.rmtree(folder, ignore_errors=True)
-    os.close(owner)
+    os.close(lock)

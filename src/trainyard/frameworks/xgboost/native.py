@@ -1,4 +1,4 @@
-"""What the library is told of a model, and says of one, in its own words."""
+"""Checks of a model against the data, and options in XGBoost's own format."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from trainyard.frameworks.xgboost.params import XgboostParams
 from trainyard.types import DataInfo
 
 
-def refuse_categories(params: XgboostParams, info: DataInfo) -> None:
-    """For the ways to grow trees that cannot split by a set of categories.
+def check_categories(params: XgboostParams, info: DataInfo) -> None:
+    """Refuse categorical columns where the trees cannot split by a set of categories.
 
     Raises:
-        ModelError: the data has columns of categories.
+        ModelError: if the data has categorical columns, and such a tree method is set.
     """
     for name, value in (("tree_method", "exact"), ("multi_strategy", "multi_output_tree")):
         if any(info.categories) and getattr(params, name) == value:
-            raise ModelError(f"{name}: {value} takes no categories as such; set data.encode: onehot")
+            raise ModelError(f"{name}: {value} does not support categorical columns; set data.encode: onehot")
 
 
 def constraints(params: XgboostParams, info: DataInfo) -> dict[str, str]:
-    """The options that speak of features, by the features' numbers.
+    """Return the constraints of the params in XGBoost's format, with features as column numbers.
 
     Raises:
-        ModelError: there is no such feature.
+        ModelError: if a feature does not exist, or the number of signs differs from that of the features.
     """
-    found, size = {}, int(np.prod(info.input_shape))
+    options, size = {}, int(np.prod(info.input_shape))
     signs = params.monotone_constraints
     if isinstance(signs, dict):
-        by_number = {_number(name, info): sign for name, sign in signs.items()}
+        by_number = {_column_number(name, info): sign for name, sign in signs.items()}
         signs = [by_number.get(i, 0) for i in range(size)]
     if signs is not None:
         if len(signs) != size:
             raise ModelError(
-                f"monotone_constraints has {len(signs)} entries for {size} features; name the features instead"
+                f"monotone_constraints has {len(signs)} entries for {size} features; give them by name"
             )
-        found["monotone_constraints"] = f"({','.join(map(str, signs))})"
+        options["monotone_constraints"] = f"({','.join(map(str, signs))})"
     if params.interaction_constraints is not None:
-        groups = [[_number(name, info) for name in group] for group in params.interaction_constraints]
-        found["interaction_constraints"] = json.dumps(groups)
-    return found
+        groups = [[_column_number(name, info) for name in group] for group in params.interaction_constraints]
+        options["interaction_constraints"] = json.dumps(groups)
+    return options
 
 
-def _number(name: str | int, info: DataInfo) -> int:
+def _column_number(name: str | int, info: DataInfo) -> int:
     names: Sequence[str] = [str(known) for known in info.feature_names]
     if isinstance(name, int) and 0 <= name < int(np.prod(info.input_shape)):
         return name
@@ -60,23 +60,26 @@ def _number(name: str | int, info: DataInfo) -> int:
     hint = (
         f"did you mean {near[0]!r}?"
         if near
-        else f"there are {', '.join(names[:12])}{' ...' if len(names) > 12 else ''}"
+        else f"allowed: {', '.join(names[:12])}{' ...' if len(names) > 12 else ''}"
     )
-    raise ModelError(f"constraints: no feature is called {name!r}; {hint}")
+    raise ModelError(f"constraints: there is no feature {name!r}; {hint}")
 
 
-def refuse_misfit(raw: bytearray, inputs: FrameworkInputs, params: XgboostParams, objective: str) -> None:
-    """For a model that is to be trained on.
+def check_initial_model(
+    raw: bytearray, inputs: FrameworkInputs, params: XgboostParams, objective: str
+) -> None:
+    """Check that training can continue from the serialized model `raw`.
 
     Raises:
-        ModelError: it was made for other data, or in another way than the config says.
+        ModelError: if the model was trained on other features or outputs, or with another booster or
+            objective.
     """
     import xgboost
 
     booster = xgboost.Booster(model_file=raw)
     learner: dict[str, Any] = json.loads(booster.save_config())["learner"]
     sizes = learner["learner_model_param"]
-    found = {
+    actual = {
         "booster": learner["gradient_booster"]["name"],
         "objective": learner["objective"]["name"],
         "number of features": int(sizes["num_feature"]),
@@ -91,11 +94,11 @@ def refuse_misfit(raw: bytearray, inputs: FrameworkInputs, params: XgboostParams
         "outputs": 1 if objective == "binary:logistic" else info.outputs,
         "feature names": feature_names(info),
     }
-    if params.base_score is not None:  # it goes on from that of the model
-        found["base_score"] = ", ".join(
+    if params.base_score is not None:  # training continues from the model's own
+        actual["base_score"] = ", ".join(
             dict.fromkeys(str(np.float32(score)) for score in json.loads(sizes["base_score"]))
         )
         expected["base_score"] = str(np.float32(params.base_score))
     for what, value in expected.items():
-        if found[what] != value:
-            raise ModelError(f"the model to go on from has {what} {found[what]}, the run {value}")
+        if actual[what] != value:
+            raise ModelError(f"the initial model has {what} {actual[what]}, the run {value}; make them agree")

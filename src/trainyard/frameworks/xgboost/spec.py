@@ -1,0 +1,185 @@
+"""The definition of a model, read from a config's options or from an XGBoost estimator."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trainyard.config.schema import RunConfig
+from trainyard.errors import ModelError
+from trainyard.frameworks.estimators import imported, task_of, validated
+from trainyard.frameworks.xgboost.library import xgboost
+from trainyard.frameworks.xgboost.params import METRICS, OBJECTIVES, Objective, XgboostParams
+from trainyard.require import import_path
+from trainyard.types import Array, DataInfo, Task
+
+Gradients = Callable[[Array, Any], tuple[Array, Array]]  # (margins, matrix) -> first and second derivatives
+Metric = Callable[[Array, Any], tuple[str, float]]  # (predictions, matrix) -> name, mean over the rows
+
+# Options of an estimator that are set elsewhere in a run; they are refused, with the way to set them.
+_SET_ELSEWHERE = {
+    "device": "set training.device",
+    "early_stopping_rounds": "set training.early_stopping",
+    "callbacks": "give them to trainyard.train",
+}
+_UNUSED = {"n_jobs": "training.threads", "random_state": "experiment.seed"}
+_NEUTRAL = {"enable_categorical", "importance_type", "verbosity", "validate_parameters"}
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """The options of a model, and the user's functions for gradients and metric.
+
+    With custom `gradients`, the built-in objective still turns margins into outputs. `task` is the
+    estimator's, or None without one; `unused` names its options that the run overrides.
+    """
+
+    params: XgboostParams
+    gradients: Gradients | None = None
+    metric: Metric | None = None
+    task: Task | None = None
+    unused: Sequence[str] = ()
+
+    def objective(self, info: DataInfo) -> str:
+        """Return the built-in objective, which turns margins into outputs.
+
+        It also gives the gradients, unless there are custom ones.
+
+        Raises:
+            ModelError: if the objective does not fit the targets.
+        """
+        default = (
+            "reg:squarederror"
+            if info.task == "regression"
+            else "binary:logistic"
+            if info.outputs == 2
+            else "multi:softprob"
+        )
+        objective = self.params.objective if self.params.objective in OBJECTIVES else default
+        assert objective is not None
+        if OBJECTIVES[objective].task != info.task or (objective == "binary:logistic" and info.outputs != 2):
+            targets = f"{info.outputs} classes" if info.task == "classification" else "values"
+            raise ModelError(
+                f"objective {objective} does not fit targets of {targets}: leave it out, or set {default}"
+            )
+        if objective == "reg:quantileerror" and info.outputs > 1:
+            raise ModelError(
+                f"objective {objective} takes one target, the data has {info.outputs}; set another objective"
+            )
+        return objective
+
+    def loss(self, info: DataInfo) -> Objective:
+        """Return the built-in metric that is reported as the loss, with its power.
+
+        Raises:
+            ModelError: if the metric does not fit the objective's outputs.
+        """
+        objective, metric = self.objective(info), self.params.metric
+        loss = OBJECTIVES[objective]
+        if self.metric is None and metric is not None:
+            if metric.split("@")[0] not in (allowed := _metrics_of(objective)):
+                raise ModelError(
+                    f"metric {metric} does not fit objective {objective}; allowed: {', '.join(allowed)}"
+                )
+            loss = Objective(
+                info.task, OBJECTIVES["reg:tweedie"].metric if metric == "tweedie-nloglik" else metric
+            )
+        return loss._replace(metric=loss.metric.format(**self.params.model_dump()))
+
+
+def _metrics_of(objective: str) -> list[str]:
+    """Return the metrics that are meaningful for the outputs of a built-in objective."""
+    multiclass = ("mlogloss", "merror")
+    if objective == "multi:softprob":
+        return list(multiclass)
+    probability = () if objective.endswith(":logistic") else ("logloss", "error")
+    quantile = () if objective == "reg:quantileerror" else ("quantile",)
+    return [metric for metric in METRICS if metric not in (*multiclass, *probability, *quantile)]
+
+
+def model_spec(config: RunConfig, model: Any = None) -> ModelSpec:
+    """Return the spec of a run's model, from the first of these that there is.
+
+    1. the estimator `model`, which the user passed in Python
+    2. the estimator that `config.model.type` imports
+    3. the options in `config.model.params`
+
+    Raises:
+        ModelError: if an option is wrong, or cannot be used in a run.
+    """
+    if model is None and ":" in config.model.type:
+        model = imported(config)
+    if model is not None:
+        return _from_estimator(model)
+    return _with_functions(XgboostParams.model_validate(dict(config.model.params)))
+
+
+def _with_functions(params: XgboostParams) -> ModelSpec:
+    return ModelSpec(params, _function(params.objective), _function(params.metric))
+
+
+def _function(path: str | None) -> Any:
+    if path is None or ":" not in path or path in OBJECTIVES:
+        return None
+    function = import_path(path)
+    if not callable(function) or isinstance(function, type):
+        raise ModelError(f"{path!r} is not a function but of type {type(function).__name__}; give a function")
+    return function
+
+
+def _from_estimator(model: Any) -> ModelSpec:
+    library = xgboost()
+    name = type(model).__name__
+    tasks: Mapping[type, Task] = {library.XGBClassifier: "classification", library.XGBRegressor: "regression"}
+    task = task_of(model, tasks, "xgboost")
+    options = {
+        key: value for key, value in model.get_params().items() if value is not None and key not in _NEUTRAL
+    }
+    for key, instead in _SET_ELSEWHERE.items():
+        if key in options:
+            raise ModelError(f"{name}({key}=...) cannot be used in a run: {instead}")
+    unused = [
+        f"{key} ({instead} decides)" for key, instead in _UNUSED.items() if options.pop(key, None) is not None
+    ]
+    missing = options.pop("missing", math.nan)
+    if not (isinstance(missing, float) and math.isnan(missing)):
+        raise ModelError(
+            f"{name}(missing={missing!r}): missing values are NaN in all frameworks; mark them so in the data"
+        )
+    return replace(_spec(model, options, task), unused=unused)
+
+
+def _spec(model: Any, options: dict[str, Any], task: Task) -> ModelSpec:
+    """Return the spec of an estimator; `options` are those that are set and that apply in a run."""
+    objective, metric = options.pop("objective", None), options.pop("eval_metric", None)
+    if model.n_estimators is not None or model.get_num_boosting_rounds() == 1:
+        options["n_estimators"] = model.get_num_boosting_rounds()
+    if (trees := model.get_xgb_params().get("num_parallel_tree")) is not None:
+        options["num_parallel_tree"] = trees  # set for a random forest: its n_estimators
+    # The class's default objective is left out: the data decides.
+    if isinstance(objective, str) and objective != type(model)().objective:
+        options["objective"] = objective
+    if isinstance(metric, Sequence) and not isinstance(metric, str):
+        raise ModelError(
+            f"eval_metric={metric!r}: only one is reported as the loss; list the others in evaluation.metrics"
+        )
+    if isinstance(metric, str):
+        options["metric"] = metric
+    params = validated(XgboostParams, type(model).__name__, options)
+    return ModelSpec(params, _booster_objective(objective), _booster_metric(metric), task)
+
+
+def _booster_objective(objective: Any) -> Gradients | None:
+    """Convert an estimator's objective (targets, margins) to a booster's (margins, matrix)."""
+    if not callable(objective):
+        return None
+    return lambda margins, matrix: objective(matrix.get_label(), margins)
+
+
+def _booster_metric(metric: Any) -> Metric | None:
+    """Convert an estimator's metric (targets, predictions) to a booster's (predictions, matrix)."""
+    if not callable(metric):
+        return None
+    return lambda predictions, matrix: ("metric", float(metric(matrix.get_label(), predictions)))
