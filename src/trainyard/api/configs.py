@@ -25,7 +25,7 @@ def init(file: Path | str, target: str) -> str:
     Raises:
         DataError: the file cannot be read, or has no such column.
     """
-    from trainyard.datasets.sniff import draft_config
+    from trainyard.datasets.rows.sniff import draft_config
 
     return draft_config(file, target)
 

@@ -18,7 +18,7 @@ from trainyard.callbacks.base import Callback
 from trainyard.config import Resolved
 from trainyard.config import load as load_config
 from trainyard.datasets.base import DataBundle
-from trainyard.datasets.objects import from_objects
+from trainyard.datasets.rows.objects import from_objects
 from trainyard.digest import fsync_folder, make_folders
 from trainyard.engine.signals import Signals, Stopped
 from trainyard.errors import CheckpointError, InputError, TrainyardError

@@ -17,7 +17,7 @@ from trainyard.digest import sha256_file
 from trainyard.errors import ModelError, TrainingError, TrainyardError
 from trainyard.frameworks.base import Framework, FrameworkInputs, Plan, Snapshot, minibatch_plan, refuse_gaps
 from trainyard.frameworks.keras.params import COMPILED, LOSSES, MODELS, OPTIMIZERS
-from trainyard.frameworks.stored import StoredSnapshot, buffers
+from trainyard.frameworks.support.stored import StoredSnapshot, buffers
 from trainyard.order import INIT, PREDICT, STEP, stream_seed
 from trainyard.require import require
 from trainyard.types import Array, Batch, Determinism, Ids, NamedBuffer, Predictions, StepResult

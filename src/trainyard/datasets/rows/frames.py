@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.config.schema import DataConfig
-from trainyard.datasets.table import Table
+from trainyard.datasets.rows.table import Table
 from trainyard.errors import DataError
 from trainyard.require import require
 
