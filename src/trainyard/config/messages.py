@@ -17,7 +17,18 @@ from pydantic.fields import FieldInfo
 
 from trainyard.config.schema import RunConfig
 from trainyard.config.tree import Node, Problems, join, mapping, plain
-from trainyard.config.words import choice, describe, got, literal, mismatch, nearest, tag, without_null, words
+from trainyard.config.words import (
+    choice,
+    describe,
+    got,
+    literal,
+    mismatch,
+    nearest,
+    some,
+    tag,
+    without_null,
+    words,
+)
 
 Model = TypeVar("Model", bound=BaseModel)
 MOST_PLACES = 3  # a key that stands in more sections than that is no helpful suggestion
@@ -155,9 +166,9 @@ class _Report:
         if child.inline:
             allowed += self.siblings
         hint = nearest(name, allowed) or _elsewhere(name) or "."
-        listed = ", ".join(sorted(allowed)) or "no options"
+        listed = self.problems.once(f"Allowed: {some(sorted(allowed), name) or 'no options'}")
         self.problems.report(
-            f"unknown key{hint} Allowed: {listed}", self._path((*spot.keys, name)), child.place
+            " ".join([f"unknown key{hint}", *listed]), self._path((*spot.keys, name)), child.place
         )
 
 

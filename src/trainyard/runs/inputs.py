@@ -97,7 +97,7 @@ def _own_sources(roots: Collection[str]) -> list[Path]:
     """Our sources, but for those that no bit of a run comes from, other frameworks' adapters among them."""
     without = {"cli", "reports", "trackers", "callbacks", "testing", "integrations", "studies"}
     used = {root.split(".")[2] for root in roots if root.startswith("trainyard.frameworks.")}
-    others = {("frameworks", name) for name in set(registry.names("framework")) - used}
+    others = {("frameworks", name) for name in set(registry.BUILT_IN["framework"]) - used}
     inside = {
         path: path.relative_to(_own_folder()).with_suffix("").parts for path in _own_folder().rglob("*.py")
     }
