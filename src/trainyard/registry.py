@@ -15,7 +15,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import metadata
 from typing import Any, Literal, NamedTuple, get_args
@@ -207,13 +207,15 @@ def plugins() -> tuple[Plugin, ...]:
     """Return every plugin that an installed package registers, without importing any."""
     listed: dict[tuple[Kind, str], Plugin] = {}
     ignored: list[Plugin] = []
-    for kind, name, target, package in _entry_points():
-        if name in BUILT_IN[kind]:
-            ignored.append(Plugin(kind, name, target, package, f"trainyard has a {kind} of this name"))
-        elif (first := listed.get((kind, name))) is not None:
-            ignored.append(Plugin(kind, name, target, package, f"{first.package} has one of this name"))
-        else:
-            listed[kind, name] = Plugin(kind, name, target, package)
+    installed = metadata.entry_points()
+    for kind in KINDS:
+        for point in installed.select(group=_group(kind)):
+            package = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
+            plugin = Plugin(kind, point.name, point.value, package)
+            if point.name in BUILT_IN[kind]:
+                ignored.append(replace(plugin, ignored=f"trainyard has a {kind} of this name"))
+            elif (first := listed.setdefault((kind, point.name), plugin)) is not plugin:
+                ignored.append(replace(plugin, ignored=f"{first.package} has one of this name"))
     return (*listed.values(), *ignored)
 
 
@@ -261,7 +263,7 @@ def _built_in(kind: Kind, name: str) -> Any:
 def _load(plugin: Plugin) -> tuple[Any, str | None]:
     """Return the class of a plugin and None, or None and why it cannot be used."""
     if not _TARGET.fullmatch(plugin.target):
-        return None, "the entry point must be package.module:Class"
+        return None, "an entry point must be package.module:Class"
     if plugin.kind != "framework":  # a run uses one framework, though all may be asked for their models
         open_process()
     module, _, path = plugin.target.partition(":")
@@ -305,32 +307,3 @@ def _members(contract: Any) -> list[str]:
     if getattr(contract, "_is_protocol", False):
         stated += [name for name, value in vars(contract).items() if inspect.isfunction(value)]
     return sorted(name for name in stated if not name.startswith("_"))
-
-
-def _entry_points() -> Iterator[tuple[Kind, str, str, str]]:
-    """Yield (kind, name, target, package) of every entry point in our groups.
-
-    The packages are read one by one: `importlib.metadata.entry_points` fails for all of them if one file is malformed.
-    """
-    seen: set[tuple[str, str, str]] = set()
-    for package in metadata.distributions():
-        text = package.read_text("entry_points.txt") or ""
-        if "trainyard." not in text:
-            continue
-        label = f"{package.metadata['Name']} {package.version}"
-        for group, name, target in _parse(text):
-            kind = next((kind for kind in KINDS if group == _group(kind)), None)
-            if kind is not None and (package.metadata["Name"], group, name) not in seen:
-                seen.add((package.metadata["Name"], group, name))
-                yield kind, name, target, label
-
-
-def _parse(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield (group, name, target) for each line of `entry_points.txt`; a malformed line has an empty target."""
-    group = ""
-    for line in map(str.strip, text.splitlines()):
-        if line.startswith("[") and line.endswith("]"):
-            group = line[1:-1].strip()
-        elif line and not line.startswith("#"):
-            name, _, target = line.partition("=")
-            yield group, name.strip(), re.sub(r"\s*\[.*\]$", "", target.strip())
