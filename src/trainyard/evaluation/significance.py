@@ -55,18 +55,27 @@ _FLIP_STREAM, _BOOTSTRAP_STREAM = 1, 2
 class Significance:
     """One test.
 
-    `effect` is the metric of the second model less that of the first, in its own unit; `low` and `high` are the ends of the 95%
-    interval of the effect; `p_value` is the chance of such an effect, or a greater one, between models that are alike;
+    `effect` is the metric of the second model less that of the first, in its own unit; `interval` is the 95% interval of the
+    effect; `p_value` is the chance of such an effect, or a greater one, between models that are alike;
     `pairs` counts what the test is over: rows, or folds.
     """
 
     test: str
     metric: str
     effect: float
-    low: float
-    high: float
+    interval: tuple[float, float]
     p_value: float
     pairs: int
+
+    @property
+    def low(self) -> float:
+        """The lower end of the interval."""
+        return self.interval[0]
+
+    @property
+    def high(self) -> float:
+        """The upper end of the interval."""
+        return self.interval[1]
 
     @property
     def significant(self) -> bool:
@@ -74,7 +83,8 @@ class Significance:
         return self.p_value < LEVEL
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"significant": self.significant}
+        plain = {name: value for name, value in asdict(self).items() if name != "interval"}
+        return plain | {"low": self.low, "high": self.high, "significant": self.significant}
 
 
 def same_rows(metric: str, first: Scores, second: Scores, seed: int = 0) -> Significance:
@@ -125,7 +135,7 @@ def all_pairs(metric: str, models: Sequence[Scores], seed: int = 0) -> dict[Pair
         p_values = [bootstrap_p(difference, effect, wanted) for difference, effect in both]
     found = zip(effects, intervals, p_values, strict=True)
     return {
-        pair: Significance(test, name, effect, *interval, p_value, rows)
+        pair: Significance(test, name, effect, interval, p_value, rows)
         for pair, (effect, interval, p_value) in zip(pairs, found, strict=True)
     }
 
@@ -155,8 +165,7 @@ def over_folds(
         "corrected resampled t",
         bare(metric),
         effect,
-        effect - reach,
-        effect + reach,
+        (effect - reach, effect + reach),
         p_value,
         len(differences),
     )

@@ -16,11 +16,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import trainyard
 from trainyard import registry
 from trainyard.datasets.base import ArraySplit, DataBundle
 from trainyard.digest import array_buffer, digest, sha256_bytes, sha256_file, sha256_json, tensor_records
 from trainyard.types import SplitName
+from trainyard.version import VERSION
 
 Json = dict[str, Any]
 
@@ -84,13 +84,13 @@ def code_inputs(roots: Collection[str], working_directory: Path) -> Json:
     """
     modules = {name: sha256_file(path) for name, path in sorted(_user_modules(roots).items())}
     own = {str(path.relative_to(_own_folder())): sha256_file(path) for path in _own_sources(roots)}
-    code = {"trainyard": trainyard.__version__, "trainyard_sha256": sha256_json(own), "modules": modules}
+    code = {"trainyard": VERSION, "trainyard_sha256": sha256_json(own), "modules": modules}
     return {"hash": sha256_json(code)} | code | {"git": _git(working_directory)}
 
 
 @cache
 def _own_folder() -> Path:
-    return Path(trainyard.__file__).parent
+    return Path(__file__).parent.parent
 
 
 def _own_sources(roots: Collection[str]) -> list[Path]:
