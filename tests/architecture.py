@@ -1,6 +1,7 @@
 """The rules of the architecture, as functions of a source tree: each returns what breaks it, one line each.
 
-A rule that finds nothing to check raises `NothingToCheck`, so that none can pass by looking in the wrong place.
+A rule that finds nothing to check raises `NothingToCheck`, so that none can pass by looking in the wrong
+place.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def some(things: Iterable[Thing], what: str) -> list[Thing]:
 
 
 class Tree:
-    """The modules of a package. A module's name is relative to the package; the package itself is called by its own name."""
+    """The modules of a package, by their names in it; the package itself is called by its own name."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -55,12 +56,12 @@ class Tree:
 
     @cached_property
     def imports(self) -> Mapping[str, frozenset[str]]:
-        """Which modules of the package each one imports, late imports and imports for type checkers included."""
+        """Which of the modules each one imports, also late or for type checkers."""
         return {name: frozenset(self._own(_imported(ast.walk(tree)))) for name, tree in self.syntax.items()}
 
     @cached_property
     def imports_at_once(self) -> Mapping[str, frozenset[str]]:
-        """Which modules of the package each one imports while it is being imported itself, with their parent packages."""
+        """Which of the modules are imported with each one, and their parent packages."""
         return {
             name: frozenset(
                 package
@@ -178,7 +179,8 @@ def _reachable(start: str, graph: Mapping[str, Iterable[str]]) -> set[str]:
 def unregistered(tree: Tree, table: Table, shared: Collection[str]) -> list[str]:
     """Adapters that are not in the registry's table, and entries of the table that are not in the tree.
 
-    A kind's folder is one with a `base.py`. Beside it are adapters and the packages in `shared`, nothing else.
+    A kind's folder is one with a `base.py`. Beside it are adapters and the packages in `shared`, nothing
+    else.
     """
     folders = some(
         (name.removesuffix(".base") for name in tree.files if re.fullmatch(r"\w+\.base", name)), "kind"
@@ -207,7 +209,7 @@ def _children(tree: Tree, folder: str, shared: Collection[str]) -> set[str]:
 
 
 def _adapter_classes(tree: Tree, kind: str) -> Iterator[str]:
-    """Yield module:Class of each class named after a kind, such as `CsvDataset`, at the top of a child of its folder."""
+    """Yield module:Class of each adapter class, such as `CsvDataset`, in a child of its folder."""
     for name in tree.inside(f"{kind}s"):
         if name.count(".") == 1 and not name.endswith(".base"):
             for node in tree.syntax[name].body:
@@ -288,8 +290,8 @@ def heavy_libraries(extras: Mapping[str, Sequence[str]], provided: Mapping[str, 
 
     Args:
         extras: The distributions of each extra.
-        provided: Top-level import name -> distributions, as `importlib.metadata.packages_distributions` gives it. A
-            distribution that is not installed is taken to have the import name that its own name suggests.
+        provided: Import name -> distributions, from `importlib.metadata.packages_distributions`. One
+            that is not installed is taken to have the import name that its own name suggests.
     """
     wanted = {name for names in extras.values() for name in names}
     heavy = {top for top, names in provided.items() if wanted & {name.lower() for name in names}}
@@ -301,8 +303,8 @@ def heavy_libraries(extras: Mapping[str, Sequence[str]], provided: Mapping[str, 
 def heavy_imports(tree: Tree, heavy: Collection[str], table: Table, free: Collection[str]) -> list[str]:
     """Modules that import an optional library while they are imported, themselves or through another module.
 
-    Allowed are the inner modules of an adapter's folder (the adapter imports them when it is constructed), the
-    integration that is named after a library, and the packages in `free`.
+    Allowed are the inner modules of an adapter's folder (the adapter imports them when it is constructed),
+    the integration that is named after a library, and the packages in `free`.
     """
     direct = {name: _heavy_at_once(tree.syntax[name], heavy) for name in tree.files}
     some((libraries for libraries in direct.values() if libraries), "import of an optional library")
@@ -337,7 +339,7 @@ def _required(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
 
 
 def wrong_extras(tree: Tree, table: Table, extras: Mapping[str, Sequence[str]]) -> list[str]:
-    """Adapters whose entry in the table names another extra than their code asks for, or one that does not exist."""
+    """Adapters whose entry names another extra than their code asks for, or one that does not exist."""
     wrong, prefix = [], f"{tree.root.name}."
     for entries in table.values():
         for name, entry in entries.items():

@@ -1,4 +1,4 @@
-"""The page about adapters is enough: its code is installed as a package of its own, trains, and passes the suites."""
+"""The page about adapters is enough: its code is installed as a package, trains, and passes the suites."""
 
 from __future__ import annotations
 

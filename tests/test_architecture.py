@@ -294,7 +294,8 @@ def test_an_adapter_that_imports_another_is_found(file: str, make: Make) -> None
 
 def test_an_adapter_without_a_test_is_found(tmp_path: Path) -> None:
     (tmp_path / "test_x.py").write_text(
-        "class Base(ThingSuite):\n    def make(self): ...\nclass TestX(Base):\n    def make(self): return XThing()",
+        "class Base(ThingSuite):\n    def make(self): ...\n"
+        "class TestX(Base):\n    def make(self): return XThing()",
         encoding="utf-8",
     )
     assert rules.untested(tmp_path, TABLE) == ["no test of thing y subclasses ThingSuite"]

@@ -1,4 +1,4 @@
-"""The registry: names from the table and from entry points; a plugin that cannot be used harms nothing else."""
+"""The registry finds adapters, and a plugin that cannot be used harms nothing else."""
 
 from __future__ import annotations
 
@@ -190,8 +190,8 @@ def test_a_plugin_that_is_asked_for_is_refused_in_one_line(
     (line,) = [line for line in done.stderr.splitlines() if key in line]
     kind = {"model": "framework", "data": "dataset", "tracking": "tracker"}[key.split(".")[0]]
     assert line.endswith(
-        f"{kind} 'boom' of flawed-things 1.0 (entry point boom = flawed_raises:Thing in trainyard.{kind}s) cannot be "
-        "used: RuntimeError: no licence found; repair or uninstall flawed-things"
+        f"{kind} 'boom' of flawed-things 1.0 (entry point boom = flawed_raises:Thing in trainyard.{kind}s) "
+        "cannot be used: RuntimeError: no licence found; repair or uninstall flawed-things"
     )
     assert not (tmp_path / "runs").exists()
 

@@ -1,12 +1,13 @@
-"""Find adapters by kind and name: a table for ours, entry points for those of other packages, both imported late.
+"""Find adapters by kind and name: a table for ours, entry points for others; all are imported late.
 
 Another package registers an adapter under an entry-point group, with the name that configs use and the class:
 
     [project.entry-points."trainyard.trackers"]
     mine = "my_package.tracker:MineTracker"
 
-Our adapters win over others of the same name. A plugin that cannot be imported, or that lacks what its contract needs, is an
-error where it is asked for, is named by `trainyard doctor`, and is skipped everywhere else.
+Our adapters win over others of the same name. A plugin that cannot be imported, or that lacks what its
+contract needs, is an error where it is asked for, is named by `trainyard doctor`, and is skipped everywhere
+else.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 class BuiltIn(NamedTuple):
     """One of our adapters: where its class is, and the extra that brings the library it needs.
 
-    `serves` are the names by which a config asks for it without naming the adapter itself: the short model names of a
-    framework, the values of `data.type` of a dataset. None: there are too many for the table, and the class is asked.
+    `serves` are the names by which a config asks for it without naming the adapter itself: the short model
+    names of a framework, the values of `data.type` of a dataset. None: there are too many for the table, and
+    the class is asked.
     """
 
     target: str
@@ -125,7 +127,7 @@ def names(kind: Kind) -> tuple[str, ...]:
 
 
 def adapters(kind: Kind) -> Iterator[tuple[str, Any]]:
-    """Yield the names and classes of a kind's adapters: ours first, then those of plugins that can be used."""
+    """Yield the names and classes of a kind's adapters: ours, then those of plugins that can be used."""
     for name in BUILT_IN[kind]:
         yield name, _built_in(kind, name)
     for plugin in _usable(kind):
@@ -225,7 +227,7 @@ def error_of(plugin: Plugin) -> str | None:
 
 
 def broken(*kinds: Kind) -> list[str]:
-    """Return one line for each plugin of these kinds (default: all) that cannot be used; this imports them all."""
+    """Return one line for each plugin of these kinds (default: all) that cannot be used."""
     return [
         _refusal(plugin, error)
         for plugin in plugins()
@@ -255,7 +257,8 @@ def _built_in(kind: Kind, name: str) -> Any:
         if extra is None or (error.name or "").startswith("trainyard"):
             raise
         raise MissingExtraError(
-            f"{kind} {name} needs {error.name}, which is not installed: run `pip install 'trainyard[{extra}]'`"
+            f"{kind} {name} needs {error.name}, which is not installed: "
+            f"run `pip install 'trainyard[{extra}]'`"
         ) from error
 
 

@@ -70,7 +70,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _extras() -> dict[str, dict[str, Any]]:
-    """Return each extra: its libraries with the installed versions (None if missing), and the command that installs it."""
+    """Return each extra: its libraries with versions (None if missing), and its install command."""
     extras: dict[str, dict[str, Any]] = {}
     for requirement in _requirements():
         name, extra = re.match(r"[\w.-]+", requirement), re.search(r"extra\s*==\s*['\"]([\w-]+)", requirement)
@@ -96,7 +96,7 @@ def _version(name: str) -> str | None:
 
 
 def _plugins() -> list[dict[str, Any]]:
-    """Return the adapters of other packages; `error` says in one line why one cannot be used, `ignored` why one never is."""
+    """Return the plugins; `error` says why one cannot be used, `ignored` why one never is."""
     return [
         {
             "kind": plugin.kind,
@@ -139,14 +139,18 @@ def _runs(path: Path) -> dict[str, Any]:
 
 def _problems(facts: dict[str, Any]) -> Iterator[str]:
     if not facts["extras"]:
-        yield "trainyard is not installed as a package, so its extras are unknown: run `pip install -e .` in its sources"
+        yield (
+            "trainyard is not installed as a package, so its extras are unknown: "
+            "run `pip install -e .` in its sources"
+        )
     for plugin in facts["plugins"]:
         if plugin["error"]:
             yield f"{_plugin_line(plugin)}; repair or uninstall {plugin['package'].split()[0]}"
     if facts["devices"].get("broken"):
         yield facts["devices"]["error"]
     if not facts["runs"]["writable"]:
-        yield f"{facts['runs']['path']} is not writable: choose another folder with --runs-dir or TRAINYARD_RUNS"
+        path = facts["runs"]["path"]
+        yield f"{path} is not writable: choose another folder with --runs-dir or TRAINYARD_RUNS"
 
 
 def _lines(facts: dict[str, Any], problems: list[str]) -> Iterator[str]:

@@ -128,7 +128,8 @@ class Lookup:
     def _no_model(self, name: str, framework: str | None) -> str:
         if framework is not None:
             models = self.adapters.names("model", framework)
-            return f"model {name}: {framework} has no such model; it has {some(models, name)}{nearest(name, models)}"
+            near = nearest(name, models)
+            return f"model {name}: {framework} has no such model; it has {some(models, name)}{near}"
         known, broken = self.adapters.names("model"), self.adapters.broken("model")
         snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()  # RandomForestClassifier
         bare = re.sub(r"_(classifier|regressor|model)$", "", snake)
@@ -223,8 +224,8 @@ class Lookup:
     ) -> type[BaseModel] | None:
         """Return the options of an adapter, or None if it has none.
 
-        Several frameworks may have an optimizer of this name. If the framework is not known, the options of the first one
-        that accepts the given values are returned.
+        Several frameworks may have an optimizer of this name. If the framework is not known, the options of
+        the first one that accepts the given values are returned.
         """
         frameworks = (
             self.adapters.names("framework") if kind == "optimizer" and framework is None else [framework]
@@ -273,7 +274,7 @@ class Lookup:
 
 
 def _fill(node: Node, value: Any) -> None:
-    """Put validated values into the tree; values that were given keep their source, the others are defaults."""
+    """Put validated values into the tree; those that were given keep their source."""
     if isinstance(value, dict) and isinstance(node.value, dict):
         for key, inner in value.items():
             _fill(node.value.setdefault(key, from_plain(inner, DEFAULT)), inner)

@@ -1,7 +1,7 @@
 """A config before it is validated: plain values that remember where they came from.
 
-All steps between reading and validating (older spellings, `extends`, overrides, `${env:NAME}`) move `Node` objects, and each
-keeps its `Source`, so every message can point at what the user wrote.
+All steps between reading and validating (older spellings, `extends`, overrides, `${env:NAME}`) move `Node`
+objects, and each keeps its `Source`, so every message can point at what the user wrote.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trainyard.errors import Problem
 
 @dataclass(frozen=True)
 class Source:
-    """Where a value comes from: a line and a column (both from 1) of a file, or `file` alone (`command line`, `default`)."""
+    """The source of a value: a line and column (from 1) of a file, or just `command line`, `default` ..."""
 
     file: str
     line: int = 0
@@ -35,9 +35,9 @@ Value: TypeAlias = "bool | int | float | str | dict[str, Node] | list[Node] | No
 class Node:
     """A value, its source, and the source of its key.
 
-    `bare`: the text has no quotes, so `${env:NAME}` may become a number. `template` and `text`: the text before and after
-    `${env:NAME}` was filled in. `inline`: an adapter's option that is written beside `type`, or a `params` that is not
-    written at all.
+    `bare`: the text has no quotes, so `${env:NAME}` may become a number. `template` and `text`: the text
+    before and after `${env:NAME}` was filled in. `inline`: an adapter's option that is written beside `type`,
+    or a `params` that is not written at all.
     """
 
     value: Value
@@ -70,7 +70,7 @@ class Problems(list[Problem]):
         self._said: set[str] = set()
 
     def once(self, text: str) -> list[str]:
-        """Return a text in a list the first time, and an empty list later: problems that share a list show it once."""
+        """Return a text in a list the first time, and an empty list later, so that it is shown once."""
         if text in self._said:
             return []
         self._said.add(text)
@@ -114,7 +114,7 @@ def given(root: Node, path: str) -> Node | None:
 
 
 def put(root: Node, path: str, node: Node) -> None:
-    """Set a dotted key and make the mappings above it; a value there that is no mapping is left for validation to report."""
+    """Set a dotted key and make the mappings above it; validation reports parents that are no mapping."""
     *parents, last = path.split(".")
     at = root
     for part in parents:
@@ -179,7 +179,8 @@ def from_plain(value: Any, source: Source, problems: Problems | None = None, pat
         if problems is not None:
             kind = type(value).__name__
             problems.report(
-                f"a config cannot hold a value of type {kind}; allowed: text, numbers, true, false, null, lists, mappings",
+                f"a config cannot hold a value of type {kind}; "
+                "allowed: text, numbers, true, false, null, lists, mappings",
                 path,
                 source,
             )

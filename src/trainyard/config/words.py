@@ -29,7 +29,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def some(names: Sequence[str], name: str = "") -> str:
-    """Return a list of names as a message shows it: all of a short list, the ones nearest to `name` of a long one."""
+    """Return names as a message lists them: all of a short list, those near `name` of a long one."""
     from difflib import get_close_matches
 
     if len(names) <= SHORT:

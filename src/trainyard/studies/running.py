@@ -21,7 +21,7 @@ log = logging.getLogger("trainyard")
 
 
 def trained(study: Study, trial: Trial, request: StudyRequest) -> Json:
-    """Trains a run of the study, or goes on with it, or finds it done; returns its `result.json`.
+    """Train or resume a run of the study, or find it completed; return its `result.json`.
 
     Raises:
         TrainyardError: it cannot be trained.
@@ -43,12 +43,12 @@ def trained(study: Study, trial: Trial, request: StudyRequest) -> Json:
 
 
 def conduct(study: Study, trials: Sequence[Trial], request: StudyRequest, how: StudyPlan) -> None:
-    """Trains the runs of a study one after the other, concludes, and writes how it stands.
+    """Train the runs of a study one after the other, conclude, and record the status.
 
-    A signal ends it with the run that is under way; `study.status` says so then.
+    A signal ends it with the current run; `study.status` then says so.
 
     Raises:
-        TrainyardError: a run cannot be trained, and the study cannot do without it. If none could be begun, the folder goes.
+        TrainyardError: A run that the study needs cannot be trained. If none was begun, the folder goes.
         RunLockedError: another process works on this study.
     """
     with study.owned(), once_each_warning():
@@ -75,11 +75,11 @@ def conduct(study: Study, trials: Sequence[Trial], request: StudyRequest, how: S
 def _train_all(
     study: Study, trials: Sequence[Trial], request: StudyRequest, how: StudyPlan
 ) -> tuple[str, dict[str, str]]:
-    """How it ended, and what failed by group.
+    """Train the runs; return how that ended, and what failed by group.
 
     Raises:
-        TrainyardError: there are no groups, or all of them failed before a run was begun; or the inputs of a run that is kept
-            have changed.
+        TrainyardError: There are no groups, or all of them failed before a run was begun; or the inputs of a
+            run that is kept have changed.
     """
     check_kept(study, trials, request)
     errors: dict[str, TrainyardError] = {}
@@ -107,7 +107,7 @@ def _train_all(
 
 
 def _report(study: Study, how: StudyPlan) -> None:
-    """That the page cannot be written is worth a warning, and nothing more."""
+    """Write the report; if that fails, warn."""
     try:
         how.report(study.path)
     except Exception as error:
@@ -122,7 +122,7 @@ def _discard(study: Study) -> None:
 
 @contextmanager
 def once_each_warning() -> Iterator[None]:
-    """The runs of a study are alike, and so is what there is to say of each: it is said once."""
+    """Log equal warnings of a study's runs once."""
     seen: set[str] = set()
 
     def is_new(record: logging.LogRecord) -> bool:

@@ -1,1 +1,1 @@
-"""What the adapters of data sets share: tables, targets, preparation, splitting, checks, and rows given as objects."""
+"""Tables, targets, preparation, splitting, checks and objects, which the adapters of data sets share."""

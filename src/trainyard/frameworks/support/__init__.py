@@ -1,1 +1,1 @@
-"""What several framework adapters share: definitions, estimators, options of optimizers, and state in NumPy arrays."""
+"""Definitions, estimators, optimizer options and state in arrays, which framework adapters share."""
