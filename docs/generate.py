@@ -1,6 +1,6 @@
-"""Writes `docs/config.md` from the schema: `make docs`, or `python docs/generate.py`.
+"""Write `docs/config.md` from the schema: `make docs`, or `python docs/generate.py`.
 
-Only Trainyard's own adapters are described, even if other packages with adapters are installed.
+Only Trainyard's own adapters are described, whatever plugins are installed here.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainyard import registry
+from trainyard.config.adapters import Kind
 from trainyard.config.reference import reference
 from trainyard.runs.catalog import Catalog
 
@@ -16,16 +17,24 @@ TARGET = Path(__file__).with_name("config.md")
 
 
 class BuiltIn(Catalog):
-    """The catalog without adapters from entry points."""
+    """The catalog without plugins."""
 
-    def names(self, kind: str, framework: str | None = None) -> Sequence[str]:
-        """Return the names of Trainyard's own adapters."""
-        names = super().names(kind, framework)
-        return [name for name in names if _is_ours(kind, name)] if kind in ("framework", "tracker") else names
+    def names(self, kind: Kind, framework: str | None = None) -> Sequence[str]:
+        """Return the names that Trainyard's own adapters give a meaning."""
+        if kind in ("framework", "tracker"):
+            return sorted(registry.BUILT_IN[kind])
+        if kind == "dataset":
+            return [name for name in super().names(kind) if _is_ours(name)]
+        if framework is not None or kind == "metric":
+            return super().names(kind, framework)
+        frameworks = self.names("framework")
+        return list(
+            dict.fromkeys(name for own in frameworks for name in super(BuiltIn, self).names(kind, own))
+        )
 
 
-def _is_ours(kind: str, name: str) -> bool:
-    return bool(registry.adapter(kind, name).__module__.startswith("trainyard."))
+def _is_ours(data_type: str) -> bool:
+    return bool(registry.dataset_of(data_type).__module__.startswith("trainyard."))
 
 
 def render() -> str:

@@ -1,42 +1,38 @@
-"""The rules of the house: who may import whom, and how large things may grow."""
+"""The rules of the house hold for our sources, and each of them can fail."""
 
-import ast
-import statistics
-from collections.abc import Iterator
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable
+from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+import architecture as rules
 import trainyard
+from architecture import NothingToCheck, Tree
+from trainyard.cli.main import main
+from trainyard.registry import BUILT_IN
 
 ROOT = Path(trainyard.__file__).parent
-FILES = sorted(ROOT.rglob("*.py"))
-HEAVY = {
-    "torch",
-    "sklearn",
-    "pandas",
-    "pyarrow",
-    "mlflow",
-    "tensorboard",
-    "xgboost",
-    "lightgbm",
-    "tensorflow",
-    "keras",
-}
-
-FACE = "the package itself"
+TESTS = Path(__file__).parent
+PYPROJECT = TESTS.parent / "pyproject.toml"
 
 # Each layer imports only from itself and from those further down this list.
-LAYERS = [
-    ["cli", "__main__", FACE],
-    ["testing"],
-    ["api"],
-    ["studies", "integrations"],
-    ["runs"],
-    ["evaluation", "reports", "trackers.feed"],
-    ["engine"],
-    ["frameworks", "datasets", "trackers", "stores", "callbacks"],
-    [
+LAYERS = (
+    ("cli", "__main__", "trainyard"),
+    ("testing",),
+    ("api",),
+    ("studies", "integrations"),
+    ("runs",),
+    ("evaluation", "reports", "trackers.feed"),
+    ("engine",),
+    ("frameworks", "datasets", "trackers", "stores", "callbacks"),
+    ("frameworks.support", "datasets.rows"),
+    (
         "records",
         "registry",
         "frameworks.base",
@@ -44,114 +40,380 @@ LAYERS = [
         "trackers.base",
         "stores.base",
         "callbacks.base",
-    ],
-    ["config", "order", "digest", "require", "redact", "types", "errors"],
-]
+    ),
+    ("config", "order", "digest", "require", "redact", "types", "errors", "version"),
+)
+SHARED = (
+    "frameworks.support",
+    "datasets.rows",
+    "trackers.feed",
+    "callbacks",
+)  # beside adapters, and no adapters
+KINDS = tuple(f"{kind}s" for kind in BUILT_IN)
+TORCH = "frameworks/torch/step.py"
+# The files that a step passes through; the loop knows frameworks by their contract alone.
+WAY = ("cli/train.py", "api/training.py", "runs/attempt.py", "runs/wiring.py", "engine/loop.py", TORCH)
 
 
-def name_of(path: Path) -> str:
-    parts = list(path.relative_to(ROOT).with_suffix("").parts)
-    return ".".join(part for part in parts if part != "__init__") or FACE
+@pytest.fixture(scope="module")
+def ours() -> Tree:
+    return Tree(ROOT)
 
 
-def layer(name: str) -> int:
-    """The layer of the longest prefix that a layer names."""
-    matches = [
-        (len(prefix), i)
-        for i, some in enumerate(LAYERS)
-        for prefix in some
-        if f"{name}.".startswith(f"{prefix}.")
+@pytest.fixture(scope="module")
+def extras() -> dict[str, list[str]]:
+    return rules.extras_of(PYPROJECT)
+
+
+@pytest.fixture(scope="module")
+def heavy(extras: dict[str, list[str]]) -> set[str]:
+    return rules.heavy_libraries(extras, metadata.packages_distributions())
+
+
+def test_imports_run_downwards(ours: Tree) -> None:
+    assert rules.upward_imports(ours, LAYERS) == []
+
+
+def test_the_engine_knows_contracts_alone(ours: Tree) -> None:
+    assert rules.imports_of_engine(ours, "engine", KINDS) == []
+
+
+def test_there_are_no_circles(ours: Tree) -> None:
+    assert rules.circles(ours) == []
+
+
+def test_adapters_are_in_the_table(ours: Tree) -> None:
+    assert rules.unregistered(ours, BUILT_IN, SHARED) == []
+
+
+def test_no_adapter_imports_another(ours: Tree) -> None:
+    assert rules.adapters_that_import_others(ours, BUILT_IN) == []
+
+
+def test_each_adapter_passes_its_suite() -> None:
+    assert rules.untested(TESTS, BUILT_IN) == []
+
+
+def test_each_adapter_has_its_extra(ours: Tree, extras: dict[str, list[str]]) -> None:
+    assert rules.wrong_extras(ours, BUILT_IN, extras) == []
+
+
+def test_optional_libraries_are_imported_late(ours: Tree, heavy: set[str]) -> None:
+    assert {
+        "torch",
+        "sklearn",
+        "pandas",
+        "keras",
+        "tensorflow",
+        "jax",
+        "xgboost",
+        "google",
+        "lightning",
+    } <= heavy
+    assert not heavy & {"numpy", "pydantic", "click", "trainyard"}
+    assert rules.heavy_imports(ours, heavy, BUILT_IN, ["testing"]) == []
+
+
+def test_budgets(ours: Tree) -> None:
+    assert rules.long_files(ours) == []
+    assert rules.long_functions(ours) == []
+    # The parameters of a user's own kind of model are the fields of its constructor.
+    assert rules.wide_constructors(ours, ["frameworks.torch.models"]) == []
+    assert rules.drawers(ours) == []
+
+
+def test_a_step_imports_its_way(ours: Tree) -> None:
+    modules = [file.removesuffix(".py").replace("/", ".") for file in WAY[:-1]]
+    # `trainyard.train` is `api.train`, which the package itself imports when it is asked for.
+    assert rules.missing_links(ours, [modules[0], "trainyard", "api", modules[1]]) == []
+    assert trainyard.train.__module__ == f"trainyard.{modules[1]}"
+    assert rules.missing_links(ours, modules[1:]) == []
+    assert rules.missing_links(ours, ["engine.loop", "frameworks.base"]) == [], (
+        "the loop reaches it by its contract"
+    )
+    assert rules.missing_links(ours, ["frameworks.torch", TORCH.removesuffix(".py").replace("/", ".")]) == []
+
+
+@pytest.mark.slow
+def test_a_step_passes_through_the_files_of_its_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainyard.engine.loop import Loop
+    from trainyard.frameworks.torch.step import TorchStep
+
+    made = record_stack(monkeypatch, Loop, "__init__")
+    stepped = record_stack(monkeypatch, TorchStep, "_microbatch")
+    monkeypatch.chdir(tmp_path)
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "{data: {type: iris}, model: mlp, training: {max_steps: 1, threads: 1}}", encoding="utf-8"
+    )
+    assert main(["train", str(config), "--quiet"]) == 0
+    for stack, way in ((made, WAY[:4]), (stepped, [file for file in WAY if file != "runs/wiring.py"])):
+        indexes = [stack.index(file) for file in way]
+        assert indexes == sorted(indexes)
+
+
+def record_stack(monkeypatch: pytest.MonkeyPatch, cls: type, name: str) -> list[str]:
+    """Return a list that will hold our files on the call stack of a method, the outermost first."""
+    method, files = getattr(cls, name), list[str]()
+
+    def recorded(*arguments: Any) -> Any:
+        stack = [Path(frame.filename) for frame in traceback.extract_stack()]
+        files.extend(str(path.relative_to(ROOT)) for path in stack if path.is_relative_to(ROOT))
+        return method(*arguments)
+
+    monkeypatch.setattr(cls, name, recorded)
+    return files
+
+
+# --- Each rule can fail: on small trees made up for it.
+
+Make = Callable[..., Tree]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """Write a package `pack` with these modules."""
+
+    def write(modules: dict[str, str]) -> Tree:
+        for name, source in {"__init__": "", **modules}.items():
+            path = tmp_path / "pack" / f"{name}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(source, encoding="utf-8")
+        return Tree(tmp_path / "pack")
+
+    return write
+
+
+def entry(target: str, extra: str | None = None) -> SimpleNamespace:
+    return SimpleNamespace(target=target, extra=extra)
+
+
+def names(problems: Iterable[str]) -> str:
+    return "\n".join(problems)
+
+
+LATE = "def f():\n    from pack.{} import x"
+TYPED = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from pack.{} import x"
+
+
+def test_an_empty_tree_is_nothing_to_check(tmp_path: Path, make: Make) -> None:
+    with pytest.raises(NothingToCheck):
+        Tree(tmp_path / "nowhere")
+    bare = make({"a": ""})
+    bare_rules: list[Callable[[], list[str]]] = [
+        lambda: rules.upward_imports(bare, [["a", "pack"]]),
+        lambda: rules.imports_of_engine(bare, "engine", ["things"]),
+        lambda: rules.circles(bare),
+        lambda: rules.unregistered(bare, {}, []),
+        lambda: rules.adapters_that_import_others(bare, {}),
+        lambda: rules.untested(tmp_path, {"thing": {"x": entry("pack.things.x:XThing")}}),
+        lambda: rules.wrong_extras(bare, {}, {"x": ["x"]}),
+        lambda: rules.heavy_imports(bare, {"torch"}, {}, []),
+        lambda: sorted(rules.heavy_libraries({}, {})),
+        lambda: rules.long_functions(bare),
+        lambda: rules.wide_constructors(bare),
+        lambda: rules.missing_links(bare, ["a"]),
     ]
-    return max(matches)[1] if matches else len(LAYERS)
-
-
-def imports(path: Path, *, top_level: bool = False) -> Iterator[str]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    nodes = tree.body if top_level else list(ast.walk(tree))
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            if node.module.startswith("trainyard"):
-                yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def ours(path: Path) -> Iterator[str]:
-    modules = {name_of(file) for file in FILES}
-    for name in imports(path):
-        short = name.removeprefix("trainyard.")
-        if name.startswith("trainyard.") and short in modules:
-            yield short
-
-
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_imports_run_downwards(path: Path) -> None:
-    me = name_of(path)
-    for other in ours(path):
-        if me.startswith("engine."):
-            assert layer(other) != layer("frameworks"), f"{me} imports an adapter: {other}"
-        assert layer(me) <= layer(other), f"{me} imports {other}, which stands above it"
-
-
-@pytest.mark.parametrize("kind", ["frameworks", "datasets", "trackers", "stores"])
-def test_no_adapter_imports_another(kind: str) -> None:
-    folders = {
-        name_of(file).split(".")[1]: file
-        for file in (ROOT / kind).glob("*.py")
-        if file.stem not in ("__init__", "base")
-    }
-    adapters = {
-        name
-        for name, file in folders.items()
-        if f"class {name.title().replace('_', '')}{kind[:-1].title()}" in file.read_text()
-    }
-    for name in adapters:
-        taken = {other.split(".")[1] for other in ours(folders[name]) if other.startswith(f"{kind}.")}
-        assert not (taken & adapters - {name}), f"{kind}.{name} imports {taken & adapters}"
+    for rule in bare_rules:
+        with pytest.raises(NothingToCheck):
+            rule()
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in FILES if "frameworks/torch/" not in str(path)], ids=name_of
+    "source", ["from pack.high import x", "import pack.high", LATE.format("high"), TYPED.format("high")]
 )
-def test_heavy_libraries_are_imported_late(path: Path) -> None:
-    heavy = {name.split(".")[0] for name in imports(path, top_level=True)} & HEAVY
-    assert not heavy, f"{name_of(path)} imports {heavy} at its top"
+def test_an_import_upwards_is_found(source: str, make: Make) -> None:
+    layers = [["high", "pack"], ["low"]]
+    assert rules.upward_imports(make({"high": "from pack.low import x", "low": ""}), layers) == []
+    assert "low imports high" in names(rules.upward_imports(make({"high": "", "low": source}), layers))
 
 
-def lengths(path: Path) -> Iterator[tuple[str, int]]:
-    """Functions and their lines of code, docstrings not counted."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.FunctionDef):
-            body = node.body[1:] if ast.get_docstring(node) is not None else node.body
-            yield node.name, (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+def test_every_module_and_every_layer_counts(make: Make) -> None:
+    tree = make({"high": "import pack.low", "low": "", "new": ""})
+    assert rules.upward_imports(tree, [["high", "pack"], ["low", "gone"]]) == [
+        "new is in no layer",
+        "no module is in gone",
+    ]
+    part = make({"high": "", "low": "", "new": "", "low/base": "import pack.low"})
+    layers = [["high", "pack", "new"], ["low"], ["low.base"]]
+    assert names(rules.upward_imports(part, layers)).startswith("low.base imports low")
 
 
-def test_functions_are_short() -> None:
-    found = [(length, name_of(path), name) for path in FILES for name, length in lengths(path)]
-    assert max(found)[0] <= 60, max(found)
-    assert statistics.median(length for length, _, _ in found) <= 10
+@pytest.mark.parametrize(
+    ("source", "good"), [("from pack.things.base import T", True), ("from pack.things.x import X", False)]
+)
+def test_an_engine_that_knows_an_adapter_is_found(source: str, good: bool, make: Make) -> None:
+    tree = make({"engine/loop": source, "things/base": "", "things/x": ""})
+    assert (rules.imports_of_engine(tree, "engine", ["things"]) == []) is good
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_files_are_short(path: Path) -> None:
-    docstrings = 0
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-            and ast.get_docstring(node) is not None
-        ):
-            docstrings += (node.body[0].end_lineno or 0) - node.body[0].lineno + 1
-    assert len(path.read_text(encoding="utf-8").splitlines()) - docstrings <= 500
+@pytest.mark.parametrize("back", ["import pack.a", "from pack import a", LATE.format("a"), TYPED.format("a")])
+def test_a_circle_is_found(back: str, make: Make) -> None:
+    assert rules.circles(make({"a": "import pack.b", "b": "import pack.c", "c": ""})) == []
+    assert rules.circles(make({"a": "import pack.b", "b": "import pack.c", "c": back})) == ["circle: a, b, c"]
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_constructors_take_six_parameters_at_most(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.FunctionDef) and node.name == "__init__" and "models" not in path.parts:
-            assert len(node.args.args) + len(node.args.kwonlyargs) - 1 <= 6, f"{name_of(path)}:{node.lineno}"
+THINGS = {
+    "things/base": "",
+    "things/x": "class XThing: ...",
+    "things/y/__init__": "from pack.things.y.inner import f\nclass YThing: ...",
+    "things/y/inner": "",
+    "things/shared/__init__": "",
+}
+TABLE = {"thing": {"x": entry("pack.things.x:XThing"), "y": entry("pack.things.y:YThing")}}
 
 
-def test_no_drawer_for_odds_and_ends() -> None:
-    assert not [path for path in FILES if path.stem in ("utils", "common", "helpers")]
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({}, ""),
+        ({"things/z": "class ZThing: ..."}, "pack.things.z:ZThing is not in the registry's table"),
+        ({"things/z/__init__": "class ZThing: ..."}, "pack.things.z:ZThing is not in the registry's table"),
+        ({"things/odds": ""}, "things.odds is no adapter"),
+        (
+            {"things/x": "class Other: ..."},
+            "the registry's table names pack.things.x:XThing, which is not there",
+        ),
+        ({"others/base": ""}, "others has a base.py, but the registry has no such kind"),
+    ],
+)
+def test_an_adapter_beside_the_table_is_found(more: dict[str, str], said: str, make: Make) -> None:
+    assert said in names(rules.unregistered(make({**THINGS, **more}), TABLE, ["things.shared"])) or not said
+    if not said:
+        assert rules.unregistered(make(THINGS), TABLE, ["things.shared"]) == []
+
+
+@pytest.mark.parametrize("file", ["things/x", "things/y/__init__", "things/y/inner"])
+def test_an_adapter_that_imports_another_is_found(file: str, make: Make) -> None:
+    assert rules.adapters_that_import_others(make(THINGS), TABLE) == []
+    other = "x" if "y" in file else "y.inner"
+    name = file.removesuffix("/__init__").replace("/", ".")
+    tree = make({**THINGS, file: LATE.format(f"things.{other}")})
+    assert rules.adapters_that_import_others(tree, TABLE) == [f"{name} imports things.{other}"]
+
+
+def test_an_adapter_without_a_test_is_found(tmp_path: Path) -> None:
+    (tmp_path / "test_x.py").write_text(
+        "class Base(ThingSuite):\n    def make(self): ...\n"
+        "class TestX(Base):\n    def make(self): return XThing()",
+        encoding="utf-8",
+    )
+    assert rules.untested(tmp_path, TABLE) == ["no test of thing y subclasses ThingSuite"]
+    (tmp_path / "test_y.py").write_text("# ThingSuite\nclass TestY:\n    make = YThing", encoding="utf-8")
+    assert rules.untested(tmp_path, TABLE) == ["no test of thing y subclasses ThingSuite"]
+    frameworks = {"framework": {"x": entry("pack.frameworks.x:XFramework")}}
+    (tmp_path / "test_f.py").write_text("class T(FrameworkSuite):\n    framework = 'y'", encoding="utf-8")
+    assert rules.untested(tmp_path, frameworks) == ["no test of framework x subclasses FrameworkSuite"]
+
+
+def test_heavy_libraries_come_from_pyproject(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(
+        """
+[project]
+name = "pack"
+dependencies = ["numpy>=2"]
+[project.optional-dependencies]
+a = ["scikit-learn>=1,<2", "numpy"]
+b = ["never-installed ; python_version > '3'"]
+all = ["pack[a,b]"]
+""",
+        encoding="utf-8",
+    )
+    extras = rules.extras_of(tmp_path / "pyproject.toml")
+    assert extras == {"a": ["scikit-learn"], "b": ["never-installed"], "all": []}
+    provided = {"sklearn": ["scikit-learn"], "numpy": ["numpy"], "_private": ["scikit-learn"]}
+    assert rules.heavy_libraries(extras, provided) == {"sklearn", "never_installed"}
+
+
+@pytest.mark.parametrize(
+    ("more", "guilty"),
+    [
+        ({}, set()),
+        ({"cli": "import torch.nn"}, {"cli"}),
+        ({"cli": "if True:\n    from torch import nn"}, {"cli"}),
+        ({"cli": "class A:\n    import torch"}, {"cli"}),
+        ({"cli": "torch = require('torch', 'torch')"}, {"cli"}),
+        ({"cli": "def f():\n    import torch"}, set()),
+        ({"cli": "import pack.things.y.inner"}, {"cli"}),
+        ({"things/y/__init__": "import pack.things.y.inner"}, {"things.y"}),
+        ({"things/x": "import torch"}, {"things.x"}),
+        ({"testing": "import torch"}, set()),
+        ({"integrations/torch": "import torch"}, set()),
+        ({"integrations/torch": "import torch", "cli": "import pack.integrations.torch"}, {"cli"}),
+        ({"integrations/other": "import torch"}, {"integrations.other"}),
+    ],
+)
+def test_a_heavy_import_is_found(more: dict[str, str], guilty: set[str], make: Make) -> None:
+    base = {
+        **THINGS,
+        "things/y/__init__": "class YThing: ...",
+        "things/y/inner": "import torch",
+        "cli": TYPED.format("things.x"),
+    }
+    problems = rules.heavy_imports(make({**base, **more}), {"torch"}, TABLE, ["testing"])
+    assert {problem.split()[0] for problem in problems} == guilty
+
+
+def test_a_wrong_extra_is_found(make: Make) -> None:
+    tree = make(
+        {
+            **THINGS,
+            "things/x": "def f():\n    require('torch', 'torch')",
+            "things/y/inner": "require('yy', 'y')",
+        }
+    )
+    table = {"thing": {"x": entry("pack.things.x:XThing", "torch"), "y": entry("pack.things.y:YThing", "y")}}
+    assert rules.wrong_extras(tree, table, {"torch": [], "y": []}) == []
+    assert rules.wrong_extras(tree, table, {"torch": []}) == ["y: pyproject.toml has no extra y"]
+    wrong = {"thing": {"x": entry("pack.things.x:XThing"), "y": entry("pack.things.y:YThing", "torch")}}
+    assert len(rules.wrong_extras(tree, wrong, {"torch": [], "y": []})) == 2
+    idle = {"thing": {"shared": entry("pack.things.shared:S", "torch")}}
+    assert rules.wrong_extras(tree, idle, {"torch": []}) == ["shared needs no extra, the table says torch"]
+
+
+def test_long_things_are_found(make: Make) -> None:
+    lines = "\n".join(f"    x = {i}" for i in range(61))
+    docstring = '    """' + "\n" * 600 + '    """\n'
+    assert rules.long_functions(make({"a": f"def f():\n{docstring}    x = 1"})) == []
+    assert rules.long_functions(make({"a": f"class A:\n  async def f():\n{lines}"}))[0] == "a.f has 61 lines"
+    assert (
+        rules.long_functions(make({"a": f"def f():\n{lines[:-1]}"}))[1] == "the median function has 61 lines"
+    )
+    assert rules.long_files(make({"a": f"def f():\n{docstring}    x = 1"})) == []
+    assert rules.long_files(make({"a": "x = 1\n" * 501})) == ["a has 501 lines"]
+
+
+FIELDS = "\n".join(f"    f{i}: int" for i in range(7))
+KEYWORDS = ", ".join(f"a{i}" for i in range(7))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"@dataclass(frozen=True)\nclass A:\n{FIELDS}",
+        f"@dataclasses.dataclass\nclass A:\n{FIELDS}",
+        "@dataclass\nclass A:\n" + FIELDS.replace("int", "int = field(repr=False)"),
+        f"class A:\n    def __init__(self, {KEYWORDS}): ...",
+        f"class A:\n    def __init__(self, a, /, *, {KEYWORDS[4:]}): ...",
+    ],
+)
+def test_a_wide_constructor_is_found(source: str, make: Make) -> None:
+    assert rules.wide_constructors(make({"a": source})) == ["a.A requires 7 fields"]
+    assert rules.wide_constructors(make({"a": source}), ["a"]) == []
+    easy = (
+        source.replace("f0: int", "f0: ClassVar[int]")
+        .replace("a6", "a6=0")
+        .replace("repr=False", "default=1")
+    )
+    assert rules.wide_constructors(make({"a": easy})) == []
+
+
+def test_a_drawer_is_found(make: Make) -> None:
+    assert rules.drawers(make({"a/utils": "", "common/x": ""})) == ["a.utils", "common.x"]
+
+
+def test_a_missing_link_is_found(make: Make) -> None:
+    tree = make({"a": LATE.format("b"), "b": "", "c": ""})
+    assert rules.missing_links(tree, ["a", "b"]) == []
+    assert rules.missing_links(tree, ["a", "b", "c"]) == ["b does not import c"]
+    assert rules.missing_links(tree, ["a", "gone"]) == ["there is no gone"]

@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,7 +55,10 @@ def test_the_config_reference_is_up_to_date() -> None:
     assert (ROOT / "docs" / "config.md").read_text(encoding="utf-8") == module.render(), "run `make docs`"
 
 
-@pytest.mark.parametrize("text", list(blocks("yaml")))
+# The config on the page about adapters needs the adapters of that page: `test_adapters_page.py` trains with it.
+@pytest.mark.parametrize(
+    "text", [block for block in blocks("yaml") if not str(block.id).startswith("adapters.md")]
+)
 def test_configs_check(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEAM_MLFLOW", "http://127.0.0.1:5000")
     (tmp_path / "config.yaml").write_text(text, encoding="utf-8")
@@ -146,19 +148,6 @@ def test_the_readers_own_model_and_data_train(module: str, config: str, tmp_path
     done = run(
         [sys.executable, "-m", "trainyard", "train", "config.yaml", "training.epochs=2", "--quiet"], tmp_path
     )
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.slow
-def test_the_dataset_of_the_adapter_page_keeps_its_word(tmp_path: Path) -> None:
-    shown = BLOCK.findall((ROOT / "docs" / "adapters.md").read_text(encoding="utf-8"))
-    (code,) = [text for language, text in shown if language == "python" and "MoonsDataset" in text]
-    use = """
-        first, second = (MoonsDataset(DataConfig(type="moons"), MoonsParams(rows=200)).load() for _ in range(2))
-        assert {name: len(split) for name, split in first.splits.items()} == {"train": 160, "val": 20, "test": 20}
-        assert first.splits["train"].fingerprint() == second.splits["train"].fingerprint()
-    """
-    done = run([sys.executable, "-c", code + textwrap.dedent(use)], tmp_path)
     assert done.returncode == 0, done.stderr
 
 

@@ -1,14 +1,15 @@
-"""Hashing of tensors and files, and the files that tensors are kept in.
+"""Hash tensors and files, and write the files that hold tensors.
 
-Bytes are hashed once, on their way to the disk, in chunks that several threads share. A chunk never spans two
+Bytes are hashed once, while they are written, in chunks that several threads share. A chunk never spans two
 tensors, so the same chunk hashes give the hash of each tensor, of the file, and of the whole state:
 
     chunk    SHA-256 of at most 16 MiB
     tensor   SHA-256 over the chunks' hashes; for a tensor of one chunk, that chunk's hash
-    file     SHA-256 over its chunks' hashes; for a file of one chunk, that chunk's hash (as `sha256sum` prints it)
+    file     SHA-256 over its chunks' hashes; for a file of one chunk, that chunk's hash (as by `sha256sum`)
     digest   SHA-256 over names, dtypes, shapes and hashes of the tensors, in the order of their names
 
-Tensor files are in the safetensors format (https://huggingface.co/docs/safetensors), readable by any of its readers.
+Tensor files are in the safetensors format (https://huggingface.co/docs/safetensors), readable by any of its
+readers.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from trainyard.types import Array, NamedBuffer
 CHUNK_BYTES = 16 << 20
 TEMPORARY_SUFFIX = ".tmp"  # of files that replace another one when they are whole
 _THREADS = min(4, os.cpu_count() or 1)
-_DTYPES = {  # NumPy's names, and those of the safetensors format
+_DTYPES = {  # NumPy name -> safetensors name
     "float64": "F64",
     "float32": "F32",
     "float16": "F16",
@@ -67,7 +68,7 @@ class Chunk(NamedTuple):
 
 
 class TensorRecord(NamedTuple):
-    """What is known of a tensor without having it."""
+    """The identity of a tensor: name, dtype, shape and hash."""
 
     name: str
     dtype: str
@@ -77,7 +78,7 @@ class TensorRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class FileRecord:
-    """What a manifest says of one file: `chunks` tile it; `tensors` are those inside it."""
+    """The entry of one file in a manifest: `chunks` tile the file; `tensors` are the tensors in it."""
 
     name: str
     bytes: int
@@ -86,10 +87,11 @@ class FileRecord:
     tensors: Sequence[TensorRecord] = ()
 
     def state(self) -> list[TensorRecord]:
-        """The tensors under the names that they have in a framework's state: `FILE.TENSOR`."""
+        """Return the tensors under the names that they have in a framework's state: `FILE.TENSOR`."""
         return [tensor._replace(name=f"{Path(self.name).stem}.{tensor.name}") for tensor in self.tensors]
 
     def to_json(self) -> dict[str, Any]:
+        """Return the record as JSON."""
         return asdict(self) | {
             "chunks": [list(chunk) for chunk in self.chunks],
             "tensors": [list(t) for t in self.tensors],
@@ -97,6 +99,7 @@ class FileRecord:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> FileRecord:
+        """Read what `to_json` returned."""
         chunks = [Chunk(size, sha256) for size, sha256 in data["chunks"]]
         tensors = [
             TensorRecord(name, dtype, tuple(shape), sha256) for name, dtype, shape, sha256 in data["tensors"]
@@ -105,28 +108,31 @@ class FileRecord:
 
 
 def sha256_bytes(data: bytes | memoryview) -> str:
-    """SHA-256, hex."""
+    """Return the SHA-256 (hex) of bytes."""
     return hashlib.sha256(data).hexdigest()
 
 
 def sha256_json(value: Any) -> str:
-    """SHA-256 (hex) of a value's canonical JSON: sorted keys, no white space."""
+    """Return the SHA-256 (hex) of a value's canonical JSON: sorted keys, no white space."""
     return sha256_bytes(json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode())
 
 
 def sha256_file(path: Path) -> str:
-    """SHA-256 (hex) of a file's bytes, as `sha256sum` prints it."""
+    """Return the SHA-256 (hex) of a file's bytes, as `sha256sum` prints it."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def digest(tensors: Iterable[TensorRecord]) -> str:
-    """The digest over some tensors: equal if and only if names, dtypes, shapes and all bytes are equal."""
+    """Return the digest of tensors; equal if and only if names, dtypes, shapes and bytes are equal."""
     return sha256_json(sorted(list(tensor) for tensor in tensors))
 
 
 def array_buffer(name: str, array: Array) -> NamedBuffer:
-    """An array's bytes under a name, not copied if they lie in one piece. A dtype that no file can hold keeps NumPy's name."""
+    """Return an array's bytes under a name; a contiguous array is not copied.
+
+    A dtype that the file format does not have keeps its NumPy name.
+    """
     flat = np.ascontiguousarray(array).reshape(-1)
     return NamedBuffer(
         name, _DTYPES.get(array.dtype.name, array.dtype.name), array.shape, flat.view(np.uint8).data
@@ -134,7 +140,7 @@ def array_buffer(name: str, array: Array) -> NamedBuffer:
 
 
 def tensor_records(buffers: Iterable[NamedBuffer]) -> list[TensorRecord]:
-    """The hashes of tensors in memory."""
+    """Return the records of tensors in memory."""
     with ThreadPoolExecutor(_THREADS) as pool:
         pending = [
             (buffer, [pool.submit(sha256_bytes, part) for part in _parts(buffer.buffer)])
@@ -168,8 +174,8 @@ def write_file(path: Path, data: bytes) -> FileRecord:
 
 
 def write_tensors(path: Path, buffers: Iterable[NamedBuffer]) -> FileRecord:
-    """Writes and fsyncs tensors as a safetensors file, hashing them on the way. Empty tensors are kept, too."""
-    # Wide items first, as the format's own writer does it: each tensor is then aligned to its item size.
+    """Write and fsync tensors as a safetensors file, and hash them on the way. Empty tensors are kept."""
+    # Wide items come first, as in the format's own writer, so that each tensor is aligned to its item size.
     ordered = sorted(buffers, key=lambda buffer: (-_ITEM_BYTES.get(buffer.dtype, 1), buffer.name))
     header = _safetensors_header(ordered)
     parts = [_parts(buffer.buffer) for buffer in ordered]
@@ -199,7 +205,7 @@ def _safetensors_header(buffers: Sequence[NamedBuffer]) -> bytes:
 
 
 def _write_parts(path: Path, parts: Sequence[memoryview]) -> list[Chunk]:
-    """Writes and fsyncs in this thread, while others hash: the disk and the processors work side by side."""
+    """Write and fsync in this thread while others hash, so that disk and processors work at the same time."""
     with ThreadPoolExecutor(_THREADS) as pool, open(path, "wb", buffering=0) as file:
         hashes = [pool.submit(sha256_bytes, part) for part in parts]
         for part in parts:
@@ -238,7 +244,7 @@ def _read_sha256(fd: int, offset: int, size: int) -> str:
 
 
 def fsync_folder(folder: Path) -> None:
-    """Makes the names in a folder durable."""
+    """Make the names in a folder durable."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -247,7 +253,7 @@ def fsync_folder(folder: Path) -> None:
 
 
 def make_folders(folder: Path) -> None:
-    """Creates a folder and those above it that are missing, and makes the names of all of them durable."""
+    """Create a folder and its missing parents, and make all their names durable."""
     missing = [path for path in (folder, *folder.parents) if not path.is_dir()]
     folder.mkdir(parents=True, exist_ok=True)
     for path in missing:

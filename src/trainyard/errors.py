@@ -1,7 +1,7 @@
 """The exceptions of Trainyard.
 
-Every error that a user can cause or mend is a `TrainyardError`; its message says what was given, what is
-allowed and what to do next. The command line prints the message alone (`--debug` shows the traceback) and
+Every error that a user can cause or correct is a `TrainyardError`; its message says what was given, what is
+allowed and what to do next. The command line prints only the message (`--debug` shows the traceback) and
 exits with `exit_code`.
 
     TrainyardError                  1
@@ -10,13 +10,13 @@ exits with `exit_code`.
     │   ├── DataError               2   the data: named with file, column and row
     │   ├── ModelError              2   the model cannot be imported, built or fed with this data
     │   ├── RunNotFoundError        2   no such run, or the prefix is not unique
-    │   ├── ChangedInputsError      2   config, data or code differ from the run that is to be resumed
+    │   ├── ChangedInputsError      2   config, data or code differ from those of the run
     │   ├── RunLockedError          2   another process owns the run
     │   └── MissingExtraError       2   an optional library is not installed
     ├── CheckpointError             1   a checkpoint cannot be written, or is damaged
     ├── TrainingError               1   the training itself failed (a loss that is not finite, say)
     │   └── RunGoneError            1   the run directory was renamed or removed meanwhile
-    └── TrackerError                1   a tracker refused or lost us; never stops a run
+    └── TrackerError                1   a tracker cannot be reached; never stops a run
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 
 class TrainyardError(Exception):
-    """Base of all our errors; `exit_code` is what the command line exits with."""
+    """Base of all our errors; the command line exits with `exit_code`."""
 
     exit_code = 1
 
@@ -41,8 +41,8 @@ class InputError(TrainyardError):
 class Problem:
     """One thing wrong with a config.
 
-    `path` is the dotted key; `file`, `line` and `column` (both from 1) say where it stands, `file` alone being
-    set for a key that is missing, and `"command line"` for an override.
+    `path` is the dotted key; `file`, `line` and `column` (both from 1) are its position. For a missing key
+    only `file` is set; for an override `file` is `"command line"`.
     """
 
     message: str
@@ -52,8 +52,8 @@ class Problem:
     column: int = 0
 
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
-        return ": ".join(part for part in (place, self.path, self.message) if part)
+        position = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+        return ": ".join(part for part in (position, self.path, self.message) if part)
 
 
 class ConfigError(InputError):
@@ -66,7 +66,7 @@ class ConfigError(InputError):
 
 
 class DataError(InputError):
-    """The data cannot be trained on."""
+    """The data cannot be used for training."""
 
 
 class ModelError(InputError):
@@ -74,11 +74,11 @@ class ModelError(InputError):
 
 
 class RunNotFoundError(InputError):
-    """No run answers to this name, or more than one does."""
+    """No run has this name, or more than one has."""
 
 
 class ChangedInputsError(InputError):
-    """Config, data or code differ from those of the run that is to be resumed."""
+    """Config, data or code differ from those of the run to be resumed."""
 
 
 class RunLockedError(InputError):
@@ -86,11 +86,11 @@ class RunLockedError(InputError):
 
 
 class MissingExtraError(InputError):
-    """An optional library is not installed; the message names the extra that brings it."""
+    """An optional library is not installed; the message names the extra that installs it."""
 
 
 class CheckpointError(TrainyardError):
-    """A checkpoint cannot be written, or none of those present is whole."""
+    """A checkpoint cannot be written, or no undamaged one exists."""
 
 
 class TrainingError(TrainyardError):
@@ -108,4 +108,4 @@ class RunGoneError(TrainingError):
 
 
 class TrackerError(TrainyardError):
-    """A tracker cannot be reached, or refused a call."""
+    """A tracker cannot be reached, or has refused a call."""

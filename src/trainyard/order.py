@@ -1,8 +1,9 @@
 """Sample order and random streams, as functions of (seed, epoch, step, sample).
 
-Nothing here has state that a resume would need: the ids of any step's samples, and the seed of any of its random
-streams, are computed from raw counter-based keys. No library's random generator is involved, since their streams
-may change from one version to the next. `SEMANTICS` names this set of functions and is kept in the manifest.
+Nothing here has state that a resume would need: the ids of any step's samples, and the seed of any of its
+random streams, are computed from counter-based keys. No library's random generator is involved, since their
+streams may change from one version to the next. `SEMANTICS` is the version of these functions, and is kept in
+the manifest.
 
 The mixing function is the finalizer of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
 generators", OOPSLA 2014).
@@ -17,12 +18,11 @@ from trainyard.types import Ids
 
 SEMANTICS = 1
 
-# What a stream is for; part of its key, so that no two uses share random numbers.
+# The purpose of a stream is part of its key, so that no two purposes share random numbers.
 INIT, STEP, EPOCH, SPLIT, PREDICT, EXPLAIN = range(6)
 
-IN_MEMORY_ROWS = (
-    10_000_000  # up to here an epoch's order is sorted in memory (80 MB), beyond it is computed blockwise
-)
+# Up to here an epoch's order is sorted in memory (80 MB); beyond, it is computed block by block.
+IN_MEMORY_ROWS = 10_000_000
 _BLOCK_ROWS = 1 << 16
 _ROUNDS = 6  # of the Feistel network; three already make a pseudorandom permutation (Luby and Rackoff, 1988)
 
@@ -40,7 +40,7 @@ def _mix(x: int) -> int:
 
 
 def stream_seed(*parts: int) -> int:
-    """A 64-bit seed that depends on each part and on their order."""
+    """Return a 64-bit seed that depends on each part and on their order."""
     key = 0
     for part in parts:
         key = _mix((key ^ part) + _GOLDEN & _MASK)
@@ -54,21 +54,22 @@ def _mix_array(x: Keys) -> Keys:
 
 
 def random_keys(seed: int, n: int) -> Keys:
-    """(n,) uint64 random keys: key i is a function of (seed, i) alone."""
+    """Return (n,) uint64 random keys; key i is a function of (seed, i) alone."""
     counter = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
     return _mix_array(counter + np.uint64(_mix(seed & _MASK)))
 
 
 def permutation(seed: int, n: int) -> Ids:
-    """(n,) int64: the numbers 0 .. n-1 in random order, by sorting random keys. Takes O(n) memory."""
+    """Return (n,) int64: the numbers 0 .. n-1 in random order, by sorting keys, in O(n) memory."""
     return np.argsort(random_keys(seed, n), kind="stable").astype(np.int64, copy=False)
 
 
 class KeyedPermutation:
-    """A random permutation of 0 .. n-1 that is computed where it is asked for, in O(1) memory.
+    """A random permutation of 0 .. n-1, of which any part can be computed in O(1) memory.
 
-    A Feistel network over the smallest power of two that holds n, with cycle walking: what falls outside is
-    permuted again until it lies inside (Black and Rogaway: "Ciphers with arbitrary finite domains", 2002).
+    It is a Feistel network over the smallest power of two that holds n, with cycle walking: a value of n or
+    more is permuted again until it is below n (Black and Rogaway:
+    "Ciphers with arbitrary finite domains", 2002).
     """
 
     def __init__(self, seed: int, n: int) -> None:
@@ -80,7 +81,7 @@ class KeyedPermutation:
         self._keys = [np.uint64(stream_seed(seed, i)) for i in range(_ROUNDS)]
 
     def at(self, start: int, stop: int) -> Ids:
-        """(stop - start,) int64: the images of the positions start .. stop-1."""
+        """Return (stop - start,) int64: the images of the positions start .. stop-1."""
         x = self._once(np.arange(start, stop, dtype=np.uint64))
         while (outside := x >= self._n).any():
             x[outside] = self._once(x[outside])
@@ -97,14 +98,15 @@ class KeyedPermutation:
 
 
 class SampleOrder:
-    """Which samples each step sees.
+    """The samples of each step.
 
-    Each epoch is a new random order of all samples, cut into batches; the last batch of an epoch may be smaller.
+    Each epoch is a new random order of all samples, cut into batches; the last batch of an epoch may be
+    smaller.
 
     Args:
-        samples: number of training samples.
-        batch_size: samples per step.
-        seed: the run's seed.
+        samples: Number of training samples.
+        batch_size: Samples per step.
+        seed: The run's seed.
     """
 
     def __init__(self, samples: int, batch_size: int, seed: int) -> None:
@@ -112,15 +114,14 @@ class SampleOrder:
         self.batch_size = batch_size
         self.steps_per_epoch = -(-samples // batch_size)
         self._seed = seed
-        # A block is what is kept of an epoch's order: all of it, or a whole number of batches.
-        whole = samples <= IN_MEMORY_ROWS
-        self._block_steps = self.steps_per_epoch if whole else max(1, _BLOCK_ROWS // batch_size)
-        self._in_memory = whole
+        # One block of an epoch's order is cached: all of it, or an integral number of batches.
+        self._in_memory = samples <= IN_MEMORY_ROWS
+        self._block_steps = self.steps_per_epoch if self._in_memory else max(1, _BLOCK_ROWS // batch_size)
         self._cached: tuple[int, int] = (-1, -1)
         self._ids: Ids = np.empty(0, dtype=np.int64)
 
     def batch(self, step: int) -> Ids:
-        """(<= batch_size,) int64: the ids of the samples of step number `step`, counted from 0."""
+        """Return (<= batch_size,) int64: the ids of the samples of step number `step`, counted from 0."""
         epoch, in_epoch = divmod(step, self.steps_per_epoch)
         block, in_block = divmod(in_epoch, self._block_steps)
         if self._cached != (epoch, block):
@@ -138,6 +139,6 @@ class SampleOrder:
         return KeyedPermutation(seed, self.samples).at(start, stop)
 
     def epochs(self, steps: int) -> float:
-        """How many passes over the samples `steps` steps make."""
+        """Return how many epochs the first `steps` steps are."""
         epoch, in_epoch = divmod(steps, self.steps_per_epoch)
         return epoch + min(in_epoch * self.batch_size, self.samples) / self.samples

@@ -1,112 +1,312 @@
-"""(kind, name) -> adapter, found by file name or entry point, imported late.
+"""Find adapters by kind and name: a table for ours, entry points for others; all are imported late.
 
-`trackers/mlflow.py` holds `MlflowTracker`; another package offers its own under the entry-point group
-`trainyard.trackers`, with the name that configs use and the class as its value. Ours win over others' of the same name.
+Another package registers an adapter under an entry-point group, with the name that configs use and the class:
+
+    [project.entry-points."trainyard.trackers"]
+    mine = "my_package.tracker:MineTracker"
+
+Our adapters win over others of the same name. A plugin that cannot be imported, or that lacks what its
+contract needs, is an error where it is asked for, is named by `trainyard doctor`, and is skipped everywhere
+else.
 """
 
 from __future__ import annotations
 
 import importlib
-import pkgutil
-from collections.abc import Mapping
+import inspect
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from importlib import metadata
+from typing import Any, Literal, NamedTuple, get_args
 
-from trainyard.errors import InputError, ModelError
+from trainyard.errors import InputError, MissingExtraError, ModelError
 from trainyard.require import open_process
 
-_PACKAGES = {"framework": "frameworks", "dataset": "datasets", "tracker": "trackers"}
+Kind = Literal["framework", "dataset", "tracker", "store"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
-def _class_name(kind: str, module: str) -> str:
-    return "".join(part.capitalize() for part in module.split("_")) + kind.capitalize()
+class BuiltIn(NamedTuple):
+    """One of our adapters: where its class is, and the extra that brings the library it needs.
+
+    `serves` are the names by which a config asks for it without naming the adapter itself: the short model
+    names of a framework, the values of `data.type` of a dataset. None: there are too many for the table, and
+    the class is asked.
+    """
+
+    target: str
+    extra: str | None = None
+    serves: Sequence[str] | None = ()
 
 
-@cache
-def _modules(kind: str) -> frozenset[str]:
-    package = importlib.import_module(f"trainyard.{_PACKAGES[kind]}")
-    return frozenset(info.name for info in pkgutil.iter_modules(package.__path__) if info.name != "base")
+BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
+    "framework": {
+        "catboost": BuiltIn("trainyard.frameworks.catboost:CatboostFramework", "catboost", ["catboost"]),
+        "keras": BuiltIn(
+            "trainyard.frameworks.keras:KerasFramework", "keras", ["keras", "keras_mlp", "keras_cnn"]
+        ),
+        "lightgbm": BuiltIn("trainyard.frameworks.lightgbm:LightgbmFramework", "lightgbm", ["lightgbm"]),
+        "sklearn": BuiltIn("trainyard.frameworks.sklearn:SklearnFramework", "sklearn", None),
+        "torch": BuiltIn("trainyard.frameworks.torch:TorchFramework", "torch", ["mlp", "transformer"]),
+        "xgboost": BuiltIn("trainyard.frameworks.xgboost:XgboostFramework", "xgboost", ["xgboost"]),
+    },
+    "dataset": {
+        "csv": BuiltIn("trainyard.datasets.csv:CsvDataset", "tabular", ["csv"]),
+        "function": BuiltIn("trainyard.datasets.function:FunctionDataset"),  # any `package.module:function`
+        "npy": BuiltIn("trainyard.datasets.npy:NpyDataset", None, ["npy"]),
+        "npz": BuiltIn("trainyard.datasets.npz:NpzDataset", None, ["npz"]),
+        "parquet": BuiltIn("trainyard.datasets.parquet:ParquetDataset", "tabular", ["parquet"]),
+        "sklearn": BuiltIn(
+            "trainyard.datasets.sklearn:SklearnDataset",
+            "tabular",
+            ["digits", "iris", "wine", "breast_cancer", "diabetes"],
+        ),
+        "tfrecord": BuiltIn("trainyard.datasets.tfrecord:TfrecordDataset", "tfrecord", ["tfrecord"]),
+    },
+    "tracker": {
+        "mlflow": BuiltIn("trainyard.trackers.mlflow:MlflowTracker", "mlflow"),
+        "tensorboard": BuiltIn("trainyard.trackers.tensorboard:TensorboardTracker", "tensorboard"),
+    },
+    "store": {"local": BuiltIn("trainyard.stores.local:LocalStore")},
+}
+
+_TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
-@cache
-def _entry_points(kind: str) -> Mapping[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=f"trainyard.{_PACKAGES[kind]}")}
+@dataclass(frozen=True)
+class Plugin:
+    """An adapter of another package, as its entry point describes it; nothing of it is imported.
+
+    `ignored` says why it is never used; it is empty for one that is.
+    """
+
+    kind: Kind
+    name: str
+    target: str
+    package: str
+    ignored: str = ""
+
+    def __str__(self) -> str:
+        entry = f"entry point {self.name} = {self.target} in {_group(self.kind)}"
+        return f"{self.kind} {self.name!r} of {self.package} ({entry})"
 
 
-def adapter(kind: str, name: str) -> Any:
-    """The adapter class `name` of a kind (`framework`, `dataset`, `tracker`).
+def adapter(kind: Kind, name: str) -> Any:
+    """Return the adapter class `name` of a kind.
 
     Raises:
-        InputError: there is none; the message lists those there are.
+        InputError: There is none, or it is a plugin that cannot be used.
     """
-    if (found := find(kind, name)) is None:
+    if (cls := find(kind, name)) is None:
         raise InputError(f"no {kind} {name!r}; there are: {', '.join(names(kind))}")
-    return found
+    return cls
 
 
-@cache
-def find(kind: str, name: str) -> Any:
-    """The adapter class, or None."""
-    if name in _modules(kind):
-        module = importlib.import_module(f"trainyard.{_PACKAGES[kind]}.{name}")
-        if (found := getattr(module, _class_name(kind, name), None)) is not None:
-            return found
-    if (point := _entry_points(kind).get(name)) is not None:
-        if kind != "framework":  # of which all are looked at, but only one is used
-            open_process()
-        return point.load()
-    return None
+def find(kind: Kind, name: str) -> Any:
+    """Return the adapter class `name` of a kind, or None if there is none.
+
+    Raises:
+        InputError: It is a plugin that cannot be used.
+    """
+    if name in BUILT_IN[kind]:
+        return _built_in(kind, name)
+    plugin = next((one for one in _usable(kind) if one.name == name), None)
+    if plugin is None:
+        return None
+    cls, error = _load(plugin)
+    if error is not None:
+        raise InputError(f"{_refusal(plugin, error)}; repair or uninstall {plugin.package.split()[0]}")
+    return cls
 
 
-@cache
-def names(kind: str) -> tuple[str, ...]:
-    """The adapters of a kind."""
-    candidates = _modules(kind) | _entry_points(kind).keys()
-    return tuple(sorted(name for name in candidates if find(kind, name) is not None))
+def names(kind: Kind) -> tuple[str, ...]:
+    """Return the names of a kind's adapters, sorted; nothing is imported."""
+    return tuple(sorted({*BUILT_IN[kind], *(plugin.name for plugin in _usable(kind))}))
+
+
+def adapters(kind: Kind) -> Iterator[tuple[str, Any]]:
+    """Yield the names and classes of a kind's adapters: ours, then those of plugins that can be used."""
+    for name in BUILT_IN[kind]:
+        yield name, _built_in(kind, name)
+    for plugin in _usable(kind):
+        if _load(plugin)[1] is None:
+            yield plugin.name, _load(plugin)[0]
 
 
 def framework_of(model_type: str) -> str | None:
-    """The framework that answers to a short model name."""
-    return next(
-        (name for name in names("framework") if model_type in adapter("framework", name).models), None
-    )
+    """Return the framework that has a model of this short name, or None."""
+    table = BUILT_IN["framework"]
+    for name, entry in table.items():
+        if model_type in (entry.serves or ()):
+            return name
+    stated = {name for name, entry in table.items() if entry.serves is not None}
+    candidates = ((name, cls) for name, cls in adapters("framework") if name not in stated)
+    return next((name for name, cls in candidates if model_type in cls.models), None)
 
 
 def framework_of_class(cls: type) -> str:
-    """The framework of a model class, by the modules of its bases; no framework is imported to find out.
+    """Return the framework of a model class, by the modules of its bases; no library is imported for it.
 
     Raises:
-        ModelError: no framework claims any of them.
+        ModelError: No framework claims any of them.
     """
-    for (
-        base
-    ) in cls.__mro__:  # the nearest counts: XGBoost's and LightGBM's estimators are scikit-learn's, too
-        for name in names("framework"):
-            if base.__module__.split(".")[0] in adapter("framework", name).base_modules:
+    modules = {name: framework.base_modules for name, framework in adapters("framework")}
+    for base in cls.__mro__:  # the nearest one decides: estimators of XGBoost are scikit-learn's, too
+        for name, claimed in modules.items():
+            if base.__module__.split(".")[0] in claimed:
                 return name
-    known = ", ".join(
-        f"{name} ({', '.join(adapter('framework', name).base_modules)})" for name in names("framework")
-    )
+    known = ", ".join(f"{name} ({', '.join(claimed)})" for name, claimed in modules.items())
     raise ModelError(
-        f"{cls.__module__}:{cls.__qualname__} is no model of a known framework; known are: {known}"
+        "; ".join(
+            [
+                f"{cls.__module__}:{cls.__qualname__} belongs to no known framework; known are: {known}",
+                *broken("framework"),
+            ]
+        )
     )
 
 
 def dataset_of(data_type: str) -> Any:
-    """The dataset adapter that answers to `data.type`.
+    """Return the dataset adapter that serves a value of `data.type`.
 
     Raises:
-        InputError: none does.
+        InputError: There is none, or it is a plugin that cannot be used.
+    """
+    if (cls := find_dataset(data_type)) is None:
+        unknown = f"no dataset {data_type!r}; there are: {', '.join(dataset_names())}"
+        raise InputError("; ".join([unknown, *broken("dataset")]))
+    return cls
+
+
+def find_dataset(data_type: str) -> Any:
+    """Return the dataset adapter that serves a value of `data.type`, or None if there is none.
+
+    Raises:
+        InputError: It is a plugin that cannot be used.
     """
     if ":" in data_type:
         return adapter("dataset", "function")
-    for name in names("dataset"):
-        if data_type in adapter("dataset", name).names:
+    for name, entry in BUILT_IN["dataset"].items():
+        if data_type in (entry.serves or ()):
             return adapter("dataset", name)
-    raise InputError(f"no dataset {data_type!r}; there are: {', '.join(dataset_names())}")
+    others = (cls for name, cls in adapters("dataset") if name not in BUILT_IN["dataset"])
+    if (cls := next((cls for cls in others if data_type in cls.names), None)) is not None:
+        return cls
+    if any(plugin.name == data_type for plugin in _usable("dataset")):
+        find("dataset", data_type)  # raises if it cannot be used; one that can be serves other names
+    return None
 
 
 def dataset_names() -> list[str]:
-    """The values of `data.type` that some dataset adapter answers to."""
-    return [short for name in names("dataset") for short in adapter("dataset", name).names]
+    """Return the values of `data.type` that some dataset adapter serves."""
+    return list(dict.fromkeys(served for _, cls in adapters("dataset") for served in cls.names))
+
+
+@cache
+def plugins() -> tuple[Plugin, ...]:
+    """Return every plugin that an installed package registers, without importing any."""
+    listed: dict[tuple[Kind, str], Plugin] = {}
+    ignored: list[Plugin] = []
+    installed = metadata.entry_points()
+    for kind in KINDS:
+        for point in installed.select(group=_group(kind)):
+            package = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
+            plugin = Plugin(kind, point.name, point.value, package)
+            if point.name in BUILT_IN[kind]:
+                ignored.append(replace(plugin, ignored=f"trainyard has a {kind} of this name"))
+            elif (first := listed.setdefault((kind, point.name), plugin)) is not plugin:
+                ignored.append(replace(plugin, ignored=f"{first.package} has one of this name"))
+    return (*listed.values(), *ignored)
+
+
+def error_of(plugin: Plugin) -> str | None:
+    """Import a plugin, and return in one line why it cannot be used; None if it can."""
+    return _load(plugin)[1]
+
+
+def broken(*kinds: Kind) -> list[str]:
+    """Return one line for each plugin of these kinds (default: all) that cannot be used."""
+    return [
+        _refusal(plugin, error)
+        for plugin in plugins()
+        if plugin.kind in (kinds or KINDS) and not plugin.ignored and (error := _load(plugin)[1]) is not None
+    ]
+
+
+def _refusal(plugin: Plugin, error: str) -> str:
+    return f"{plugin} cannot be used: {error}"
+
+
+def _usable(kind: Kind) -> list[Plugin]:
+    return [plugin for plugin in plugins() if plugin.kind == kind and not plugin.ignored]
+
+
+def _group(kind: Kind) -> str:
+    return f"trainyard.{kind}s"
+
+
+@cache
+def _built_in(kind: Kind, name: str) -> Any:
+    module, _, cls = BUILT_IN[kind][name].target.partition(":")
+    try:
+        return getattr(importlib.import_module(module), cls)
+    except ModuleNotFoundError as error:
+        extra = BUILT_IN[kind][name].extra
+        if extra is None or (error.name or "").startswith("trainyard"):
+            raise
+        raise MissingExtraError(
+            f"{kind} {name} needs {error.name}, which is not installed: "
+            f"run `pip install 'trainyard[{extra}]'`"
+        ) from error
+
+
+@cache
+def _load(plugin: Plugin) -> tuple[Any, str | None]:
+    """Return the class of a plugin and None, or None and why it cannot be used."""
+    if not _TARGET.fullmatch(plugin.target):
+        return None, "an entry point must be package.module:Class"
+    if plugin.kind != "framework":  # a run uses one framework, though all may be asked for their models
+        open_process()
+    module, _, path = plugin.target.partition(":")
+    try:
+        cls: Any = importlib.import_module(module)
+        for part in path.split("."):
+            cls = getattr(cls, part)
+        lacks = _lacks(plugin.kind, cls)
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # foreign code may raise anything, and must not harm other adapters
+        text = " ".join(str(error).split())
+        return None, f"{type(error).__name__}{': ' if text else ''}{text}"
+    return (None, lacks) if lacks else (cls, None)
+
+
+def _lacks(kind: Kind, cls: Any) -> str | None:
+    """Return what a class lacks of its kind's contract, or None."""
+    from pydantic import BaseModel
+
+    if not inspect.isclass(cls):
+        return f"it is of type {type(cls).__name__}, not a class"
+    contract: Any = getattr(importlib.import_module(f"trainyard.{kind}s.base"), kind.capitalize())
+    if kind == "framework" and not issubclass(cls, contract):
+        return "it is no subclass of trainyard.frameworks.base.Framework"
+    if missing := [member for member in _members(contract) if not hasattr(cls, member)]:
+        return f"it lacks {', '.join(missing)}"
+    if inspect.isabstract(cls):
+        return f"it lacks {', '.join(sorted(cls.__abstractmethods__))}"
+    options = [cls.Params] if "Params" in _members(contract) else list(getattr(cls, "models", {}).values())
+    if not all(inspect.isclass(one) and issubclass(one, BaseModel) for one in options):
+        return "its options are no pydantic models"
+    listed = [name for name in ("names", "base_modules") if isinstance(getattr(cls, name, ()), str)]
+    return f"{listed[0]} must be a sequence of names, not one text" if listed else None
+
+
+def _members(contract: Any) -> list[str]:
+    """Return what a class must have to keep a contract: all public members without a default."""
+    stated = [name for name in inspect.get_annotations(contract) if not hasattr(contract, name)]
+    if getattr(contract, "_is_protocol", False):
+        stated += [name for name, value in vars(contract).items() if inspect.isfunction(value)]
+    return sorted(name for name in stated if not name.startswith("_"))

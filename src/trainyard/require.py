@@ -1,4 +1,4 @@
-"""The ways to import what is not ours: optional libraries, and what a config names by its import path."""
+"""Import what is not ours: optional libraries, and objects that a config names by their import paths."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from typing import Any
 from trainyard.errors import InputError, MissingExtraError
 
 _IMPORT_PATH = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.<>]*")
-_closed = (
-    False  # whether this process runs the code of Trainyard and the libraries that it needs, and no other
-)
+_closed = False  # whether this process runs only Trainyard and the libraries that it needs
 
 
 def close_process() -> None:
-    """Says that this process makes one run and ends: no code but ours runs in it, if the config names no other."""
-    global _closed  # noqa: PLW0603 - it is the process's
+    """Declare that this process makes one run and runs no code but ours, unless the config names some."""
+    global _closed  # noqa: PLW0603 - it describes the process
     _closed = True
 
 
 def open_process() -> None:
-    """Says that other code is to be imported."""
+    """Declare that code of others will be imported."""
     global _closed  # noqa: PLW0603
     _closed = False
 
 
 def require(module: str, extra: str, *, spare: str | None = None) -> ModuleType:
-    """Imports `module`, or says which extra of Trainyard brings it.
+    """Import an optional library, or name the extra of Trainyard that installs it.
 
     Args:
-        spare: a library that `module` imports where it is installed, for what Trainyard does not use. It is kept out of a
-            process in which nobody else can miss it: scikit-learn takes a second and 100 MB.
+        module: The module to import.
+        extra: The extra that installs it.
+        spare: A library that `module` imports if it is installed, for features that Trainyard does not use.
+            It is kept out of a process that runs no other code: scikit-learn takes a second and 100 MB.
 
     Raises:
-        MissingExtraError: the library is not installed.
+        MissingExtraError: The library is not installed.
     """
     try:
         with spared(*([spare] if spare and _closed else [])):
             return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
-            raise  # the library is there, but something that it needs is not: its own message says more
+            raise  # the library is installed, but not all that it needs: its own message says more
         raise MissingExtraError(
             f"{module.split('.')[0]} is not installed: run `pip install 'trainyard[{extra}]'`"
         ) from error
@@ -54,11 +54,11 @@ def require(module: str, extra: str, *, spare: str | None = None) -> ModuleType:
 
 @contextmanager
 def spared(*libraries: str) -> Iterator[None]:
-    """Hides libraries that another imports at once where they are installed; those that are imported already stay."""
+    """Hide libraries that another one imports if they are installed; imported ones stay."""
     modules: dict[str, Any] = sys.modules
     hidden = [name for name in libraries if name not in modules]
     for name in hidden:
-        modules[name] = None  # with this, an import of it fails as if it were not installed
+        modules[name] = None  # an import of it now fails as if it were not installed
     try:
         yield
     finally:
@@ -90,7 +90,7 @@ def import_path(path: str) -> Any:
 
 
 def import_paths(value: Any) -> Iterator[str]:
-    """The texts in a value, however deep, that may be import paths."""
+    """Yield the texts in a value, at any depth, that may be import paths."""
     if isinstance(value, str):
         if _IMPORT_PATH.fullmatch(value):
             yield value

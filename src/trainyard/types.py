@@ -1,4 +1,4 @@
-"""The values that pass between core, frameworks and datasets."""
+"""The values that the engine, the frameworks and the data sets exchange."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPLITS: tuple[SplitName, ...] = ("train", "val", "test")
 
 
 class Batch(NamedTuple):
-    """Rows of a split, in the order asked for.
+    """Rows of a split, in the requested order.
 
     `features`: (rows, ...); `targets`: (rows,) int64 class indices, or (rows,) / (rows, outputs) float32.
     """
@@ -31,7 +31,7 @@ class Batch(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """What one step left behind. `loss` is the mean over the step's samples, still on the device and unread."""
+    """The result of a step. `loss` is the mean over the step's samples, still on the device and unread."""
 
     loss: Any
     samples: int
@@ -40,9 +40,13 @@ class StepResult(NamedTuple):
 class Predictions(NamedTuple):
     """The outputs for some rows of a split, on the host.
 
-    `ids`: (rows,) int64 positions in the split; `outputs`: class probabilities (rows, classes) float32, or values
-    (rows,) / (rows, outputs) float32; `targets`: as in `Batch`; `loss`: the loss summed over these rows; `measures`: of metrics
-    that the model brings itself, by name, over all rows of the split up to here (those of the last part count).
+    Attributes:
+        ids: (rows,) int64 positions in the split.
+        outputs: Class probabilities (rows, classes) float32, or values (rows,) / (rows, outputs) float32.
+        targets: As in `Batch`.
+        loss: The loss summed over these rows.
+        measures: The values of the model's own metrics, by name, over all rows of the split so far. Those of
+            the last part are the result.
     """
 
     ids: Ids
@@ -55,7 +59,7 @@ class Predictions(NamedTuple):
 class NamedBuffer(NamedTuple):
     """One tensor of a framework's state, on the host.
 
-    `dtype` is safetensors' name for it (`F32`, `BF16`, `I64`, `U8` ...); `buffer` holds the C-contiguous bytes.
+    `dtype` is its safetensors name (`F32`, `BF16`, `I64`, `U8` ...); `buffer` holds the C-contiguous bytes.
     """
 
     name: str
@@ -65,7 +69,7 @@ class NamedBuffer(NamedTuple):
 
 
 class Determinism(NamedTuple):
-    """How exactly a run can be repeated, and why not better."""
+    """How exactly a run can be repeated, and the reason."""
 
     tier: Tier
     reason: str
@@ -73,7 +77,7 @@ class Determinism(NamedTuple):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The metrics of one evaluation, named `val_loss`, `val_f1` ...; it stands after step `step`."""
+    """The metrics of the evaluation after step `step`, named `val_loss`, `val_f1` ..."""
 
     step: int
     metrics: Mapping[str, float]
@@ -81,13 +85,20 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class DataInfo:
-    """What a model has to know of the data.
+    """What a model must know of the data.
 
-    `input_shape` is the shape of one sample's features, `classes` the class labels in index order (None for
-    regression), `outputs` the number of classes or of regression targets. `target_mean` and `target_scale` (the standard
-    deviation) are those of the training split's values, for frameworks that learn better from (value - mean) / scale;
-    predictions and targets are in the data's own unit always. `categories` has, for each feature, the number of categories that
-    its values are codes of (0 .. n-1, NaN for a missing or unknown one), and 0 for a number; it is empty where all are numbers.
+    Attributes:
+        task: What the model predicts: classes or values.
+        input_shape: The shape of one sample's features.
+        outputs: The number of classes, or of regression targets.
+        classes: The class labels in index order; None for regression.
+        feature_names: The names of the features, if they have any.
+        target: The name of the target.
+        target_mean: The mean of the training split's targets, for frameworks that train on standardized ones.
+            Predictions and targets are in the data's own unit in any case.
+        target_scale: Their standard deviation.
+        categories: For each feature, the number of categories if its values are category codes (0 .. n-1, NaN
+            for a missing or unknown category), or 0 if it is a number. Empty if all features are numbers.
     """
 
     task: Task
@@ -101,7 +112,7 @@ class DataInfo:
     categories: Sequence[int] = field(default=())
 
     def to_json(self) -> dict[str, Any]:
-        """The same as JSON; class labels that JSON has no value for become strings."""
+        """Return the same as JSON; class labels that JSON cannot hold become strings."""
         plain = [label.item() if isinstance(label, np.generic) else label for label in self.classes or ()]
         classes = [label if isinstance(label, str | int | float | bool) else str(label) for label in plain]
         return {
@@ -118,4 +129,5 @@ class DataInfo:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> DataInfo:
+        """Read what `to_json` returned."""
         return DataInfo(**{**data, "input_shape": tuple(data["input_shape"])})

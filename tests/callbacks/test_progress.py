@@ -9,7 +9,7 @@ from trainyard.callbacks.base import RunView
 from trainyard.callbacks.progress import PlainProgress, RichProgress, line, progress
 
 PAIR = re.compile(r"(?P<name>[a-z0-9_]+)=(?P<value>\S+)")  # as the module documents it
-RUN = RunView("r1", "digits", 0, 900, 45, 1437, 32, 1)
+RUN = RunView("r1", "digits", 900, 45, 1437, 32)
 LOGGED = {"train_loss": 0.123456789, "learning_rate": 1e-3, "epoch": 2.2222, "samples_per_second": 51234.5}
 
 
@@ -130,7 +130,7 @@ def test_numbers(value: float, text: str) -> None:
 
 def test_a_resumed_attempt_estimates_by_its_own_steps(clock: list[float], stream: io.StringIO) -> None:
     found = PlainProgress(stream)
-    found.on_start(RunView("r1", "digits", 800, 900, 45, 1437, 32, 2))
+    found.on_start(RunView("r1", "digits", 900, 45, 1437, 32, start_step=800, attempt=2))
     clock[0] += 10
     found.on_log(850, LOGGED)
     assert pairs(stream.getvalue())[-1]["eta_seconds"] == "10"

@@ -6,7 +6,7 @@ from trainyard.callbacks import resources as module
 from trainyard.callbacks.base import RunView
 from trainyard.callbacks.resources import Resources
 
-RUN = RunView("r1", "digits", 0, 900, 45, 1437, 32, 1)
+RUN = RunView("r1", "digits", 900, 45, 1437, 32)
 
 
 def test_a_record_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,12 @@ class FakeAdapters:
     def names(self, kind: str, framework: str | None = None) -> Sequence[str]:
         return list(KNOWN[kind])
 
+    def has(self, kind: str, name: str, framework: str | None = None) -> bool:
+        return name in self.names(kind, framework)
+
+    def broken(self, kind: str) -> Sequence[str]:
+        return []
+
     def params(self, kind: str, name: str, framework: str | None = None) -> type[BaseModel] | None:
         return KNOWN[kind].get(name)
 

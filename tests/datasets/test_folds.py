@@ -13,10 +13,10 @@ from rows import csv_text, load, people
 
 from trainyard.config.schema import SplitConfig
 from trainyard.datasets.csv import CsvDataset
-from trainyard.datasets.objects import from_objects
+from trainyard.datasets.rows.objects import from_objects
+from trainyard.datasets.rows.splitting import Rows, split_rows
+from trainyard.datasets.rows.table import Table
 from trainyard.datasets.sklearn import SklearnDataset
-from trainyard.datasets.splitting import Rows, split_rows
-from trainyard.datasets.table import Table
 from trainyard.errors import DataError
 
 QUICK = settings(max_examples=60, deadline=None)

@@ -8,9 +8,9 @@ import pytest
 
 import trainyard
 from trainyard.config.schema import DataConfig, SplitConfig
-from trainyard.datasets.arrays import Arrays
 from trainyard.datasets.npy import MappedRows, NpyDataset
-from trainyard.datasets.objects import from_objects
+from trainyard.datasets.rows.arrays import Arrays
+from trainyard.datasets.rows.objects import from_objects
 from trainyard.errors import DataError
 from trainyard.testing.dataset_suite import DatasetSuite
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from rows import config, people
 
-from trainyard.datasets.objects import from_objects
+from trainyard.datasets.rows.objects import from_objects
 from trainyard.errors import DataError
 
 

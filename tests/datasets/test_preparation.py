@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from rows import config
 
-from trainyard.datasets.preparation import TabularPreparation, fit, from_json
-from trainyard.datasets.table import Table, as_table
-from trainyard.datasets.target import Target
+from trainyard.datasets.rows.preparation import TabularPreparation, fit, from_json
+from trainyard.datasets.rows.table import Table, as_table
+from trainyard.datasets.rows.target import Target
 from trainyard.errors import DataError
 
 

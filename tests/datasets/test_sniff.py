@@ -7,7 +7,7 @@ import pytest
 from rows import csv_text, people
 
 from trainyard.config import load as load_config
-from trainyard.datasets.sniff import draft_config
+from trainyard.datasets.rows.sniff import draft_config
 from trainyard.errors import DataError
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.wiring import load_data

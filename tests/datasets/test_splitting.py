@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainyard.config.schema import SplitConfig
-from trainyard.datasets.splitting import Rows, split_rows
-from trainyard.datasets.table import Table
+from trainyard.datasets.rows.splitting import Rows, split_rows
+from trainyard.datasets.rows.table import Table
 from trainyard.errors import DataError
 from trainyard.types import SPLITS
 

@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 from rows import config, load, people
 
-from trainyard.datasets import examples
 from trainyard.datasets.base import Dataset
-from trainyard.datasets.examples import read_examples
-from trainyard.datasets.records import _masked, _scalar, crc32c, read_records
-from trainyard.datasets.tfdata import from_tf_dataset, is_tf_dataset
-from trainyard.datasets.tfrecord import TfrecordDataset
+from trainyard.datasets.rows.tfdata import from_tf_dataset, is_tf_dataset
+from trainyard.datasets.tfrecord import TfrecordDataset, examples
+from trainyard.datasets.tfrecord.examples import read_examples
+from trainyard.datasets.tfrecord.records import _masked, _scalar, crc32c, read_records
 from trainyard.errors import DataError
 from trainyard.testing.dataset_suite import DatasetSuite
 
@@ -102,7 +101,7 @@ def test_checksums_of_many_messages_of_any_length() -> None:
 
 
 def test_checksums_of_more_than_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainyard.datasets.records._BLOCK_LANES", 3)
+    monkeypatch.setattr("trainyard.datasets.tfrecord.records._BLOCK_LANES", 3)
     test_checksums_of_many_messages_of_any_length()
 
 
@@ -431,7 +430,7 @@ def test_a_real_dataset(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     code = """
 import numpy as np, tensorflow as tf
-from trainyard.datasets.tfdata import from_tf_dataset, is_tf_dataset
+from trainyard.datasets.rows.tfdata import from_tf_dataset, is_tf_dataset
 x, y = np.arange(12, dtype=np.float32).reshape(6, 2), np.array([0, 1, 2] * 2)
 plain = tf.data.Dataset.from_tensor_slices((x, y))
 for dataset in (plain, plain.batch(4), plain.batch(3, drop_remainder=True)):

@@ -14,7 +14,7 @@ from small_runs import SMALL, SignalAt, assert_same, checkpoints
 from trainyard.engine.checkpoint import step_of
 from trainyard.errors import CheckpointError
 from trainyard.frameworks.base import WEIGHTS_FILE, FrameworkInputs, Plan, Snapshot
-from trainyard.frameworks.stored import StoredSnapshot, buffers
+from trainyard.frameworks.support.stored import StoredSnapshot, buffers
 from trainyard.records.journal import read_segment, segments
 from trainyard.types import NamedBuffer, StepResult
 

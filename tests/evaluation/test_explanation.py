@@ -13,10 +13,10 @@ from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassif
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
 import trainyard
-from trainyard.datasets.arrays import Arrays
 from trainyard.datasets.base import DataBundle, Split
-from trainyard.datasets.preparation import CategoryColumn, NumberColumn, TabularPreparation
-from trainyard.datasets.target import Target
+from trainyard.datasets.rows.arrays import Arrays
+from trainyard.datasets.rows.preparation import CategoryColumn, NumberColumn, TabularPreparation
+from trainyard.datasets.rows.target import Target
 from trainyard.errors import InputError, MissingExtraError
 from trainyard.evaluation import explanation, shapley
 from trainyard.evaluation.explained import Column, ExplainedModel, data_columns

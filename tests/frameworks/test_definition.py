@@ -17,7 +17,7 @@ from xgboost import XGBClassifier
 import trainyard
 from small_runs import SignalAt
 from trainyard.errors import ChangedInputsError
-from trainyard.frameworks.definition import describe_value
+from trainyard.frameworks.support.definition import describe_value
 
 CONFIG = {"data": {"type": "wine"}, "training": {"threads": 1}, "logging": {"every_n_steps": 1}}
 OBJECTIVE = """\

@@ -41,7 +41,7 @@ import trainyard
 from small_runs import journal_values
 from trainyard.config import load
 from trainyard.config.schema import RunConfig
-from trainyard.datasets.arrays import Arrays
+from trainyard.datasets.rows.arrays import Arrays
 from trainyard.digest import tensor_records
 from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
 from trainyard.frameworks.base import WEIGHTS_FILE, FrameworkInputs

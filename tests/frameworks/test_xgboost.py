@@ -17,8 +17,8 @@ import trainyard
 from small_runs import SignalAt, assert_same
 from trainyard.config import load
 from trainyard.config.schema import RunConfig
-from trainyard.datasets.arrays import Arrays
 from trainyard.datasets.base import Split
+from trainyard.datasets.rows.arrays import Arrays
 from trainyard.digest import digest, tensor_records
 from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
 from trainyard.frameworks.base import FrameworkInputs

@@ -176,7 +176,10 @@ def test_no_explanation_no_section(tmp_path):
 def test_notes_alone(tmp_path):
     nothing = {"importance": [], "permutation": None, "shap": None, "dependence": [], "rows": 0, "columns": 0}
     shown = page(
-        tmp_path, WHOLE | nothing | {"notes": ["samples of shape (1, 8, 8) have no columns: only tabular data can be explained"]}
+        tmp_path,
+        WHOLE
+        | nothing
+        | {"notes": ["samples of shape (1, 8, 8) have no columns: only tabular data can be explained"]},
     )
     assert "Samples of shape (1, 8, 8) have no columns" in shown.text
     assert "Partial dependence" not in shown.text

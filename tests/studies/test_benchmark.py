@@ -373,7 +373,9 @@ def test_config_errors_are_those_of_configs() -> None:
 @pytest.mark.parametrize("task", ["auto", "classification"])
 def test_a_metric_of_another_task_is_refused_before_anything_is_trained(task: str, tmp_path: Path) -> None:
     ended: list[Any] = []
-    with pytest.raises(InputError, match="metric 'test_rmse' is for regression, but the task is classification"):
+    with pytest.raises(
+        InputError, match="metric 'test_rmse' is for regression, but the task is classification"
+    ):
         trainyard.benchmark(
             TOY,
             {"data.task": task},

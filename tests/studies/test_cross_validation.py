@@ -177,7 +177,8 @@ def test_two_processes_do_not_work_on_one_study(tmp_path: Path) -> None:
     owner.acquire()
     try:
         assert cut.status == "running"
-        from trainyard.studies.study import Study, StudyPlan, StudyRequest, conduct
+        from trainyard.studies.running import conduct
+        from trainyard.studies.study import Study, StudyPlan, StudyRequest
 
         with pytest.raises(RunLockedError):
             conduct(Study(cut.path), [], StudyRequest(tmp_path), StudyPlan(lambda _: {}, lambda _: None))

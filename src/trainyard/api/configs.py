@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
 from trainyard.config import Config, Overrides, Resolved
 from trainyard.config import load as load_resolved
 from trainyard.runs.catalog import Catalog
+
+log = logging.getLogger("trainyard")
 
 
 def check(config: Config, overrides: Overrides = ()) -> Resolved:
@@ -25,13 +28,16 @@ def init(file: Path | str, target: str) -> str:
     Raises:
         DataError: the file cannot be read, or has no such column.
     """
-    from trainyard.datasets.sniff import draft_config
+    from trainyard.datasets.rows.sniff import draft_config
 
     return draft_config(file, target)
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of config files."""
+    """Return the JSON Schema (draft 2020-12) of config files; plugins that cannot be used are left out, with a warning."""
+    from trainyard import registry
     from trainyard.config.jsonschema import json_schema
 
+    for line in registry.broken():
+        log.warning("left out of the schema: %s", line)
     return json_schema(Catalog())

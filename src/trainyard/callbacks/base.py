@@ -29,12 +29,12 @@ class RunView:
 
     run_id: str
     experiment: str
-    start_step: int
     total_steps: int
     steps_per_epoch: int
     train_samples: int
     batch_size: int
-    attempt: int
+    start_step: int = 0
+    attempt: int = 1
 
 
 class Callback:

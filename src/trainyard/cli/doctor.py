@@ -1,4 +1,4 @@
-"""`doctor`: what this machine and this installation offer."""
+"""`doctor`: show what this machine and this installation offer, and what is wrong with them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from typing import Any
 import click
 
 import trainyard
+from trainyard import registry
 from trainyard.cli import options
 from trainyard.cli.output import show, size, table
 
-_GATHERED = ("all", "dev")  # extras that only gather others
-# In a process of its own: a library that crashes or hangs while it looks for devices is a finding, too.
+_COLLECTIONS = ("all", "dev")  # extras that only collect others
+# In a process of its own: a library may crash or hang while it looks for devices, and that is a result, too.
 _DEVICES = """
 import json, torch
 cuda = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
 print(json.dumps({
-    "cuda": [f"{found.name}, {found.total_memory / 2**30:.0f} GiB" for found in cuda],
+    "cuda": [f"{one.name}, {one.total_memory / 2**30:.0f} GiB" for one in cuda],
     "threads": torch.get_num_threads(),
 }))
 """
@@ -37,39 +38,47 @@ print(json.dumps({
 @options.as_json
 @click.pass_context
 def doctor(ctx: click.Context, runs_dir: str | None, as_json: bool) -> None:
-    """Show the environment, the extras and the devices."""
+    """Show the environment, the extras, the plugins and the devices.
+
+    Exit with 1 if there is a problem, such as a plugin that cannot be imported.
+    """
     from trainyard.records.listing import default_runs_dir
 
-    place = Path(runs_dir) if runs_dir else default_runs_dir()
-    found = {"machine": _machine(), "extras": _extras(), "devices": _devices(), "runs": _runs(place)}
-    problems = list(_problems(found))
-    show(found | {"problems": problems}, _lines(found, problems), as_json)
+    facts = {
+        "machine": _machine(),
+        "extras": _extras(),
+        "plugins": _plugins(),
+        "devices": _devices(),
+        "runs": _runs(Path(runs_dir) if runs_dir else default_runs_dir()),
+    }
+    problems = list(_problems(facts))
+    show(facts | {"problems": problems}, _lines(facts, problems), as_json)
     ctx.exit(1 if problems else 0)
 
 
 def _machine() -> dict[str, Any]:
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    affinity = getattr(os, "sched_getaffinity", None)  # not outside Linux
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
     return {
         "trainyard": trainyard.__version__,
         "python": platform.python_version(),
         "executable": sys.executable,
         "platform": platform.platform(),
         "cpu_threads": len(affinity(0)) if affinity else os.cpu_count(),
-        "memory_bytes": pages,
+        "memory_bytes": memory,
     }
 
 
 def _extras() -> dict[str, dict[str, Any]]:
-    """Each extra: its libraries with the installed versions (None where missing), and the command that brings it."""
-    found: dict[str, dict[str, Any]] = {}
+    """Return each extra: its libraries with versions (None if missing), and its install command."""
+    extras: dict[str, dict[str, Any]] = {}
     for requirement in _requirements():
         name, extra = re.match(r"[\w.-]+", requirement), re.search(r"extra\s*==\s*['\"]([\w-]+)", requirement)
-        if name and extra and extra[1] not in _GATHERED:
+        if name and extra and extra[1] not in _COLLECTIONS:
             command = f"pip install 'trainyard[{extra[1]}]'"
-            entry = found.setdefault(extra[1], {"libraries": {}, "install": command})
+            entry = extras.setdefault(extra[1], {"libraries": {}, "install": command})
             entry["libraries"][name[0]] = _version(name[0])
-    return found
+    return extras
 
 
 def _requirements() -> list[str]:
@@ -86,15 +95,30 @@ def _version(name: str) -> str | None:
         return None
 
 
+def _plugins() -> list[dict[str, Any]]:
+    """Return the plugins; `error` says why one cannot be used, `ignored` why one never is."""
+    return [
+        {
+            "kind": plugin.kind,
+            "name": plugin.name,
+            "package": plugin.package,
+            "target": plugin.target,
+            "ignored": plugin.ignored or None,
+            "error": None if plugin.ignored else registry.error_of(plugin),
+        }
+        for plugin in registry.plugins()
+    ]
+
+
 def _devices() -> dict[str, Any]:
     if _version("torch") is None:
-        return {"error": "torch is not installed: no accelerators can be looked for"}
+        return {"error": "torch is not installed: accelerators cannot be detected"}
     try:
         done = subprocess.run(
             [sys.executable, "-c", _DEVICES], capture_output=True, text=True, timeout=120, check=False
         )
-        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return found
+        devices: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return devices
     except subprocess.TimeoutExpired:
         return {"error": "torch did not answer within 120 s", "broken": True}
     except (ValueError, IndexError):
@@ -102,32 +126,40 @@ def _devices() -> dict[str, Any]:
         return {"error": f"torch cannot be imported: {last[0]}", "broken": True}
 
 
-def _runs(place: Path) -> dict[str, Any]:
-    """Where runs are made: it need not be there yet, so the nearest folder that is there is asked."""
-    nearest = next(folder for folder in (place.absolute(), *place.absolute().parents) if folder.exists())
+def _runs(path: Path) -> dict[str, Any]:
+    """Return where runs are made. The folder need not exist, so the nearest existing one is examined."""
+    nearest = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     writable = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
     return {
-        "path": str(place.absolute()),
+        "path": str(path.absolute()),
         "writable": writable,
         "free_bytes": shutil.disk_usage(nearest).free,
     }
 
 
-def _problems(found: dict[str, Any]) -> Iterator[str]:
-    if not found["extras"]:
-        yield "trainyard is not installed as a package, so its extras are not known: run `pip install -e .` in its sources"
-    if found["devices"].get("broken"):
-        yield found["devices"]["error"]
-    if not found["runs"]["writable"]:
-        yield f"{found['runs']['path']} cannot be written: choose another place with --runs-dir or TRAINYARD_RUNS"
+def _problems(facts: dict[str, Any]) -> Iterator[str]:
+    if not facts["extras"]:
+        yield (
+            "trainyard is not installed as a package, so its extras are unknown: "
+            "run `pip install -e .` in its sources"
+        )
+    for plugin in facts["plugins"]:
+        if plugin["error"]:
+            yield f"{_plugin_line(plugin)}; repair or uninstall {plugin['package'].split()[0]}"
+    if facts["devices"].get("broken"):
+        yield facts["devices"]["error"]
+    if not facts["runs"]["writable"]:
+        path = facts["runs"]["path"]
+        yield f"{path} is not writable: choose another folder with --runs-dir or TRAINYARD_RUNS"
 
 
-def _lines(found: dict[str, Any], problems: list[str]) -> Iterator[str]:
-    machine, runs = dict(found["machine"]), found["runs"]
+def _lines(facts: dict[str, Any], problems: list[str]) -> Iterator[str]:
+    machine, runs = dict(facts["machine"]), facts["runs"]
     machine["memory"] = size(machine.pop("memory_bytes"))
     rows: list[tuple[str, str]] = [(name.replace("_", " "), str(value)) for name, value in machine.items()]
-    rows += [(f"extra {name}", _extra_line(extra)) for name, extra in found["extras"].items()]
-    rows += [("devices", line) for line in _device_lines(found["devices"])]
+    rows += [(f"extra {name}", _extra_line(extra)) for name, extra in facts["extras"].items()]
+    rows += [("plugin", _plugin_line(plugin)) for plugin in facts["plugins"]]
+    rows += [("devices", line) for line in _device_lines(facts["devices"])]
     rows.append(("runs", f"{runs['path']}, {size(runs['free_bytes'])} free"))
     yield from table(rows)
     yield ""
@@ -138,8 +170,15 @@ def _lines(found: dict[str, Any], problems: list[str]) -> Iterator[str]:
 
 def _extra_line(extra: dict[str, Any]) -> str:
     missing = [name for name, version in extra["libraries"].items() if version is None]
-    there = ", ".join(f"{name} {version}" for name, version in extra["libraries"].items() if version)
-    return there if not missing else f"{', '.join(missing)} missing: {extra['install']}"
+    installed = ", ".join(f"{name} {version}" for name, version in extra["libraries"].items() if version)
+    return installed if not missing else f"{', '.join(missing)} missing: {extra['install']}"
+
+
+def _plugin_line(plugin: dict[str, Any]) -> str:
+    line = f"{plugin['kind']} {plugin['name']!r} of {plugin['package']} ({plugin['target']})"
+    if plugin["ignored"]:
+        return f"{line} is ignored: {plugin['ignored']}"
+    return f"{line} cannot be used: {plugin['error']}" if plugin["error"] else line
 
 
 def _device_lines(devices: dict[str, Any]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The config: its schema, and loading it."""
+"""The schema of a config, and its loading."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

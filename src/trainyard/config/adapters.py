@@ -1,4 +1,4 @@
-"""What the loader has to know of adapters; `registry.py` knows it."""
+"""What the loader asks about adapters; `runs.catalog` answers."""
 
 from __future__ import annotations
 
@@ -11,22 +11,32 @@ Kind = Literal["dataset", "model", "framework", "optimizer", "loss", "tracker", 
 
 
 class Adapters(Protocol):
-    """The installed adapters, looked up by what a config calls them. No call imports a heavy library."""
+    """The installed adapters, looked up by the names that configs use. No call imports a heavy library."""
 
     def names(self, kind: Kind, framework: str | None = None) -> Sequence[str]:
-        """The short names of a kind; models, optimizers and losses of one framework, or of all of them."""
+        """Return the names of a kind; of models, optimizers and losses those of one framework, or of all."""
+
+    def has(self, kind: Kind, name: str, framework: str | None = None) -> bool:
+        """Return whether `names` holds a name, without importing the adapters of other names.
+
+        Raises:
+            InputError: The adapter is installed but cannot be used; the message says why.
+        """
 
     def params(self, kind: Kind, name: str, framework: str | None = None) -> type[BaseModel] | None:
-        """The options of one adapter; None where there is no such adapter or it takes none.
+        """Return the options of an adapter; None if there is no such adapter or it takes none.
 
         The class must forbid extra keys. It is validated strictly, from JSON, so a list is fine for a tuple.
         """
 
     def defaults(self, framework: str, model: str) -> Mapping[str, Any]:
-        """The defaults of a framework's model, by dotted key of the config."""
+        """Return the defaults of a framework's model, by dotted key of the config."""
 
     def training_keys(self, framework: str, model: str, params: Mapping[str, Any]) -> Collection[str]:
-        """The keys of `training` that have an effect on a model with these options."""
+        """Return the keys of `training` that have an effect on a model with these options."""
 
     def framework_of(self, model_type: str) -> str | None:
-        """The framework that answers to the short model name, or None."""
+        """Return the framework that has a model of this short name, or None."""
+
+    def broken(self, kind: Kind) -> Sequence[str]:
+        """Return one line for each installed adapter of a kind that cannot be used."""

@@ -1,6 +1,7 @@
-"""What must hold between keys, and the defaults that depend on other keys.
+"""Check what must hold between keys, and fill in the defaults that depend on other keys.
 
-It works on nodes instead of on the validated config, so that these problems are reported together with all others.
+The checks run on nodes, not on the validated config, so that these problems are reported together with all
+others.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ FILE_TYPES = {
 METRIC_KEYS = ("training.early_stopping.metric", "training.scheduler.metric", "checkpoint.metric")
 IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 DEFAULT_EPOCHS = 10
-OBJECTS = "python:objects"  # what stands for `data.type` where the data are Python objects and the config names no source
+OBJECTS = "python:objects"  # `data.type` of data that are Python objects, if the config names no source
 
 
 def fill_defaults(root: Node, stem: str, *, length: bool, objects: bool) -> None:
-    """Fills in the defaults that a schema cannot express.
+    """Fill in the defaults that a schema cannot express.
 
-    `stem` is the name of the config's file; `length`: also how long to train, which else the framework is asked first;
-    `objects`: the data are given in Python, so that a `data` section need not say where the rows come from.
+    Args:
+        root: The config.
+        stem: The name of the config's file.
+        length: Also fill in how long to train. Otherwise the framework's own default comes first.
+        objects: The data are given in Python, so a `data` section need not name a source.
     """
     if find(root, "experiment.name") is None:
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("._-") or "run"
@@ -50,7 +54,7 @@ def fill_defaults(root: Node, stem: str, *, length: bool, objects: bool) -> None
 
 
 def check(root: Node, problems: Problems) -> None:
-    """Reports what contradicts itself."""
+    """Report keys that contradict each other."""
     _check_length(root, problems)
     _check_microbatch(root, problems)
     _check_warmup(root, problems)
@@ -66,6 +70,7 @@ def check(root: Node, problems: Problems) -> None:
 
 
 def check_import_path(node: Node | None, path: str, problems: Problems) -> None:
+    """Report a text with a colon that is no import path."""
     if (
         node is not None
         and isinstance(node.value, str)
@@ -99,7 +104,9 @@ def _type_by_path(data: Node) -> tuple[str, str | None]:
 def _check_length(root: Node, problems: Problems) -> None:
     steps = given(root, "training.max_steps")
     if given(root, "training.epochs") is not None and steps is not None:
-        message = "both epochs and max_steps are given; keep one (set the other to null where it comes from another file)"
+        message = (
+            "both epochs and max_steps are given; keep one (null unsets one that comes from another file)"
+        )
         problems.report(message, "training.max_steps", steps.place)
 
 
@@ -124,7 +131,7 @@ def _check_source(data: Node, problems: Problems) -> None:
     kind, path = _text(data, "type"), _text(data, "path") or _text(data, "train_path")
     unset = any(node.template is not None and node.text is None for node in mapping(data).values())
     if unset:
-        return  # a variable that is not set is reported already
+        return  # an unset variable has been reported already
     if kind is None and path is None:
         problems.report(
             "names no source; give type (digits, wine ...), path or train_path", "data", data.place
@@ -133,7 +140,7 @@ def _check_source(data: Node, problems: Problems) -> None:
         endings = ", ".join(FILE_TYPES)
         node = mapping(data)["path" if _text(data, "path") else "train_path"]
         problems.report(
-            f"the ending tells no type (known: {endings}); give data.type", "data.path", node.source
+            f"the file name's ending is unknown (known: {endings}); set data.type", "data.path", node.source
         )
     elif kind in FILE_TYPES.values() and path is None:
         problems.report(f"type {kind} needs path, or train_path", "data", data.place)
@@ -158,13 +165,15 @@ def _check_paths(data: Node, problems: Problems) -> None:
 def _check_split(data: Node, problems: Problems) -> None:
     val, test = _number(data, "split.val"), _number(data, "split.test")
     one_source = given(data, "train_path") is None
-    filled = [
+    shares = [
         SplitConfig().val if val is None else val,
         (DEFAULT_TEST_SHARE if one_source else 0.0) if test is None else test,
     ]
     split = find(data, "split")
-    if split is not None and all(0 <= share < 1 for share in filled) and sum(filled) >= 1:
-        message = f"val {filled[0]:g} and test {filled[1]:g} leave nothing to train on; together they must stay below 1"
+    if split is not None and all(0 <= share < 1 for share in shares) and sum(shares) >= 1:
+        message = (
+            f"val {shares[0]:g} and test {shares[1]:g} leave nothing to train on; their sum must be below 1"
+        )
         problems.report(message, "data.split", split.place)
 
 

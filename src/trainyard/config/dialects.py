@@ -1,4 +1,4 @@
-"""Older spellings, translated in this one place. Each translation is told to the user by one line (`notes`)."""
+"""Translate older spellings, all in this one place. A note tells the user of each translation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOVES = (
 
 
 def translate(root: Node, problems: Problems, notes: list[str]) -> None:
-    """Rewrites one layer (a file, or the overrides) into today's spelling, in place.
+    """Rewrite one layer (a file, or the overrides) into today's spelling, in place.
 
     An older key beside its modern one is a problem.
     """
@@ -34,7 +34,10 @@ def translate(root: Node, problems: Problems, notes: list[str]) -> None:
 
 
 def accumulate(root: Node, problems: Problems, notes: list[str]) -> None:
-    """`gradient_accumulation_steps: n` with `batch_size: b` -> batch_size n*b, microbatch_size b; for the merged config."""
+    """Translate `gradient_accumulation_steps` in the merged config.
+
+    With n accumulation steps, a `batch_size` of b becomes a batch size of n*b and a microbatch size of b.
+    """
     old = "training.gradient_accumulation_steps"
     steps = take(root, old)
     if steps is None:
@@ -52,12 +55,13 @@ def accumulate(root: Node, problems: Problems, notes: list[str]) -> None:
     batch = given(root, "training.batch_size")
     micro = TrainingConfig.model_fields["batch_size"].default if batch is None else batch.value
     if not isinstance(micro, int) or isinstance(micro, bool):
-        return  # validation says so
+        return  # validation reports it
     put(root, "training.batch_size", Node(micro * steps.value, steps.source, steps.key))
     put(root, "training.microbatch_size", Node(micro, (batch or steps).source, (batch or steps).key))
     total = micro * steps.value
     notes.append(
-        f"{steps.place}: {old}: {steps.value} is read as training.batch_size: {total}, microbatch_size: {micro}"
+        f"{steps.place}: {old}: {steps.value} is read as training.batch_size: {total}, "
+        f"microbatch_size: {micro}"
     )
 
 
@@ -65,16 +69,16 @@ def _move(root: Node, old: str, new: str, problems: Problems, notes: list[str]) 
     node = find(root, old)
     if node is None:
         return
-    there = find(root, new)
-    if there is not None and isinstance(there.value, dict) and isinstance(node.value, dict):
+    newer = find(root, new)
+    if newer is not None and isinstance(newer.value, dict) and isinstance(node.value, dict):
         for key in list(node.value):
             _move(root, join(old, key), join(new, key), problems, notes)
         take(root, old)
         return
     take(root, old)
-    if there is not None:
+    if newer is not None:
         problems.report(
-            f"is the older spelling of {new}, which is given too ({there.place}); keep one", old, node.place
+            f"is the older spelling of {new}, which is given too ({newer.place}); keep one", old, node.place
         )
         return
     put(root, new, node)
@@ -114,5 +118,6 @@ def _mixed_precision(root: Node, problems: Problems, notes: list[str]) -> None:
         meaning = " (fp16 on CUDA, bf16 on CPU)" if mixed.value else ""
         put(root, "training.precision", Node(precision, mixed.source, mixed.key))
         notes.append(
-            f"{mixed.place}: {old}: {str(mixed.value).lower()} is read as training.precision: {precision}{meaning}"
+            f"{mixed.place}: {old}: {str(mixed.value).lower()} is read as "
+            f"training.precision: {precision}{meaning}"
         )

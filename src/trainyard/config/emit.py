@@ -1,4 +1,4 @@
-"""Plain values as YAML 1.2 text, in block style; `yaml.py` reads it back to equal values."""
+"""Write plain values as YAML 1.2 text in block style, which `yaml.py` reads back to equal values."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 from trainyard.config.tree import join
 from trainyard.config.yaml import scalar
 
-# Text that is surely read back as the same text without quotes.
+# Text that is certain to be read back as the same text without quotes.
 BARE = re.compile(r"[A-Za-z_/.][A-Za-z0-9_./-]*(:[A-Za-z_/][A-Za-z0-9_./-]*)*")
 
 
 def emit(values: Mapping[str, Any], templates: Mapping[str, str] | None = None) -> str:
-    """The text of a mapping; where `templates` has a dotted key, its text stands instead of the value."""
+    """Return the text of a mapping, with the texts of `templates` instead of the values of their keys."""
     return "\n".join(_block(values, templates or {}, "", "")) + "\n"
 
 
 def inline(value: Any) -> str:
-    """The text of one plain value, or of a list of them, in one line."""
+    """Return the text of one plain value, or of a list of them, in one line."""
     return _leaf(list(value) if isinstance(value, tuple) else value, {}, "")
 
 
@@ -41,7 +41,7 @@ def _block(value: Any, templates: Mapping[str, str], path: str, indent: str) -> 
 
 
 def _nested(value: Any) -> bool:
-    """Whether it takes lines of its own: mappings do, lists of plain values do not."""
+    """Return whether a value takes lines of its own: mappings do, lists of plain values do not."""
     if isinstance(value, list):
         return any(isinstance(item, dict | list) for item in value)
     return isinstance(value, Mapping) and bool(value)
@@ -49,7 +49,7 @@ def _nested(value: Any) -> bool:
 
 def _leaf(value: Any, templates: Mapping[str, str], path: str) -> str:
     if path in templates:
-        # A number that a variable holds must stay without quotes, to be read as one; text must be in quotes to stay text.
+        # Without quotes, a variable that holds a number is read as a number. Text needs quotes to stay text.
         return _quoted(templates[path]) if isinstance(value, str) else templates[path]
     if isinstance(value, list):
         return f"[{', '.join(_leaf(item, templates, join(path, index)) for index, item in enumerate(value))}]"

@@ -1,4 +1,4 @@
-"""`${env:NAME}` inside text: filled in for the run, left as it stands in everything that is written to disk."""
+"""Expand `${env:NAME}` in text. It is expanded for the run only, and never in what is written to disk."""
 
 from __future__ import annotations
 
@@ -14,25 +14,27 @@ SUBSTITUTION = re.compile(r"\$\{[^}]*\}?")
 
 
 def expand(root: Node, problems: Problems, environ: Mapping[str, str] | None = None) -> None:
-    """Fills in the variables of the whole tree; one that is not set is a problem."""
+    """Expand the variables in the whole tree; an unset one is a problem."""
     for path, node in walk(root):
         expand_node(node, path, problems, environ)
 
 
 def expand_node(node: Node, path: str, problems: Problems, environ: Mapping[str, str] | None = None) -> None:
-    """Fills in one text. A value that is nothing but one variable, without quotes, may become a number or a boolean."""
+    """Expand one text. A value that is a single variable without quotes may become a number or a boolean."""
     if not isinstance(node.value, str) or "${" not in node.value or node.template is not None:
         return
     environ = os.environ if environ is None else environ
     template = node.template = node.value
-    if _wrong(template, node, path, problems, environ):
-        node.value = None  # with a template but no text: validation knows that this is reported already
+    if _report_wrong(template, node, path, problems, environ):
+        node.value = None  # with a template but no text, so that validation does not report it again
         return
     node.text = VARIABLE.sub(lambda match: environ[match[1]], template)
     node.value = scalar(node.text) if node.bare and VARIABLE.fullmatch(template) else node.text
 
 
-def _wrong(template: str, node: Node, path: str, problems: Problems, environ: Mapping[str, str]) -> bool:
+def _report_wrong(
+    template: str, node: Node, path: str, problems: Problems, environ: Mapping[str, str]
+) -> bool:
     before = len(problems)
     for name in VARIABLE.findall(template):
         if name not in environ:

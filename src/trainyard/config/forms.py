@@ -1,4 +1,4 @@
-"""The short forms of a config, brought into the one long form: a name for `{type: name}`, options beside `type`."""
+"""Bring the short forms of a config into the long one: a name for `{type: name}`, options beside `type`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ OPTIONAL_SECTIONS = ("experiment", "training", "evaluation", "checkpoint", "logg
 
 
 def normalise(root: Node, problems: Problems) -> None:
-    """Brings one layer into the long form, in place, so that layers can be merged key by key.
+    """Bring one layer into the long form, in place, so that layers can be merged key by key.
 
-    A section left empty (all its lines are comments, say) is an empty mapping.
+    A section without content (all its lines are comments, for example) becomes an empty mapping.
     """
     sections = mapping(root)
     for name in OPTIONAL_SECTIONS:
@@ -32,7 +32,7 @@ def normalise(root: Node, problems: Problems) -> None:
 
 
 def tracking_items(root: Node) -> list[tuple[str, Node]]:
-    """The trackers with their index; overrides such as `tracking.0.uri=...` hold them in a mapping."""
+    """Return the trackers with their index; overrides such as `tracking.0.uri=...` hold them in a mapping."""
     tracking = find(root, "tracking")
     if tracking is not None and isinstance(tracking.value, list):
         return [(str(index), item) for index, item in enumerate(tracking.value)]
@@ -49,19 +49,19 @@ def _expand(node: Node | None, path: str, section: type[TypedSection] | None, pr
 
 
 def _fold(children: dict[str, Node], path: str, section: type[TypedSection], problems: Problems) -> None:
-    """Moves the options that stand beside `type` into `params`."""
+    """Move the options that are written beside `type` into `params`."""
     inline = {name: child for name, child in children.items() if name not in section.model_fields}
     params = children.get("params")
     if not inline or (params is not None and params.value is not None and not isinstance(params.value, dict)):
-        return  # nothing to fold, or `params` is no mapping: validation says so
+        return  # nothing to fold, or `params` is no mapping, which validation reports
     first = next(iter(inline.values()))
     options = mapping(params)
     for name, child in inline.items():
         del children[name]
         if name in options:
-            where = options[name].place
+            other = options[name].place
             problems.report(
-                f"given twice: here and in params ({where}); keep one", join(path, name), child.place
+                f"given twice: here and in params ({other}); keep one", join(path, name), child.place
             )
             continue
         child.inline = True

@@ -1,7 +1,7 @@
-"""The JSON Schema (draft 2020-12) of a config file, by which editors complete and check.
+"""Make the JSON Schema (draft 2020-12) of a config file, with which editors complete and check.
 
-It describes what a user may write, not the long form that `load` makes of it: names in place of mappings, options
-beside `type`, `${env:NAME}` in place of numbers, `extends`. Older spellings are left out.
+It describes what a user may write, not the long form that `load` makes of it: a name in place of a mapping,
+options beside `type`, `${env:NAME}` in place of a number, `extends`. Older spellings are left out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LEAVES = ("integer", "number", "boolean")
 
 
 def json_schema(adapters: Adapters | None = None) -> Schema:
-    """The schema, with the names and options of the installed adapters."""
+    """Return the schema, with the names and options of the installed adapters."""
     schema = RunConfig.model_json_schema()
     definitions: Schema = schema["$defs"]
     _soften(schema)
@@ -51,7 +51,7 @@ def json_schema(adapters: Adapters | None = None) -> Schema:
     schema["properties"] = {
         "extends": {
             "type": "string",
-            "description": "another config, relative to this one, which this one is laid upon",
+            "description": "another config, relative to this one, whose values this one overrides",
         },
         **schema["properties"],
     }
@@ -69,7 +69,7 @@ def _optional_sections() -> list[str]:
 
 
 def _soften(schema: Any) -> None:
-    """Allows `${env:NAME}` wherever a number, a boolean or one of some words is wanted."""
+    """Allow `${env:NAME}` wherever a number, a boolean or one of a few words is expected."""
     children = schema.values() if isinstance(schema, dict) else schema
     for child in children:
         if isinstance(child, dict | list):
@@ -78,16 +78,16 @@ def _soften(schema: Any) -> None:
         return
     for name, leaf in schema["properties"].items():
         if leaf.get("type") in LEAVES or "enum" in leaf or "pattern" in leaf:
-            told = {
+            kept = {
                 key: leaf.pop(key) for key in ("description", "default", "title", "affects") if key in leaf
             }
-            schema["properties"][name] = {**told, "anyOf": [leaf, {"$ref": "#/$defs/Variable"}]}
+            schema["properties"][name] = {**kept, "anyOf": [leaf, {"$ref": "#/$defs/Variable"}]}
         elif "anyOf" in leaf:
             leaf["anyOf"].append({"$ref": "#/$defs/Variable"})
 
 
 def _schedulers(schema: Schema) -> None:
-    """A name, or a mapping whose `type` may be left out for the default."""
+    """Allow a name, or a mapping whose `type` may be left out for the default."""
     definitions = schema["$defs"]
     scheduler = definitions["TrainingConfig"]["properties"]["scheduler"]
     tags: dict[str, str] = scheduler.pop("discriminator")["mapping"]
@@ -104,9 +104,9 @@ def _schedulers(schema: Schema) -> None:
 
 
 def _typed(definitions: Schema, section: type[TypedSection], kind: Kind, adapters: Adapters | None) -> None:
-    """A section with a `type`: the name alone, or a mapping with the options of that type inline or in `params`."""
+    """Describe a section with a `type`: a name, or a mapping with the options of that type."""
     own = definitions[section.__name__]
-    own["additionalProperties"] = True  # by type: see below
+    own["additionalProperties"] = True  # restricted by type below
     names = list(adapters.names(kind)) if adapters is not None else []
     importable = [IMPORT_PATH] if kind in {"dataset", "model"} else []
     choice: Schema = {"anyOf": [{"enum": names}, *importable]} if names else {"type": "string"}
@@ -123,20 +123,23 @@ def _typed(definitions: Schema, section: type[TypedSection], kind: Kind, adapter
 
 
 def _offered(kind: Kind, name: str, adapters: Adapters) -> list[tuple[str, type[BaseModel]]]:
-    """What has this name, each with a prefix for its definitions: several frameworks may have an optimizer `adam`."""
+    """Return the options that have this name, each with a prefix for its definitions.
+
+    Several frameworks may have an optimizer `adam`.
+    """
     frameworks = adapters.names("framework") if kind in ("model", "optimizer") else [""]
     having = [framework for framework in frameworks if name in adapters.names(kind, framework or None)]
-    found = [
+    offered = [
         (f"{kind}_{framework}_{name}_", adapters.params(kind, name, framework or None))
         for framework in having
     ]
-    return [(prefix, params) for prefix, params in found if params is not None]
+    return [(prefix, params) for prefix, params in offered if params is not None]
 
 
 def _options(
     definitions: Schema, own: Schema, name: str, offered: Sequence[tuple[str, type[BaseModel]]]
 ) -> Schema:
-    """If `type` is this name, then the options of one of these and no others are allowed."""
+    """Return the rule that allows the options of one of these, and no others, if `type` is this name."""
     inline: dict[str, list[Schema]] = {}
     for prefix, params in offered:
         options = params.model_json_schema(ref_template=f"#/$defs/{prefix}{{model}}")
@@ -161,7 +164,7 @@ def _any(options: list[Schema]) -> Schema:
 
 
 def _names(definitions: Schema, adapters: Adapters) -> None:
-    """Enumerations of what is no section: metrics and losses."""
+    """Enumerate the names of metrics and losses, which have no sections."""
     metrics = list(adapters.names("metric"))
     deciding = {"enum": ["val_loss", *(f"val_{name}" for name in metrics)]}
     for section in ("EarlyStoppingConfig", "PlateauSchedule", "CheckpointConfig"):

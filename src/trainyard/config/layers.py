@@ -1,4 +1,4 @@
-"""The layers of a config: base files (`extends`), the file itself, overrides; and how one is laid upon another."""
+"""Read the layers of a config (base files, the file itself, overrides), and merge them."""
 
 from __future__ import annotations
 
@@ -15,29 +15,33 @@ from trainyard.config.yaml import read_file, read_value
 COMMAND_LINE = Source("command line")
 OVERRIDES = Source("overrides")
 MAPPING = Source("mapping")
-# What a section is when it names no type.
+# The type of a section that names none.
 DEFAULT_TYPES = {"model": None, "data": None, "training.optimizer": "adamw", "training.scheduler": "constant"}
 
 
 class Layers:
-    """Reads and merges layers; what is wrong and what was translated gathers in `problems` and `notes`."""
+    """The reader of layers; it collects `problems`, and `notes` on what was translated or dropped."""
 
     def __init__(self, problems: Problems, notes: list[str]) -> None:
         self.problems = problems
         self.notes = notes
 
     def file(self, path: Path, name: str, chain: tuple[Path, ...] = ()) -> Node | None:
-        """A file with what it extends underneath; None where one of them cannot be read."""
+        """Return a file merged onto the files it extends; None if one of them cannot be read."""
         root = read_file(path, self.problems, name)
-        return None if root is None else self._upon_base(root, path, name, chain)
+        return None if root is None else self._onto_base(root, path, name, chain)
 
     def mapping(self, values: Mapping[str, Any]) -> Node | None:
-        """A config given in Python; `extends` is relative to the working directory."""
+        """Return a config that was given in Python; its `extends` is relative to the working directory."""
         root = from_plain(values, MAPPING, self.problems)
-        return self._upon_base(root, Path("mapping"), "mapping", ())
+        return self._onto_base(root, Path("mapping"), "mapping", ())
 
     def overrides(self, overrides: Sequence[str] | Mapping[str, Any]) -> Node:
-        """`key.path=value` texts, or a mapping from dotted keys to values; of two that set the same, the last one counts."""
+        """Return the layer of overrides; if two set the same key, the last one counts.
+
+        Args:
+            overrides: `key.path=value` texts, or a mapping from dotted keys to values.
+        """
         if isinstance(overrides, Mapping):
             pairs = [
                 (str(key), from_plain(value, OVERRIDES, self.problems, str(key)))
@@ -59,9 +63,9 @@ class Layers:
         return root
 
     def merge(self, base: Node, top: Node, path: str = "", *, same_layer: bool = False) -> Node:
-        """Lays `top` upon `base`: mappings key by key, anything else replaced. Changes and returns `base`.
+        """Merge `top` into `base`: mappings key by key, anything else is replaced. Return `base`, changed.
 
-        Between two layers, a section that changes its type takes over nothing that only the other type knows.
+        Between two layers, a section that changes its type keeps only the keys that both types have.
         """
         if isinstance(base.value, list) and isinstance(top.value, dict):
             return self._merge_items(base, top, path)
@@ -70,13 +74,13 @@ class Layers:
         if path in DEFAULT_TYPES and not same_layer:
             self._drop_other_type(base.value, top.value, path)
         for key, child in top.value.items():
-            below = base.value.get(key)
+            lower = base.value.get(key)
             base.value[key] = (
-                child if below is None else self.merge(below, child, join(path, key), same_layer=same_layer)
+                child if lower is None else self.merge(lower, child, join(path, key), same_layer=same_layer)
             )
         return base
 
-    def _upon_base(self, root: Node, path: Path, name: str, chain: tuple[Path, ...]) -> Node | None:
+    def _onto_base(self, root: Node, path: Path, name: str, chain: tuple[Path, ...]) -> Node | None:
         extends = mapping(root).pop("extends", None)
         self._translate(root)
         if extends is None:
@@ -114,9 +118,9 @@ class Layers:
                 f"expected key.path=value, got {text!r}; for example training.epochs=3", source=COMMAND_LINE
             )
             return None
-        found = Problems()
-        node = read_value(value, COMMAND_LINE.file, found)
-        for problem in found:
+        own = Problems()
+        node = read_value(value, COMMAND_LINE.file, own)
+        for problem in own:
             self.problems.report(f"cannot read {value!r}: {problem.message}", key, COMMAND_LINE)
         if node is None:
             return None
@@ -126,12 +130,12 @@ class Layers:
         return key, node
 
     def _merge_items(self, base: Node, top: Node, path: str) -> Node:
-        """`tracking.0.uri=...`: an override of one item of a list."""
+        """Merge overrides of single items, such as `tracking.0.uri=...`, into a list."""
         items = base.value if isinstance(base.value, list) else []
         for key, child in mapping(top).items():
             if not key.isdecimal() or int(key) >= len(items):
-                held = f"0 to {len(items) - 1}" if items else "none, the list is empty"
-                self.problems.report(f"no such item; there are {held}", join(path, key), child.place)
+                indexes = f"0 to {len(items) - 1}" if items else "none, the list is empty"
+                self.problems.report(f"no such item; there are {indexes}", join(path, key), child.place)
             else:
                 items[int(key)] = self.merge(items[int(key)], child, join(path, key))
         return base
@@ -146,15 +150,16 @@ class Layers:
             del base[key]
         if dropped:
             self.notes.append(
-                f"{new.source}: {path}.type is {new.value} instead of {old}: {old}'s {', '.join(dropped)} dropped"
+                f"{new.source}: {path}.type is {new.value} instead of {old}: "
+                f"{old}'s {', '.join(dropped)} dropped"
             )
 
 
 def _shared(path: str, kind: Any) -> set[str]:
-    """The keys of a section that still mean the same when its type changes."""
+    """Return the keys of a section that keep their meaning when its type changes."""
     if path == "data":
         return {"type", "target", "task", "split", "features", "exclude", "standardize", "impute", "encode"}
     if path == "training.scheduler":
-        known = next((s for s in Schedule.__args__ if s.model_fields["type"].default == kind), None)
-        return {"type", *(known.model_fields if known else ())}
+        schedule = next((one for one in Schedule.__args__ if one.model_fields["type"].default == kind), None)
+        return {"type", *(schedule.model_fields if schedule else ())}
     return {"type"}

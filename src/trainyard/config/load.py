@@ -1,4 +1,4 @@
-"""From a file or a mapping, and overrides, to a config with nothing left open."""
+"""Load a config: from a file or a mapping, and overrides, to a config in which every value is set."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ def load(
     *,
     objects: bool = False,
 ) -> Resolved:
-    """Reads a config, checks it, and fills in every default.
+    """Read a config, check it, and fill in every default.
 
     Args:
-        source: a YAML file, or its content as a mapping.
-        overrides: `key.path=value` texts, or a mapping from dotted keys to values; they win over the file.
-        adapters: the installed adapters; without them, short names and the options of adapters are not checked.
-        objects: the data are given in Python, and `data`, if it is there, need name no source.
+        source: A YAML file, or its content as a mapping.
+        overrides: `key.path=value` texts, or a mapping from dotted keys to values; they override the file.
+        adapters: The installed adapters; without them, short names and the options of adapters are not
+            checked.
+        objects: The data are given in Python, and a `data` section need not name a source.
 
     Raises:
-        ConfigError: with everything that is wrong, not only the first problem.
+        ConfigError: The config is wrong; all problems are listed, not only the first.
     """
     problems, notes = Problems(), list[str]()
     layers = Layers(problems, notes)
@@ -57,12 +58,12 @@ def load(
         Lookup(root, adapters, problems, notes).run()
     config = validate(RunConfig, root, "", problems)
     if problems or config is None:
-        raise ConfigError(sorted(problems, key=_place))
+        raise ConfigError(sorted(problems, key=_position))
     return Resolved(config, _sources(config, root), tuple(notes), _templates(root))
 
 
-def _place(problem: Problem) -> tuple[bool, str, int, int]:
-    """Files first, from top to bottom, then overrides."""
+def _position(problem: Problem) -> tuple[bool, str, int, int]:
+    """Return the sort key of a problem: files first, from top to bottom, then overrides."""
     return not problem.line, problem.file, problem.line, problem.column
 
 

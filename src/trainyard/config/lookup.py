@@ -1,4 +1,4 @@
-"""What only the installed adapters know: their names, and their options."""
+"""Check the names in a config, and the options of adapters, against the installed adapters."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ from trainyard.config.tree import (
     plain,
     put,
 )
-from trainyard.config.words import nearest
+from trainyard.config.words import nearest, some
+from trainyard.errors import InputError
 
 
 class Lookup:
-    """Checks names and options against the adapters, and fills in the defaults of the options."""
+    """The check of one config against the adapters; it also fills in the defaults of their options."""
 
     def __init__(self, root: Node, adapters: Adapters, problems: Problems, notes: list[str]) -> None:
         self.root = root
@@ -47,7 +48,7 @@ class Lookup:
         self.notes = notes
 
     def run(self) -> None:
-        """Checks everything; problems are gathered, defaults are put into the tree."""
+        """Check everything: collect the problems, and put the defaults into the tree."""
         known, framework = self.model()
         used = self.used(framework) if known else ()  # else each optimizer and loss would be unknown, too
         self.defaults(framework if known else None, used)
@@ -61,7 +62,10 @@ class Lookup:
         self.metrics()
 
     def model(self) -> tuple[bool, str | None]:
-        """Whether the model's framework is known, and its name (None: only known when the model is imported)."""
+        """Return whether the model's framework is known, and its name.
+
+        The name is None for a model class whose framework shows only when the class is imported.
+        """
         chosen, node = given(self.root, "model.framework"), given(self.root, "model.type")
         framework = None
         if chosen is not None and isinstance(chosen.value, str):
@@ -74,14 +78,14 @@ class Lookup:
             return True, framework
         if framework is None:
             framework = self.adapters.framework_of(node.value)
-        if framework is None or node.value not in self.adapters.names("model", framework):
+        if framework is None or not self.adapters.has("model", node.value, framework):
             self.problems.report(self._no_model(node.value, framework), "model.type", node.source)
             return False, None
         self.options("model", node.value, "model", ModelConfig, framework)
         return True, framework
 
     def used(self, framework: str | None) -> Collection[str]:
-        """The keys of `training` that have an effect; of the others, those that are set are named in a note."""
+        """Return the keys of `training` that have an effect; a note names the others that are set."""
         training, model = given(self.root, "training"), given(self.root, "model.type")
         if framework is None or model is None:
             return TrainingConfig.model_fields
@@ -102,7 +106,7 @@ class Lookup:
         return used
 
     def defaults(self, framework: str | None, used: Collection[str]) -> None:
-        """Fills in the defaults of the framework, and how long to train where nothing says so."""
+        """Fill in the defaults of the framework, and how long to train if nothing says so."""
         node = given(self.root, "model.type")
         own = (
             self.adapters.defaults(framework, str(node.value))
@@ -124,27 +128,30 @@ class Lookup:
     def _no_model(self, name: str, framework: str | None) -> str:
         if framework is not None:
             models = self.adapters.names("model", framework)
-            return f"model {name}: {framework} has no such model; it has {', '.join(models)}{nearest(name, models)}"
-        known = self.adapters.names("model")
+            near = nearest(name, models)
+            return f"model {name}: {framework} has no such model; it has {some(models, name)}{near}"
+        known, broken = self.adapters.names("model"), self.adapters.broken("model")
         snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()  # RandomForestClassifier
-        if near := nearest(name, known) or nearest(
-            re.sub(r"_(classifier|regressor|model)$", "", snake), known
-        ):
-            return f"model {name}: no installed framework has it{near}"
-        answers = [
-            f"{', '.join(self.adapters.names('model', one))} ({one})"
-            for one in self.adapters.names("framework")
-        ]
-        listed = "; ".join(answers) or "none is installed"
-        return f"model {name}: framework not installed; installed models: {listed}; or package.module:Class"
+        bare = re.sub(r"_(classifier|regressor|model)$", "", snake)
+        if near := nearest(name, known) or nearest(bare, known):
+            return "; ".join([f"model {name}: no installed framework has it{near}", *broken])
+        models_of = {one: self.adapters.names("model", one) for one in self.adapters.names("framework")}
+        answers = "; ".join(f"{some(models, name)} ({one})" for one, models in models_of.items())
+        return "; ".join(
+            [
+                f"model {name}: framework not installed",
+                f"installed models: {answers or 'none'}",
+                "or package.module:Class",
+                *broken,
+            ]
+        )
 
     def optimizer(self, framework: str | None) -> None:
-        names, default = (
-            self.adapters.names("optimizer", framework),
-            OptimizerConfig.model_fields["type"].default,
-        )
+        """Check the optimizer, or fill in the default one."""
+        names = self.adapters.names("optimizer", framework)
         if not names and given(self.root, "training.optimizer.type") is None:
             return
+        default = OptimizerConfig.model_fields["type"].default
         if default not in names:
             default = next(iter(names), default)  # a framework's own first one
         if given(self.root, "training.optimizer") is None:
@@ -154,6 +161,7 @@ class Lookup:
         self.section("optimizer", "training.optimizer", OptimizerConfig, framework)
 
     def loss(self, framework: str | None) -> None:
+        """Check the name of the loss."""
         node = given(self.root, "training.loss")
         if node is not None and node.value != "auto":
             self.known("loss", node, "training.loss", framework, extra=("auto",))
@@ -161,37 +169,41 @@ class Lookup:
     def section(
         self, kind: Kind, path: str, section: type[TypedSection], framework: str | None = None
     ) -> None:
-        """Checks `type`, then the options, of one section."""
+        """Check `type`, then the options, of one section."""
         node = given(self.root, f"{path}.type")
         if node is None or not isinstance(node.value, str) or not node.value:
             return
         if kind == "dataset" and ":" in node.value:
-            return  # package.module:function, whose options are its own affair
+            return  # package.module:function: its options are arguments of the function
         if self.known(kind, node, f"{path}.type", framework):
             self.options(kind, node.value, path, section, framework)
 
     def known(
         self, kind: Kind, node: Node, path: str, framework: str | None = None, extra: Sequence[str] = ()
     ) -> bool:
-        """Whether an adapter of this name is installed; reports it if not."""
+        """Return whether an adapter of this name is installed; report it if not."""
+        if not isinstance(node.value, str) or node.value in extra:
+            return True  # validation reports what is not text
+        # A value that was derived from another key has no line of its own: point at that key.
+        source = node.key if node.key is not None and not node.source.line else node.source
+        try:
+            if self.adapters.has(kind, node.value, framework):
+                return True
+        except InputError as error:  # a plugin that cannot be used
+            self.problems.report(str(error), path, source)
+            return False
         names = list(dict.fromkeys([*extra, *self.adapters.names(kind, framework)]))
-        if node.value in names or not isinstance(node.value, str):
-            return True  # what is no text is reported by validation
         of = f" of {framework}" if framework else ""
-        shown = node.template or node.value
-        known = ", ".join(names) or "none, as none is installed"
-        place = (
-            node.key if node.key is not None and not node.source.line else node.source
-        )  # the former: where it was derived from
-        self.problems.report(
-            f"unknown {kind} {shown!r}{of}; known: {known}{nearest(node.value, names)}", path, place
-        )
+        parts = [f"unknown {kind} {node.template or node.value!r}{of}"]
+        parts += self.problems.once(f"known: {some(names, node.value) or 'none, as none is installed'}")
+        message = "; ".join(parts) + nearest(node.value, names)
+        self.problems.report("; ".join([message, *self.adapters.broken(kind)]), path, source)
         return False
 
     def options(
         self, kind: Kind, name: str, path: str, section: type[TypedSection], framework: str | None
     ) -> None:
-        """Validates `params`, and fills in the defaults."""
+        """Validate `params`, and fill in the defaults."""
         holder = given(self.root, path)
         params = mapping(holder).get("params")
         model = self._options_of(kind, name, framework, params)
@@ -200,7 +212,7 @@ class Lookup:
         if params is None or params.value is None:
             params = Node({}, holder.source, holder.key, inline=True)
         if not isinstance(params.value, dict):
-            return  # validation says so
+            return  # validation reports it
         siblings = [field for field in section.model_fields if field != "params"]
         options = validate(model, params, f"{path}.params", self.problems, siblings)
         if options is not None:
@@ -210,50 +222,59 @@ class Lookup:
     def _options_of(
         self, kind: Kind, name: str, framework: str | None, params: Node | None
     ) -> type[BaseModel] | None:
-        """The options of an adapter; of an optimizer that several frameworks have, where it is not known which is meant, those
-        that what was given fits."""
+        """Return the options of an adapter, or None if it has none.
+
+        Several frameworks may have an optimizer of this name. If the framework is not known, the options of
+        the first one that accepts the given values are returned.
+        """
         frameworks = (
             self.adapters.names("framework") if kind == "optimizer" and framework is None else [framework]
         )
         offered = [
-            found for one in frameworks if (found := self.adapters.params(kind, name, one)) is not None
+            options for one in frameworks if (options := self.adapters.params(kind, name, one)) is not None
         ]
         given_params = params if params is not None and isinstance(params.value, dict) else Node({}, DEFAULT)
         fitting = (
-            found for found in offered if validate(found, given_params.copy(), "", Problems(), []) is not None
+            options
+            for options in offered
+            if validate(options, given_params.copy(), "", Problems(), []) is not None
         )
         return next(fitting, offered[0] if offered else None)
 
     def metrics(self) -> None:
-        """Checks the names in `evaluation.metrics`, and those which decide something."""
-        names = self.adapters.names("metric")
-        listed = given(self.root, "evaluation.metrics")
-        for index, node in enumerate(
-            listed.value if listed is not None and isinstance(listed.value, list) else []
-        ):
-            self.metric(node, node.value, names, f"evaluation.metrics.{index}")
+        """Check the names in `evaluation.metrics`, and those of the metrics that decide something."""
+        node = given(self.root, "evaluation.metrics")
+        wanted = node.value if node is not None and isinstance(node.value, list) else []
+        for index, item in enumerate(wanted):
+            self.metric(item, item.value, f"evaluation.metrics.{index}")
         for path in METRIC_KEYS:
             chosen = given(self.root, path)
             if chosen is not None and isinstance(chosen.value, str) and chosen.value.startswith("val_"):
-                self.metric(chosen, chosen.value.removeprefix("val_"), [*names, "loss"], path)
+                self.metric(chosen, chosen.value.removeprefix("val_"), path)
 
-    def metric(self, node: Node, name: Any, names: Sequence[str], path: str) -> None:
+    def metric(self, node: Node, name: Any, path: str) -> None:
+        """Check the name of one metric."""
+        listing = path.startswith("evaluation")
+        names = [*self.adapters.names("metric"), *([] if listing else ["loss"])]
         if not isinstance(name, str) or name in names:
             return
-        bare = next(
-            (name.removeprefix(split) for split in ("train_", "val_", "test_") if name.startswith(split)),
-            name,
-        )
-        near = f"; write it without the split: {bare!r}" if bare in names else nearest(name, names)
-        if path.startswith("evaluation") and bare == "loss":
-            near = "; the loss is always there, and need not be listed"
-        self.problems.report(
-            f"unknown metric {node.template or name!r}; known: {', '.join(names)}{near}", path, node.source
-        )
+        prefixes = ("train_", "val_", "test_")
+        bare = next((name.removeprefix(prefix) for prefix in prefixes if name.startswith(prefix)), name)
+        if listing and bare == "loss":
+            hint = "; the loss is always there, and need not be listed"
+        elif bare in names:
+            hint = f"; write it without the split: {bare!r}"
+        else:
+            hint = nearest(name, names)
+        parts = [
+            f"unknown metric {node.template or name!r}",
+            *self.problems.once(f"known: {some(names, name)}"),
+        ]
+        self.problems.report("; ".join(parts) + hint, path, node.source)
 
 
 def _fill(node: Node, value: Any) -> None:
-    """Puts validated values into the tree; what was given keeps its source, what was not is a default."""
+    """Put validated values into the tree; those that were given keep their source."""
     if isinstance(value, dict) and isinstance(node.value, dict):
         for key, inner in value.items():
             _fill(node.value.setdefault(key, from_plain(inner, DEFAULT)), inner)

@@ -1,7 +1,7 @@
-"""Validation, with what pydantic finds told in plain words and at the place where the user wrote it.
+"""Validate a config, and report what pydantic finds in plain words, where the user wrote it.
 
-Messages are made from the field's own type and limits ("expected a whole number above 0"), not from pydantic's
-texts, so that a new field or adapter option needs no message of its own.
+Messages are made from the field's own type and limits ("expected a whole number above 0"), not from
+pydantic's texts, so a new field or adapter option needs no message of its own.
 """
 
 from __future__ import annotations
@@ -17,18 +17,34 @@ from pydantic.fields import FieldInfo
 
 from trainyard.config.schema import RunConfig
 from trainyard.config.tree import Node, Problems, join, mapping, plain
-from trainyard.config.words import choice, describe, got, literal, mismatch, nearest, tag, without_null, words
+from trainyard.config.words import (
+    choice,
+    describe,
+    got,
+    literal,
+    mismatch,
+    nearest,
+    some,
+    tag,
+    without_null,
+    words,
+)
 
 Model = TypeVar("Model", bound=BaseModel)
-MOST_PLACES = 3  # a key that stands in more sections than that is no helpful suggestion
+MOST_SECTIONS = 3  # a key that exists in more sections than that is no helpful suggestion
 
 
 def validate(
     model: type[Model], node: Node, path: str, problems: Problems, siblings: Sequence[str] = ()
 ) -> Model | None:
-    """Validates a node strictly; None where it has problems.
+    """Validate a node strictly; return None if it has problems.
 
-    `siblings`: keys that are also allowed beside the options of `model`, where these may stand inline.
+    Args:
+        model: The section, or the options of an adapter.
+        node: What to validate.
+        path: The dotted key of the node.
+        problems: Where problems are reported.
+        siblings: Keys that are also allowed beside the options of `model`, if these are written inline.
     """
     result = _attempt(model, node)
     if isinstance(result, ValidationError) and _read_as_text(result, model, node):
@@ -42,7 +58,7 @@ def validate(
 
 
 def _attempt(model: type[Model], node: Node) -> Model | ValidationError:
-    # Through JSON, because a config file is like JSON: strict, yet a list is fine for a tuple and text for a path.
+    # JSON mode is strict, but accepts a list for a tuple and text for a path, as a config file needs it.
     try:
         return model.model_validate_json(json.dumps(plain(node)), strict=True)
     except ValidationError as error:
@@ -50,7 +66,7 @@ def _attempt(model: type[Model], node: Node) -> Model | ValidationError:
 
 
 def _read_as_text(result: ValidationError, model: type[BaseModel], root: Node) -> bool:
-    """Where text is wanted, `${env:NAME}` is text even if the variable holds `007`; whether that changed anything."""
+    """Read `${env:NAME}` as text where text is expected, even if it holds `007`; return whether any did."""
     changed = False
     for error in result.errors(include_url=False):
         node = locate(model, root, error["loc"]).node
@@ -61,9 +77,9 @@ def _read_as_text(result: ValidationError, model: type[BaseModel], root: Node) -
 
 
 class Spot(NamedTuple):
-    """Where an error lies: the keys to it, its node, and what is allowed there.
+    """The position of an error: the keys that lead to it, its node, and what is allowed there.
 
-    `left` are the last parts of pydantic's location, which name no node: a missing key, or a branch of a union.
+    `left` is the rest of pydantic's location, which names no node: a missing key, or a branch of a union.
     """
 
     keys: tuple[str, ...]
@@ -74,19 +90,18 @@ class Spot(NamedTuple):
 
 
 def locate(model: type[BaseModel], root: Node, location: tuple[str | int, ...]) -> Spot:
-    """Follows pydantic's location as far as it names nodes."""
+    """Follow pydantic's location as far as it names nodes."""
     spot = Spot((), root, model, None, location)
-    while spot.left and (further := _step(spot)) is not None:
-        spot = further
+    while spot.left and (inner := _step(spot)) is not None:
+        spot = inner
     return spot
 
 
 def _step(spot: Spot) -> Spot | None:
-    """One part further down, or None where the location leaves the tree."""
+    """Return the position one part further down, or None if the location leaves the tree."""
     annotation, part = without_null(spot.annotation), spot.left[0]
-    if (
-        spot.field is not None and spot.field.discriminator is not None
-    ):  # the part is the tag of the chosen member
+    if spot.field is not None and spot.field.discriminator is not None:
+        # The part is the tag of the chosen member.
         member = next((one for one in get_args(annotation) if tag(one) == part), None)
         return None if member is None else spot._replace(annotation=member, field=None, left=spot.left[1:])
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
@@ -99,7 +114,7 @@ def _step(spot: Spot) -> Spot | None:
 
 
 def _element(node: Node, annotation: Any, part: str | int) -> tuple[Node | None, Any]:
-    """An item of a list or a mapping, and its type."""
+    """Return an item of a list or a mapping, and its type."""
     arguments = get_args(annotation)
     if get_origin(annotation) in {Union, types.UnionType} or not arguments:
         return None, None
@@ -111,7 +126,7 @@ def _element(node: Node, annotation: Any, part: str | int) -> tuple[Node | None,
 
 @dataclass
 class _Report:
-    """Turns the errors of one validation into problems."""
+    """The errors of one validation, turned into problems."""
 
     model: type[BaseModel]
     root: Node
@@ -120,10 +135,11 @@ class _Report:
     siblings: Sequence[str]
 
     def add(self, error: Any) -> None:
+        """Report one of pydantic's errors."""
         spot = locate(self.model, self.root, error["loc"])
         node = spot.node
         if node.template is not None and node.text is None:
-            return  # its variable is not set: reported already
+            return  # its variable is unset, which has been reported
         if error["type"] == "extra_forbidden":
             self._unknown(spot)
         elif error["type"] == "missing" and isinstance(node.value, dict):
@@ -136,7 +152,7 @@ class _Report:
             self.problems.report(_message(error, spot), self._path(spot.keys), node.source)
 
     def _path(self, keys: tuple[str, ...]) -> str:
-        """The dotted key as the user wrote it: options that stand inline are not under `params`."""
+        """Return the dotted key as the user wrote it: inline options are not under `params`."""
         first = mapping(self.root).get(keys[0]) if keys else self.root
         path = self.path.removesuffix(".params") if first is not None and first.inline else self.path
         return ".".join((path, *keys) if path else keys)
@@ -155,16 +171,16 @@ class _Report:
         if child.inline:
             allowed += self.siblings
         hint = nearest(name, allowed) or _elsewhere(name) or "."
-        listed = ", ".join(sorted(allowed)) or "no options"
+        listed = self.problems.once(f"Allowed: {some(sorted(allowed), name) or 'no options'}")
         self.problems.report(
-            f"unknown key{hint} Allowed: {listed}", self._path((*spot.keys, name)), child.place
+            " ".join([f"unknown key{hint}", *listed]), self._path((*spot.keys, name)), child.place
         )
 
 
 def _message(error: Any, spot: Spot) -> str:
     if error["type"] in {"value_error", "assertion_error"}:  # an adapter's own check
-        said = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-        return said if isinstance(spot.node.value, dict) else f"{said}; got {got(spot.node)}"
+        text = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+        return text if isinstance(spot.node.value, dict) else f"{text}; got {got(spot.node)}"
     annotation = without_null(spot.annotation)
     if get_origin(annotation) is Literal:
         return choice([literal(one) for one in get_args(annotation)], spot.node)
@@ -172,9 +188,9 @@ def _message(error: Any, spot: Spot) -> str:
 
 
 def _elsewhere(name: str) -> str:
-    """Where a key is right that is wrong here."""
-    places = [dotted for dotted in _schema_keys(RunConfig) if dotted.rpartition(".")[2] == name]
-    return f"; did you mean {' or '.join(places)}?" if 0 < len(places) <= MOST_PLACES else ""
+    """Return a hint at the sections that have a key which is wrong here."""
+    keys = [dotted for dotted in _schema_keys(RunConfig) if dotted.rpartition(".")[2] == name]
+    return f"; did you mean {' or '.join(keys)}?" if 0 < len(keys) <= MOST_SECTIONS else ""
 
 
 def _schema_keys(model: type[BaseModel], path: str = "") -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The config reference in Markdown, made from the schema and from the options of the installed adapters."""
+"""Write the config reference in Markdown, from the schema and the options of the installed adapters."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from trainyard.config.words import describe, tag, without_null
 HEAD = """\
 # Config reference
 
-Made from the schema; do not edit it by hand. A section that names a `type` takes the options of that type beside it, or in
-`params`; the name alone (`model: mlp`) stands for `{type: mlp}`.
+Made from the schema; do not edit it by hand. A section that names a `type` takes the options of that type
+beside it, or in `params`; the name alone (`model: mlp`) means `{type: mlp}`.
 
-`bits` marks what changes the result of a run: a run can only be resumed with these unchanged. `record` marks what changes
-only what is kept of it, or what it is called.
+`bits` marks keys that change the result of a run: a run can only be resumed with these unchanged. `record`
+marks keys that change only what is kept of it, or its name.
 """
 MANY = 30
 KINDS: tuple[tuple[Kind, str, str], ...] = (
@@ -34,7 +34,7 @@ KINDS: tuple[tuple[Kind, str, str], ...] = (
 
 
 def reference(adapters: Adapters | None = None) -> str:
-    """The whole reference as Markdown."""
+    """Return the whole reference as Markdown."""
     lines = [HEAD, *_section("", RunConfig, affects="bits")]
     if adapters is not None:
         lines += [line for kind, key, title in KINDS for line in _options(kind, key, title, adapters)]
@@ -45,7 +45,7 @@ def reference(adapters: Adapters | None = None) -> str:
 
 
 def _section(path: str, model: type[BaseModel], affects: str) -> Iterator[str]:
-    """A table of the plain keys of a section, then the sections inside it."""
+    """Yield a table of the plain keys of a section, then the sections inside it."""
     inner = [(name, field, one) for name, field in model.model_fields.items() for one in _sections(field)]
     nested = {name for name, _, _ in inner}
     leaves = {name: field for name, field in model.model_fields.items() if name not in nested}
@@ -63,7 +63,7 @@ def _title(path: str, model: type[BaseModel]) -> str:
 
 
 def _sections(field: FieldInfo) -> list[type[BaseModel]]:
-    """The sections that a field may hold; none for a plain value."""
+    """Return the sections that a field may hold; none for a plain value."""
     annotation = without_null(field.annotation)
     candidates = get_args(annotation) or (annotation,)
     return [one for one in candidates if isinstance(one, type) and issubclass(one, BaseModel)]
@@ -74,7 +74,7 @@ def _summary(model: type[BaseModel]) -> str:
 
 
 def _table(fields: dict[str, FieldInfo], affects: str | None) -> Iterator[str]:
-    """`affects` None leaves that column out."""
+    """Yield a table of fields; it has no column `changes` if `affects` is None."""
     head = ["key", "value", "default", *([] if affects is None else ["changes"]), "meaning"]
     yield f"| {' | '.join(head)} |"
     yield "|" + " --- |" * len(head)
@@ -120,7 +120,7 @@ def _described(kind: Kind, framework: str | None, names: Sequence[str], adapters
 
 
 def _listed(kind: Kind, framework: str | None, names: Sequence[str], adapters: Adapters) -> Iterator[str]:
-    """So many that their library's own reference describes them better."""
+    """Yield a table of many names; their library's own reference describes their options better."""
     yield "| name | options |"
     yield "| --- | --- |"
     for name in names:

@@ -1,4 +1,4 @@
-"""A config with nothing left open, and where each of its values came from."""
+"""A config in which every value is set, with the source of each value."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ from trainyard.config.schema import RunConfig
 from trainyard.config.tree import Source, join
 from trainyard.redact import redacted
 
-_SHORTEST = 4  # characters; what is shorter is no secret, and stands in too many words
+_SHORTEST = 4  # characters; a shorter value is no secret, and occurs in too many words
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """What `load` gives.
+    """The result of `load`.
 
-    `config` has `${env:NAME}` filled in; `templates` hold the text with it, by dotted key (secrets may hide there, so what is
-    written to disk is written with these). `sources` tell for each dotted key of `flatten(config)` where its value came from;
-    `notes` has one line for each thing that was translated or dropped, for the log.
+    Attributes:
+        config: The config, with `${env:NAME}` expanded.
+        sources: The source of each value, by dotted key of `flatten(config)`.
+        notes: One line for each key that was translated or dropped, for the log.
+        templates: The texts with `${env:NAME}`, by dotted key. What is written to disk has these instead of
+            the values, which may be secrets.
     """
 
     config: RunConfig
@@ -36,25 +39,25 @@ class Resolved:
     templates: Mapping[str, str] = field(default_factory=dict)
 
     def dump(self) -> str:
-        """YAML 1.2 of all values, `${env:NAME}` unexpanded; it loads back to an equal config."""
+        """Return all values as YAML 1.2, `${env:NAME}` unexpanded; it loads back to an equal config."""
         return emit(values(self.config), self.templates)
 
     def flat(self) -> dict[str, Any]:
-        """All values by dotted key, `${env:NAME}` unexpanded: safe to show and to store."""
+        """Return all values by dotted key, `${env:NAME}` unexpanded: safe to show and to store."""
         return _flatten(_replace(values(self.config), self.templates.get))
 
     def config_hash(self) -> str:
-        """SHA-256 (hex) over all values, `${env:NAME}` unexpanded."""
+        """Return the SHA-256 (hex) of all values, `${env:NAME}` unexpanded."""
         return _hash(_replace(values(self.config), self.templates.get))
 
     def computation_hash(self) -> str:
-        """SHA-256 (hex) over the values that change the bits of the result, `${env:NAME}` filled in."""
+        """Return the SHA-256 (hex) of the values that change the result, `${env:NAME}` expanded."""
         return _hash(_bits(self.config))
 
     def computation(self) -> dict[str, Any]:
-        """What `computation_hash` covers, by dotted key, to name what differs between two runs.
+        """Return the values that `computation_hash` covers, by dotted key, to compare two runs.
 
-        A value from `${env:NAME}` stands unexpanded, with a fingerprint, as it may be a secret and this is stored.
+        A value from `${env:NAME}` is unexpanded, with a fingerprint: it may be a secret, and this is stored.
         """
 
         def leaf(path: str, value: Any) -> Any:
@@ -65,9 +68,9 @@ class Resolved:
         return _flatten(_replace(_bits(self.config), leaf))
 
     def hide(self, text: str) -> str:
-        """The text as it may be stored: what came from `${env:NAME}` stands unexpanded, and `redacted` has seen the rest.
+        """Return a text as it may be stored: values from `${env:NAME}` are unexpanded, the rest is redacted.
 
-        A message of somebody else's code may hold any value of the config.
+        A message of a library or of the user's code may hold any value of the config.
         """
         names = self._expanded()
         if names:
@@ -76,29 +79,29 @@ class Resolved:
         return redacted(text)
 
     def _expanded(self) -> dict[str, str]:
-        """What came from the environment, as messages may spell it, and what stands for it in the config."""
-        found: dict[str, str] = {}
+        """Return the values from the environment, as messages may spell them, with their templates."""
+        texts: dict[str, str] = {}
 
         def leaf(path: str, value: Any) -> Any:
             if path in self.templates and value is not None and not isinstance(value, bool):
-                found.update(_variables(self.templates[path], str(value)))
-                found[str(value)] = self.templates[path]
+                texts.update(_variables(self.templates[path], str(value)))
+                texts[str(value)] = self.templates[path]
             return value
 
         _replace(values(self.config), leaf)
-        spelled = {spelling: name for text, name in found.items() for spelling in (text, repr(text)[1:-1])}
+        spelled = {spelling: name for text, name in texts.items() for spelling in (text, repr(text)[1:-1])}
         return {text: name for text, name in spelled.items() if len(text) >= _SHORTEST}
 
 
 def values(model: BaseModel) -> dict[str, Any]:
-    """The fields as plain values; unlike `model_dump(mode="json")`, infinities stay what they are."""
+    """Return the fields as plain values; unlike `model_dump(mode="json")`, this keeps infinities."""
     return dict(to_jsonable_python(model.model_dump(), inf_nan_mode="constants"))
 
 
 def flatten(config: RunConfig) -> dict[str, Any]:
-    """All values by dotted key; the items of a list of mappings by their index (`tracking.0.type`).
+    """Return all values by dotted key; the items of a list of mappings by their index (`tracking.0.type`).
 
-    `${env:NAME}` is filled in here: for what is shown or stored, use `Resolved.flat`.
+    `${env:NAME}` is expanded here: for what is shown or stored, use `Resolved.flat`.
     """
     return _flatten(values(config))
 
@@ -120,7 +123,7 @@ def _flatten(value: Any, path: str = "") -> dict[str, Any]:
 
 
 def _variables(template: str, text: str) -> dict[str, str]:
-    """The values of a template's variables, found in its expanded text, and the variables themselves."""
+    """Return the values of a template's variables in its expanded text, each with the variable."""
     parts = VARIABLE.split(template)  # literal, name, literal, ..., name, literal
     match = re.fullmatch("(.*)".join(map(re.escape, parts[::2])), text, re.DOTALL)
     return (
@@ -131,7 +134,7 @@ def _variables(template: str, text: str) -> dict[str, str]:
 
 
 def _replace(value: Any, leaf: Callable[[str, Any], Any], path: str = "") -> Any:
-    """The same tree with `leaf(dotted key, value)` for each plain value."""
+    """Return the same tree with `leaf(dotted key, value)` for each plain value."""
     if isinstance(value, dict):
         return {key: _replace(child, leaf, join(path, key)) for key, child in value.items()}
     if isinstance(value, list):
@@ -140,7 +143,7 @@ def _replace(value: Any, leaf: Callable[[str, Any], Any], path: str = "") -> Any
 
 
 def _bits(section: BaseModel) -> dict[str, Any]:
-    """The fields that are not marked as changing only the record."""
+    """Return the fields, without those that change only the record."""
     plain = values(section)
     for name, info in type(section).model_fields.items():
         extra = info.json_schema_extra

@@ -1,7 +1,7 @@
 """The sections of a config: names, types, defaults and meaning.
 
-Each field changes either the *bits* of the result or only the *record* of it (logging, tracking, names). Fields
-made with `record` are left out of `computation_hash`, everything else is in.
+Each field changes either the *bits* of the result or only the *record* of it (logging, tracking, names).
+Fields that are made with `record` are left out of `computation_hash`; all others are in it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ PATTERNS = {  # in words, for messages
     DEVICE: "auto, cpu, cuda or cuda:NUMBER",
 }
 Mode = Literal["auto", "min", "max"]
-MODE = "whether less or more is better; auto: by the metric"
+MODE = "whether lower or higher is better; auto: by the metric"
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 def record(default: Any, **constraints: Any) -> Any:
-    """A field that changes only what is recorded of a run, never its bits."""
+    """Return a field that changes only what is recorded of a run, never its bits."""
     return Field(default, json_schema_extra={"affects": "record"}, **constraints)
 
 
@@ -33,31 +33,31 @@ class Section(BaseModel):
 
 
 class TypedSection(Section):
-    """A section whose `type` names an adapter; the adapter's own options stand in `params`, or inline beside `type`."""
+    """A section whose `type` names an adapter; its options are in `params`, or inline beside `type`."""
 
     type: str
     params: dict[str, Any] = Field(
-        default_factory=dict, description="the options of this type; they may also stand inline"
+        default_factory=dict, description="the options of this type; they may also be written inline"
     )
 
 
 class ExperimentConfig(Section):
-    """Names the run and seeds it."""
+    """The name and the seed of the run."""
 
     name: str = record("", pattern=PATH_SAFE, description="groups runs; default: the config file's stem")
     seed: int = Field(default=0, ge=0, lt=2**63, description="the root of all randomness of the run")
 
 
-DEFAULT_TEST_SHARE = 0.1  # of the rows, where all come from one source
+DEFAULT_TEST_SHARE = 0.1  # of the rows, if all come from one source
 
 
 class SplitConfig(Section):
-    """How rows that are not split yet are divided."""
+    """How rows from one source are divided."""
 
     val: Fraction = Field(default=0.1, description="fraction of the rows for validation")
     test: Fraction | None = Field(
         default=None,
-        description="fraction of the rows for the test; default: 0.1, or none where train_path is given",
+        description="fraction of the rows for the test; default: 0.1, or none if train_path is given",
     )
     stratify: bool | None = Field(
         default=None, description="keep the class shares in each split; default: yes for classification"
@@ -69,8 +69,8 @@ class SplitConfig(Section):
     folds: int | None = Field(
         default=None,
         ge=2,
-        description="cross-validation: cut the rows into so many folds, one of which is the test split; `val` is then a share of "
-        "the other rows, and with `time` a fold trains on older rows only",
+        description="cross-validation: cut the rows into this many folds, one of which is the test split; "
+        "`val` is then a share of the other rows, and with `time` a fold trains on older rows only",
     )
     fold: int | None = Field(
         default=None, ge=0, description="which of the folds is the test split, counted from 0"
@@ -85,14 +85,15 @@ class SplitConfig(Section):
     @model_validator(mode="after")
     def _check_fold(self) -> SplitConfig:
         if self.folds is None and self.fold is not None:
-            raise ValueError("fold needs folds beside it: in how many folds the rows are cut")
+            raise ValueError("fold needs folds beside it, the number of folds")
         if self.folds is not None and self.fold is None:
             raise ValueError(
-                f"folds needs fold beside it, 0 to {self.folds - 1}; `trainyard cross-validate` trains all of them"
+                f"folds needs fold beside it, 0 to {self.folds - 1}; "
+                "`trainyard cross-validate` trains all of them"
             )
         if self.folds is not None and self.fold is not None and self.fold >= self.folds:
             raise ValueError(
-                f"fold {self.fold} is not among {self.folds} folds: they are counted from 0 to {self.folds - 1}"
+                f"fold {self.fold} does not exist: the {self.folds} folds are numbered 0 to {self.folds - 1}"
             )
         if self.folds is not None and self.test is not None:
             raise ValueError("test and folds are both given: a fold is the test split; leave test out")
@@ -100,11 +101,12 @@ class SplitConfig(Section):
 
 
 class DataConfig(TypedSection):
-    """Where the rows come from, and how they are prepared."""
+    """The source of the rows, and how they are prepared."""
 
     type: str = Field(
         default="",
-        description="digits, wine, ..., csv, parquet, npz, or package.module:function; default: by the path's ending",
+        description="digits, wine, ..., csv, parquet, npz, or package.module:function; "
+        "default: by the path's ending",
     )
     path: str | None = record(None, description="one file, to be split")
     train_path: str | None = record(None, description="the training rows")
@@ -112,7 +114,7 @@ class DataConfig(TypedSection):
     test_path: str | None = record(None, description="the test rows")
     target: str = Field(default="target", description="the column to predict")
     task: Literal["auto", "classification", "regression"] = Field(
-        default="auto", description="auto: looks at the target"
+        default="auto", description="auto: inferred from the target"
     )
     split: SplitConfig = SplitConfig()
     features: list[str] | None = Field(
@@ -121,18 +123,19 @@ class DataConfig(TypedSection):
     exclude: list[str] = Field(default_factory=list, description="columns to leave out")
     standardize: bool = Field(
         default=True,
-        description="zero mean and unit variance for numeric columns, fitted on the training rows; torch also learns the "
-        "values of a regression so (losses are in units of their variance, metrics and predictions in their own)",
+        description="zero mean and unit variance for numeric columns, fitted on the training rows; torch also "
+        "standardizes the target of a regression (losses are in units of its variance, metrics and "
+        "predictions in its own unit)",
     )
     impute: Literal["mean", "median", "most_frequent", "keep"] | None = Field(
         default=None,
-        description="how to fill missing values; keep: leave them to the model, which must take them; default: they are an "
-        "error, but models that take them have keep",
+        description="how to fill missing values; keep: leave them to the model, which must accept them; "
+        "default: they are an error, or keep for models that accept them",
     )
     encode: Literal["onehot", "ordinal", "category"] = Field(
         default="onehot",
-        description="how category columns become numbers; category: as codes, for models that take categories as such, which "
-        "have it by default",
+        description="how category columns become numbers; category: as codes, for models that accept "
+        "categories, which have it by default",
     )
 
 
@@ -147,20 +150,20 @@ class ModelConfig(TypedSection):
 
 
 class OptimizerConfig(TypedSection):
-    """The optimizer; its options (momentum, betas ...) stand inline."""
+    """The optimizer; its options (momentum, betas ...) may be written inline."""
 
     type: str = Field(default="adamw", description="adamw, adam, sgd ...")
 
 
 class ConstantSchedule(Section):
-    """The learning rate stays, after an optional linear warm-up."""
+    """A constant learning rate, after an optional linear warm-up."""
 
     type: Literal["constant"] = "constant"
     warmup_steps: int = Field(default=0, ge=0, description="steps of linear warm-up from 0")
 
 
 class LinearSchedule(ConstantSchedule):
-    """Falls on a straight line to `final_lr_ratio` of the learning rate."""
+    """A linear decay to `final_lr_ratio` of the learning rate."""
 
     type: Literal["linear"] = "linear"  # type: ignore[assignment]
     final_lr_ratio: float = Field(
@@ -169,13 +172,13 @@ class LinearSchedule(ConstantSchedule):
 
 
 class CosineSchedule(LinearSchedule):
-    """Falls on half a cosine to `final_lr_ratio` of the learning rate (Loshchilov and Hutter, 2017, without restarts)."""
+    """A cosine decay to `final_lr_ratio` of the learning rate (Loshchilov and Hutter, 2017; no restarts)."""
 
     type: Literal["cosine"] = "cosine"  # type: ignore[assignment]
 
 
 class StepSchedule(ConstantSchedule):
-    """Multiplies the learning rate by `gamma` every `step_size` steps."""
+    """A decay by the factor `gamma` every `step_size` steps."""
 
     type: Literal["step"] = "step"  # type: ignore[assignment]
     step_size: int = Field(gt=0, description="steps between two drops")
@@ -183,7 +186,7 @@ class StepSchedule(ConstantSchedule):
 
 
 class PlateauSchedule(ConstantSchedule):
-    """Multiplies the learning rate by `factor` when `metric` has not improved for `patience` evaluations."""
+    """A decay by `factor` when `metric` has not improved for `patience` evaluations."""
 
     type: Literal["plateau"] = "plateau"  # type: ignore[assignment]
     metric: str = Field(default="val_loss", description="val_loss, or val_ and the name of a metric")
@@ -196,7 +199,7 @@ Schedule = ConstantSchedule | LinearSchedule | CosineSchedule | StepSchedule | P
 
 
 class EarlyStoppingConfig(Section):
-    """Ends the training when `metric` has not improved for `patience` evaluations."""
+    """The end of training when `metric` has not improved for `patience` evaluations."""
 
     metric: str = Field(default="val_loss", description="val_loss, or val_ and the name of a metric")
     patience: int = Field(default=5, ge=1, description="evaluations without improvement")
@@ -205,7 +208,7 @@ class EarlyStoppingConfig(Section):
 
 
 class TrainingConfig(Section):
-    """The training itself."""
+    """How the model is trained."""
 
     epochs: int | None = Field(
         default=None,
@@ -231,7 +234,7 @@ class TrainingConfig(Section):
         default=0.0,
         ge=0,
         allow_inf_nan=False,
-        description="pulls weights to 0; decoupled or not, as the optimizer does it",
+        description="strength of the weight decay; decoupled or not, as the optimizer does it",
     )
     optimizer: OptimizerConfig = OptimizerConfig()
     scheduler: Annotated[Schedule, Field(discriminator="type")] = ConstantSchedule()
@@ -241,20 +244,20 @@ class TrainingConfig(Section):
     precision: Literal["fp32", "bf16", "fp16", "mixed"] = Field(
         default="fp32", description="mixed: fp16 on CUDA, bf16 on CPU"
     )
-    device: str = Field(default="auto", pattern=DEVICE, description="auto: CUDA where there is one, else CPU")
+    device: str = Field(default="auto", pattern=DEVICE, description="auto: CUDA if available, else CPU")
     threads: int | None = Field(
         default=None,
         gt=0,
         le=1024,
-        description="CPU threads; default: what the machine gives, pinned at the first attempt",
+        description="CPU threads; default: all that are available at the first attempt, then fixed",
     )
     determinism: Literal["best", "bitwise"] = Field(
-        default="best", description="bitwise: refuse what cannot be exact"
+        default="best", description="bitwise: refuse what cannot be bit-identical"
     )
 
 
 class EvaluationConfig(Section):
-    """When the validation split is evaluated, and by which metrics; it always is at the end."""
+    """When the validation split is evaluated (at the end in any case), and by which metrics."""
 
     every_n_steps: int | None = Field(default=None, gt=0, description="default: after each epoch")
     metrics: list[str] | None = Field(
@@ -263,11 +266,12 @@ class EvaluationConfig(Section):
     batch_size: int | None = Field(
         default=None,
         gt=0,
-        description="rows of one forward; default: 4 microbatches, as no gradients are kept",
+        description="rows of one forward pass; default: 4 microbatches, as no gradients are kept",
     )
     explain: bool = record(
         False,
-        description="at the end, permutation importance, SHAP values and partial dependence; afterwards: trainyard explain",
+        description="at the end: permutation importance, SHAP values, partial dependence; "
+        "later: trainyard explain",
     )
 
 
@@ -275,38 +279,38 @@ class CheckpointConfig(Section):
     """When to save, what to keep, and which model is the best."""
 
     every_n_steps: int | None = record(
-        None, gt=0, description="steps between two checkpoints; may stand beside every_n_minutes"
+        None, gt=0, description="steps between two checkpoints; may be combined with every_n_minutes"
     )
     every_n_minutes: float | None = record(
-        10.0, gt=0, description="minutes between two checkpoints; null: only by steps"
+        10.0, gt=0, description="minutes between two checkpoints; null: by steps only"
     )
     keep_last: int = record(2, gt=0, description="resume checkpoints to keep")
     save_top_k: int = Field(
         default=1,
         ge=0,
-        description="best models to keep; 0: none, and the final model is the one that is tested",
+        description="best models to keep; 0: none, and the final model is tested",
     )
-    metric: str = Field(default="val_loss", description="what makes a model the best")
+    metric: str = Field(default="val_loss", description="the metric that makes a model the best")
     mode: Mode = Field(default="auto", description=MODE)
 
 
 class LoggingConfig(Section):
-    """What the journal and the progress lines say, and how often."""
+    """What is logged, and how often."""
 
     every_n_steps: int = record(
-        10, gt=0, description="steps between two progress lines, and two records of losses"
+        10, gt=0, description="steps between two progress lines, and between two logged losses"
     )
     histograms: bool = record(
-        False, description="weight histograms at each evaluation; on by itself where a tracker shows them"
+        False, description="weight histograms at each evaluation; always on if a tracker shows them"
     )
 
 
 class TrackerConfig(TypedSection):
-    """An outside place that the journal is forwarded to."""
+    """An outside service or folder that the journal is forwarded to."""
 
 
 class DistributedConfig(Section):
-    """How processes talk to each other. This version trains in one process, and says so."""
+    """How processes communicate. This version trains in one process, and says so."""
 
     enabled: bool = Field(default=False, description="more than one process")
     backend: Literal["auto", "gloo", "nccl"] = Field(
@@ -315,7 +319,7 @@ class DistributedConfig(Section):
 
 
 class RunConfig(Section):
-    """Everything that one run is made from."""
+    """Everything that defines a run."""
 
     experiment: ExperimentConfig = ExperimentConfig()
     data: DataConfig | None = Field(default=None, description="`train` needs it")

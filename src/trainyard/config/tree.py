@@ -1,7 +1,7 @@
 """A config before it is validated: plain values that remember where they came from.
 
-Everything that happens between reading and validating (older spellings, `extends`, overrides, `${env:NAME}`)
-moves `Node`s about, and each keeps its `Source`; so every message can point at what the user wrote.
+All steps between reading and validating (older spellings, `extends`, overrides, `${env:NAME}`) move `Node`
+objects, and each keeps its `Source`, so every message can point at what the user wrote.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trainyard.errors import Problem
 
 @dataclass(frozen=True)
 class Source:
-    """Where something stands: a place in a file (line and column from 1), or `file` alone (`command line`, `default`)."""
+    """The source of a value: a line and column (from 1) of a file, or just `command line`, `default` ..."""
 
     file: str
     line: int = 0
@@ -33,11 +33,11 @@ Value: TypeAlias = "bool | int | float | str | dict[str, Node] | list[Node] | No
 
 @dataclass
 class Node:
-    """A value, where it stands (`source`), and where its key does (`key`).
+    """A value, its source, and the source of its key.
 
-    `bare`: text without quotes, so that `${env:NAME}` may become a number. `template` and `text`: what stood there
-    before and after `${env:NAME}` was filled in.
-    `inline`: an adapter's option that is written beside `type`, or a `params` that is not written at all.
+    `bare`: the text has no quotes, so `${env:NAME}` may become a number. `template` and `text`: the text
+    before and after `${env:NAME}` was filled in. `inline`: an adapter's option that is written beside `type`,
+    or a `params` that is not written at all.
     """
 
     value: Value
@@ -50,11 +50,11 @@ class Node:
 
     @property
     def place(self) -> Source:
-        """Where to point when the key is the problem."""
+        """The source to point at if the key is the problem."""
         return self.key or self.source
 
     def copy(self) -> Node:
-        """A copy that shares nothing; YAML aliases need it."""
+        """Return a copy that shares nothing; YAML aliases need it."""
         if isinstance(self.value, dict):
             return replace(self, value={key: child.copy() for key, child in self.value.items()})
         if isinstance(self.value, list):
@@ -63,9 +63,21 @@ class Node:
 
 
 class Problems(list[Problem]):
-    """Collects what is wrong, so that all of it can be reported at once."""
+    """The problems of a config, collected so that all of them are reported at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: set[str] = set()
+
+    def once(self, text: str) -> list[str]:
+        """Return a text in a list the first time, and an empty list later, so that it is shown once."""
+        if text in self._said:
+            return []
+        self._said.add(text)
+        return [text]
 
     def report(self, message: str, path: str = "", source: Source | None = None) -> None:
+        """Add a problem, unless it is already there."""
         where = source or Source("")
         problem = Problem(message, path, where.file, where.line, where.column)
         if problem not in self:
@@ -73,16 +85,17 @@ class Problems(list[Problem]):
 
 
 def join(path: str, key: str | int) -> str:
+    """Return the dotted key of a child."""
     return f"{path}.{key}" if path else str(key)
 
 
 def mapping(node: Node | None) -> dict[str, Node]:
-    """The children of a mapping; of anything else, none."""
+    """Return the children of a mapping; an empty mapping for anything else."""
     return node.value if node is not None and isinstance(node.value, dict) else {}
 
 
 def find(root: Node, path: str) -> Node | None:
-    """The node at a dotted key, or None."""
+    """Return the node at a dotted key, or None."""
     node: Node | None = root
     for part in path.split("."):
         if node is None:
@@ -95,13 +108,13 @@ def find(root: Node, path: str) -> Node | None:
 
 
 def given(root: Node, path: str) -> Node | None:
-    """The node at a dotted key, unless it is absent or null."""
+    """Return the node at a dotted key; None if it is absent or null."""
     node = find(root, path)
     return None if node is None or node.value is None else node
 
 
 def put(root: Node, path: str, node: Node) -> None:
-    """Sets a dotted key, making the mappings above it; one that is no mapping is left for validation to report."""
+    """Set a dotted key and make the mappings above it; validation reports parents that are no mapping."""
     *parents, last = path.split(".")
     at = root
     for part in parents:
@@ -110,20 +123,20 @@ def put(root: Node, path: str, node: Node) -> None:
 
 
 def take(root: Node, path: str) -> Node | None:
-    """Removes a dotted key, and the mappings above it that are then empty."""
+    """Remove a dotted key, and the mappings above it that are then empty; return its node, or None."""
     head, _, rest = path.partition(".")
     children = mapping(root)
     if not rest:
         return children.pop(head, None)
     parent = children.get(head)
-    found = None if parent is None else take(parent, rest)
-    if found is not None and parent is not None and parent.value == {}:
+    taken = None if parent is None else take(parent, rest)
+    if taken is not None and parent is not None and parent.value == {}:
         del children[head]
-    return found
+    return taken
 
 
 def walk(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:
-    """Every node with its dotted key, the root first."""
+    """Yield every node with its dotted key, the root first."""
     yield path, node
     children = enumerate(node.value) if isinstance(node.value, list) else mapping(node).items()
     for key, child in children:
@@ -131,7 +144,7 @@ def walk(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:
 
 
 def plain(node: Node) -> Any:
-    """The bare values."""
+    """Return the bare values."""
     if isinstance(node.value, dict):
         return {key: plain(child) for key, child in node.value.items()}
     if isinstance(node.value, list):
@@ -140,7 +153,7 @@ def plain(node: Node) -> Any:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether text can be written as UTF-8; half a surrogate pair cannot."""
+    """Return whether text can be written as UTF-8; half a surrogate pair cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -149,7 +162,7 @@ def is_unicode(text: str) -> bool:
 
 
 def from_plain(value: Any, source: Source, problems: Problems | None = None, path: str = "") -> Node:
-    """Nodes for values that were given in Python; what a config cannot hold is a problem."""
+    """Return nodes for values that were given in Python, and report those that a config cannot hold."""
     if isinstance(value, Mapping):
         children = {
             str(key): from_plain(child, source, problems, join(path, str(key)))
@@ -166,7 +179,8 @@ def from_plain(value: Any, source: Source, problems: Problems | None = None, pat
         if problems is not None:
             kind = type(value).__name__
             problems.report(
-                f"a config cannot hold a value of type {kind}; allowed: text, numbers, true, false, null, lists, mappings",
+                f"a config cannot hold a value of type {kind}; "
+                "allowed: text, numbers, true, false, null, lists, mappings",
                 path,
                 source,
             )

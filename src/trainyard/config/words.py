@@ -1,4 +1,4 @@
-"""Types, limits and values in plain words, and the nearest known name."""
+"""Describe types, limits and values in plain words, and name the nearest known name."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or f
 BOUNDS = (("gt", "above"), ("ge", "of at least"), ("lt", "below"), ("le", "of at most"))
 LISTS = {list, tuple, set, frozenset, Sequence}
 LONGEST = 60  # characters of a value that a message repeats
+SHORT = 20  # names that a message lists; of a longer list it shows the nearest ones
+FEW = 5
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?`, or nothing where no known name is near."""
+    """Return `; did you mean 'x'?`, or nothing if no known name is near."""
     from difflib import get_close_matches
 
     by_lower = {other.lower(): other for other in known}
@@ -26,19 +28,29 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {by_lower[match[0]]!r}?" if match else ""
 
 
+def some(names: Sequence[str], name: str = "") -> str:
+    """Return names as a message lists them: all of a short list, those near `name` of a long one."""
+    from difflib import get_close_matches
+
+    if len(names) <= SHORT:
+        return ", ".join(names)
+    close = get_close_matches(name, names, n=FEW, cutoff=0.5) or names[:FEW]
+    return f"{', '.join(close)} ... (`trainyard config schema` shows all {len(names)})"
+
+
 def choice(allowed: Sequence[str], node: Node) -> str:
-    """A message for a value that is none of the allowed ones."""
+    """Return the message for a value that is none of the allowed ones."""
     near = nearest(node.value, allowed) if isinstance(node.value, str) else ""
     return f"expected one of {', '.join(allowed)}; got {got(node)}{near}"
 
 
 def mismatch(expected: str, node: Node) -> str:
-    """A message for a value that is not what was expected."""
+    """Return the message for a value that is not what was expected."""
     return f"expected {expected}, got {got(node)}{_hint(expected, node)}"
 
 
 def got(node: Node) -> str:
-    """The value that was given; for `${env:NAME}` only the name, as the value may be a secret."""
+    """Return the value as messages show it; of `${env:NAME}` only the name, as the value may be a secret."""
     if node.template is not None:
         return f"the value of {node.template}"
     if isinstance(node.value, dict | list):
@@ -49,7 +61,7 @@ def got(node: Node) -> str:
 
 
 def literal(value: Any) -> str:
-    """A plain value as YAML writes it."""
+    """Return a plain value as YAML writes it."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return str(value)
@@ -72,7 +84,7 @@ def _hint(expected: str, node: Node) -> str:
 
 
 def describe(field: FieldInfo) -> str:
-    """What a field takes: `a whole number above 0, or null`."""
+    """Return what a field takes: `a whole number above 0, or null`."""
     if field.discriminator is not None:
         tags = ", ".join(str(tag(one)) for one in get_args(without_null(field.annotation)))
         return f"one of {tags}, or a mapping with `type`"
@@ -80,7 +92,7 @@ def describe(field: FieldInfo) -> str:
 
 
 def words(annotation: Any, metadata: Sequence[Any] = ()) -> str:
-    """A type with its limits."""
+    """Return a type with its limits, in words."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return words(arguments[0], [*arguments[1:], *metadata])
@@ -98,7 +110,7 @@ def words(annotation: Any, metadata: Sequence[Any] = ()) -> str:
 
 
 def without_null(annotation: Any) -> Any:
-    """A type without `Annotated` and `| None`."""
+    """Return a type without `Annotated` and `| None`."""
     if get_origin(annotation) is Annotated:
         return without_null(get_args(annotation)[0])
     if get_origin(annotation) in {Union, types.UnionType}:
@@ -109,7 +121,7 @@ def without_null(annotation: Any) -> Any:
 
 
 def tag(member: Any) -> Any:
-    """The `type` by which a member of a tagged union is chosen."""
+    """Return the `type` by which a member of a tagged union is chosen."""
     field = getattr(member, "model_fields", {}).get("type")
     return None if field is None else field.default
 
@@ -118,26 +130,23 @@ def _list(origin: Any, arguments: tuple[Any, ...], metadata: Sequence[Any]) -> s
     if origin is tuple and arguments and arguments[-1] is not ...:
         return f"a list of {len(arguments)}: {', '.join(words(one) for one in arguments)}"
     least, most = _limit(metadata, "min_length"), _limit(metadata, "max_length")
-    size = (
-        f" of {least}"
-        if least and least == most
-        else f" of at least {least}"
-        if least
-        else f" of at most {most}"
-        if most
-        else ""
-    )
+    if least and least == most:
+        size = f" of {least}"
+    elif least:
+        size = f" of at least {least}"
+    else:
+        size = f" of at most {most}" if most else ""
     return f"a list{size}" + (f", each {words(arguments[0])}" if arguments else "")
 
 
 def _bounds(metadata: Sequence[Any]) -> str:
     limits = [(word, _limit(metadata, name)) for name, word in BOUNDS]
-    found = [
+    bounds = [
         f"{word} {limit:g}" if isinstance(limit, float) else f"{word} {limit}"
         for word, limit in limits
         if limit is not None
     ]
-    return " " + " and ".join(found) if found else ""
+    return " " + " and ".join(bounds) if bounds else ""
 
 
 def _limit(metadata: Sequence[Any], name: str) -> Any:

@@ -1,8 +1,8 @@
-"""YAML 1.2 (core schema) into nodes that know their line and column.
+"""Read YAML 1.2 (core schema) into nodes that know their line and column.
 
-ruamel.yaml scans and parses; values are made here from its events, because its own constructors stop at the first
-problem and lose the marks. Text is what YAML 1.2 says and nothing more: `off`, `012` and `1:30` are no booleans,
-octals and times, and `1e-4` is a number.
+ruamel.yaml scans and parses. The values are made here from its events, because its own constructors stop at
+the first problem and lose line and column. Scalars follow YAML 1.2: `off`, `012` and `1:30` are not a
+boolean, an octal number and a time, and `1e-4` is a number.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from trainyard.config.tree import Node, Problems, Source, is_unicode, join, mapp
 Event = Any  # ruamel.yaml.events.Event, imported late
 
 MAX_DEPTH = 50
-MAX_NODES = 200_000  # aliases of aliases can make billions of values out of ten lines
+MAX_NODES = 200_000  # aliases of aliases can make billions of values from ten lines
+LONGEST = 60  # characters of a text that a message repeats
 INT = re.compile(r"[-+]?[0-9]+")
 BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
@@ -44,11 +45,11 @@ HINTS = (
 
 
 class StopReading(Exception):  # noqa: N818
-    """What was found makes it pointless to read on; it is reported already."""
+    """Reading cannot continue; the reason has been reported."""
 
 
 def scalar(text: str) -> bool | int | float | str | None:
-    """The value of text without quotes."""
+    """Return the value of text without quotes."""
     if text in CONSTANTS:
         return CONSTANTS[text]
     if INT.fullmatch(text):
@@ -62,7 +63,7 @@ def scalar(text: str) -> bool | int | float | str | None:
 
 
 def read_file(path: Path, problems: Problems, name: str = "") -> Node | None:
-    """Reads a file; None where that failed, which is then among the problems. `name` is what messages call it."""
+    """Read a file, which messages call `name`; return None if that fails, after reporting why."""
     name = name or str(path)
     try:
         data = path.read_bytes()
@@ -89,7 +90,7 @@ def read_file(path: Path, problems: Problems, name: str = "") -> Node | None:
 
 
 def _neighbours(path: Path) -> str:
-    """The YAML files that may have been meant."""
+    """Return a hint at the YAML files that may have been meant."""
     from trainyard.config.words import nearest
 
     folder = path.parent
@@ -100,28 +101,33 @@ def _neighbours(path: Path) -> str:
 
 
 def read(text: str, file: str, problems: Problems) -> Node | None:
-    """Reads one document whose top is a mapping; None where that failed, which is then among the problems."""
+    """Read one document whose top is a mapping; return None if that fails, after reporting why."""
     root = read_value(text, file, problems)
     if root is None:
         return None
     if root.value is None:
         problems.report("is empty; a config needs at least `model: {type: ...}`", source=Source(file, 1, 1))
     elif not isinstance(root.value, dict):
-        kind = (
-            "a list"
-            if isinstance(root.value, list)
-            else f"the text {root.value[:60]!r}{'...' if len(root.value) > 60 else ''}; for a file of data: trainyard init FILE"
-            if isinstance(root.value, str)
-            else f"{root.value}"
+        problems.report(
+            f"expected sections like `model:` at the top, got {_top(root.value)}", source=root.source
         )
-        problems.report(f"expected sections like `model:` at the top, got {kind}", source=root.source)
     else:
         return root
     return None
 
 
+def _top(value: Any) -> str:
+    """Return what stands at the top of a file that is no config."""
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, str):
+        dots = "..." if len(value) > LONGEST else ""
+        return f"the text {value[:LONGEST]!r}{dots}; for a data file: trainyard init FILE"
+    return str(value)
+
+
 def read_value(text: str, file: str, problems: Problems) -> Node | None:
-    """Reads one document of any kind."""
+    """Read one document of any kind; return None if that fails, after reporting why."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError
     from ruamel.yaml.reader import ReaderError
@@ -132,20 +138,20 @@ def read_value(text: str, file: str, problems: Problems) -> Node | None:
         return None
     except ReaderError as error:
         before = text[: error.position]
-        place = Source(file, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
+        source = Source(file, before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
         problems.report(
-            f"YAML forbids the character U+{ord(text[error.position]):04X}; remove it", source=place
+            f"YAML forbids the character U+{ord(text[error.position]):04X}; remove it", source=source
         )
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = Source(file, mark.line + 1, mark.column + 1) if mark else Source(file)
-        problems.report(_syntax(error.problem or "", error.context or ""), source=place)
+        source = Source(file, mark.line + 1, mark.column + 1) if mark else Source(file)
+        problems.report(_syntax(error.problem or "", error.context or ""), source=source)
     return None
 
 
 def _syntax(problem: str, context: str) -> str:
-    said = f"{context}: {problem}" if context else problem
-    hint = next((hint for sign, hint in HINTS if sign in said), "")
+    text = f"{context}: {problem}" if context else problem
+    hint = next((hint for sign, hint in HINTS if sign in text), "")
     return f"not valid YAML: {problem}" + (f" ({hint})" if hint else "")
 
 
@@ -154,7 +160,7 @@ def _is_text_tag(tag: Any) -> bool:
 
 
 class _Composer:
-    """Builds nodes from parser events. Only syntax ends it; all else is reported and read over."""
+    """The builder of nodes from parser events; only syntax errors end it, others are reported."""
 
     def __init__(self, events: Iterator[Event], file: str, problems: Problems) -> None:
         self.events = events
@@ -204,7 +210,7 @@ class _Composer:
         if not is_unicode(event.value):
             self.problems.report(f"{event.value!r} is not valid Unicode", path, self.source(event))
             return Node(None, self.source(event))
-        # An unknown tag is reported; behind it, a plain value is taken for what it would be without.
+        # An unknown tag is reported, and the value is read as if it had none.
         bare = event.style is None and not _is_text_tag(event.tag)
         return Node(scalar(event.value) if bare else event.value, self.source(event), bare=bare)
 
@@ -218,12 +224,10 @@ class _Composer:
     def alias(self, event: Event, path: str) -> Node:
         known = self.anchors.get(event.anchor)
         if known is None:
-            self.stop(
-                f"alias *{event.anchor}, but no &{event.anchor} stands (complete) before it", path, event
-            )
+            self.stop(f"alias *{event.anchor}, but no complete &{event.anchor} comes before it", path, event)
         self.nodes += sum(1 for _ in walk(known))
         if self.nodes > MAX_NODES:
-            self.stop(f"aliases blow this up to more than {MAX_NODES} values", path, event)
+            self.stop(f"its aliases expand to more than {MAX_NODES} values", path, event)
         return known.copy()
 
     def stop(self, message: str, path: str, event: Event) -> NoReturn:
@@ -240,34 +244,34 @@ class _Composer:
         children: dict[str, Node] = {}
         merged: list[Node] = []
         while type(event := next(self.events)).__name__ != "MappingEndEvent":
-            name, place = self.key(event, path, depth)
+            name, source = self.key(event, path, depth)
             child = self.node(next(self.events), join(path, name), depth + 1)
-            child.key = place
+            child.key = source
             if not name:
-                continue  # reported already
+                continue  # it has been reported
             if name == "<<" and event.style is None:
                 merged.extend(self.merge_sources(child, path))
             elif name in children:
                 first = children[name].key
                 self.problems.report(
-                    f"given twice; first in line {first.line if first else '?'}", join(path, name), place
+                    f"given twice; first in line {first.line if first else '?'}", join(path, name), source
                 )
             else:
                 children[name] = child
-        for source in merged:
-            for name, child in mapping(source).items():
+        for base in merged:
+            for name, child in mapping(base).items():
                 children.setdefault(name, child)
         return children
 
     def key(self, event: Event, path: str, depth: int) -> tuple[str, Source]:
-        place = self.source(event)
+        source = self.source(event)
         if type(event).__name__ == "ScalarEvent":
             if not event.value:
-                self.problems.report("a key is empty", path, place)
-            return str(event.value), place
-        self.problems.report("a key must be text", path, place)
+                self.problems.report("a key is empty", path, source)
+            return str(event.value), source
+        self.problems.report("a key must be text", path, source)
         self.node(event, path, depth + 1)
-        return "", place
+        return "", source
 
     def merge_sources(self, child: Node, path: str) -> list[Node]:
         sources = child.value if isinstance(child.value, list) else [child]

@@ -15,9 +15,9 @@ from pydantic import BaseModel, Field
 
 from trainyard.config.schema import DataConfig, Section
 from trainyard.datasets.base import DataBundle
-from trainyard.datasets.files import read_bytes
-from trainyard.datasets.table import Table, as_table, iso_times, kind_of, listed, missing
-from trainyard.datasets.tabular import load_files
+from trainyard.datasets.rows.files import read_bytes
+from trainyard.datasets.rows.table import Table, as_table, iso_times, kind_of, listed, missing
+from trainyard.datasets.rows.tabular import load_files
 from trainyard.errors import DataError
 from trainyard.require import require
 from trainyard.types import Array

@@ -2,7 +2,7 @@
 
 The function is called with `data.params` and returns the splits: a mapping {"train": ..., "val": ..., "test": ...}, a tuple
 (train, val) or (train, val, test), or all rows, to be divided: a pair of arrays (X, y) or a data frame.
-See `trainyard.datasets.objects` for what a split may be.
+See `trainyard.datasets.rows.objects` for what a split may be.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pydantic import BaseModel, ConfigDict
 
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
-from trainyard.datasets.objects import from_objects
-from trainyard.datasets.table import listed
-from trainyard.datasets.tabular import refuse_paths
+from trainyard.datasets.rows.objects import from_objects
+from trainyard.datasets.rows.table import listed
+from trainyard.datasets.rows.tabular import refuse_paths
 from trainyard.errors import DataError, InputError
 from trainyard.require import import_path
 

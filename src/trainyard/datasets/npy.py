@@ -21,8 +21,8 @@ from pydantic import BaseModel
 
 from trainyard.config.schema import DataConfig, Section
 from trainyard.datasets.base import DataBundle
-from trainyard.datasets.objects import from_arrays
-from trainyard.datasets.table import listed
+from trainyard.datasets.rows.objects import from_arrays
+from trainyard.datasets.rows.table import listed
 from trainyard.digest import array_buffer, digest, sha256_json, tensor_records
 from trainyard.errors import DataError
 from trainyard.types import SPLITS, Array, Batch, Ids, SplitName

@@ -21,10 +21,10 @@ from pydantic import BaseModel
 
 from trainyard.config.schema import DataConfig, Section
 from trainyard.datasets.base import DataBundle
-from trainyard.datasets.files import existing_file
-from trainyard.datasets.objects import from_objects
-from trainyard.datasets.table import Table, listed, tidy
-from trainyard.datasets.tabular import build, given_paths
+from trainyard.datasets.rows.files import existing_file
+from trainyard.datasets.rows.objects import from_objects
+from trainyard.datasets.rows.table import Table, listed, tidy
+from trainyard.datasets.rows.tabular import build, given_paths
 from trainyard.errors import DataError
 from trainyard.types import SPLITS, Array, SplitName
 

@@ -10,9 +10,9 @@ from pydantic import BaseModel
 
 from trainyard.config.schema import DataConfig, Section
 from trainyard.datasets.base import DataBundle
-from trainyard.datasets.files import existing_file
-from trainyard.datasets.table import Table, tidy
-from trainyard.datasets.tabular import load_files
+from trainyard.datasets.rows.files import existing_file
+from trainyard.datasets.rows.table import Table, tidy
+from trainyard.datasets.rows.tabular import load_files
 from trainyard.errors import DataError
 from trainyard.require import require
 from trainyard.types import Array

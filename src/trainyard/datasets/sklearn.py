@@ -9,8 +9,8 @@ from pydantic import BaseModel
 
 from trainyard.config.schema import DataConfig, Section
 from trainyard.datasets.base import DataBundle
-from trainyard.datasets.table import Table
-from trainyard.datasets.tabular import build, refuse_paths
+from trainyard.datasets.rows.table import Table
+from trainyard.datasets.rows.tabular import build, refuse_paths
 from trainyard.require import require
 
 

@@ -35,10 +35,10 @@ class LoopParts:
     framework: Framework
     order: SampleOrder
     rules: Rules
-    evaluate: Callable[[], Metrics]
     recorder: Recorder
     saver: Saver
     signals: Signals
+    evaluate: Callable[[], Metrics] = dict
 
 
 class Loop:

@@ -36,6 +36,7 @@ class Rules:
     def __init__(
         self, config: RunConfig, plan: Plan, steps_per_epoch: int, mode: Callable[[str], Mode]
     ) -> None:
+        self.plan = plan
         self.total_steps = plan.total_steps
         self.has_learning_rate = plan.learning_rate is not None
         scheduled = plan.scheduled and self.has_learning_rate

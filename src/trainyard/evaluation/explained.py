@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.datasets.arrays import Arrays
 from trainyard.datasets.base import Preparation, Split
-from trainyard.datasets.preparation import CategoryColumn, TabularPreparation
+from trainyard.datasets.rows.arrays import Arrays
+from trainyard.datasets.rows.preparation import CategoryColumn, TabularPreparation
 from trainyard.evaluation.metrics import evaluate
 from trainyard.evaluation.tables import label
 from trainyard.records.journal import finite

@@ -65,8 +65,7 @@ class Significance:
         test: name of the test.
         metric: bare name of the metric.
         effect: the second model's metric minus the first model's, in the metric's own unit.
-        low: lower end of the effect's 95% interval.
-        high: upper end of the effect's 95% interval.
+        interval: the effect's 95% interval.
         p_value: probability of an effect at least this large if the models were equally good.
         pairs: number of paired observations: rows or folds.
     """
@@ -74,10 +73,19 @@ class Significance:
     test: str
     metric: str
     effect: float
-    low: float
-    high: float
+    interval: tuple[float, float]
     p_value: float
     pairs: int
+
+    @property
+    def low(self) -> float:
+        """The lower end of the interval."""
+        return self.interval[0]
+
+    @property
+    def high(self) -> float:
+        """The upper end of the interval."""
+        return self.interval[1]
 
     @property
     def significant(self) -> bool:
@@ -85,8 +93,9 @@ class Significance:
         return self.p_value < LEVEL
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields and `significant` as JSON."""
-        return asdict(self) | {"significant": self.significant}
+        """Return the fields, the ends of the interval and `significant` as JSON."""
+        plain = {name: value for name, value in asdict(self).items() if name != "interval"}
+        return plain | {"low": self.low, "high": self.high, "significant": self.significant}
 
 
 def same_rows(metric: str, first: Scores, second: Scores, seed: int = 0) -> Significance:
@@ -147,7 +156,7 @@ def all_pairs(metric: str, models: Sequence[Scores], seed: int = 0) -> dict[Pair
         p_values = [bootstrap_p(difference, effect, wanted) for difference, effect in both]
     results = zip(effects, intervals, p_values, strict=True)
     return {
-        pair: Significance(test, name, effect, *interval, p_value, rows)
+        pair: Significance(test, name, effect, interval, p_value, rows)
         for pair, (effect, interval, p_value) in zip(pairs, results, strict=True)
     }
 
@@ -180,8 +189,7 @@ def over_folds(
         "corrected resampled t",
         bare(metric),
         effect,
-        effect - half_width,
-        effect + half_width,
+        (effect - half_width, effect + half_width),
         p_value,
         len(differences),
     )

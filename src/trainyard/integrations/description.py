@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -42,14 +42,14 @@ class Description:
     trainer: str
     model: Any
     arguments: Json
-    options: Json
-    record: frozenset[str]
     identity: Json
-    seed: int | None
     determinism: Determinism
-    data: Mapping[str, Sequence[Any]]
-    checkpoints: Sequence[tuple[str, str]]
     libraries: Mapping[str, str]
+    options: Json = field(default_factory=dict)
+    record: frozenset[str] = frozenset()
+    seed: int | None = None
+    data: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    checkpoints: Sequence[tuple[str, str]] = ()
 
     def config(self, experiment: str, tracking: Sequence[Json], templates: Mapping[str, str]) -> str:
         """`config.yaml`: it loads as a config, and says nothing that the trainer did not say."""

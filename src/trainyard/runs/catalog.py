@@ -1,64 +1,92 @@
-"""What the config loader asks about adapters and metrics."""
+"""Answer the config loader's questions about adapters and metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
 
 from trainyard import registry
+from trainyard.config.adapters import Kind
 from trainyard.evaluation.metrics import METRICS
 
-CORE_TRAINING_KEYS = ("early_stopping", "determinism", "threads")  # what core does for every framework
+ENGINE_TRAINING_KEYS = (  # what the engine does for every framework
+    "early_stopping",
+    "determinism",
+    "threads",
+)
 _ATTRIBUTES = {"model": "models", "optimizer": "optimizers", "loss": "losses"}
 
 
 class Catalog:
-    """What the config loader asks of adapters (`config.Adapters`)."""
+    """The installed adapters, as the config loader asks for them (`config.Adapters`)."""
 
-    def names(self, kind: str, framework: str | None = None) -> Sequence[str]:
-        """The names that a config may use for `kind`."""
+    def names(self, kind: Kind, framework: str | None = None) -> Sequence[str]:
+        """Return the names that a config may use for `kind`; plugins that cannot be used are left out."""
         if kind == "dataset":
             return registry.dataset_names()
         if kind == "metric":
             return list(METRICS)
         if kind in ("framework", "tracker"):
-            return registry.names(kind)
+            return sorted(name for name, _ in registry.adapters(kind))
         return list(dict.fromkeys(name for offered in self._offered(kind, framework) for name in offered))
 
-    def params(self, kind: str, name: str, framework: str | None = None) -> type[BaseModel] | None:
-        """The options of an adapter, or None if there is no such adapter."""
+    def has(self, kind: Kind, name: str, framework: str | None = None) -> bool:
+        """Return whether a config may use this name for `kind`; only what the answer needs is imported.
+
+        Raises:
+            InputError: It is the name of a plugin that cannot be used.
+        """
         if kind == "dataset":
-            known = name in registry.dataset_names() or ":" in name
-            return registry.dataset_of(name).Params if known else None
-        if kind == "tracker":
-            found = registry.find(kind, name)
-            return None if found is None else found.Params
+            return registry.find_dataset(name) is not None
+        if kind == "metric":
+            return name in METRICS
+        if kind in ("framework", "tracker"):
+            return registry.find(kind, name) is not None
+        return any(name in offered for offered in self._offered(kind, framework))
+
+    def params(self, kind: Kind, name: str, framework: str | None = None) -> type[BaseModel] | None:
+        """Return the options of an adapter, or None if there is no such adapter."""
+        if kind in ("dataset", "tracker"):
+            cls = registry.find_dataset(name) if kind == "dataset" else registry.find("tracker", name)
+            return None if cls is None else cls.Params
         offering = (
-            some for some in self._offered(kind, framework) if isinstance(some, Mapping) and name in some
+            offered
+            for offered in self._offered(kind, framework)
+            if isinstance(offered, Mapping) and name in offered
         )
-        return next((some[name] for some in offering), None)
+        return next((offered[name] for offered in offering), None)
 
     def defaults(self, framework: str, model: str) -> Mapping[str, Any]:
-        """The defaults of a framework's model, by dotted key of the config."""
-        found: Mapping[str, Any] = registry.adapter("framework", framework).defaults(model)
-        return found
+        """Return the defaults of a framework's model, by dotted key of the config."""
+        defaults: Mapping[str, Any] = registry.adapter("framework", framework).defaults(model)
+        return defaults
 
     def training_keys(self, framework: str, model: str, params: Mapping[str, Any]) -> Collection[str]:
-        """The keys of `training` that have an effect on a model with these options."""
-        return {*registry.adapter("framework", framework).training_keys(model, params), *CORE_TRAINING_KEYS}
+        """Return the keys of `training` that have an effect on a model with these options."""
+        keys = registry.adapter("framework", framework).training_keys(model, params)
+        return {*keys, *ENGINE_TRAINING_KEYS}
 
     def framework_of(self, model_type: str) -> str | None:
-        """The framework that answers to a short model name."""
+        """Return the framework that has a model of this short name, or None."""
         return registry.framework_of(model_type)
 
-    def _offered(
-        self, kind: str, framework: str | None
-    ) -> list[Mapping[str, type[BaseModel]] | Sequence[str]]:
-        """The models, optimizers or losses of one framework, or of each.
+    def broken(self, kind: Kind) -> Sequence[str]:
+        """Return one line for each plugin that might have had a name of `kind`, but cannot be used."""
+        if kind == "metric":
+            return []
+        return registry.broken(kind if kind in ("dataset", "tracker") else "framework")
 
-        They are not put together: a framework of many models makes the options of one when they are asked for.
+    def _offered(
+        self, kind: Kind, framework: str | None
+    ) -> Iterator[Mapping[str, type[BaseModel]] | Sequence[str]]:
+        """Yield the models, optimizers or losses of one framework, or of each.
+
+        They are not merged: a framework of many models makes the options of one when they are asked for.
         """
-        frameworks = [framework] if framework else self.names("framework")
-        return [getattr(registry.adapter("framework", name), _ATTRIBUTES[kind]) for name in frameworks]
+        if framework is not None:
+            yield getattr(registry.adapter("framework", framework), _ATTRIBUTES[kind])
+            return
+        for _, cls in registry.adapters("framework"):
+            yield getattr(cls, _ATTRIBUTES[kind])

@@ -15,12 +15,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import trainyard
 from trainyard import registry
 from trainyard.datasets.base import ArraySplit, DataBundle
 from trainyard.digest import array_buffer, digest, sha256_bytes, sha256_file, sha256_json, tensor_records
 from trainyard.records.manifest import CodeIdentity, DataIdentity, Environment, GitState, SplitIdentity
 from trainyard.types import SplitName
+from trainyard.version import VERSION
 
 Json = dict[str, Any]
 
@@ -91,7 +91,7 @@ def code_inputs(roots: Collection[str], working_directory: Path) -> CodeIdentity
     own = {str(path.relative_to(_own_folder())): sha256_file(path) for path in _own_sources(roots)}
     return CodeIdentity(
         hash=sha256_json(modules),
-        trainyard=trainyard.__version__,
+        trainyard=VERSION,
         trainyard_sha256=sha256_json(own),
         modules=modules,
         git=_git(working_directory),
@@ -100,14 +100,14 @@ def code_inputs(roots: Collection[str], working_directory: Path) -> CodeIdentity
 
 @cache
 def _own_folder() -> Path:
-    return Path(trainyard.__file__).parent
+    return Path(__file__).parent.parent
 
 
 def _own_sources(roots: Collection[str]) -> list[Path]:
     """Our sources, but for those that no bit of a run comes from, other frameworks' adapters among them."""
     without = {"cli", "reports", "trackers", "callbacks", "testing", "integrations", "studies"}
     used = {root.split(".")[2] for root in roots if root.startswith("trainyard.frameworks.")}
-    others = {("frameworks", name) for name in set(registry.names("framework")) - used}
+    others = {("frameworks", name) for name in set(registry.BUILT_IN["framework"]) - used}
     inside = {
         path: path.relative_to(_own_folder()).with_suffix("").parts for path in _own_folder().rglob("*.py")
     }

@@ -11,10 +11,10 @@ import numpy as np
 
 from trainyard.config import load
 from trainyard.config.schema import RunConfig
-from trainyard.datasets.arrays import Arrays
 from trainyard.datasets.base import DataBundle, Split
-from trainyard.datasets.frames import read_frame
-from trainyard.datasets.preparation import from_json
+from trainyard.datasets.rows.arrays import Arrays
+from trainyard.datasets.rows.frames import read_frame
+from trainyard.datasets.rows.preparation import from_json
 from trainyard.errors import InputError
 from trainyard.evaluation.metrics import EvaluationResult, evaluate
 from trainyard.records.run_dir import RunDir
@@ -238,7 +238,7 @@ def given_bundle(run: RunDir, predictor: Predictor, data: Any) -> DataBundle:
     Raises:
         InputError: they are others.
     """
-    from trainyard.datasets.objects import from_objects
+    from trainyard.datasets.rows.objects import from_objects
 
     bundle = from_objects(data, predictor.config.data)
     if data_inputs(bundle).hash != run.known_manifest().data.hash:

@@ -37,7 +37,7 @@ class Objects:
 def make_objects(resolved: Resolved, model: Any, data: Any, callbacks: Sequence[Callback]) -> Any:
     bundle = None
     if data is not None:
-        from trainyard.datasets.objects import from_objects
+        from trainyard.datasets.rows.objects import from_objects
 
         bundle = from_objects(data, resolved.config.data)
     objects = Objects(model, bundle, callbacks)

@@ -39,10 +39,10 @@ class Reproduction:
     repetition: str
     digests: tuple[str, str]
     steps: tuple[int, int]
-    inputs: Sequence[Difference]
-    step: int | None
-    step_losses: tuple[float, float] | None
-    tensor: FirstTensor | None
+    inputs: Sequence[Difference] = ()
+    step: int | None = None
+    step_losses: tuple[float, float] | None = None
+    tensor: FirstTensor | None = None
     metrics: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:

@@ -40,10 +40,14 @@ class Parts:
     config: RunConfig
     bundle: DataBundle
     framework: Framework
-    plan: Plan
     order: SampleOrder
     rules: Rules
     threads: int
+
+    @property
+    def plan(self) -> Plan:
+        """How the framework trains: batch size, number of steps, learning rate."""
+        return self.rules.plan
 
 
 def default_threads() -> int:
@@ -115,7 +119,7 @@ def build(config: RunConfig, threads: int, objects: Objects) -> Parts:
     order = SampleOrder(rows, plan.batch_size, config.experiment.seed)
     framework = build_framework(config, bundle, threads, order, objects.model)
     rules = Rules(config, plan, order.steps_per_epoch, cast(Callable[[str], Any], mode_of))
-    return Parts(config, bundle, framework, plan, order, rules, threads)
+    return Parts(config, bundle, framework, order, rules, threads)
 
 
 def _deciding_metrics(config: RunConfig) -> dict[str, str]:
@@ -190,7 +194,7 @@ def build_loop(
         return evaluate_split(parts, "val", signals.check).metrics if "val" in parts.bundle.splits else {}
 
     return Loop(
-        LoopParts(parts.framework, parts.order, parts.rules, evaluate_val, recorder, saver, signals), state
+        LoopParts(parts.framework, parts.order, parts.rules, recorder, saver, signals, evaluate_val), state
     )
 
 

@@ -17,7 +17,8 @@ from trainyard.reports.studies import benchmark_table, markdown_table, write_rep
 from trainyard.runs.predictions import predicted
 from trainyard.runs.run import Run
 from trainyard.studies.ranking import COLUMNS, Entry, as_csv, ranked, split_of
-from trainyard.studies.study import Json, Study, StudyPlan, StudyRequest, StudyView, Trial, begin, conduct
+from trainyard.studies.running import conduct
+from trainyard.studies.study import Json, Study, StudyPlan, StudyRequest, StudyView, Trial, begin
 from trainyard.studies.trials import Source
 from trainyard.studies.unchanged import DataNow, warn_of_changes
 

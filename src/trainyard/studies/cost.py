@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trainyard.datasets.arrays import Arrays
 from trainyard.datasets.base import Split
+from trainyard.datasets.rows.arrays import Arrays
 from trainyard.frameworks.base import Framework
 from trainyard.types import Batch
 

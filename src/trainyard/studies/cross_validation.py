@@ -21,7 +21,8 @@ from trainyard.records.run_dir import RunDir
 from trainyard.reports.studies import cross_validation_table, write_report
 from trainyard.runs.predictions import Predicted, predicted
 from trainyard.runs.run import Run
-from trainyard.studies.study import Json, Study, StudyPlan, StudyRequest, StudyView, Trial, begin, conduct
+from trainyard.studies.running import conduct
+from trainyard.studies.study import Json, Study, StudyPlan, StudyRequest, StudyView, Trial, begin
 from trainyard.studies.trials import Source
 from trainyard.studies.unchanged import DataNow, warn_of_changes
 from trainyard.types import Array, DataInfo, Ids, Predictions

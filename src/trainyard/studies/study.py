@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import secrets
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,22 +14,14 @@ from typing import Any
 
 from trainyard.callbacks.base import Callback
 from trainyard.config import Resolved
-from trainyard.config import load as load_config
 from trainyard.datasets.base import DataBundle
-from trainyard.datasets.objects import from_objects
+from trainyard.datasets.rows.objects import from_objects
 from trainyard.digest import fsync_folder, make_folders
-from trainyard.engine.signals import Signals, Stopped
-from trainyard.errors import CheckpointError, InputError, TrainyardError
-from trainyard.records.manifest import Parent
-from trainyard.records.result import COMPLETED, Result
+from trainyard.errors import CheckpointError, InputError
 from trainyard.records.run_dir import RunDir
 from trainyard.records.study import StudyRecord, StudyRun
 from trainyard.redact import redacted
-from trainyard.runs.attempt import Request, run_attempt
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.objects import Objects
 from trainyard.runs.wiring import load_data
-from trainyard.studies.unchanged import check_kept
 
 log = logging.getLogger("trainyard")
 Json = dict[str, Any]
@@ -226,28 +216,6 @@ def unfinished(runs_dir: Path, experiment: str, kind: str, asked: Json) -> Study
     return max(found, key=lambda item: item[0])[1] if found else None
 
 
-def trained(study: Study, trial: Trial, request: StudyRequest) -> Result:
-    """Train a run of the study, or go on with it, or find it done, and return its result.
-
-    Raises:
-        TrainyardError: it cannot be trained.
-        Stopped: a signal came before there was a step to finish.
-    """
-    run = study.run(trial.place)
-    if run is not None and run.status() == "completed":
-        return run.known_result()
-    resolved = trial.resolved
-    if run is None:
-        bundle = request.bundle(resolved)
-        run = study.new_run(trial)
-    else:
-        resolved = load_config(run.config_file, adapters=Catalog())
-        bundle = request.bundle(resolved)
-        log.info("resuming run %s", run.id)
-    parent = Parent.model_validate({"run_id": study.id, "relation": study.record.kind, **trial.place})
-    return run_attempt(Request(resolved, run, Objects(None, bundle, request.callbacks), parent))
-
-
 def begin(request: StudyRequest, experiment: str, kind: str, asked: Json) -> Study:
     """The newest unfinished study of the kind that was asked the same, where one is to be resumed; else a new one."""
     if request.data is not None:
@@ -257,99 +225,3 @@ def begin(request: StudyRequest, experiment: str, kind: str, asked: Json) -> Stu
         return Study.create(request.runs_dir, experiment, kind, asked)
     log.info("resuming study %s", study.id)
     return study
-
-
-def conduct(study: Study, trials: Sequence[Trial], request: StudyRequest, how: StudyPlan) -> None:
-    """Trains the runs of a study one after the other, concludes, and writes how it stands.
-
-    A signal ends it with the run that is under way; `study.status` says so then.
-
-    Raises:
-        TrainyardError: a run cannot be trained, and the study cannot do without it. If none could be begun, the folder goes.
-        RunLockedError: another process works on this study.
-    """
-    with study.owned(), once_each_warning():
-        study.update(state="running")
-        try:
-            with Signals():
-                status, failures = _train_all(study, trials, request, how)
-                if status == "completed":
-                    study.write(RESULT, how.conclude(failures))
-                    status = "failed" if failures else status
-        except Stopped as signal:
-            status = signal.status
-        except TrainyardError as error:
-            if isinstance(error, InputError) and not any(study.run(trial.place) for trial in trials):
-                _discard(study)  # no run could be begun: there is nothing to keep
-            else:
-                study.update(state="failed", error=trials[0].resolved.hide(str(error)))
-                _report(study, how)
-            raise
-        study.update(state=status)
-        _report(study, how)
-
-
-def _train_all(
-    study: Study, trials: Sequence[Trial], request: StudyRequest, how: StudyPlan
-) -> tuple[str, dict[str, str]]:
-    """How it ended, and what failed by group.
-
-    Raises:
-        TrainyardError: there are no groups, or all of them failed before a run was begun; or the inputs of a run that is kept
-            have changed.
-    """
-    check_kept(study, trials, request)
-    errors: dict[str, TrainyardError] = {}
-    for trial in trials:
-        group = str(trial.place.get(how.by or ""))
-        if group in errors:
-            continue
-        try:
-            result = trained(study, trial, request)
-        except TrainyardError as error:
-            if how.by is None:
-                raise
-            errors[group] = error
-            request.watch(
-                {**trial.place, "run_id": None, "status": "failed", "error": trial.resolved.hide(str(error))}
-            )
-            continue
-        event = {**trial.place, "run_id": result.run_id, "status": result.status, **result.test_metrics}
-        request.watch(event)
-        if result.status != COMPLETED:
-            return result.status, {}
-    if errors and not any(study.run(trial.place) for trial in trials):
-        raise next(iter(errors.values()))
-    return "completed", {group: trials[0].resolved.hide(str(error)) for group, error in errors.items()}
-
-
-def _report(study: Study, how: StudyPlan) -> None:
-    """That the page cannot be written is worth a warning, and nothing more."""
-    try:
-        how.report(study.path)
-    except Exception as error:
-        log.warning("the report cannot be written: %s: %s", type(error).__name__, error)
-
-
-def _discard(study: Study) -> None:
-    shutil.rmtree(study.path, ignore_errors=True)
-    with contextlib.suppress(OSError):
-        study.path.parent.rmdir()
-
-
-@contextmanager
-def once_each_warning() -> Iterator[None]:
-    """The runs of a study are alike, and so is what there is to say of each: it is said once."""
-    seen: set[str] = set()
-
-    def is_new(record: logging.LogRecord) -> bool:
-        message = record.getMessage()
-        known = record.levelno == logging.WARNING and message in seen
-        seen.add(message)
-        return not known
-
-    log.addFilter(is_new)
-    try:
-        yield
-    finally:
-        log.removeFilter(is_new)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainyard import registry
 from trainyard.datasets.base import DataBundle
@@ -18,9 +18,7 @@ from trainyard.runs.manifest import make_manifest
 from trainyard.runs.objects import Objects
 from trainyard.runs.weights import initialize
 from trainyard.runs.wiring import build, default_threads, framework_name
-
-if TYPE_CHECKING:  # `study` calls what is here
-    from trainyard.studies.study import Study, StudyRequest, Trial
+from trainyard.studies.study import Study, StudyRequest, Trial
 
 log = logging.getLogger("trainyard")
 Json = dict[str, Any]

@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 
 from trainyard.datasets.base import ArraySplit, DataBundle, Dataset, Split
-from trainyard.datasets.preparation import from_json
+from trainyard.datasets.rows.preparation import from_json
 
 HEAVY = ("pandas", "pyarrow", "sklearn", "scipy", "torch", "tensorflow", "datasets")
 

@@ -29,9 +29,9 @@ from trainyard.frameworks.catboost.model import from_bytes, to_bytes
 from trainyard.frameworks.catboost.objective import build_objective
 from trainyard.frameworks.catboost.params import CatboostParams, catboost_params, model_spec
 from trainyard.frameworks.catboost.rounds import Rounds
-from trainyard.frameworks.definition import of_estimator
-from trainyard.frameworks.estimators import check_estimator
-from trainyard.frameworks.stored import Files, StoredSnapshot, buffers, bytes_array, read_arrays
+from trainyard.frameworks.support.definition import of_estimator
+from trainyard.frameworks.support.estimators import check_estimator
+from trainyard.frameworks.support.stored import Files, StoredSnapshot, buffers, bytes_array, read_arrays
 from trainyard.order import INIT, stream_seed
 from trainyard.require import require
 from trainyard.types import Array, Determinism, NamedBuffer, Predictions, StepResult

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from trainyard.config.schema import RunConfig, Section
 from trainyard.errors import InputError, ModelError
-from trainyard.frameworks.estimators import imported, task_of, validated
+from trainyard.frameworks.support.estimators import imported, task_of, validated
 from trainyard.require import import_path, require
 from trainyard.types import Task
 

@@ -17,7 +17,7 @@ from trainyard.digest import sha256_file
 from trainyard.errors import ModelError, TrainingError, TrainyardError
 from trainyard.frameworks.base import Framework, FrameworkInputs, Plan, Snapshot, minibatch_plan, refuse_gaps
 from trainyard.frameworks.keras.params import COMPILED, LOSSES, MODELS, OPTIMIZERS
-from trainyard.frameworks.stored import StoredSnapshot, buffers
+from trainyard.frameworks.support.stored import StoredSnapshot, buffers
 from trainyard.order import INIT, PREDICT, STEP, stream_seed
 from trainyard.require import require
 from trainyard.types import Array, Batch, Determinism, Ids, NamedBuffer, Predictions, StepResult
@@ -75,7 +75,7 @@ class KerasFramework(Framework):
 
     def __init__(self, inputs: FrameworkInputs) -> None:
         require("safetensors", "keras")
-        from trainyard.frameworks.keras import backend, engine, losses, measures, models, state
+        from trainyard.frameworks.keras import backend, engine, engines, losses, measures, models, state
 
         if inputs.config.model.type in ("keras_mlp", "keras_cnn"):
             refuse_gaps(inputs)
@@ -96,7 +96,7 @@ class KerasFramework(Framework):
             learner = engine.Learner(
                 self._model, loss, optimizer, engine.generators_of(keras, self._model), strict
             )
-            self._engine = engine.make_engine(self._backend, learner)
+            self._engine = engines.make_engine(self._backend, learner)
             self._metrics = measures.of_model(self._backend, compiled, self._outputs, inputs)
         self._generators = len(learner.generators)
         self._seeds_for = engine.seeds_for

@@ -53,21 +53,6 @@ class Engine(Protocol):
         """Takes the state from the variables, which have been set anew."""
 
 
-def make_engine(backend: Backend, learner: Learner) -> Engine:
-    """The engine of a backend."""
-    if backend.name == "tensorflow":
-        from trainyard.frameworks.keras.on_tensorflow import TensorflowEngine
-
-        return TensorflowEngine(backend.keras, learner)
-    if backend.name == "jax":
-        from trainyard.frameworks.keras.on_jax import JaxEngine
-
-        return JaxEngine(backend.keras, learner)
-    from trainyard.frameworks.keras.on_torch import TorchEngine
-
-    return TorchEngine(backend.keras, learner)
-
-
 def shares(parts: Sequence[Batch]) -> list[float]:
     """What each microbatch weighs: as many samples as it has, so that the sum is the mean over the batch."""
     total = sum(len(part.targets) for part in parts)

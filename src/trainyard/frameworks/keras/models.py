@@ -15,10 +15,10 @@ import numpy as np
 from trainyard.digest import sha256_json
 from trainyard.errors import InputError, ModelError
 from trainyard.frameworks.base import FrameworkInputs
-from trainyard.frameworks.definition import path_of
 from trainyard.frameworks.keras.builtin import BUILT_IN
 from trainyard.frameworks.keras.losses import Outputs, judges_columns_apart, takes_logits
 from trainyard.frameworks.keras.optim import saved_config
+from trainyard.frameworks.support.definition import path_of
 from trainyard.require import import_path
 from trainyard.types import Array, DataInfo
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from trainyard.errors import ModelError
 from trainyard.frameworks.base import WEIGHTS_FILE
-from trainyard.frameworks.stored import read_arrays
+from trainyard.frameworks.support.stored import read_arrays
 from trainyard.types import Array
 
 OPTIMIZER_FILE = "optimizer.safetensors"

@@ -24,15 +24,15 @@ from trainyard.frameworks.base import (
     loss_sample,
     rounds_plan,
 )
-from trainyard.frameworks.definition import of_estimator
-from trainyard.frameworks.estimators import check_estimator
 from trainyard.frameworks.lightgbm.boosting import RESET_INTERVAL, Boosting, RoundParams, bin_seed
 from trainyard.frameworks.lightgbm.data import Rows, Scores, make_dataset
 from trainyard.frameworks.lightgbm.estimators import model_spec
 from trainyard.frameworks.lightgbm.model import Trees, join_model
 from trainyard.frameworks.lightgbm.objective import build_objective
 from trainyard.frameworks.lightgbm.params import LightgbmParams, library_params, monotone_signs
-from trainyard.frameworks.stored import Files, StoredSnapshot, buffers, bytes_array, read_arrays
+from trainyard.frameworks.support.definition import of_estimator
+from trainyard.frameworks.support.estimators import check_estimator
+from trainyard.frameworks.support.stored import Files, StoredSnapshot, buffers, bytes_array, read_arrays
 from trainyard.require import require
 from trainyard.types import Array, Determinism, NamedBuffer, Predictions, StepResult
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.config.schema import RunConfig
-from trainyard.frameworks.estimators import imported, task_of, validated
 from trainyard.frameworks.lightgbm.objective import Gradients, Metric, imported_function
 from trainyard.frameworks.lightgbm.params import LightgbmParams
+from trainyard.frameworks.support.estimators import imported, task_of, validated
 from trainyard.require import require
 from trainyard.types import Task
 

@@ -16,7 +16,6 @@ from trainyard.config.schema import ConstantSchedule, RunConfig
 from trainyard.datasets.base import Split
 from trainyard.errors import InputError, ModelError, TrainingError, TrainyardError
 from trainyard.frameworks.base import WEIGHTS_FILE, Framework, FrameworkInputs, Plan, Snapshot, minibatch_plan
-from trainyard.frameworks.definition import of_estimator
 from trainyard.frameworks.sklearn import storage
 from trainyard.frameworks.sklearn.estimator import build_estimator, candidates, unfitted
 from trainyard.frameworks.sklearn.models import ITERATIONS, PER_STEP, Models, defaults, entry
@@ -37,7 +36,8 @@ from trainyard.frameworks.sklearn.steps import (
     own_parameters,
     step_kind,
 )
-from trainyard.frameworks.stored import Files, StoredSnapshot, buffers, read_arrays
+from trainyard.frameworks.support.definition import of_estimator
+from trainyard.frameworks.support.stored import Files, StoredSnapshot, buffers, read_arrays
 from trainyard.require import require
 from trainyard.types import Array, Batch, Determinism, NamedBuffer, Predictions, StepResult
 

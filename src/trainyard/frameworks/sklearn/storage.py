@@ -30,7 +30,7 @@ import numpy as np
 
 from trainyard.errors import ModelError
 from trainyard.frameworks.sklearn.models import table
-from trainyard.frameworks.stored import bytes_array
+from trainyard.frameworks.support.stored import bytes_array
 from trainyard.types import Array
 
 Node = dict[str, Any]

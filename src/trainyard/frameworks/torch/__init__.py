@@ -24,7 +24,7 @@ from trainyard.frameworks.base import (
     minibatch_plan,
     refuse_gaps,
 )
-from trainyard.frameworks.definition import path_of
+from trainyard.frameworks.support.definition import path_of
 from trainyard.frameworks.torch.params import LOSSES, MODELS, OPTIMIZERS
 from trainyard.order import INIT, PREDICT, stream_seed
 from trainyard.require import require

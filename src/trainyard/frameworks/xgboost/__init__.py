@@ -26,9 +26,9 @@ from trainyard.config.schema import RunConfig
 from trainyard.datasets.base import Split
 from trainyard.errors import ModelError, TrainingError, TrainyardError
 from trainyard.frameworks.base import WEIGHTS_FILE, Framework, FrameworkInputs, Plan, Snapshot, rounds_plan
-from trainyard.frameworks.definition import of_estimator
-from trainyard.frameworks.estimators import check_estimator
-from trainyard.frameworks.stored import Files, StoredSnapshot, buffers, bytes_array, read_arrays
+from trainyard.frameworks.support.definition import of_estimator
+from trainyard.frameworks.support.estimators import check_estimator
+from trainyard.frameworks.support.stored import Files, StoredSnapshot, buffers, bytes_array, read_arrays
 from trainyard.frameworks.xgboost.devices import chosen_device
 from trainyard.frameworks.xgboost.library import xgboost
 from trainyard.frameworks.xgboost.matrices import Matrices, feature_names

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainyard.config.schema import RunConfig
 from trainyard.errors import ModelError
-from trainyard.frameworks.estimators import imported, task_of, validated
+from trainyard.frameworks.support.estimators import imported, task_of, validated
 from trainyard.frameworks.xgboost.library import xgboost
 from trainyard.frameworks.xgboost.params import METRICS, OBJECTIVES, Objective, XgboostParams
 from trainyard.require import import_path

@@ -16,11 +16,11 @@ from pydantic import BaseModel, Field
 
 from trainyard.config.schema import DataConfig, Section
 from trainyard.datasets.base import DataBundle
-from trainyard.datasets.examples import Feature, Values, infer, read_examples, stacked
-from trainyard.datasets.files import existing_file
-from trainyard.datasets.objects import from_objects
-from trainyard.datasets.table import Table, listed, nearest, tidy
-from trainyard.datasets.tabular import build, given_paths
+from trainyard.datasets.rows.files import existing_file
+from trainyard.datasets.rows.objects import from_objects
+from trainyard.datasets.rows.table import Table, listed, nearest, tidy
+from trainyard.datasets.rows.tabular import build, given_paths
+from trainyard.datasets.tfrecord.examples import Feature, Values, infer, read_examples, stacked
 from trainyard.errors import DataError
 from trainyard.types import Array
 

@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from trainyard import registry
 from trainyard.config.schema import DataConfig
-from trainyard.datasets.table import Table
+from trainyard.datasets.rows.table import Table
 from trainyard.errors import DataError
 from trainyard.require import require
 
@@ -24,14 +25,14 @@ def read_table(
     Raises:
         DataError: the file cannot be read.
     """
-    from trainyard.datasets.csv import CsvDataset, CsvParams
-    from trainyard.datasets.parquet import ParquetDataset, ParquetParams
-
-    if Path(path).suffix.lower() in (".parquet", ".pq"):
-        return ParquetDataset(DataConfig(), ParquetParams()).read(str(path))
-    if Path(path).suffix.lower() == ".npz":
+    suffix = Path(path).suffix.lower()
+    if suffix == ".npz":
         raise DataError(f"{path}: give rows as CSV or Parquet; npz is for training")
-    return CsvDataset(DataConfig(), CsvParams(**params or {})).read(str(path), text)
+    parquet = suffix in (".parquet", ".pq")
+    reader = registry.adapter("dataset", "parquet" if parquet else "csv")
+    options = reader.Params(**({} if parquet else params or {}))
+    table: Table = reader(DataConfig(), options).read(str(path), text)
+    return table
 
 
 def read_frame(path: Path | str, params: Mapping[str, Any] | None = None, text: Collection[str] = ()) -> Any:

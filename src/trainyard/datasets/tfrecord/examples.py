@@ -10,8 +10,8 @@ import numpy as np
 from pydantic import Field
 
 from trainyard.config.schema import Section
-from trainyard.datasets.records import read_records
-from trainyard.datasets.table import listed
+from trainyard.datasets.rows.table import listed
+from trainyard.datasets.tfrecord.records import read_records
 from trainyard.errors import DataError
 from trainyard.require import require
 from trainyard.types import Array

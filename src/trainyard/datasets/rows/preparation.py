@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from trainyard.config.schema import DataConfig
-from trainyard.datasets.table import Table, as_table, kind_of, missing
-from trainyard.datasets.target import Target
+from trainyard.datasets.rows.table import Table, as_table, kind_of, missing
+from trainyard.datasets.rows.target import Target
 from trainyard.errors import DataError
 from trainyard.types import Array
 

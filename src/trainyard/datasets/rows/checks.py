@@ -10,9 +10,9 @@ import numpy as np
 
 from trainyard.config.emit import inline
 from trainyard.config.schema import DataConfig
-from trainyard.datasets.arrays import Arrays
-from trainyard.datasets.splitting import Rows
-from trainyard.datasets.table import Table, kind_of, listed, missing, nearest
+from trainyard.datasets.rows.arrays import Arrays
+from trainyard.datasets.rows.splitting import Rows
+from trainyard.datasets.rows.table import Table, kind_of, listed, missing, nearest
 from trainyard.errors import DataError
 from trainyard.types import Array, SplitName
 

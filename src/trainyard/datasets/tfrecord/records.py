@@ -13,7 +13,7 @@ from functools import cache
 
 import numpy as np
 
-from trainyard.datasets.files import read_bytes
+from trainyard.datasets.rows.files import read_bytes
 from trainyard.errors import DataError
 from trainyard.types import Array, Ids
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainyard.datasets.table import nearest
+from trainyard.datasets.rows.table import nearest
 from trainyard.errors import DataError
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trainyard.config.schema import DataConfig
-from trainyard.datasets.table import Table, kind_of, listed, missing
+from trainyard.datasets.rows.table import Table, kind_of, listed, missing
 from trainyard.errors import DataError
 from trainyard.types import Array, Task
 

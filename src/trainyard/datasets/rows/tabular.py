@@ -9,13 +9,13 @@ from typing import Protocol
 import numpy as np
 
 from trainyard.config.schema import DataConfig, SplitConfig
-from trainyard.datasets import checks
-from trainyard.datasets.arrays import Arrays
 from trainyard.datasets.base import DataBundle
-from trainyard.datasets.preparation import TabularPreparation, fit, mean_and_scale
-from trainyard.datasets.splitting import Rows, fractions, split_rows
-from trainyard.datasets.table import Table, kind_of
-from trainyard.datasets.target import Target, class_indices, inspect, labels_in
+from trainyard.datasets.rows import checks
+from trainyard.datasets.rows.arrays import Arrays
+from trainyard.datasets.rows.preparation import TabularPreparation, fit, mean_and_scale
+from trainyard.datasets.rows.splitting import Rows, fractions, split_rows
+from trainyard.datasets.rows.table import Table, kind_of
+from trainyard.datasets.rows.target import Target, class_indices, inspect, labels_in
 from trainyard.errors import DataError
 from trainyard.types import SPLITS, Array, DataInfo, SplitName
 

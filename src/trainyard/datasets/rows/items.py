@@ -13,8 +13,8 @@ import numpy as np
 
 from trainyard.config.schema import DataConfig, SplitConfig
 from trainyard.datasets.base import DataBundle, Split
-from trainyard.datasets.table import kind_of, listed, tidy
-from trainyard.datasets.target import class_indices, labels_in
+from trainyard.datasets.rows.table import kind_of, listed, tidy
+from trainyard.datasets.rows.target import class_indices, labels_in
 from trainyard.digest import array_buffer, digest, sha256_json, tensor_records
 from trainyard.errors import DataError
 from trainyard.types import Array, Batch, DataInfo, Ids, SplitName, Task

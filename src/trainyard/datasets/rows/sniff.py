@@ -13,11 +13,11 @@ import numpy as np
 
 from trainyard.config.emit import inline
 from trainyard.config.schema import DataConfig
-from trainyard.datasets import checks
-from trainyard.datasets.files import existing_file
-from trainyard.datasets.frames import read_table
-from trainyard.datasets.table import Table, kind_of, listed, missing
-from trainyard.datasets.target import class_indices, inspect, labels_in
+from trainyard.datasets.rows import checks
+from trainyard.datasets.rows.files import existing_file
+from trainyard.datasets.rows.frames import read_table
+from trainyard.datasets.rows.table import Table, kind_of, listed, missing
+from trainyard.datasets.rows.target import class_indices, inspect, labels_in
 from trainyard.errors import DataError
 from trainyard.types import Array, Task
 

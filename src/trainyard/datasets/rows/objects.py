@@ -14,13 +14,13 @@ import numpy as np
 
 from trainyard.config.checks import OBJECTS
 from trainyard.config.schema import DataConfig
-from trainyard.datasets import checks, items, tabular
-from trainyard.datasets.arrays import Arrays
 from trainyard.datasets.base import DataBundle, Split
-from trainyard.datasets.splitting import fractions, split_rows
-from trainyard.datasets.table import Table, as_table, kind_of, listed, nearest, tidy
-from trainyard.datasets.target import Target, inspect, labels_in
-from trainyard.datasets.tfdata import from_tf_dataset, is_tf_dataset
+from trainyard.datasets.rows import checks, items, tabular
+from trainyard.datasets.rows.arrays import Arrays
+from trainyard.datasets.rows.splitting import fractions, split_rows
+from trainyard.datasets.rows.table import Table, as_table, kind_of, listed, nearest, tidy
+from trainyard.datasets.rows.target import Target, inspect, labels_in
+from trainyard.datasets.rows.tfdata import from_tf_dataset, is_tf_dataset
 from trainyard.errors import DataError
 from trainyard.types import SPLITS, Array, DataInfo, Ids, SplitName, Task
 

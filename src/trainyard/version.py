@@ -1,0 +1,3 @@
+"""The version of Trainyard."""
+
+VERSION = "0.1.0"

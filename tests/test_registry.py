@@ -1,0 +1,226 @@
+"""The registry finds adapters, and a plugin that cannot be used harms nothing else."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plugins import install, python, trainyard
+from trainyard import registry
+from trainyard.errors import InputError, MissingExtraError, ModelError
+from trainyard.registry import BUILT_IN, KINDS, BuiltIn
+
+FLAWS = {  # name of the entry point: (its value, what is said of it)
+    "boom": ("flawed_raises:Thing", "RuntimeError: no licence found"),
+    "exits": ("flawed_exits:Thing", "SystemExit: 3"),
+    "syntax": ("flawed_syntax:Thing", "SyntaxError"),
+    "gone": ("flawed_nowhere:Thing", "ModuleNotFoundError: No module named 'flawed_nowhere'"),
+    "needy": ("flawed_needs:Thing", "ModuleNotFoundError: No module named 'flawed_other'"),
+    "nameless": ("flawed_empty:Thing", "AttributeError: module 'flawed_empty' has no attribute 'Thing'"),
+    "function": ("flawed_shape:function", "it is of type function, not a class"),
+    "shapeless": ("flawed_shape:Thing", "it "),  # lacks ..., or is no subclass: by kind
+    "malformed": ("these are words", "an entry point must be package.module:Class"),
+}
+MODULES = {
+    "flawed_raises": "raise RuntimeError('no licence\\nfound')",
+    "flawed_exits": "import sys; sys.exit(3)",
+    "flawed_syntax": "class",
+    "flawed_needs": "import flawed_other",
+    "flawed_empty": "",
+    "flawed_shape": "def function(): ...\n\nclass Thing: ...",
+    "working": """
+from pydantic import BaseModel
+
+class Params(BaseModel):
+    rows: int = 60
+
+class Rings:
+    names = ("rings",)
+    Params = Params
+    def __init__(self, config, params):
+        self.config, self.params = config, params
+    def load(self):
+        import numpy as np
+        from trainyard.datasets.rows.objects import from_objects
+        y = np.arange(self.params.rows) % 2
+        return from_objects((np.stack([y, y + 1], axis=1).astype("float32"), y), self.config)
+""",
+}
+CONFIG = """
+data: {type: iris}
+model: {type: mlp, hidden: [4]}
+training: {max_steps: 2, threads: 1}
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every flaw in every kind of plugin, and one plugin that works."""
+    site = tmp_path_factory.mktemp("site")
+    flawed = "\n".join(f"{name} = {target}" for name, (target, _) in FLAWS.items() if name != "function")
+    flawed += "\nfun = flawed_shape:function"
+    lines = [line for kind in KINDS for line in (f"[trainyard.{kind}s]", flawed)]
+    install(site, "flawed-things", "\n".join(lines), MODULES)
+    install(site, "working-thing", "[trainyard.datasets]\nrings = working:Rings\ncsv = working:Rings\n", {})
+    install(site, "late-thing", "[trainyard.datasets]\nrings = nowhere:Rings\n", {})
+    return site
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "config.yaml"
+    path.write_text(CONFIG, encoding="utf-8")
+    return path
+
+
+def test_the_table_says_what_the_classes_say() -> None:
+    for kind, entries in BUILT_IN.items():
+        for name, entry in entries.items():
+            cls = registry.adapter(kind, name)
+            assert f"{cls.__module__}:{cls.__qualname__}" == entry.target
+            assert registry._lacks(kind, cls) is None
+            served = {"framework": "models", "dataset": "names"}.get(kind)
+            if served is not None and entry.serves is not None:
+                assert sorted(entry.serves) == sorted(getattr(cls, served))
+
+
+@pytest.mark.slow
+def test_only_what_is_asked_for_is_imported(tmp_path: Path) -> None:
+    code = """
+import sys
+from trainyard import registry
+registry.framework_of("mlp"), registry.dataset_of("npz"), registry.names("tracker")
+print([name for name in sys.modules if name.startswith("trainyard.") and name.count(".") == 2
+       and name.split(".")[1] in ("frameworks", "datasets", "trackers") and ".base" not in name])
+"""
+    done = python(tmp_path, "-c", code, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    imported = set(eval(done.stdout))
+    assert imported == {"trainyard.datasets.npz", "trainyard.datasets.rows"}
+
+
+def test_names_that_nobody_has() -> None:
+    with pytest.raises(InputError, match="no tracker 'nope'; there are: mlflow, tensorboard"):
+        registry.adapter("tracker", "nope")
+    with pytest.raises(InputError, match=r"no dataset 'nope'; there are: csv, npy, .*iris"):
+        registry.dataset_of("nope")
+    with pytest.raises(ModelError, match=r"belongs to no known framework; known are: .*torch"):
+        registry.framework_of_class(int)
+    assert registry.framework_of("nope") is None
+    assert registry.find_dataset("nope") is None
+
+
+def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "adapter_of_ours.py").write_text("import library_that_is_missing", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    entry = BuiltIn("adapter_of_ours:Thing", "tabular")
+    monkeypatch.setitem(BUILT_IN["tracker"], "ours", entry)  # type: ignore[index]
+    with pytest.raises(
+        MissingExtraError, match=r"library_that_is_missing.*pip install 'trainyard\[tabular\]'"
+    ):
+        registry.adapter("tracker", "ours")
+
+
+@pytest.mark.slow
+def test_doctor_names_every_plugin_that_cannot_be_used(site: Path, tmp_path: Path) -> None:
+    done = trainyard(site, "doctor", "--json", "--runs-dir", tmp_path, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    document = json.loads(done.stdout)
+    plugins = {(plugin["kind"], plugin["name"], plugin["package"]): plugin for plugin in document["plugins"]}
+    for kind in KINDS:
+        for name, (target, said) in FLAWS.items():
+            plugin = plugins[kind, "fun" if name == "function" else name, "flawed-things 1.0"]
+            assert plugin["error"].startswith(said), plugin
+            assert "\n" not in plugin["error"]
+            assert plugin["target"] == target
+    assert plugins["dataset", "rings", "working-thing 1.0"]["error"] is None
+    assert plugins["dataset", "csv", "working-thing 1.0"]["ignored"] == "trainyard has a dataset of this name"
+    assert (
+        plugins["dataset", "rings", "late-thing 1.0"]["ignored"] == "working-thing 1.0 has one of this name"
+    )
+    problems = "\n".join(document["problems"])
+    assert problems.count("repair or uninstall flawed-things") == len(KINDS) * len(FLAWS)
+    assert "working-thing" not in problems
+
+    lines = trainyard(site, "doctor", "--runs-dir", tmp_path, cwd=tmp_path).stdout.splitlines()
+    (line,) = [line for line in lines if line.startswith("problem: tracker 'boom'")]
+    assert line.endswith(
+        "of flawed-things 1.0 (flawed_raises:Thing) cannot be used: RuntimeError: no licence found; "
+        "repair or uninstall flawed-things"
+    )
+
+
+@pytest.mark.slow
+def test_everything_else_works(site: Path, config: Path, tmp_path: Path) -> None:
+    assert "Train models" in trainyard(site, "--help", cwd=tmp_path).stdout
+    for overrides in ([], ["model=random_forest"], ["data.type=rings"], ["tracking=[tensorboard]"]):
+        done = trainyard(site, "config", "check", config, *overrides, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+    schema = trainyard(site, "config", "schema", cwd=tmp_path)
+    assert schema.returncode == 0
+    assert {"rings", "iris"} <= set(
+        json.loads(schema.stdout)["$defs"]["DataConfig"]["anyOf"][0]["anyOf"][0]["enum"]
+    )
+    assert "left out of the schema: tracker 'boom' of flawed-things 1.0" in schema.stderr
+    done = trainyard(site, "train", config, "data.type=rings", "--quiet", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "flawed" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("model={type: x, framework: boom}", "model.framework"),
+        ("data.type=boom", "data.type"),
+        ("tracking=[boom]", "tracking.0.type"),
+    ],
+)
+@pytest.mark.parametrize("command", [("config", "check"), ("train",)])
+def test_a_plugin_that_is_asked_for_is_refused_in_one_line(
+    command: tuple[str, ...], override: str, key: str, site: Path, config: Path, tmp_path: Path
+) -> None:
+    done = trainyard(site, *command, config, override, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if key in line]
+    kind = {"model": "framework", "data": "dataset", "tracking": "tracker"}[key.split(".")[0]]
+    assert line.endswith(
+        f"{kind} 'boom' of flawed-things 1.0 (entry point boom = flawed_raises:Thing in trainyard.{kind}s) "
+        "cannot be used: RuntimeError: no licence found; repair or uninstall flawed-things"
+    )
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_an_unknown_name_names_the_plugins_that_might_have_had_it(
+    site: Path, config: Path, tmp_path: Path
+) -> None:
+    unknown: dict[str, Any] = {
+        "model=boom": "framework",
+        "data.type=nope": "dataset",
+        "tracking=[nope]": "tracker",
+    }
+    for override, kind in unknown.items():
+        done = trainyard(site, "config", "check", config, override, cwd=tmp_path)
+        assert done.returncode == 2
+        assert f"{kind} 'gone' of flawed-things 1.0 (entry point" in done.stderr
+        assert done.stderr.count("flawed_nowhere:Thing in") == 1
+
+
+def test_ours_win_over_others(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(site))
+    for cached in (registry.plugins, registry._load):
+        cached.cache_clear()
+    try:
+        assert registry.adapter("dataset", "csv").__module__ == "trainyard.datasets.csv"
+        assert registry.dataset_of("rings").__module__ == "working"
+    finally:
+        monkeypatch.undo()
+        sys.modules.pop("working", None)
+        for cached in (registry.plugins, registry._load):
+            cached.cache_clear()
