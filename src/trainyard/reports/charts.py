@@ -15,17 +15,8 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from trainyard.reports.scales import (
-    Envelope,
-    Floats,
-    Scale,
-    envelope,
-    fitted,
-    fitted_to,
-    number,
-    spread,
-    tick_label,
-)
+from trainyard.reports.curves import Envelope, Floats, thinned
+from trainyard.reports.scales import Scale, fitted, fitted_to, number, spread, tick_label
 from trainyard.types import Array
 
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
@@ -40,11 +31,10 @@ _SHAPES = {
 
 @dataclass(frozen=True)
 class Line:
-    """One curve: `x` ascending and `y`, both (points,); values that are not finite leave a gap. `kind` is its CSS class."""
+    """One curve, its x ascending; values that are not finite leave a gap. `kind` is its CSS class."""
 
     name: str
-    x: Array
-    y: Array
+    data: Envelope
     kind: str = "val"
 
 
@@ -96,15 +86,14 @@ def svg(
 
 
 def line_chart(chart: LineChart, width: float = 420, height: float = 230) -> str:
-    """Curves over the steps; where a line has more points than `chart.points`, their mean, with a band from least to greatest."""
-    cut = [envelope(line.x, line.y, chart.points) for line in chart.lines]
+    """Draw curves over the steps; a line of too many points as their mean, with a band from lowest to highest."""
+    cut = [thinned(line.data, chart.points) for line in chart.lines]
     strip = 20 if chart.markers else 6
     left, right, top, bottom = 46.0, width - 70, float(strip), height - 34
     y_axis = fitted_to(cut, bottom, top, chart.log)
-    places = [line.x[[0, -1]] for line in chart.lines if len(line.x)] + [
-        [marker.x] for marker in chart.markers
-    ]
-    x_axis = fitted(np.concatenate([chart.span, *places]).astype(np.float64), left, right, pad=0.0)
+    ends = [line.data.x[[0, -1]] for line in chart.lines if len(line.data.x)]
+    shown = np.concatenate([chart.span, *ends, [marker.x for marker in chart.markers]])
+    x_axis = fitted(shown.astype(np.float64), left, right, pad=0.0)
     parts = [*axes(x_axis, y_axis, chart.x_label)]
     parts += [
         piece for marker in _apart(chart.markers, x_axis) for piece in _marker(marker, x_axis, top, bottom)
@@ -122,11 +111,12 @@ def line_chart(chart: LineChart, width: float = 420, height: float = 230) -> str
 def _described(chart: LineChart, y_axis: Scale) -> str:
     facts = []
     for line in chart.lines:
-        real = line.y[np.isfinite(line.y)]
-        if len(real):
+        means = line.data.mean[np.isfinite(line.data.mean)]
+        if len(means):
+            low, high = np.nanmin(line.data.low), np.nanmax(line.data.high)
             facts.append(
-                f"{line.name}: from {number(float(real[0]))} to {number(float(real[-1]))}, "
-                f"least {number(float(real.min()))}, greatest {number(float(real.max()))}"
+                f"{line.name}: from {number(float(means[0]))} to {number(float(means[-1]))}, "
+                f"lowest {number(float(low))}, highest {number(float(high))}"
             )
     facts += [marker.text for marker in chart.markers[:20]]
     return f"{'Logarithmic axis. ' if y_axis.log else ''}{'; '.join(facts) or 'no values'}."
@@ -166,7 +156,7 @@ def _runs(values: Floats) -> Iterator[slice]:
 
 def _curve(line: Line, cut: Envelope, x_axis: Scale, y_axis: Scale) -> Iterator[str]:
     pixels = [x_axis(x) for x in cut.x]
-    banded = len(line.x) > len(cut.x)
+    banded = bool((cut.points > 1).any())
     strokes, bands = [], []
     for run in _runs(cut.mean):
         upper = [f"{x:.1f} {y_axis(y):.1f}" for x, y in zip(pixels[run], cut.high[run], strict=True)]

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from trainyard.reports.charts import axes, svg, text
-from trainyard.reports.scales import Floats, Scale, fitted, number, spread
+from trainyard.reports.curves import Floats
+from trainyard.reports.scales import Scale, fitted, number, spread
 
 SHADES = 5  # of the points of a swarm, from low to high values of the column
 WIDTH, ROW, FOOT = 440.0, 22.0, 36.0

@@ -49,7 +49,7 @@ def _rendered(run: RunFiles) -> str:
     environment = Environment(
         loader=templates, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    problems = list(run.problems)
+    problems = [*run.problems, *run.history.problems]
     sections = {name: _built(name, section, run, problems) for name, section in _SECTIONS.items()}
     made = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     return environment.get_template("report.html.j2").render(

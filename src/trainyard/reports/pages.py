@@ -69,20 +69,15 @@ def _evaluated(result: Json, best: Json) -> str:
 
 def _figures(run: RunFiles) -> list[dict[str, str]]:
     """Up to four metrics, those of the test first, then steps and time."""
-    found = numbers(part(run.result, "metrics"))
-    if not found:
-        found = {
-            name: values[1][-1]
-            for name, values in history.series(run.records).items()
-            if name.startswith("val_")
-        }
-    split = next(
-        (split for split in ("test", "val") if any(name.startswith(f"{split}_") for name in found)), ""
-    )
+    metrics = numbers(part(run.result, "metrics"))
+    if not metrics:
+        curves = run.history.curves.items()
+        metrics = {name: curve.last for name, curve in curves if name.startswith("val_")}
+    split = "test" if any(name.startswith("test_") for name in metrics) else "val"
     chosen = sorted(
-        (name for name in found if name.startswith(f"{split}_")), key=lambda name: name.endswith("_loss")
+        (name for name in metrics if name.startswith(f"{split}_")), key=lambda name: name.endswith("_loss")
     )
-    figures = [_figure("metric", history.title(name), number(float(found[name]))) for name in chosen[:4]]
+    figures = [_figure("metric", history.title(name), number(metrics[name])) for name in chosen[:4]]
     epochs = run.result.get("epochs")
     figures.append(
         _figure(
@@ -107,13 +102,14 @@ def _figure(kind: str, name: str, value: str, note: str = "") -> dict[str, str]:
 
 
 def curves(run: RunFiles) -> Section | None:
-    """The curves, wide and (for phones) narrow, and what the markers on them mean."""
-    data, marks = history.series(run.records), history.markers(run)
+    """Return the curves, wide and (for phones) narrow, and what the markers on them mean."""
+    data, marks = run.history.curves, history.markers(run)
     loss = history.loss_chart(data, marks)
     if loss is None and not data:
         return None
-    told = history.first_of_each(marks, MAX_EVENTS)
-    stars = [mark for mark in marks if mark.kind in ("best", "drop", "stop")]
+    described = history.first_of_each(marks, MAX_EVENTS)
+    decisions = [mark for mark in marks if mark.kind in ("best", "drop", "stop")]
+    others = history.other_charts(data, decisions)
     constant = [
         name
         for name in data
@@ -122,12 +118,10 @@ def curves(run: RunFiles) -> Section | None:
     return {
         "loss": loss and Markup(charts.line_chart(loss, 920, 320)),
         "loss_narrow": loss and Markup(charts.line_chart(loss, 380, 270)),
-        "others": [
-            (chart.title, Markup(charts.line_chart(chart))) for chart in history.other_charts(data, stars)
-        ],
-        "constant": [f"{history.title(name)} {data[name][1][0]:.6g}" for name in constant],
-        "markers": [(Markup(charts.symbol(mark.kind)), mark.text) for mark in told],
-        "more_markers": len(marks) - len(told),
+        "others": [(chart.title, Markup(charts.line_chart(chart))) for chart in others],
+        "constant": [f"{history.title(name)} {data[name].last:.6g}" for name in constant],
+        "markers": [(Markup(charts.symbol(mark.kind)), mark.text) for mark in described],
+        "more_markers": len(marks) - len(described) + run.history.more_events,
         "single": "loss" in data,
     }
 

@@ -1,46 +1,17 @@
-"""Axes: which range, linear or logarithmic, where the ticks are, and how numbers are written; and series cut short."""
+"""Axes: which range, linear or logarithmic, where the ticks are, and how numbers are written."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from trainyard.reports.curves import LARGEST, Envelope
 from trainyard.types import Array
 
-Floats = NDArray[np.float64]
-LARGEST = (
-    1e100  # greater values are treated as infinite: no axis can show them, and their differences overflow
-)
 LOG_FROM = 20.0  # a range whose ends differ by this factor is easier to read on a logarithmic axis
-
-
-class Envelope(NamedTuple):
-    """A series in buckets, all (buckets,): the mean, least and greatest value of each; NaN where none is finite."""
-
-    x: Floats
-    mean: Floats
-    low: Floats
-    high: Floats
-
-
-def envelope(x: Array, y: Array, buckets: int) -> Envelope:
-    """Cuts a series of (points,) into equal buckets; a spike of one point stays visible in `low` or `high`."""
-    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
-    y = np.where(np.abs(y) < LARGEST, y, np.nan)
-    if len(x) == 0:
-        return Envelope(x, y, y, y)
-    starts = np.unique(np.linspace(0, len(x), min(buckets, len(x)), endpoint=False).astype(np.int64))
-    real = ~np.isnan(y)
-    counts = np.add.reduceat(real, starts, dtype=np.float64)
-    sums = np.add.reduceat(np.where(real, y, 0.0), starts)
-    means = np.divide(sums, counts, out=np.full(len(starts), np.nan), where=counts > 0)
-    middles = np.add.reduceat(x, starts) / np.diff(np.append(starts, len(x)))
-    return Envelope(middles, means, np.fmin.reduceat(y, starts), np.fmax.reduceat(y, starts))
 
 
 @dataclass(frozen=True)

@@ -44,10 +44,14 @@ def read_run(run_dir: Path) -> RunFiles:
     try:
         config = YAML(typ="safe", pure=True).load((run_dir / "config.yaml").read_text(encoding="utf-8"))
         manifest = json.loads((run_dir / "manifest.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, YAMLError) as error:
+        return _run_files(run_dir, config, manifest)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, YAMLError) as error:
         raise InputError(
-            f"{run_dir} is not a whole run directory, so its trackers cannot be fed: {error}"
+            f"config.yaml or manifest.json of {run_dir} is missing or damaged, so its trackers cannot be fed: {error}"
         ) from error
+
+
+def _run_files(run_dir: Path, config: Any, manifest: Any) -> RunFiles:
     card = RunCard(
         run_id=manifest.get("run_id", run_dir.name),
         experiment=manifest.get("experiment", run_dir.parent.name),
