@@ -24,6 +24,7 @@ from trainyard.engine.journal import Journal
 from trainyard.engine.saver import RunCheckpoints
 from trainyard.engine.state import RunState
 from trainyard.records.rundir import RunDir, find_run
+from trainyard.reports.journal import read_history
 from trainyard.runs.wiring import run_checkpoints
 from trainyard.types import Evaluation
 
@@ -54,23 +55,33 @@ def main() -> None:
             run_dir = make_run(folder, steps)
             size = sum(path.stat().st_size for path in run_dir.journal.iterdir()) / 2**20
             print(f"{steps} steps: {size:.0f} MiB of journal", file=sys.stderr)
-            for verb, costs in timed(folder, run_dir, options.rounds).items():
+            for command, costs in timed(folder, run_dir, options.rounds).items():
                 least = min(cost.wall for cost in costs)
                 peak = median([cost.peak for cost in costs])
-                rows.append([f"{verb}, {steps} steps", f"{least:.2f}", f"{peak:.0f}"])
-    print(table(["command", "least s", "peak MiB"], rows))
+                cpu = min(cost.cpu for cost in costs)
+                rows.append([f"{command}, {steps} steps", f"{least:.2f}", f"{cpu:.2f}", f"{peak:.0f}"])
+    print(table(["command", "least s", "CPU s", "peak MiB"], rows))
 
 
 def timed(folder: Path, run_dir: RunDir, rounds: int) -> dict[str, list[Cost]]:
-    """Run each command several times, `resume` on a fresh copy of the run each time."""
-    costs: dict[str, list[Cost]] = {"runs show": [], "report": [], "resume": []}
+    """Run each command several times on a fresh copy of the run: without the journal's cache, then with it."""
+    costs: dict[str, list[Cost]] = {}
     for number in range(rounds):
-        costs["runs show"].append(run([*COMMAND, "runs", "show", str(run_dir.path)], folder, ONE_THREAD))
-        costs["report"].append(run([*COMMAND, "report", str(run_dir.path)], folder, ONE_THREAD))
-        copy = run_dir.path.with_name(f"{run_dir.id}-{number}")
+        for verb in (["runs", "show"], ["report"], ["resume"]):
+            copy = run_dir.path.with_name(f"{run_dir.id}-{number}")
+            shutil.copytree(run_dir.path, copy)
+            name = " ".join(verb)
+            for kind in ("first", "again") if verb != ["resume"] else ("first",):
+                cost = run([*COMMAND, *verb, str(copy)], folder, ONE_THREAD)
+                costs.setdefault(f"{name}, {kind}", []).append(cost)
+            shutil.rmtree(copy)
+        read_history(run_dir.journal)  # writes the cache
         shutil.copytree(run_dir.path, copy)
-        costs["resume"].append(run([*COMMAND, "resume", str(copy)], folder, ONE_THREAD))
+        cost = run([*COMMAND, "resume", str(copy)], folder, ONE_THREAD)
+        costs.setdefault("resume, after a report", []).append(cost)
         shutil.rmtree(copy)
+        for cache in run_dir.journal.glob("*.summary"):
+            cache.unlink()
     return costs
 
 

@@ -138,6 +138,8 @@ class CurveBuilder:
     def _sorted(self) -> tuple[Array, Array]:
         """Return the points of the buffer in the order of their steps; of equal steps, the newest counts."""
         steps, values = np.array(self._steps, np.int64), np.array(self._values, np.float64)
+        if np.all(steps[1:] > steps[:-1]):
+            return steps, values
         order = np.argsort(steps, kind="stable")
         steps, values = steps[order], values[order]
         newest = np.append(steps[1:] != steps[:-1], True)[: len(steps)]

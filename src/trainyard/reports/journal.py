@@ -202,7 +202,7 @@ def _brief(value: Any) -> str:
     return shown if len(shown) <= 80 else f"{shown[:79]}…"
 
 
-# -- the cache: one line of JSON, then the numbers of all curves
+# -- the cache: a line with a checksum of the rest, a line of JSON, and the numbers of all curves
 
 
 def _cache_file(path: Path) -> Path:
@@ -216,7 +216,6 @@ def _save(path: Path, part: _Part) -> None:
         "format": _FORMAT,
         "size": part.size,
         "crc": _crc(path, part.size),
-        "data_crc": zlib.crc32(data),
         "lines": part.lines,
         "attempt": asdict(part.attempt),
         "events": part.events,
@@ -226,21 +225,27 @@ def _save(path: Path, part: _Part) -> None:
             for name, curve in part.curves.items()
         ],
     }
+    body = json.dumps(head).encode() + b"\n" + data
     file = _cache_file(path)
     aside = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    with contextlib.suppress(OSError):
-        aside.write_bytes(json.dumps(head).encode() + b"\n" + data)
+    try:
+        aside.write_bytes(b"%d\n" % zlib.crc32(body) + body)
         aside.replace(file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            aside.unlink()
 
 
 def _load(path: Path) -> _Part | None:
     """Read a segment's cache; None without one that fits the segment's bytes."""
     try:
         with open(_cache_file(path), "rb") as file:
-            head = json.loads(file.readline(_LONGEST_CACHE))
-            data = file.read(_LONGEST_CACHE)
-        fits = head["format"] == _FORMAT and head["data_crc"] == zlib.crc32(data)
-        if not fits or head["crc"] != _crc(path, head["size"]):
+            crc, body = int(file.readline(_BLOCK)), file.read(_LONGEST_CACHE)
+        if crc != zlib.crc32(body):
+            return None
+        line, _, data = body.partition(b"\n")
+        head = json.loads(line)
+        if head["format"] != _FORMAT or head["crc"] != _crc(path, head["size"]):
             return None
         return _Part(
             Attempt(**head["attempt"]),
