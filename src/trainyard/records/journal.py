@@ -1,21 +1,21 @@
 """The journal: the run's own append-only record of metrics and events.
 
-One segment per attempt, `journal/0001.jsonl`; each line is one JSON object with `kind` and `time` (seconds since the
-epoch). The first line of a segment is its `start`, which says from which step the attempt continues: whatever earlier
-segments say about later steps is superseded.
+One segment per attempt, `journal/0001.jsonl`; each line is one JSON object with `kind` and `time` (seconds
+since the epoch). The first line of a segment is its `start`, which says from which step the attempt
+continues: what earlier segments say about later steps is superseded.
 
     {"kind": "start", "attempt": 2, "from_step": 300}
     {"kind": "losses", "first": 301, "values": [0.41, ...]}                one value per step, exactly
     {"kind": "metrics", "step": 310, "values": {"train_loss": 0.4, ...}}
     {"kind": "evaluation", "step": 320, "values": {"val_loss": 0.5, ...}}
-    {"kind": "histograms", "step": 320, "values": {NAME: {"edges": [...], "counts": [...], "sum": 0, "sum_squares": 0}}}
+    {"kind": "histograms", "step": 320, "values": {NAME: HISTOGRAM, ...}}   edges, counts, sum, sum_squares
     {"kind": "event", "step": 320, "name": "early_stop", "detail": {...}}
     {"kind": "end", "step": 400, "status": "completed"}                     an orderly end of the attempt
 
 Values that JSON has no number for are written as the strings "NaN", "Infinity" and "-Infinity".
 
-All readers share one rule: a segment counts up to its first line that is torn or damaged. Every record they yield has
-the keys and types shown above, so that nobody has to check them again.
+All readers share one rule: a segment counts up to its first line that is torn or damaged. Every record that
+they yield has the keys and types shown above, so that nobody has to check them again.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ LONGEST_LINE = 64 << 20  # bytes; what follows the start of a longer line is not
 _LAST_STEP = 2**53  # beyond it, floats no longer tell steps apart
 _LAST_TIME = 2.5e11  # the year 9892: the calendars of our readers end soon after
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+_FLOAT = frozenset([float])
 
 
 def finite(value: float) -> float | str:
@@ -43,7 +44,7 @@ def finite(value: float) -> float | str:
 
 
 def number(value: float | str) -> float:
-    """Return the float that `finite` was given."""
+    """Return the float that `finite` converted."""
     return float(value)
 
 
@@ -56,9 +57,9 @@ def segments(folder: Path) -> list[Path]:
 class SegmentReader:
     """Iterates over the records of one segment, up to a line that is torn or damaged.
 
-    `offset` and `lines` are the bytes and lines that were read as records; iteration starts behind them. `damage` is
-    the number of the line that ended the iteration before the end of the file, or 0. A last line without its line
-    break is not damage: it is still being written, or its writer was killed.
+    `offset` and `lines` count the bytes and lines that were read as records; iteration starts behind them.
+    `damage` is the number of the line that ended the iteration before the end of the file, or 0. A last line
+    without its line break is not damage: it is still being written, or its writer was killed.
     """
 
     def __init__(self, path: Path, offset: int = 0, lines: int = 0) -> None:
@@ -162,14 +163,14 @@ _decode = json.JSONDecoder(parse_constant=_refuse).raw_decode
 
 
 def _parse(line: bytes, *, is_first: bool) -> Record:
-    """Return the record of a whole line.
+    """Return the record of a complete line.
 
     Raises:
         ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError: the line is damaged.
     """
     text = line.decode()
     record, end = _decode(text)
-    if text[end:] != "\n":
+    if end != len(text) - 1 or text[end] != "\n":
         raise ValueError("there is more than one value in the line")
     _CHECKS[record["kind"]](record)
     if not 0 <= record["time"] <= _LAST_TIME:
@@ -189,11 +190,11 @@ def _check_number(value: object) -> None:
         if value not in _NOT_FINITE:
             raise ValueError("not a number")
     else:
-        float(value)  # type: ignore[arg-type] # TypeError where it is no number, OverflowError where none can hold it
+        float(value)  # type: ignore[arg-type] # raises TypeError or OverflowError
 
 
 def _check_numbers(values: Collection[object]) -> None:
-    if {*map(type, values)} - {float}:  # nearly always empty, and faster than a look at each value
+    if not _FLOAT.issuperset(map(type, values)):  # rare; and this is faster than checking each value
         for value in values:
             _check_number(value)
 

@@ -13,13 +13,13 @@ from trainyard.types import Array
 
 Floats = NDArray[np.float64]
 
-LARGEST = 1e100  # greater values count as infinite: no axis can show them, and their differences overflow
+LARGEST = 1e100  # larger values count as infinite: no axis can show them, and differences overflow
 MOST_POINTS = 8192  # up to here, a builder keeps every single point
 _MOST_BUCKETS = 2048  # what is left of more points, about
 
 
 class Envelope(NamedTuple):
-    """A series in buckets, all (buckets,): the mean, lowest and highest value of each; NaN where none is finite.
+    """A series in buckets, all (buckets,): the mean, lowest and highest value of each; NaN if none is finite.
 
     `points` counts the values in a bucket, `finite` those of them that are finite.
     """
@@ -162,7 +162,7 @@ def up_to(curve: Curve, limit: float) -> Curve:
 
 def joined(parts: Sequence[Curve]) -> Curve:
     """Join the parts of a curve, oldest first, in the order of their steps."""
-    whole = _joined([part.envelope for part in parts])
-    order = np.argsort(whole.x, kind="stable")
+    envelope = _joined([part.envelope for part in parts])
+    order = np.argsort(envelope.x, kind="stable")
     newest = max(parts, key=lambda part: part.last_step)
-    return Curve(Envelope(*(column[order] for column in whole)), newest.last, newest.last_step)
+    return Curve(Envelope(*(column[order] for column in envelope)), newest.last, newest.last_step)

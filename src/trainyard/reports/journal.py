@@ -1,8 +1,8 @@
 """The journal for people: its curves, events and attempts, read in one pass and kept small.
 
-A long segment's summary is kept beside it, in `journal/0001.summary`, so that it is parsed once. The file is only a
-cache: it holds the checksum of the bytes that it sums up, is used only while they are unchanged, and may be deleted
-at any time.
+The summary of a long segment is kept beside it, in `journal/0001.summary`, so that it is parsed once. The
+file is only a cache: it holds the checksum of the bytes that it sums up, is used only while they are
+unchanged, and may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LONGEST_CACHE = 1 << 28
 
 @dataclass(frozen=True)
 class Attempt:
-    """One process life of a run. `started` and `ended` are seconds since the epoch; `status` is "" if it was killed."""
+    """One process life of a run; times are seconds since the epoch, and `status` is "" if it was killed."""
 
     number: int
     from_step: int
@@ -53,7 +53,7 @@ class Event(NamedTuple):
 
 @dataclass
 class History:
-    """What a journal holds, without what was superseded. The curve of the losses of single steps is called `loss`."""
+    """What a journal holds, without what was superseded; the losses of single steps are the curve `loss`."""
 
     curves: dict[str, Curve] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
@@ -63,7 +63,7 @@ class History:
 
 
 class _Part(NamedTuple):
-    """What a stretch of a segment holds, whatever a later segment supersedes. It ends at `size` bytes, `lines` lines."""
+    """What a segment holds up to byte `size`, from its start or from the end of an earlier part."""
 
     attempt: Attempt
     curves: Mapping[str, Curve]
@@ -106,10 +106,10 @@ def _parts(path: Path, problems: list[str]) -> list[_Part]:
     if cached is not None and path.stat().st_size - cached.size < CACHED_FROM:
         rest = _scan(path, problems, cached)
         return [cached] if rest is None else [cached, rest]
-    whole = _scan(path, problems)
-    if whole is not None and whole.size >= CACHED_FROM:
-        _save(path, whole)
-    return [] if whole is None else [whole]
+    part = _scan(path, problems)
+    if part is not None and part.size >= CACHED_FROM:
+        _save(path, part)
+    return [] if part is None else [part]
 
 
 def _scan(path: Path, problems: list[str], before: _Part | None = None) -> _Part | None:
@@ -136,19 +136,21 @@ class _Scan:
         self._last_step = 0
 
     def add(self, record: Record) -> None:
+        """Add a record."""
         kind = record["kind"]
         if kind == "losses":
             self._losses.extend(record["first"], record["values"])
         elif kind in ("metrics", "evaluation"):
-            step, metrics = record["step"], self._metrics
+            step = record["step"]
             for name, value in record["values"].items():
                 if not name.startswith("test_"):  # a single point is no curve
-                    metrics[name].add(step, value)
+                    self._metrics[name].add(step, value)
         elif kind == "event" and record["name"] not in _UNMARKED:
             self._add_event(record)
         self._first = self._first or record
         self._last = record
-        self._last_step = max(self._last_step, journal.last_step(record))
+        if (step := journal.last_step(record)) > self._last_step:
+            self._last_step = step
 
     def _add_event(self, record: Record) -> None:
         name = record["name"]

@@ -17,9 +17,9 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class RunFiles:
-    """What a run directory holds; a part that is missing is empty. `problems` names the files that could not be read.
+    """What a run directory holds; a part that is missing is empty.
 
-    The journal is read when something asks for `history`, and once.
+    `problems` names the files that could not be read. The journal is read once, when `history` is first used.
     """
 
     folder: Path
@@ -56,7 +56,7 @@ class RunFiles:
 
     @property
     def status(self) -> str:
-        """The status of the result, else of the last attempt; `unfinished` while a run trains, or if it was killed."""
+        """The status of the result or last attempt; `unfinished` if the run still trains or was killed."""
         if self.result.get("status"):
             return str(self.result["status"])
         return (self.attempts[-1].status if self.attempts else "") or "unfinished"

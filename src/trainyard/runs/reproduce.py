@@ -111,8 +111,8 @@ def _changes_within(run: RunDir) -> list[Difference]:
 def _first_step(original: RunDir, repetition: RunDir) -> tuple[int | None, tuple[float, float] | None]:
     """Return the first step whose losses differ, and both losses.
 
-    Losses are journalled with all their bits, so equal numbers are equal bits. Both journals are streamed: a step
-    that only one of them has is passed over.
+    Losses are journalled with all their bits, so equal numbers are equal bits. Both journals are streamed; a
+    step that only one of them has is passed over.
     """
     before, now = (each_loss(read(run.journal)) for run in (original, repetition))
     old, new = next(before, None), next(now, None)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Position(NamedTuple):
-    """A position in the journal: a segment's file name ("" before the first) and how many of its bytes are done."""
+    """A position in the journal: a segment's file name ("" before the first) and a number of its bytes."""
 
     segment: str = ""
     offset: int = 0
@@ -41,7 +41,7 @@ class State:
 
     @classmethod
     def load(cls, file: Path) -> State:
-        """Return the saved state; without a readable one, a new one: what the tracker holds is not sent again."""
+        """Return the saved state, or a new one: even then, what the tracker holds is not sent again."""
         try:
             saved = json.loads(file.read_bytes())
             state = cls(**{**saved, "position": Position(*saved["position"])})
@@ -66,8 +66,8 @@ class State:
     def agree(self, held: Mapping[str, int]) -> None:
         """Adopt what the tracker says it holds: for each metric, the last step.
 
-        If it holds less than was sent (it is another one now, or its run was deleted), the journal is sent again from
-        its start.
+        If it holds less than was sent (it is another one now, or its run was deleted), the journal is sent
+        again from its start.
         """
         if any(held.get(metric, -1) < step for metric, step in self.marks.items()):
             self.position = START

@@ -14,7 +14,7 @@ Value = TypeVar("Value", Point, Histogram)
 
 
 def tail(folder: Path, start: Position) -> Iterator[tuple[Record, Position]]:
-    """Yield the records behind `start`, each with the position behind it, up to where the journal ends for now.
+    """Yield the records behind `start`, each with the position behind it, up to the journal's present end.
 
     What a later segment supersedes is left out, and so is a line that is not complete (yet).
     """
