@@ -87,7 +87,7 @@ def crashed(runs: Path, overrides: Mapping[str, Any] | None = None, *, at: int =
 
 def journal_values(run: Run) -> tuple[dict[int, float], list[Any]]:
     """What the journal says that the inputs alone decide: the loss of each step, and the values of each evaluation."""
-    records = read(run.path / "journal")
+    records = list(read(run.path / "journal"))
     train_losses = [(r["step"], r["values"]["train_loss"]) for r in records if r["kind"] == "metrics"]
     return losses(records), [*evaluations(records), *train_losses]
 

@@ -295,9 +295,13 @@ def _lacks(kind: Kind, cls: Any) -> str | None:
         return "it is no subclass of trainyard.frameworks.base.Framework"
     if missing := [member for member in _members(contract) if not hasattr(cls, member)]:
         return f"it lacks {', '.join(missing)}"
-    if inspect.isabstract(cls):
-        return f"it lacks {', '.join(sorted(cls.__abstractmethods__))}"
-    options = [cls.Params] if "Params" in _members(contract) else list(getattr(cls, "models", {}).values())
+    if missing := sorted(getattr(cls, "__abstractmethods__", ())):
+        return f"it lacks {', '.join(missing)}"
+    options = (
+        [getattr(cls, "Params", None)]
+        if "Params" in _members(contract)
+        else list(getattr(cls, "models", {}).values())
+    )
     if not all(inspect.isclass(one) and issubclass(one, BaseModel) for one in options):
         return "its options are no pydantic models"
     listed = [name for name in ("names", "base_modules") if isinstance(getattr(cls, name, ()), str)]

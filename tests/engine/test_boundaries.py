@@ -15,7 +15,7 @@ from trainyard.engine.checkpoint import step_of
 from trainyard.errors import CheckpointError
 from trainyard.frameworks.base import WEIGHTS_FILE, FrameworkInputs, Plan, Snapshot
 from trainyard.frameworks.support.stored import StoredSnapshot, buffers
-from trainyard.records.journal import read_segment, segments
+from trainyard.records.journal import SegmentReader, segments
 from trainyard.types import NamedBuffer, StepResult
 
 TOY: dict[str, Any] = {**SMALL, "model": {"type": "toy", "params": {"noise": 0.1}}}
@@ -67,7 +67,7 @@ def test_a_forced_save_falls_back_to_the_last_boundary(
     assert all(step % BOUNDARY == 0 for step in saved)
     assert max(saved, default=0) == boundary
     resumed = trainyard.resume(run)
-    assert next(read_segment(segments(run.path / "journal")[-1]))["from_step"] == boundary
+    assert next(iter(SegmentReader(segments(run.path / "journal")[-1])))["from_step"] == boundary
     assert_same(resumed, whole)
 
 

@@ -1,5 +1,6 @@
 """The journal: later segments supersede, torn lines end, values keep their bits."""
 
+import json
 import math
 import subprocess
 import sys
@@ -10,7 +11,8 @@ import pytest
 from trainyard import digest
 from trainyard.engine import journal
 from trainyard.engine.journal import Journal
-from trainyard.records.journal import losses, number, read
+from trainyard.records import journal as records_journal
+from trainyard.records.journal import SegmentReader, losses, number, read
 
 
 def write(folder: Path, attempt: int, from_step: int, upto: int, *, loss: float = 1.0) -> None:
@@ -73,3 +75,133 @@ def test_a_segment_has_a_durable_name_from_its_start(tmp_path: Path, monkeypatch
 def test_reading_the_journal_does_without_numpy() -> None:
     code = "import sys; import trainyard.records.journal; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_segments_are_read_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for attempt in (9999, 10000):
+        write(tmp_path, attempt, 0, 5, loss=float(attempt))
+    (tmp_path / "0001-copy.jsonl").touch()
+    assert losses(read(tmp_path)) == dict.fromkeys(range(1, 6), 10000.0)
+
+
+SAMPLES = [
+    {"kind": "losses", "first": 1, "values": [0.5, "NaN"]},
+    {"kind": "metrics", "step": 2, "values": {"train_loss": 0.5, "bad": "Infinity"}},
+    {"kind": "evaluation", "step": 2, "values": {"val_loss": 1}},
+    {
+        "kind": "histograms",
+        "step": 2,
+        "values": {"w": {"edges": [0.0, 1.0], "counts": [3], "sum": 1.0, "sum_squares": 1.0}},
+    },
+    {"kind": "event", "step": 2, "name": "early_stop", "detail": {"metric": "val_loss"}},
+    {"kind": "end", "step": 2, "status": "completed"},
+]
+WRONG = ["x", None, [], {}, [None], {"a": None}, {"a": {}}, ["x"], -1, 0.5, 10**400, 10**17, True]
+# What is wrong for one key is right for another.
+RIGHT = {
+    ("losses", "values"): [[]],
+    ("metrics", "values"): [{}],
+    ("evaluation", "values"): [{}],
+    ("histograms", "values"): [{}],
+    ("event", "name"): ["x"],
+    ("event", "detail"): [{}, {"a": None}, {"a": {}}],
+    ("end", "status"): ["x"],
+    ("*", "time"): [0.5, True],
+}
+
+
+def reading(folder: Path, *lines: bytes) -> SegmentReader:
+    """The reader of a segment whose first line is whole, having read it."""
+    folder.mkdir(exist_ok=True)
+    start = b'{"kind":"start","time":0,"attempt":1,"from_step":0}\n'
+    (folder / "0001.jsonl").write_bytes(b"".join([start, *lines]))
+    segment = SegmentReader(folder / "0001.jsonl")
+    for _ in segment:
+        pass
+    return segment
+
+
+def line(record: dict[str, object]) -> bytes:
+    return json.dumps({"time": 1.0, **record}).encode() + b"\n"
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample["kind"])
+def test_a_record_without_a_key_or_with_a_value_of_a_wrong_type_is_damage(sample, tmp_path: Path) -> None:
+    assert (reading(tmp_path, line(sample)).damage, reading(tmp_path, line(sample)).lines) == (0, 2)
+    for key in (*sample, "time"):
+        whole = {"time": 1.0, **sample}
+        del whole[key]
+        assert reading(tmp_path, json.dumps(whole).encode() + b"\n").damage == 2, f"without {key}"
+        right = RIGHT.get((sample["kind"], key), []) + RIGHT.get(("*", key), [])
+        for wrong in WRONG:
+            segment = reading(tmp_path, line(sample), line({**sample, key: wrong}), line(sample))
+            accepted = any(wrong == value and type(wrong) is type(value) for value in right)
+            assert segment.damage == (0 if accepted else 3), (key, wrong)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        b'{"w":{"edges":[0,1],"counts":[1],"sum":1}}',
+        b'{"w":{"edges":[0,1],"counts":[1],"sum":1,"sum_squares":1,"more":1}}',
+        b'{"w":{"edges":[0],"counts":[1],"sum":1,"sum_squares":1}}',
+        b'{"w":{"edges":[],"counts":[],"sum":1,"sum_squares":1}}',
+        b'{"w":{"edges":["0","1"],"counts":[1],"sum":1,"sum_squares":1}}',
+        b'{"w":{"edges":[0,1],"counts":[null],"sum":1,"sum_squares":1}}',
+        b'{"w":{"edges":[0,1],"counts":[1],"sum":"NaN","sum_squares":1}}',
+        b'{"w":[]}',
+    ],
+)
+def test_a_histogram_that_is_none_is_damage(values: bytes, tmp_path: Path) -> None:
+    assert (
+        reading(tmp_path, b'{"kind":"histograms","time":0,"step":1,"values":' + values + b"}\n").damage == 2
+    )
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b'{"kind":"metrics","time":0,"step":1,"values":{"a":NaN}}\n',
+        b'{"kind":"metrics","time":0,"step":1,"values":{"a":-Infinity}}\n',
+        b'{"kind":"losses","time":0,"first":1,"values":[1,2,]}\n',
+        b'{"kind":"unheard of","time":0,"step":1}\n',
+        b'{"kind":"start","time":0,"attempt":1,"from_step":0}\n',
+        b'{"kind":"end","time":0,"step":1,"status":"completed"} {}\n',
+        b'{"kind":"end","time":0,"step":1,"status":"\xff"}\n',
+        b"[" * 100_000 + b"\n",
+        b"9" * 10_000 + b"\n",
+        b"\n",
+        b"null\n",
+        b"\x00" * 5000 + b"\n",
+    ],
+)
+def test_a_damaged_line_ends_what_counts_and_is_named(damaged: bytes, tmp_path: Path) -> None:
+    whole = line(SAMPLES[0])
+    reading(tmp_path, whole, damaged, whole)
+    problems: list[str] = []
+    assert [record["kind"] for record in read(tmp_path, problems)] == ["start", "losses"]
+    (problem,) = problems
+    assert f"{tmp_path.name}/0001.jsonl: line 3 is damaged" in problem
+
+
+def test_a_line_that_never_ends_is_not_held_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records_journal, "LONGEST_LINE", 1000)
+    assert reading(tmp_path, b"x" * 5000).damage == 2
+    assert reading(tmp_path, b"x" * 999).damage == 0  # torn
+
+
+def test_a_torn_line_is_no_damage(tmp_path: Path) -> None:
+    whole = line(SAMPLES[1])
+    for cut in range(1, len(whole)):
+        segment = reading(tmp_path, whole, whole[:-cut])
+        assert (segment.damage, segment.lines) == (0, 2)
+
+
+def test_a_segment_without_a_start_counts_for_nothing(tmp_path: Path) -> None:
+    write(tmp_path, 1, 0, 10)
+    write(tmp_path, 2, 5, 10, loss=2.0)
+    path = tmp_path / "0002.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"from_step"', b'"from_stop"', 1))
+    assert losses(read(tmp_path)) == dict.fromkeys(range(1, 11), 1.0)

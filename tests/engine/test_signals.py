@@ -20,7 +20,7 @@ from trainyard.config import load
 from trainyard.engine.loop import Loop
 from trainyard.engine.signals import Signals, Stopped
 from trainyard.engine.writer import Writer
-from trainyard.records.journal import read_segment, segments
+from trainyard.records.journal import SegmentReader, segments
 from trainyard.records.listing import all_runs
 from trainyard.records.run_dir import RunDir
 from trainyard.runs import attempt
@@ -106,7 +106,7 @@ def test_a_signal_in_any_phase_commits_and_the_resume_gives_the_same_bits(
         assert run.result["metrics"] == {}, "it looks complete"
         if phase == "evaluation":
             assert settled < step, "an evaluation that was cut short counts as done"
-        assert list(read_segment(segments(found.journal)[-1]))[-1]["status"] == status
+        assert list(SegmentReader(segments(found.journal)[-1]))[-1]["status"] == status
 
     monkeypatch.undo()
     assert command("resume", str(run.path)) == 0
@@ -121,7 +121,7 @@ def test_what_an_interrupted_evaluation_owes_is_paid_first(config: Path, tmp_pat
     assert first_commit(run) == (14, 13)
     arm("step", 1, signal.SIGTERM)
     assert command("resume", str(run.path)) == 75
-    records = list(read_segment(segments(run.journal)[-1]))
+    records = list(SegmentReader(segments(run.journal)[-1]))
     assert records[0]["from_step"] == 14
     assert (records[1]["kind"], records[1]["step"]) == ("evaluation", 14), "it went on before it evaluated"
 

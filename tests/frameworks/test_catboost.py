@@ -277,7 +277,7 @@ def test_the_best_model_does_not_depend_on_when_the_run_saves(params: dict[str, 
             "checkpoint": {"every_n_steps": every, "save_top_k": 2},
         }
         run = trainyard.train(config, runs_dir=tmp_path / "runs")
-        records = read(RunDir(run.path).journal)
+        records = list(read(RunDir(run.path).journal))
         found.append((run.result["best"], run.digest, losses(records), evaluations(records)))
     assert found[0] == found[1] == found[2]
     assert found[0][0]["step"] < 24, "the best model is not one of those that are cut from a later one"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from trainyard.reports.charts import Line, LineChart, Marker, heat_map, line_chart, scatter, symbol
+from trainyard.reports.curves import single_points
 
 SVG = ElementTree.Element
 HOSTILE = '<script>alert("1")</script>&\x00\x1b'
@@ -29,7 +30,7 @@ def texts(root: SVG, kind: str) -> list[str]:
 
 
 def curve(values, kind: str = "val", name: str = "validation") -> Line:
-    return Line(name, np.arange(1, len(values) + 1), np.array(values, dtype=float), kind)
+    return Line(name, single_points(np.arange(1, len(values) + 1), np.array(values, dtype=float)), kind)
 
 
 def test_a_line_chart_says_what_it_shows():

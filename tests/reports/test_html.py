@@ -219,7 +219,7 @@ def test_a_run_that_was_killed(run):
     assert "unfinished" in text
     assert f"trainyard resume {RUN_ID}" in text
     assert "validation f1" in text
-    assert "killed, or still at work" in text
+    assert "killed, or still training" in text
 
 
 def test_a_result_of_an_earlier_attempt_does_not_count(run):
@@ -327,7 +327,7 @@ def test_a_report_made_before_the_journal_ends_knows_how_the_attempt_ended(run):
     path.write_text(
         "".join(line for line in path.read_text().splitlines(keepends=True) if '"end"' not in line)
     )
-    assert "still at work" not in page(run).text
+    assert "still training" not in page(run).text
 
 
 def test_metrics_of_the_test_are_no_curve(run):

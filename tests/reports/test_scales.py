@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
+from trainyard.reports.curves import envelope
 from trainyard.reports.scales import (
     duration,
-    envelope,
     fitted,
     fitted_to,
     linear_ticks,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,9 +57,11 @@ def _brief(metrics: dict[str, Any], count: int = 3) -> str:
 @options.as_json
 def show_run(run: str, runs_dir: str | None, as_json: bool) -> None:
     """Show what a run is, what went into it and what came out."""
-    from trainyard.reports.summary import summary_table
+    from trainyard.reports.summary import journal_problems, summary_table
 
     found = trainyard.get(run, runs_dir=runs_dir)
+    for problem in journal_problems(found.path):
+        logging.getLogger("trainyard").warning("%s", problem)
     document = run_document(found) | {"manifest": found.manifest}
     rows = [
         *summary_table(found.path),

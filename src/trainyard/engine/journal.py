@@ -1,4 +1,4 @@
-"""The writing end of the journal; `records/journal.py` says what is in it."""
+"""Writes the journal; `records/journal.py` describes its format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainyard.records.journal import finite
 
 
 class Journal:
-    """Writes one segment; lines reach the operating system at `flush`, the disk at `sync`."""
+    """Writes one segment: lines reach the operating system at `flush` and the disk at `sync`."""
 
     def __init__(self, folder: Path, attempt: int, from_step: int) -> None:
         make_folders(folder)
@@ -23,23 +23,23 @@ class Journal:
         self._file = open(self._path, "x", encoding="utf-8")  # noqa: SIM115
         self._write({"kind": "start", "time": time.time(), "attempt": attempt, "from_step": from_step})
         self.flush()
-        with self._named():
-            fsync_folder(folder)  # what `sync` brings to the disk must have a name there
+        with self._file_named():
+            fsync_folder(folder)  # makes the file's name durable; `sync` does that for its content
 
     def _write(self, record: Mapping[str, Any]) -> None:
-        with self._named():
+        with self._file_named():
             self._file.write(json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n")
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
-        """Puts the file's name to an error of the disk, which says only that there is no space."""
+    def _file_named(self) -> Iterator[None]:
+        """Add the file's name to errors of the disk, which otherwise say only that there is no space."""
         try:
             yield
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self._path)) from error
 
     def losses(self, first: int, values: Sequence[float]) -> None:
-        """The losses of the steps `first`, `first` + 1, ..."""
+        """Write the losses of the steps `first`, `first` + 1, ..."""
         self._write(
             {
                 "kind": "losses",
@@ -50,30 +50,31 @@ class Journal:
         )
 
     def values(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """A record of kind `metrics`, `evaluation` or `histograms`."""
+        """Write a record of kind `metrics`, `evaluation` or `histograms`."""
         clean = {key: finite(value) if isinstance(value, float) else value for key, value in values.items()}
         self._write({"kind": kind, "time": time.time(), "step": step, "values": clean})
 
     def event(self, step: int, name: str, **detail: Any) -> None:
-        """A decision, or something that happened: not a function of the inputs, or worth seeing beside the curves."""
+        """Write a decision, or something else that is worth seeing beside the curves."""
         clean = {key: finite(value) if isinstance(value, float) else value for key, value in detail.items()}
         self._write({"kind": "event", "time": time.time(), "step": step, "name": name, "detail": clean})
 
     def end(self, step: int, status: str) -> None:
-        """The orderly end of this attempt."""
+        """Write the orderly end of this attempt, and bring everything to the disk."""
         self._write({"kind": "end", "time": time.time(), "step": step, "status": status})
         self.flush()
         self.sync()
 
     def flush(self) -> None:
-        """Hands the lines to the operating system: they survive this process."""
-        with self._named():
+        """Hand the lines to the operating system: they survive this process."""
+        with self._file_named():
             self._file.flush()
 
     def sync(self) -> None:
-        """Brings what was flushed to the disk: it survives the machine. May be called from any thread."""
-        with self._named():
+        """Bring what was flushed to the disk: it survives the machine. May be called from any thread."""
+        with self._file_named():
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
+        """Close the file."""
         self._file.close()

@@ -1,4 +1,4 @@
-"""What happens in a run goes to the journal first, then to the callbacks."""
+"""Passes on what happens in a run: to the journal first, then to the callbacks."""
 
 from __future__ import annotations
 
@@ -14,58 +14,68 @@ log = logging.getLogger("trainyard")
 
 
 class Recorder:
-    """Writes the journal and tells the callbacks; a callback that raises is left out from then on."""
+    """Writes the journal and calls the callbacks; a callback that raises is removed."""
 
     def __init__(self, journal: Journal, callbacks: Sequence[Callback]) -> None:
         self.journal = journal
         self._callbacks = list(callbacks)
 
     def add(self, callback: Callback) -> None:
+        """Add a callback, to be called after those that are there."""
         self._callbacks.append(callback)
 
     def started(self, run: RunView) -> None:
-        self._tell(lambda callback: callback.on_start(run))
+        """Announce the start of the attempt."""
+        self._call(lambda callback: callback.on_start(run))
 
     def losses(self, first: int, values: Sequence[float]) -> None:
+        """Record the losses of the steps `first`, `first` + 1, ..."""
         self.journal.losses(first, values)
 
     def logged(self, step: int, metrics: Metrics) -> None:
+        """Record the training metrics of a step."""
         self.journal.values("metrics", step, metrics)
-        self._tell(lambda callback: callback.on_log(step, metrics))
+        self._call(lambda callback: callback.on_log(step, metrics))
 
     def evaluated(self, step: int, metrics: Metrics) -> None:
+        """Record an evaluation of the validation split."""
         self.journal.values("evaluation", step, metrics)
-        self._tell(lambda callback: callback.on_evaluation(step, metrics))
+        self._call(lambda callback: callback.on_evaluation(step, metrics))
 
     def final(self, step: int, metrics: Metrics) -> None:
-        """The metrics of the evaluation at the end; only those of the test split are new to the journal."""
+        """Record the evaluation at the end; only the metrics of the test split are new to the journal."""
         self.journal.values(
             "evaluation", step, {name: value for name, value in metrics.items() if name.startswith("test_")}
         )
 
     def histograms(self, step: int, values: dict[str, Any]) -> None:
+        """Record weight histograms, by the names of the tensors."""
         self.journal.values("histograms", step, values)
 
     def resources(self, step: int, values: dict[str, Any]) -> None:
+        """Record how much of the machine the process uses."""
         self.journal.values("metrics", step, {f"system_{name}": value for name, value in values.items()})
 
     def event(self, step: int, name: str, **detail: Any) -> None:
+        """Record a decision or an event."""
         self.journal.event(step, name, **detail)
-        self._tell(lambda callback: callback.on_event(step, name, detail))
+        self._call(lambda callback: callback.on_event(step, name, detail))
 
     def saving(self, step: int) -> None:
-        self._tell(lambda callback: callback.on_checkpoint(step))
+        """Announce that a checkpoint of a step is being saved."""
+        self._call(lambda callback: callback.on_checkpoint(step))
 
     def ended(self, step: int, status: str, metrics: Metrics) -> None:
+        """Record the end of the attempt, and announce it."""
         self.journal.end(step, status)
-        self._tell(lambda callback: callback.on_end(status, metrics))
+        self._call(lambda callback: callback.on_end(status, metrics))
 
-    def _tell(self, hook: Callable[[Callback], None]) -> None:
+    def _call(self, hook: Callable[[Callback], None]) -> None:
         for callback in list(self._callbacks):
             try:
                 hook(callback)
             except Exception as error:
                 self._callbacks.remove(callback)
                 log.warning(
-                    "callback %s failed and is left out from here on: %s", type(callback).__name__, error
+                    "callback %s failed and is not called any more: %s", type(callback).__name__, error
                 )

@@ -1,97 +1,253 @@
 """The journal: the run's own append-only record of metrics and events.
 
-One segment per attempt, `journal/0001.jsonl`; each line is one JSON object with `kind` and `time` (seconds since
-the epoch). The first line of a segment says from which step it goes on; what earlier segments say of later steps
-is superseded. A torn last line ends a segment.
+One segment per attempt, `journal/0001.jsonl`; each line is one JSON object with `kind` and `time` (seconds
+since the epoch). The first line of a segment is its `start`, which says from which step the attempt
+continues: what earlier segments say about later steps is superseded.
 
     {"kind": "start", "attempt": 2, "from_step": 300}
     {"kind": "losses", "first": 301, "values": [0.41, ...]}                one value per step, exactly
     {"kind": "metrics", "step": 310, "values": {"train_loss": 0.4, ...}}
     {"kind": "evaluation", "step": 320, "values": {"val_loss": 0.5, ...}}
-    {"kind": "histograms", "step": 320, "values": {NAME: {"edges": [...], "counts": [...], "sum": 0, "sum_squares": 0}}}
+    {"kind": "histograms", "step": 320, "values": {NAME: HISTOGRAM, ...}}   edges, counts, sum, sum_squares
     {"kind": "event", "step": 320, "name": "early_stop", "detail": {...}}
     {"kind": "end", "step": 400, "status": "completed"}                     an orderly end of the attempt
 
 Values that JSON has no number for are written as the strings "NaN", "Infinity" and "-Infinity".
+
+All readers share one rule: a segment counts up to its first line that is torn or damaged. Every record that
+they yield has the keys and types shown above, so that nobody has to check them again.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, cast
 
 Record = dict[str, Any]
 
+LONGEST_LINE = 64 << 20  # bytes; what follows the start of a longer line is not a record that we wrote
+_LAST_STEP = 2**53  # beyond it, floats no longer tell steps apart
+_LAST_TIME = 2.5e11  # the year 9892: the calendars of our readers end soon after
+_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+_FLOAT = frozenset([float])
+
 
 def finite(value: float) -> float | str:
-    """A float as JSON can hold it."""
+    """Return a float as JSON can hold it."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
+def number(value: float | str) -> float:
+    """Return the float that `finite` converted."""
+    return float(value)
+
+
 def segments(folder: Path) -> list[Path]:
-    """The journal's segments, oldest first."""
-    return sorted(folder.glob("[0-9]*.jsonl"))
+    """Return the journal's segments, oldest first."""
+    paths = [path for path in folder.glob("[0-9]*.jsonl") if path.stem.isdecimal()]
+    return sorted(paths, key=lambda path: int(path.stem))
 
 
-def read_segment(path: Path) -> Iterator[Record]:
-    """The records of one segment, up to a torn line."""
-    with open(path, encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            try:
-                record = json.loads(line) if line.endswith("\n") else None
-            except json.JSONDecodeError:
-                return
-            if not isinstance(record, dict):
-                return
-            yield record
+class SegmentReader:
+    """Iterates over the records of one segment, up to a line that is torn or damaged.
+
+    `offset` and `lines` count the bytes and lines that were read as records; iteration starts behind them.
+    `damage` is the number of the line that ended the iteration before the end of the file, or 0. A last line
+    without its line break is not damage: it is still being written, or its writer was killed.
+    """
+
+    def __init__(self, path: Path, offset: int = 0, lines: int = 0) -> None:
+        self.path = path
+        self.offset = offset
+        self.lines = lines
+        self.damage = 0
+
+    def __iter__(self) -> Iterator[Record]:
+        with open(self.path, "rb") as file:
+            file.seek(self.offset)
+            for line in iter(partial(file.readline, LONGEST_LINE), b""):
+                if line[-1:] != b"\n" and len(line) < LONGEST_LINE:
+                    return
+                try:
+                    record = _parse(line, is_first=self.offset == 0)
+                except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+                    self.damage = self.lines + 1
+                    return
+                self.offset += len(line)
+                self.lines += 1
+                yield record
+
+
+def read(folder: Path, problems: list[str] | None = None) -> Iterator[Record]:
+    """Yield the records that count, in order; what a later segment supersedes is left out.
+
+    Args:
+        folder: the journal's folder.
+        problems: gets a sentence for each segment that a damaged line cut short.
+    """
+    paths = segments(folder)
+    for path, limit in zip(paths, limits(paths), strict=True):
+        segment = SegmentReader(path)
+        for record in segment:
+            if (kept := up_to(record, limit)) is not None:
+                yield kept
+        if problems is not None and segment.damage:
+            problems.append(damage_message(segment))
+
+
+def damage_message(segment: SegmentReader) -> str:
+    """Describe where a segment is damaged; its `damage` is not 0."""
+    return (
+        f"{segment.path.parent.name}/{segment.path.name}: line {segment.damage} is damaged; "
+        "this line and what follows it in the file are left out"
+    )
+
+
+def limits(paths: Sequence[Path]) -> list[float]:
+    """Return, for each segment, the last step for which no later segment speaks."""
+    result, limit = [], math.inf
+    for path in reversed(paths):
+        result.append(limit)
+        start = next(iter(SegmentReader(path)), None)
+        limit = limit if start is None else min(limit, start["from_step"])
+    return result[::-1]
+
+
+def up_to(record: Record, limit: float) -> Record | None:
+    """Return the part of a record that speaks of steps up to `limit`; None if nothing is left of it."""
+    if record["kind"] == "start" or last_step(record) <= limit:
+        return record
+    if record["kind"] == "losses" and record["first"] <= limit:
+        return {**record, "values": record["values"][: int(limit) - record["first"] + 1]}
+    return None
 
 
 def last_step(record: Record) -> int:
-    """The last step that a record speaks of."""
+    """Return the last step that a record speaks of; 0 for the start of a segment."""
     if record["kind"] == "losses":
         return int(record["first"]) + len(record["values"]) - 1
     return int(record.get("step", 0))
 
 
-def read(folder: Path) -> list[Record]:
-    """The records that count, in order: what a later segment supersedes is left out."""
-    kept: list[Record] = []
-    for path in segments(folder):
-        for record in read_segment(path):
-            if record["kind"] == "start":
-                kept = [cut for old in kept if (cut := _until(old, int(record["from_step"]))) is not None]
-            kept.append(record)
-    return kept
-
-
-def _until(record: Record, step: int) -> Record | None:
-    """The part of a record that speaks of steps up to `step`."""
-    if record["kind"] == "start" or last_step(record) <= step:
-        return record
-    if record["kind"] == "losses" and record["first"] <= step:
-        return {**record, "values": record["values"][: step - int(record["first"]) + 1]}
-    return None
-
-
-def number(value: float | str) -> float:
-    """The float behind `finite`."""
-    return float(value)
-
-
-def evaluations(records: Sequence[Record]) -> list[tuple[int, dict[str, Any]]]:
-    """The step and the metrics of each evaluation."""
+def evaluations(records: Iterable[Record]) -> list[tuple[int, dict[str, Any]]]:
+    """Return the step and the metrics of each evaluation."""
     return [(int(record["step"]), record["values"]) for record in records if record["kind"] == "evaluation"]
 
 
-def losses(records: Sequence[Record]) -> dict[int, float]:
-    """The loss of each step."""
-    found: dict[int, float] = {}
+def each_loss(records: Iterable[Record]) -> Iterator[tuple[int, float]]:
+    """Yield each step with its loss."""
     for record in records:
         if record["kind"] == "losses":
-            found.update(enumerate((number(value) for value in record["values"]), start=int(record["first"])))
-    return found
+            yield from enumerate(map(number, record["values"]), start=record["first"])
+
+
+def losses(records: Iterable[Record]) -> dict[int, float]:
+    """Return the loss of each step; of a step that is there twice, the later one."""
+    return dict(each_loss(records))
+
+
+# -- what a valid line is
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_decode = json.JSONDecoder(parse_constant=_refuse).raw_decode
+
+
+def _parse(line: bytes, *, is_first: bool) -> Record:
+    """Return the record of a complete line.
+
+    Raises:
+        ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError: the line is damaged.
+    """
+    text = line.decode()
+    record, end = _decode(text)
+    if end != len(text) - 1 or text[end] != "\n":
+        raise ValueError("there is more than one value in the line")
+    _CHECKS[record["kind"]](record)
+    if not 0 <= record["time"] <= _LAST_TIME:
+        raise ValueError("the time is not one of this era")
+    if (record["kind"] == "start") != is_first:
+        raise ValueError("a segment has its start in the first line, and only there")
+    return cast(Record, record)
+
+
+def _check_step(step: object) -> None:
+    if type(step) is not int or not 0 <= step <= _LAST_STEP:
+        raise ValueError("not a step")
+
+
+def _check_number(value: object) -> None:
+    if isinstance(value, str):
+        if value not in _NOT_FINITE:
+            raise ValueError("not a number")
+    else:
+        float(value)  # type: ignore[arg-type] # raises TypeError or OverflowError
+
+
+def _check_numbers(values: Collection[object]) -> None:
+    if not _FLOAT.issuperset(map(type, values)):  # rare; and this is faster than checking each value
+        for value in values:
+            _check_number(value)
+
+
+def _check_start(record: Record) -> None:
+    _check_step(record["attempt"])
+    _check_step(record["from_step"])
+
+
+def _check_losses(record: Record) -> None:
+    _check_step(record["first"])
+    if type(record["values"]) is not list:
+        raise TypeError("the values are not a list")
+    _check_numbers(record["values"])
+
+
+def _check_metrics(record: Record) -> None:
+    _check_step(record["step"])
+    _check_numbers(record["values"].values())
+
+
+def _check_histograms(record: Record) -> None:
+    _check_step(record["step"])
+    for histogram in record["values"].values():
+        if histogram.keys() != {"edges", "counts", "sum", "sum_squares"}:
+            raise ValueError("not a histogram")
+        edges, counts = histogram["edges"], histogram["counts"]
+        if not len(edges) == len(counts) + 1 >= 2:
+            raise ValueError("a histogram has one edge more than it has bins")
+        for value in (*edges, *counts, histogram["sum"], histogram["sum_squares"]):
+            if isinstance(value, str):
+                raise TypeError("not a number")
+            float(value)
+
+
+def _check_event(record: Record) -> None:
+    _check_step(record["step"])
+    if type(record["name"]) is not str or type(record["detail"]) is not dict:
+        raise TypeError("not an event")
+
+
+def _check_end(record: Record) -> None:
+    _check_step(record["step"])
+    if type(record["status"]) is not str:
+        raise TypeError("not a status")
+
+
+_CHECKS: dict[str, Callable[[Record], None]] = {
+    "start": _check_start,
+    "losses": _check_losses,
+    "metrics": _check_metrics,
+    "evaluation": _check_metrics,
+    "histograms": _check_histograms,
+    "event": _check_event,
+    "end": _check_end,
+}

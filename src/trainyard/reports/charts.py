@@ -1,8 +1,8 @@
 """Charts as inline SVG: lines, a heat map, a scatter plot.
 
-Each is one well-formed `<svg>` with a `<title>` and a `<desc>`; colours come from the page's style sheet, by class, so
-that dark mode and print need no second picture. Nothing is told by colour alone: lines carry their name at their
-end, markers have shapes, cells have numbers.
+Each is one well-formed `<svg>` with a `<title>` and a `<desc>`. Colours come from the page's style sheet, by
+class, so that dark mode and print need no second picture. Colour never carries meaning alone: lines have
+their name at their end, markers have shapes, cells have numbers.
 """
 
 from __future__ import annotations
@@ -15,17 +15,8 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from trainyard.reports.scales import (
-    Envelope,
-    Floats,
-    Scale,
-    envelope,
-    fitted,
-    fitted_to,
-    number,
-    spread,
-    tick_label,
-)
+from trainyard.reports.curves import Envelope, Floats, thinned
+from trainyard.reports.scales import Scale, fitted, fitted_to, number, spread, tick_label
 from trainyard.types import Array
 
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
@@ -40,17 +31,16 @@ _SHAPES = {
 
 @dataclass(frozen=True)
 class Line:
-    """One curve: `x` ascending and `y`, both (points,); values that are not finite leave a gap. `kind` is its CSS class."""
+    """One curve, its x ascending; values that are not finite leave a gap. `kind` is its CSS class."""
 
     name: str
-    x: Array
-    y: Array
+    data: Envelope
     kind: str = "val"
 
 
 @dataclass(frozen=True)
 class Marker:
-    """Something that happened at `x`; `kind` is `best`, `resume`, `drop`, `stop` or `event`."""
+    """An event at `x`; `kind` is `best`, `resume`, `drop`, `stop` or `event`."""
 
     x: float
     kind: str
@@ -59,9 +49,10 @@ class Marker:
 
 @dataclass(frozen=True)
 class LineChart:
-    """What a line chart shows. `log=None` takes a logarithmic axis where the range asks for one; `points` bounds each line.
+    """What a line chart shows, each line with at most `points` points.
 
-    `span` is what the x axis shows at least, so that charts beside each other agree.
+    `log=None` chooses a logarithmic axis if the range needs one. The x axis shows at least `span`, so that
+    charts beside each other agree.
     """
 
     title: str
@@ -74,21 +65,24 @@ class LineChart:
 
 
 def text(value: object) -> str:
-    """Any value as text that XML can hold."""
+    """Return any value as text that XML can hold."""
     return escape(_NOT_XML.sub("\ufffd", str(value)), {'"': "&quot;"})
 
 
 def symbol(kind: str) -> str:
-    """A marker's shape by itself, for a legend."""
+    """Return a marker's shape by itself, for a legend."""
     shape = _SHAPES.get(kind, _SHAPES["event"])
-    return f'<svg class="symbol {kind}" viewBox="-7 -7 14 14" width="14" height="14" aria-hidden="true"><path d="{shape}"/></svg>'
+    return (
+        f'<svg class="symbol {kind}" viewBox="-7 -7 14 14" width="14" height="14" aria-hidden="true">'
+        f'<path d="{shape}"/></svg>'
+    )
 
 
 def svg(
-    kind: str, size: tuple[float, float], said: tuple[str, str], parts: Sequence[str], extra: str = ""
+    kind: str, size: tuple[float, float], texts: tuple[str, str], parts: Sequence[str], extra: str = ""
 ) -> str:
-    """The parts in a frame of `size` (width, height), with `said`: title and description."""
-    title, desc = said
+    """Put the parts into a frame of `size` (width, height); `texts` are its title and description."""
+    title, desc = texts
     return (
         f'<svg class="chart {kind}" viewBox="0 0 {size[0]:g} {size[1]:g}" role="img"{extra}>'
         f"<title>{text(title)}</title><desc>{text(desc)}</desc>{''.join(parts)}</svg>"
@@ -96,15 +90,14 @@ def svg(
 
 
 def line_chart(chart: LineChart, width: float = 420, height: float = 230) -> str:
-    """Curves over the steps; where a line has more points than `chart.points`, their mean, with a band from least to greatest."""
-    cut = [envelope(line.x, line.y, chart.points) for line in chart.lines]
+    """Draw curves over the steps; of too many points, their mean and a band from lowest to highest."""
+    cut = [thinned(line.data, chart.points) for line in chart.lines]
     strip = 20 if chart.markers else 6
     left, right, top, bottom = 46.0, width - 70, float(strip), height - 34
     y_axis = fitted_to(cut, bottom, top, chart.log)
-    places = [line.x[[0, -1]] for line in chart.lines if len(line.x)] + [
-        [marker.x] for marker in chart.markers
-    ]
-    x_axis = fitted(np.concatenate([chart.span, *places]).astype(np.float64), left, right, pad=0.0)
+    ends = [line.data.x[[0, -1]] for line in chart.lines if len(line.data.x)]
+    shown = np.concatenate([chart.span, *ends, [marker.x for marker in chart.markers]])
+    x_axis = fitted(shown.astype(np.float64), left, right, pad=0.0)
     parts = [*axes(x_axis, y_axis, chart.x_label)]
     parts += [
         piece for marker in _apart(chart.markers, x_axis) for piece in _marker(marker, x_axis, top, bottom)
@@ -122,17 +115,19 @@ def line_chart(chart: LineChart, width: float = 420, height: float = 230) -> str
 def _described(chart: LineChart, y_axis: Scale) -> str:
     facts = []
     for line in chart.lines:
-        real = line.y[np.isfinite(line.y)]
-        if len(real):
+        means = line.data.mean[np.isfinite(line.data.mean)]
+        if len(means):
+            low, high = np.nanmin(line.data.low), np.nanmax(line.data.high)
             facts.append(
-                f"{line.name}: from {number(float(real[0]))} to {number(float(real[-1]))}, "
-                f"least {number(float(real.min()))}, greatest {number(float(real.max()))}"
+                f"{line.name}: from {number(float(means[0]))} to {number(float(means[-1]))}, "
+                f"lowest {number(float(low))}, highest {number(float(high))}"
             )
     facts += [marker.text for marker in chart.markers[:20]]
     return f"{'Logarithmic axis. ' if y_axis.log else ''}{'; '.join(facts) or 'no values'}."
 
 
 def axes(x_axis: Scale, y_axis: Scale, x_label: str, y_label: str = "") -> Iterator[str]:
+    """Draw two axes with ticks, labels and a grid."""
     left, right, top, bottom = x_axis.first, x_axis.last, y_axis.last, y_axis.first
     for value, label in y_axis.ticks(4 if bottom - top < 200 else 5):
         y = y_axis(value)
@@ -145,28 +140,32 @@ def axes(x_axis: Scale, y_axis: Scale, x_label: str, y_label: str = "") -> Itera
         yield f'<path class="axis" d="M{x:.1f} {bottom:.1f}v4"/>'
         yield f'<text class="tick" x="{x:.1f}" y="{bottom + 17:.1f}" text-anchor="middle">{label}</text>'
     yield f'<path class="axis" d="M{left:.1f} {bottom:.1f}H{right:.1f}"/>'
-    yield f'<text class="label" x="{(left + right) / 2:.1f}" y="{bottom + 31:.1f}" text-anchor="middle">{text(x_label)}</text>'
+    yield _label(text(x_label), (left + right) / 2, bottom + 31, "middle")
     if y_axis.log:
-        yield f'<text class="label" x="{left - 7:.1f}" y="{bottom + 31:.1f}" text-anchor="end">log</text>'
+        yield _label("log", left - 7, bottom + 31, "end")
     if y_label:
-        y = (top + bottom) / 2
-        yield _upright(y_label, y)
+        yield _upright(y_label, (top + bottom) / 2)
+
+
+def _label(label: str, x: float, y: float, anchor: str) -> str:
+    return f'<text class="label" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{label}</text>'
 
 
 def _upright(label: str, y: float) -> str:
-    """The label of a vertical axis."""
-    return f'<text class="label" x="11" y="{y:.1f}" text-anchor="middle" transform="rotate(-90 11 {y:.1f})">{text(label)}</text>'
+    """Return the label of a vertical axis."""
+    turned = f'text-anchor="middle" transform="rotate(-90 11 {y:.1f})"'
+    return f'<text class="label" x="11" y="{y:.1f}" {turned}>{text(label)}</text>'
 
 
 def _runs(values: Floats) -> Iterator[slice]:
-    """The stretches without a NaN."""
+    """Yield the stretches without a NaN."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], np.isfinite(values).astype(np.int8), [0]])))
     return (slice(int(start), int(stop)) for start, stop in edges.reshape(-1, 2))
 
 
 def _curve(line: Line, cut: Envelope, x_axis: Scale, y_axis: Scale) -> Iterator[str]:
     pixels = [x_axis(x) for x in cut.x]
-    banded = len(line.x) > len(cut.x)
+    banded = bool((cut.points > 1).any())
     strokes, bands = [], []
     for run in _runs(cut.mean):
         upper = [f"{x:.1f} {y_axis(y):.1f}" for x, y in zip(pixels[run], cut.high[run], strict=True)]
@@ -179,8 +178,9 @@ def _curve(line: Line, cut: Envelope, x_axis: Scale, y_axis: Scale) -> Iterator[
     points = ";".join(
         f"{x:.1f},{step:.10g},{number(float(y))}" for x, step, y in zip(pixels, cut.x, cut.mean, strict=True)
     )
-    yield f'<path class="line {line.kind}" d="{"".join(strokes)}" data-name="{text(line.name)}" data-points="{points}"/>'
-    if len(cut.x) <= 40 and line.kind == "val":  # few values: show where each stands
+    data = f'data-name="{text(line.name)}" data-points="{points}"'
+    yield f'<path class="line {line.kind}" d="{"".join(strokes)}" {data}/>'
+    if len(cut.x) <= 40 and line.kind == "val":  # few values: show each
         dots = "".join(
             f"M{x:.1f} {y_axis(y):.1f}h0" for x, y in zip(pixels, cut.mean, strict=True) if np.isfinite(y)
         )
@@ -188,7 +188,7 @@ def _curve(line: Line, cut: Envelope, x_axis: Scale, y_axis: Scale) -> Iterator[
 
 
 def _ends(lines: Sequence[Line], cut: Sequence[Envelope], x_axis: Scale, y_axis: Scale) -> Iterator[str]:
-    """The name and last value of each line, beside its end."""
+    """Draw the name and last value of each line beside its end."""
     last = [(line, points.mean[np.isfinite(points.mean)]) for line, points in zip(lines, cut, strict=True)]
     shown = [(line, float(values[-1])) for line, values in last if len(values)]
     several = len(lines) > 1
@@ -206,7 +206,7 @@ def _ends(lines: Sequence[Line], cut: Sequence[Envelope], x_axis: Scale, y_axis:
 
 
 def _apart(markers: Sequence[Marker], x_axis: Scale) -> list[Marker]:
-    """Without those that would lie on another of their kind."""
+    """Leave out markers that would cover another of their kind."""
     kept: dict[tuple[str, int], Marker] = {}
     for marker in markers:
         kept.setdefault((marker.kind, round(x_axis(marker.x) / 6)), marker)
@@ -222,7 +222,10 @@ def _marker(marker: Marker, x_axis: Scale, top: float, bottom: float) -> Iterato
 
 
 def heat_map(labels: Sequence[Any], matrix: Sequence[Sequence[int]], title: str) -> str:
-    """A confusion matrix: rows are the true classes. Shade is the share of the row: hits in one colour, errors in another."""
+    """Draw a confusion matrix: rows are the true classes.
+
+    The shade of a cell is its share of the row; hits and errors have different colours.
+    """
     counts = np.asarray(matrix, np.int64).reshape(len(labels), len(labels))
     names = [_short(label) for label in labels]
     size = 34.0 if len(names) <= 16 else 24.0 if len(names) <= 30 else max(3.0, 720 / len(names))
@@ -235,9 +238,9 @@ def heat_map(labels: Sequence[Any], matrix: Sequence[Sequence[int]], title: str)
     parts.append(_upright("true", top + side / 2))
     if size >= 12:
         for index, name in enumerate(names):
-            label, place = f"<title>{text(labels[index])}</title>{text(name)}", (index + 0.5) * size
-            parts.append(_row_label(label, left - 6, top + place + 4))
-            parts.append(_column_label(label, left + place, top - 7, slanted))
+            label, middle_of = f"<title>{text(labels[index])}</title>{text(name)}", (index + 0.5) * size
+            parts.append(_row_label(label, left - 6, top + middle_of + 4))
+            parts.append(_column_label(label, left + middle_of, top - 7, slanted))
     parts += _cells(counts, labels, left, top, size)
     parts.append(f'<rect class="frame" x="{left:.1f}" y="{top:.1f}" width="{side:.1f}" height="{side:.1f}"/>')
     right = int(np.trace(counts))
@@ -247,11 +250,11 @@ def heat_map(labels: Sequence[Any], matrix: Sequence[Sequence[int]], title: str)
 
 
 def _confusions(counts: Array, labels: Sequence[Any]) -> str:
-    """The most frequent confusions, in words."""
+    """Describe the most frequent confusions."""
     off = counts - np.diag(np.diag(counts))
     worst = [divmod(int(index), len(labels)) for index in np.argsort(-off, axis=None, kind="stable")[:3]]
-    said = [f"{labels[i]} taken for {labels[j]} {off[i, j]} times" for i, j in worst if off[i, j] > 0]
-    return f"Most often confused: {', '.join(said)}." if said else "Nothing is confused."
+    pairs = [f"{labels[i]} taken for {labels[j]} {off[i, j]} times" for i, j in worst if off[i, j] > 0]
+    return f"Most often confused: {', '.join(pairs)}." if pairs else "Nothing is confused."
 
 
 def _row_label(name: str, x: float, y: float) -> str:
@@ -269,9 +272,10 @@ def _cells(counts: Array, labels: Sequence[Any], left: float, top: float, size: 
         share, hit = float(shares[i, j]), i == j
         shade = 0.12 + 0.78 * (share if hit else min(1.0, 2 * share) ** 0.5)
         x, y = left + j * size, top + i * size
-        said = f"{counts[i, j]} rows of {labels[i]} predicted as {labels[j]} ({share:.1%})"
+        words = f"{counts[i, j]} rows of {labels[i]} predicted as {labels[j]} ({share:.1%})"
         yield (
-            f'<g><title>{text(said)}</title><rect class="{"hit" if hit else "miss"}" fill-opacity="{shade:.2f}" '
+            f"<g><title>{text(words)}</title>"
+            f'<rect class="{"hit" if hit else "miss"}" fill-opacity="{shade:.2f}" '
             f'x="{x:.1f}" y="{y:.1f}" width="{size:.1f}" height="{size:.1f}"/>'
         )
         if size >= 20:
@@ -294,7 +298,7 @@ def _short(label: object) -> str:
 
 
 def scatter(true: Sequence[float], predicted: Sequence[float], title: str, target: str) -> str:
-    """Predicted against true values on equal axes; on the diagonal the prediction is exact."""
+    """Draw predicted against true values on equal axes; on the diagonal the prediction is exact."""
     x, y = np.asarray(true, np.float64), np.asarray(predicted, np.float64)
     real = np.isfinite(x) & np.isfinite(y)
     x, y = x[real], y[real]
@@ -309,5 +313,6 @@ def scatter(true: Sequence[float], predicted: Sequence[float], title: str, targe
     correlation = (
         float(np.corrcoef(x, y)[0, 1]) if len(x) > 1 and x.std() > 0 and y.std() > 0 else float("nan")
     )
-    desc = f"{len(x)} points; correlation {number(correlation)}. The dashed diagonal is where the prediction is exact."
+    facts = f"{len(x)} points; correlation {number(correlation)}."
+    desc = f"{facts} The dashed diagonal is where the prediction is exact."
     return svg("scatter", (width, height), (title, desc), parts)

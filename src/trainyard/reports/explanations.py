@@ -1,4 +1,4 @@
-"""What the model looks at: the section of the page that shows `evaluation/explanation.json`, and its charts."""
+"""Makes the section of the page that explains the model, from `evaluation/explanation.json`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _UNITS = {
 
 
 def section(run: RunFiles) -> Section | None:
-    """What the template is given; None where the run was not explained.
+    """Return the section for the template; None if the run was not explained.
 
     Raises:
         ValueError: the file is damaged.
@@ -48,24 +48,24 @@ def section(run: RunFiles) -> Section | None:
     path = run.folder / "evaluation" / FILE
     if not path.is_file():
         return None
-    found = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(found, Mapping) or found.get("version") != 1:
-        raise ValueError(f"{FILE} is none that this version can show")
+    explanation = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(explanation, Mapping) or explanation.get("version") != 1:
+        raise ValueError(f"this version cannot show {FILE}")
     return {
-        "split": _SPLITS[found["split"]],
-        "rows": number(found["rows"]),
-        "notes": [str(note) for note in found["notes"]],
-        "bars": [*_permutation(found), *_shap(found)],
-        "outputs": _by_output(found),
-        "swarms": _swarms(found),
-        "shades": [Markup(shade(place)) for place in range(SHADES)],
-        "curves": _curves(found),
-        "library": _library(found),
+        "split": _SPLITS[explanation["split"]],
+        "rows": number(explanation["rows"]),
+        "notes": [str(note) for note in explanation["notes"]],
+        "bars": [*_permutation(explanation), *_shap(explanation)],
+        "outputs": _by_output(explanation),
+        "swarms": _swarms(explanation),
+        "shades": [Markup(shade(level)) for level in range(SHADES)],
+        "curves": _curves(explanation),
+        "library": _library(explanation),
     }
 
 
 def ranking(explanation: Json) -> list[tuple[str, float | None, float | None]]:
-    """Name, permutation importance and mean |SHAP| of each column, in the order of the first of them that there is."""
+    """Return name, permutation importance and mean |SHAP| of each column, in the order of the first."""
     shuffled = {
         row["name"]: float(row["mean"]) for row in (explanation["permutation"] or {}).get("features", [])
     }
@@ -77,32 +77,37 @@ def _figure(title: str, chart: str, caption: str) -> Section:
     return {"title": title, "chart": Markup(chart), "caption": caption}
 
 
-def _permutation(found: Json) -> Iterator[Section]:
-    if not (made := found["permutation"]):
+def _permutation(explanation: Json) -> Iterator[Section]:
+    if not (made := explanation["permutation"]):
         return
     metric, what = str(made["metric"]).replace("_", " "), "drop" if made["mode"] == "max" else "rise"
     rows = [Bar(row["name"], float(row["mean"]), float(row["std"])) for row in made["features"][:MAX_BARS]]
     caption = (
-        f"How much worse the {metric} gets when a column is shuffled among the rows: mean of {made['repeats']} times, and the "
-        f"standard deviation. Unshuffled it is {number(float(made['baseline']))}.{_more(found)}"
+        f"How much worse the {metric} gets when a column is shuffled among the rows: "
+        f"mean of {made['repeats']} times, and the standard deviation. "
+        f"Unshuffled it is {number(float(made['baseline']))}.{_more(explanation)}"
     )
     yield _figure(
         "Permutation importance", bars(rows, "Permutation importance", f"{what} of {metric}"), caption
     )
 
 
-def _more(found: Json) -> str:
+def _more(explanation: Json) -> str:
     return (
-        f" The first {MAX_BARS} of {number(found['columns'])} columns." if found["columns"] > MAX_BARS else ""
+        f" The first {MAX_BARS} of {number(explanation['columns'])} columns."
+        if explanation["columns"] > MAX_BARS
+        else ""
     )
 
 
-def _shap(found: Json) -> Iterator[Section]:
-    if not (made := found["shap"]):
+def _shap(explanation: Json) -> Iterator[Section]:
+    if not (made := explanation["shap"]):
         return
-    unit = _unit(made, found)
+    unit = _unit(made, explanation)
     rows = [Bar(row["name"], float(row["mean"])) for row in made["features"][:MAX_BARS]]
-    several = ", and over the classes" if found["task"] == "classification" else ", and over the targets"
+    several = (
+        ", and over the classes" if explanation["task"] == "classification" else ", and over the targets"
+    )
     how = (
         "exact for these trees"
         if made["explainer"] == "tree"
@@ -110,23 +115,23 @@ def _shap(found: Json) -> Iterator[Section]:
     )
     caption = (
         f"By how much a column moves the {unit} on average over {made['rows']} rows"
-        f"{several if len(made['outputs']) > 1 else ''}; SHAP values, {how}.{_more(found)}"
+        f"{several if len(made['outputs']) > 1 else ''}; SHAP values, {how}.{_more(explanation)}"
     )
     yield _figure("Mean |SHAP|", bars(rows, "Mean |SHAP|", f"mean |SHAP|: {unit}"), caption)
 
 
-def _unit(shap: Json, found: Json) -> str:
-    """What the SHAP values are parts of."""
+def _unit(shap: Json, explanation: Json) -> str:
+    """Return the quantity that the SHAP values add up to."""
     outputs = shap["outputs"]
     unit = _UNITS.get(shap["unit"], "")
-    if found["task"] == "regression":
+    if explanation["task"] == "regression":
         return f"{unit} {outputs[0]}".strip() if len(outputs) == 1 else f"{unit} value".strip()
     return f"{unit} of {outputs[0]}" if len(outputs) == 1 else unit
 
 
-def _by_output(found: Json) -> Section | None:
-    """Mean |SHAP| of each output as a table, where there are several."""
-    shap = found["shap"] or {}
+def _by_output(explanation: Json) -> Section | None:
+    """Return mean |SHAP| of each output as a table; None if there is only one."""
+    shap = explanation["shap"] or {}
     if len(shap.get("outputs", ())) < 2:
         return None
     rows = [
@@ -135,7 +140,7 @@ def _by_output(found: Json) -> Section | None:
     most = max((value for _, values in rows for value in values), default=0.0) or 1.0
     return {
         "names": [str(name) for name in shap["outputs"]],
-        "unit": _unit(shap, found),
+        "unit": _unit(shap, explanation),
         "rows": [
             (name, [(number(value), f"{50 * value / most:.0f}%") for value in values])
             for name, values in rows
@@ -143,14 +148,14 @@ def _by_output(found: Json) -> Section | None:
     }
 
 
-def _swarms(found: Json) -> list[Section]:
-    shap = found["shap"] or {}
+def _swarms(explanation: Json) -> list[Section]:
+    shap = explanation["shap"] or {}
     single = len(shap.get("outputs", ())) == 1
     made = []
     for entry in shap.get("swarms", []):
         title = "SHAP values" if single else f"SHAP values: {entry['output']}"
         rows = [_dots(row) for row in entry["features"]]
-        made.append(_figure(title, swarm(rows, title, f"adds to the {_unit(shap, found)}"), ""))
+        made.append(_figure(title, swarm(rows, title, f"adds to the {_unit(shap, explanation)}"), ""))
     return made
 
 
@@ -164,12 +169,12 @@ def _dots(row: Json) -> Dots:
     )
 
 
-def _curves(found: Json) -> Section | None:
-    """Partial dependence; all charts have the same axis, so that they can be compared."""
-    shown = [_dependence(row) for row in found["dependence"]]
+def _curves(explanation: Json) -> Section | None:
+    """Return the charts of partial dependence, all with the same axis so that they can be compared."""
+    shown = [_dependence(row) for row in explanation["dependence"]]
     if not shown:
         return None
-    names, classes = shown[0].outputs, found["task"] == "classification"
+    names, classes = shown[0].outputs, explanation["task"] == "classification"
     several = len(names) > 1
     drawn = [part for one in shown for curve in one.curves for part in ([curve.mean] if several else curve)]
     span = float(min(part.min() for part in drawn)), float(max(part.max() for part in drawn))
@@ -193,9 +198,9 @@ def _dependence(row: Json) -> Dependence:
     return Dependence(str(row["name"]), row["grid"], row["kind"] == "category", curves, outputs)
 
 
-def _library(found: Json) -> list[Section]:
+def _library(explanation: Json) -> list[Section]:
     made = []
-    for measure in found["importance"][:MAX_KINDS]:
+    for measure in explanation["importance"][:MAX_KINDS]:
         kind = str(measure["kind"]).replace("_", " ")
         rows = [Bar(row["name"], float(row["value"])) for row in measure["features"][:MAX_BARS]]
         made.append(_figure(f"The library's own: {kind}", bars(rows, kind, kind), ""))

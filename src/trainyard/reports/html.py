@@ -1,4 +1,4 @@
-"""The HTML page of a run: made from its directory at any time, and whole even if the run is not."""
+"""Writes the HTML page of a run from its directory: at any time, and complete even if the run is not."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _SECTIONS: dict[str, Section] = {
 
 
 def write_report(run_dir: Path) -> Path:
-    """Writes `report.html` into a run directory, replacing the one that is there, and returns its path.
+    """Write `report.html` into a run directory, replacing an earlier one, and return its path.
 
-    The run may be unfinished, and parts of it missing or damaged: the page says so and shows the rest.
+    The run may be unfinished, and parts of it may be missing or damaged: the page says so and shows the rest.
 
     Raises:
         OSError: the file cannot be written.
@@ -49,7 +49,7 @@ def _rendered(run: RunFiles) -> str:
     environment = Environment(
         loader=templates, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    problems = list(run.problems)
+    problems = [*run.problems, *run.history.problems]
     sections = {name: _built(name, section, run, problems) for name, section in _SECTIONS.items()}
     made = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     return environment.get_template("report.html.j2").render(
@@ -58,7 +58,7 @@ def _rendered(run: RunFiles) -> str:
 
 
 def _built(name: str, section: Section, run: RunFiles, problems: list[str]) -> Any:
-    """One section; what is damaged in it costs this section only."""
+    """Return one section; damage in it costs only this section."""
     try:
         return section(run)
     except Exception as error:

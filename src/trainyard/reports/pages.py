@@ -1,4 +1,4 @@
-"""The sections of the page: what the template is given, made from a run directory. None where there is nothing to show."""
+"""Makes the sections of the page from a run directory; None where there is nothing to show."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Section = dict[str, Any]
 
 MAX_CLASSES = 60  # rows of the table of classes; with more, the worst are shown
 MAX_FEATURES = 80
-MAX_EVENTS = 12  # of one kind, that are told in words
+MAX_EVENTS = 12  # of one kind, that are described in words
 _STATUS_SIGNS = {"completed": "✓", "failed": "✕", "preempted": "‖", "interrupted": "‖"}
 _TIERS = {
     "bitwise": "the same inputs give the same bits",
@@ -31,7 +31,7 @@ _TIERS = {
 
 
 def moment(seconds: Any) -> str:
-    """A time as people read it; `seconds` since the epoch, or an ISO 8601 text."""
+    """Return a time for people; `seconds` since the epoch, or an ISO 8601 text."""
     try:
         at = (
             datetime.fromtimestamp(seconds, UTC)
@@ -44,7 +44,7 @@ def moment(seconds: Any) -> str:
 
 
 def headline(run: RunFiles) -> Section:
-    """What the run came to: status, the metrics that count, the digest, and how exactly it repeats."""
+    """Return the outcome: status, the metrics that count, the digest, and how exactly the run repeats."""
     result, best = run.result, part(run.result, "best")
     tier = part(result, "determinism") or part(run.manifest, "determinism")
     return {
@@ -63,26 +63,22 @@ def headline(run: RunFiles) -> Section:
 
 def _evaluated(result: Json, best: Json) -> str:
     if result.get("evaluated") == "best" and "step" in best:
-        return f"of the best model, step {number(best['step'])} ({best.get('metric')} {number(best.get('value'))})"
+        value = f"{best.get('metric')} {number(best.get('value'))}"
+        return f"of the best model, step {number(best['step'])} ({value})"
     return "of the final model" if result.get("evaluated") else ""
 
 
 def _figures(run: RunFiles) -> list[dict[str, str]]:
-    """Up to four metrics, those of the test first, then steps and time."""
-    found = numbers(part(run.result, "metrics"))
-    if not found:
-        found = {
-            name: values[1][-1]
-            for name, values in history.series(run.records).items()
-            if name.startswith("val_")
-        }
-    split = next(
-        (split for split in ("test", "val") if any(name.startswith(f"{split}_") for name in found)), ""
-    )
+    """Return up to four metrics, those of the test split if there are any, then steps and time."""
+    metrics = numbers(part(run.result, "metrics"))
+    if not metrics:
+        curves = run.history.curves.items()
+        metrics = {name: curve.last for name, curve in curves if name.startswith("val_")}
+    split = "test" if any(name.startswith("test_") for name in metrics) else "val"
     chosen = sorted(
-        (name for name in found if name.startswith(f"{split}_")), key=lambda name: name.endswith("_loss")
+        (name for name in metrics if name.startswith(f"{split}_")), key=lambda name: name.endswith("_loss")
     )
-    figures = [_figure("metric", history.title(name), number(float(found[name]))) for name in chosen[:4]]
+    figures = [_figure("metric", history.title(name), number(metrics[name])) for name in chosen[:4]]
     epochs = run.result.get("epochs")
     figures.append(
         _figure(
@@ -107,13 +103,14 @@ def _figure(kind: str, name: str, value: str, note: str = "") -> dict[str, str]:
 
 
 def curves(run: RunFiles) -> Section | None:
-    """The curves, wide and (for phones) narrow, and what the markers on them mean."""
-    data, marks = history.series(run.records), history.markers(run)
+    """Return the curves, wide and (for phones) narrow, and what the markers on them mean."""
+    data, marks = run.history.curves, history.markers(run)
     loss = history.loss_chart(data, marks)
     if loss is None and not data:
         return None
-    told = history.first_of_each(marks, MAX_EVENTS)
-    stars = [mark for mark in marks if mark.kind in ("best", "drop", "stop")]
+    described = history.first_of_each(marks, MAX_EVENTS)
+    decisions = [mark for mark in marks if mark.kind in ("best", "drop", "stop")]
+    others = history.other_charts(data, decisions)
     constant = [
         name
         for name in data
@@ -122,18 +119,16 @@ def curves(run: RunFiles) -> Section | None:
     return {
         "loss": loss and Markup(charts.line_chart(loss, 920, 320)),
         "loss_narrow": loss and Markup(charts.line_chart(loss, 380, 270)),
-        "others": [
-            (chart.title, Markup(charts.line_chart(chart))) for chart in history.other_charts(data, stars)
-        ],
-        "constant": [f"{history.title(name)} {data[name][1][0]:.6g}" for name in constant],
-        "markers": [(Markup(charts.symbol(mark.kind)), mark.text) for mark in told],
-        "more_markers": len(marks) - len(told),
+        "others": [(chart.title, Markup(charts.line_chart(chart))) for chart in others],
+        "constant": [f"{history.title(name)} {data[name].last:.6g}" for name in constant],
+        "markers": [(Markup(charts.symbol(mark.kind)), mark.text) for mark in described],
+        "more_markers": len(marks) - len(described) + run.history.more_events,
         "single": "loss" in data,
     }
 
 
 def evaluations(run: RunFiles) -> list[Section]:
-    """The tables of each split that was evaluated, the test first."""
+    """Return the tables of each split that was evaluated, the test split first."""
     order = [split for split in ("test", "val", "train") if split in run.evaluations]
     return [_evaluation(split, run.evaluations[split], first=split == order[0]) for split in order]
 
@@ -164,7 +159,7 @@ def _evaluation(split: str, tables: Json, *, first: bool) -> Section:
         target = str(tables.get("target", "value"))
         title = f"Predicted against true {target}, {name.lower()} split"
         made["scatter"] = Markup(charts.scatter(points["true"], points["predicted"], title, target))
-    if first:  # once is enough to read them
+    if first:  # showing them for one split is enough
         rows = tables.get("per_class") or []
         shown = rows if len(rows) <= MAX_CLASSES else sorted(rows, key=lambda row: row["f1"])[:MAX_CLASSES]
         made |= {"classes": [_class_row(row) for row in shown], "more_classes": len(rows) - len(shown)}
@@ -188,21 +183,21 @@ def _worst_row(row: Json) -> list[str]:
 
 
 def data(run: RunFiles) -> Section | None:
-    """What the run learned from."""
-    found = part(run.manifest, "data")
-    if not found:
+    """Return what the run learned from."""
+    described = part(run.manifest, "data")
+    if not described:
         return None
-    splits = part(found, "splits")
+    splits = part(described, "splits")
     rows = {name: part(splits, name).get("rows") for name in splits}
     total = sum(count for count in rows.values() if isinstance(count, int))
-    features, classes = _texts(found.get("features")), _texts(found.get("classes"))
+    features, classes = _texts(described.get("features")), _texts(described.get("classes"))
     return {
         "facts": _facts(
-            ("task", found.get("task")),
-            ("target", found.get("target")),
+            ("task", described.get("task")),
+            ("target", described.get("target")),
             ("classes", _listed(classes)),
             (f"features ({len(features)})" if features else "features", _listed(features)),
-            ("hash of the data", found.get("hash")),
+            ("hash of the data", described.get("hash")),
         ),
         "splits": [
             {
@@ -213,8 +208,8 @@ def data(run: RunFiles) -> Section | None:
             }
             for name in splits
         ],
-        "warnings": [redacted(warning) for warning in _texts(found.get("warnings"))],
-        "content_hashed": found.get("content_hashed", True),
+        "warnings": [redacted(warning) for warning in _texts(described.get("warnings"))],
+        "content_hashed": described.get("content_hashed", True),
     }
 
 
@@ -228,12 +223,12 @@ def _listed(names: list[str]) -> str:
 
 
 def _facts(*pairs: tuple[str, Any]) -> Facts:
-    """The pairs that say something."""
+    """Return the pairs that have a value, as text."""
     return [(name, redacted(str(value))) for name, value in pairs if value not in (None, "", [], {})]
 
 
 def repeat(run: RunFiles) -> Section:
-    """The commands that repeat or continue this run, and where they have to be given."""
+    """Return the commands that repeat or continue this run, and the directory for them."""
     commit = part(run.manifest, "code", "git").get("commit")
     commands = _own_commands(run)
     if part(run.manifest, "trainer"):  # a training of another trainer, which belongs to its script
@@ -275,14 +270,14 @@ def _own_commands(run: RunFiles) -> Facts:
 
 
 def _command(words: Any) -> str:
-    """The command line as it was typed; nothing for a run that a Python session started."""
+    """Return the command line as it was typed; nothing for a run that a Python session started."""
     if not isinstance(words, list) or not words or str(words[0]).startswith("-"):
         return ""
     return redacted(shlex.join([Path(str(words[0])).name, *map(str, words[1:])]))
 
 
 def inputs(run: RunFiles) -> Section | None:
-    """Code, environment and hashes."""
+    """Return code, environment and hashes."""
     manifest = run.manifest
     if not manifest:
         return None
@@ -320,7 +315,7 @@ def inputs(run: RunFiles) -> Section | None:
 
 
 def attempts(run: RunFiles) -> list[dict[str, str]]:
-    """The process lives of the run."""
+    """Return the process lives of the run."""
     last = run.attempts[-1].number if run.attempts else 0
     return [
         {
@@ -328,14 +323,14 @@ def attempts(run: RunFiles) -> list[dict[str, str]]:
             "started": moment(attempt.started),
             "steps": f"{number(attempt.from_step)} to {number(attempt.last_step)}",
             "time": duration(max(0.0, attempt.ended - attempt.started)),
-            "status": attempt.status or ("killed, or still at work" if attempt.number == last else "killed"),
+            "status": attempt.status or ("killed, or still training" if attempt.number == last else "killed"),
         }
         for attempt in run.attempts
     ]
 
 
 def config(run: RunFiles) -> Markup | None:
-    """The config with its keys set off."""
+    """Return the config with its keys highlighted."""
     lines = [_yaml_line(line) for line in redacted(run.config).splitlines()]
     return Markup("\n").join(lines) if lines else None
 

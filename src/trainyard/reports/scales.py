@@ -1,51 +1,22 @@
-"""Axes: which range, linear or logarithmic, where the ticks are, and how numbers are written; and series cut short."""
+"""Axes: which range, linear or logarithmic, where the ticks are, and how numbers are written."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from trainyard.reports.curves import LARGEST, Envelope
 from trainyard.types import Array
 
-Floats = NDArray[np.float64]
-LARGEST = (
-    1e100  # greater values are treated as infinite: no axis can show them, and their differences overflow
-)
-LOG_FROM = 20.0  # a range whose ends differ by this factor is easier to read on a logarithmic axis
-
-
-class Envelope(NamedTuple):
-    """A series in buckets, all (buckets,): the mean, least and greatest value of each; NaN where none is finite."""
-
-    x: Floats
-    mean: Floats
-    low: Floats
-    high: Floats
-
-
-def envelope(x: Array, y: Array, buckets: int) -> Envelope:
-    """Cuts a series of (points,) into equal buckets; a spike of one point stays visible in `low` or `high`."""
-    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
-    y = np.where(np.abs(y) < LARGEST, y, np.nan)
-    if len(x) == 0:
-        return Envelope(x, y, y, y)
-    starts = np.unique(np.linspace(0, len(x), min(buckets, len(x)), endpoint=False).astype(np.int64))
-    real = ~np.isnan(y)
-    counts = np.add.reduceat(real, starts, dtype=np.float64)
-    sums = np.add.reduceat(np.where(real, y, 0.0), starts)
-    means = np.divide(sums, counts, out=np.full(len(starts), np.nan), where=counts > 0)
-    middles = np.add.reduceat(x, starts) / np.diff(np.append(starts, len(x)))
-    return Envelope(middles, means, np.fmin.reduceat(y, starts), np.fmax.reduceat(y, starts))
+LOG_FROM = 20.0  # from this ratio of its ends, a range is easier to read on a logarithmic axis
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Maps values onto pixels; `first` and `last` are those of `low` and `high`, beyond which a value is drawn at the edge."""
+    """Maps values onto pixels: `low` onto `first`, `high` onto `last`, values beyond onto the edge."""
 
     low: float
     high: float
@@ -54,13 +25,14 @@ class Scale:
     log: bool = False
 
     def __call__(self, value: float) -> float:
+        """Return the pixel of a value."""
         low, high, value = self.low, self.high, min(max(value, self.low), self.high)
         if self.log:
             low, high, value = math.log10(low), math.log10(high), math.log10(value)
         return self.first + (value - low) / (high - low) * (self.last - self.first)
 
     def ticks(self, count: int = 5) -> list[tuple[float, str]]:
-        """About `count` round values on the axis, and how they are written."""
+        """Return about `count` round values on the axis, and how they are written."""
         values = (
             log_ticks(self.low, self.high, count) if self.log else linear_ticks(self.low, self.high, count)
         )
@@ -69,7 +41,7 @@ class Scale:
 
 
 def fitted(values: Array, first: float, last: float, log: bool = False, pad: float = 0.05) -> Scale:
-    """The scale that shows all finite values, which are above 0 for `log`. Without values: 0 to 1."""
+    """Return the scale that shows all finite values (0 to 1 without any); for `log`, they are positive."""
     real = values[np.isfinite(values)]
     if len(real) == 0:
         return Scale(0.0, 1.0, first, last)
@@ -83,7 +55,7 @@ def fitted(values: Array, first: float, last: float, log: bool = False, pad: flo
 
 
 def fitted_to(cut: Sequence[Envelope], first: float, last: float, log: bool | None) -> Scale:
-    """The scale for some series: all their means, but of their bands only what rare spikes do not blow up."""
+    """Return the scale that shows all means of some series, and their bands except for rare spikes."""
     means = np.concatenate([series.mean for series in cut] or [np.empty(0)])
     lows = [np.nanquantile(series.low, 0.05) for series in cut if np.isfinite(series.low).any()]
     highs = [np.nanquantile(series.high, 0.95) for series in cut if np.isfinite(series.high).any()]
@@ -95,7 +67,7 @@ def fitted_to(cut: Sequence[Envelope], first: float, last: float, log: bool | No
 
 
 def linear_ticks(low: float, high: float, count: int) -> list[float]:
-    """Multiples of 1, 2 or 5 times a power of ten within [low, high]."""
+    """Return multiples of 1, 2 or 5 times a power of ten within [low, high]."""
     rough = (high - low) / max(1, count)
     power = 10.0 ** math.floor(math.log10(rough)) if rough > 0 else 1.0
     step = next((power * factor for factor in (1, 2, 5) if power * factor >= rough * 0.75), power * 10)
@@ -104,7 +76,7 @@ def linear_ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def log_ticks(low: float, high: float, count: int) -> list[float]:
-    """Powers of ten within [low, high], thinned out to `count`; between few of them also 2 and 5 times."""
+    """Return about `count` powers of ten within [low, high]; between few of them, also 2 and 5 times."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     factors = (1, 2, 5) if len(powers) <= 4 else (1,)
     values = [factor * 10.0**power for power in powers for factor in factors]
@@ -113,7 +85,7 @@ def log_ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def tick_label(value: float, step: float = 0.0) -> str:
-    """A tick's number: as many decimals as the step between ticks asks for; 20k, 3M; 2e-5."""
+    """Return a tick's number with as many decimals as the step between ticks needs; 20k, 3M, 2e-5."""
     if value == 0 or abs(value) < step * 1e-6:
         return "0"
     size = abs(value)
@@ -129,7 +101,7 @@ def tick_label(value: float, step: float = 0.0) -> str:
 
 
 def number(value: object) -> str:
-    """A number for people: four significant digits, whole numbers in full with thin spaces; others as they are."""
+    """Return a number for people: four significant digits; whole numbers in full, with thin spaces."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if isinstance(value, int) or (value.is_integer() and 1e4 <= abs(value) < 1e15):
@@ -143,7 +115,7 @@ def number(value: object) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time span for people: `0.42 s`, `3 min 20 s`, `2 h 05 min`."""
+    """Return a time span for people: `0.42 s`, `3 min 20 s`, `2 h 05 min`."""
     if seconds < 60:
         return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -154,7 +126,7 @@ def duration(seconds: float) -> str:
 
 
 def spread(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Moves labels apart until they are `gap` from each other, keeping their order and within [low, high] where possible."""
+    """Move labels apart to a distance of `gap`, in their order, and within [low, high] if possible."""
     order = sorted(range(len(positions)), key=lambda index: positions[index])
     placed = [0.0] * len(positions)
     before = low - gap

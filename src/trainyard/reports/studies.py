@@ -1,4 +1,4 @@
-"""The pages and tables of studies: made from a study's folder at any time, and whole even if the study is not."""
+"""Makes the pages and tables of studies from their folders, complete even if the study is not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ALPHA = 0.05
 
 
 def write_report(folder: Path) -> Path:
-    """Writes `report.html` into a study's folder, and returns its path.
+    """Write `report.html` into a study's folder, and return its path.
 
     Raises:
         OSError: the file cannot be written.
@@ -62,16 +62,16 @@ def _rendered(folder: Path) -> str:
         experiment=str(state.get("experiment") or folder.parent.name),
         status=str(state.get("state", "unknown")),
         error=state.get("error"),
-        runs=[(_place(run), run["run_id"]) for run in state.get("runs", [])],
+        runs=[(_trial_name(run), run["run_id"]) for run in state.get("runs", [])],
         made=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
     )
 
 
 def _style(environment: Any) -> Markup:
-    """The style sheet of the runs' page, which stands in its template."""
+    """Return the style sheet of the runs' page, which is part of its template."""
     source = environment.loader.get_source(environment, "report.html.j2")[0]
-    found = re.search(r"<style>(.*?)</style>", source, re.DOTALL)
-    return Markup(found[1] if found else "")  # ours, and without values of a run
+    match = re.search(r"<style>(.*?)</style>", source, re.DOTALL)
+    return Markup(match[1] if match else "")  # it is ours, and holds no values of a run
 
 
 def _read(path: Path) -> Json:
@@ -82,7 +82,7 @@ def _read(path: Path) -> Json:
     return data if isinstance(data, dict) else {}
 
 
-def _place(run: Json) -> str:
+def _trial_name(run: Json) -> str:
     return ", ".join(f"{name} {value}" for name, value in part(run, "place").items())
 
 
@@ -91,8 +91,8 @@ def _figure(name: str, value: str, note: str = "", kind: str = "metric") -> dict
 
 
 def _number(value: Any) -> str:
-    found = numbers({"value": value})
-    return number(found["value"]) if found else ""
+    values = numbers({"value": value})
+    return number(values["value"]) if values else ""
 
 
 # -- cross-validation
@@ -103,8 +103,8 @@ METRICS_HEAD = ["metric", "mean", "std", "95% interval"]
 def _cross_validation(folder: Path, result: Json) -> Section:
     metrics, folds = part(result, "metrics"), list(result.get("folds", []))
     figures = [
-        _figure(metric_title(name), _number(found["mean"]), f"± {_number(found['std'])}")
-        for name, found in metrics.items()
+        _figure(metric_title(name), _number(summary["mean"]), f"± {_number(summary['std'])}")
+        for name, summary in metrics.items()
     ]
     figures = sorted(figures, key=lambda figure: figure["name"].endswith("loss"))[:4]
     figures.append(_figure("folds", str(len(folds)), f"{number(result.get('rows', 0))} rows", "cost"))
@@ -119,15 +119,15 @@ def _cross_validation(folder: Path, result: Json) -> Section:
 
 
 def metric_rows(result: Json) -> Rows:
-    """A row for each metric of a cross-validation: name, mean, standard deviation and 95% interval."""
+    """Return a row for each metric of a cross-validation: name, mean, standard deviation, 95% interval."""
     return [
         [
             name,
-            _number(found["mean"]),
-            _number(found["std"]),
-            f"{_number(found['low'])} to {_number(found['high'])}",
+            _number(summary["mean"]),
+            _number(summary["std"]),
+            f"{_number(summary['low'])} to {_number(summary['high'])}",
         ]
-        for name, found in part(result, "metrics").items()
+        for name, summary in part(result, "metrics").items()
     ]
 
 
@@ -138,8 +138,8 @@ def _fold_chart(metrics: Json, folds: Sequence[Json]) -> str:
         Spread(f"fold {fold['fold']}", [], value, kind="other")
         for fold, value in zip(folds, each, strict=True)
     ]
-    whole = numbers(part(metrics, name))
-    mean, low, high = (whole.get(key, math.nan) for key in ("mean", "low", "high"))
+    summary = numbers(part(metrics, name))
+    mean, low, high = (summary.get(key, math.nan) for key in ("mean", "low", "high"))
     rows.append(Spread("mean", each, mean, low, high))
     return dot_plot(
         rows, f"{metric_title(name)} of each fold, and the 95% interval of the mean", metric_title(name)
@@ -163,7 +163,7 @@ def _fold_rows(folds: Sequence[Json]) -> Section:
 
 
 def _pooled(tables: Json) -> Section | None:
-    """The confusion of all rows, each predicted by the model that had not seen it, or predicted against true values."""
+    """Return the chart of all rows, each predicted by the model that was not trained on it."""
     confusion, points = part(tables, "confusion"), part(tables, "scatter")
     if confusion:
         chart = charts.heat_map(
@@ -185,7 +185,7 @@ def _pooled(tables: Json) -> Section | None:
 
 
 def cross_validation_table(folder: Path) -> str:
-    """The metrics of a cross-validation as an HTML table, for notebooks."""
+    """Return the metrics of a cross-validation as an HTML table, for notebooks."""
     return html_table(METRICS_HEAD, metric_rows(_read(folder / "result.json")))
 
 
@@ -206,7 +206,7 @@ BENCHMARK_HEAD = [
 
 
 def benchmark_rows(models: Sequence[Json]) -> Rows:
-    """A row for each model of a benchmark, in the columns of `BENCHMARK_HEAD`; for one that failed, hardly any is filled."""
+    """Return a row for each model of a benchmark; for one that failed, most cells are empty."""
     return [_benchmark_row(model) for model in models]
 
 
@@ -259,8 +259,8 @@ def _benchmark_figures(result: Json, ranked: Sequence[Json]) -> list[dict[str, s
 def _benchmark_chart(ranked: Sequence[Json]) -> str:
     metric, rows = metric_title(ranked[0]["metric"]), []
     for model in ranked:
-        found = numbers(model)
-        mean, std = found.get("mean", math.nan), found.get("std", math.nan)
+        scores = numbers(model)
+        mean, std = scores.get("mean", math.nan), scores.get("std", math.nan)
         values = [float(value) for value in model["values"]] if len(model["values"]) > 1 else []
         kind = "val" if model["rank"] == 1 else "other"
         rows.append(Spread(str(model["model"]), values, mean, mean - std, mean + std, kind))
@@ -271,26 +271,26 @@ def _benchmark_chart(ranked: Sequence[Json]) -> str:
 def _trade_off(ranked: Sequence[Json]) -> str:
     metric, points = metric_title(ranked[0]["metric"]), []
     for model in ranked:
-        found = numbers(model)
+        scores = numbers(model)
         kind = "val" if model["rank"] == 1 else "other"
-        points.append(Point(str(model["model"]), found["train_seconds"], found.get("mean", math.nan), kind))
+        points.append(Point(str(model["model"]), scores["train_seconds"], scores.get("mean", math.nan), kind))
     return trade_off(points, f"Training time and {metric}", ("seconds of training", metric))
 
 
 def markdown_table(models: Sequence[Json]) -> str:
-    """The table of a benchmark as Markdown."""
+    """Return the table of a benchmark as Markdown."""
     rows = [[cell.replace("|", "\\|") for cell in row] for row in benchmark_rows(models)]
     lines = [BENCHMARK_HEAD, ["---"] * len(BENCHMARK_HEAD), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def benchmark_table(folder: Path) -> str:
-    """The table of a benchmark as HTML, for notebooks."""
+    """Return the table of a benchmark as HTML, for notebooks."""
     return html_table(BENCHMARK_HEAD, benchmark_rows(_read(folder / "result.json").get("models", [])))
 
 
 def html_table(head: Sequence[str], rows: Rows) -> str:
-    """A plain HTML table."""
+    """Return a plain HTML table."""
     top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
     lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table><thead><tr>{top}</tr></thead><tbody>{lines}</tbody></table>"

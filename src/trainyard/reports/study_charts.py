@@ -1,4 +1,4 @@
-"""The pictures of studies, as inline SVG like those of `charts`: values with their spread, and what they cost."""
+"""Charts of studies as inline SVG, like those of `charts`: values with their spread, and their cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHARACTER = 6.4  # about the width of one, in the label's size
 
 @dataclass(frozen=True)
 class Spread:
-    """A row of a dot plot: the single values, their mean, and the ends of a whisker (NaN: none). `kind` is its CSS class."""
+    """A row of a dot plot: single values, their mean, and the ends of a whisker (NaN: none)."""
 
     label: str
     values: Sequence[float]
@@ -38,7 +38,7 @@ class Point:
 
 
 def dot_plot(rows: Sequence[Spread], title: str, x_label: str, width: float = 720) -> str:
-    """A row for each of `rows`: small dots for the values, a large one for the mean, and a whisker around it."""
+    """Draw rows of small dots for the values, a large dot for the mean, and a whisker around it."""
     left = 16 + _CHARACTER * max((len(row.label) for row in rows), default=1)
     right, bottom = width - 76, 10 + _ROW * len(rows)
     shown = [value for row in rows for value in (*row.values, row.mean, row.low, row.high)]
@@ -46,8 +46,8 @@ def dot_plot(rows: Sequence[Spread], title: str, x_label: str, width: float = 72
     parts = list(_x_axis(axis, 6.0, bottom, x_label))
     for index, row in enumerate(rows):
         parts += _dots(row, axis, 10 + _ROW * (index + 0.5), (left, right))
-    said = "; ".join(f"{row.label}: {number(row.mean)}{_whisker_words(row)}" for row in rows)
-    return _svg("spread", (width, bottom + 40), title, said, parts)
+    desc = "; ".join(f"{row.label}: {number(row.mean)}{_whisker_words(row)}" for row in rows)
+    return _svg("spread", (width, bottom + 40), title, desc, parts)
 
 
 def _whisker_words(row: Spread) -> str:
@@ -56,7 +56,7 @@ def _whisker_words(row: Spread) -> str:
 
 def _dots(row: Spread, axis: Scale, y: float, ends: tuple[float, float]) -> Iterator[str]:
     left, right = ends
-    yield f'<text class="label" x="{left - 10:.1f}" y="{y + 4:.1f}" text-anchor="end">{text(row.label)}</text>'
+    yield _label(row.label, left - 10, y + 4, "end")
     if math.isfinite(row.low + row.high):
         low, high = axis(row.low), axis(row.high)
         ends_of = f"M{low:.1f} {y - 5:.1f}v10M{high:.1f} {y - 5:.1f}v10"
@@ -69,7 +69,7 @@ def _dots(row: Spread, axis: Scale, y: float, ends: tuple[float, float]) -> Iter
 
 
 def trade_off(points: Sequence[Point], title: str, labels: tuple[str, str], width: float = 720) -> str:
-    """Named points on a logarithmic horizontal axis; `labels` are those of the axes (x, y)."""
+    """Draw named points on a logarithmic horizontal axis; `labels` are those of the axes (x, y)."""
     left, right, top, bottom = 66.0, width - 130, 12.0, 300.0
     real = [point for point in points if point.x > 0 and math.isfinite(point.x) and math.isfinite(point.y)]
     x_axis = fitted(np.array([point.x for point in real], np.float64), left, right, log=bool(real), pad=0.08)
@@ -80,10 +80,10 @@ def trade_off(points: Sequence[Point], title: str, labels: tuple[str, str], widt
         x, y = x_axis(point.x), y_axis(point.y)
         parts.append(f'<circle class="mean {point.kind}" cx="{x:.1f}" cy="{y:.1f}" r="6"/>')
         parts.append(f'<text class="end" x="{x + 11:.1f}" y="{height + 4:.1f}">{text(point.label)}</text>')
-    said = "; ".join(
+    desc = "; ".join(
         f"{point.label}: {labels[0]} {number(point.x)}, {labels[1]} {number(point.y)}" for point in real
     )
-    return _svg("trade", (width, bottom + 40), title, said, parts)
+    return _svg("trade", (width, bottom + 40), title, desc, parts)
 
 
 def _x_axis(axis: Scale, top: float, bottom: float, label: str) -> Iterator[str]:
@@ -93,7 +93,7 @@ def _x_axis(axis: Scale, top: float, bottom: float, label: str) -> Iterator[str]
         yield f'<text class="tick" x="{x:.1f}" y="{bottom + 17:.1f}" text-anchor="middle">{tick}</text>'
     yield f'<path class="axis" d="M{axis.first:.1f} {bottom:.1f}H{axis.last:.1f}"/>'
     middle = (axis.first + axis.last) / 2
-    yield f'<text class="label" x="{middle:.1f}" y="{bottom + 33:.1f}" text-anchor="middle">{text(label)}</text>'
+    yield _label(label, middle, bottom + 33, "middle")
 
 
 def _y_axis(axis: Scale, left: float, right: float, label: str) -> Iterator[str]:
@@ -102,11 +102,16 @@ def _y_axis(axis: Scale, left: float, right: float, label: str) -> Iterator[str]
         yield f'<path class="grid" d="M{left:.1f} {y:.1f}H{right:.1f}"/>'
         yield f'<text class="tick" x="{left - 8:.1f}" y="{y + 4:.1f}" text-anchor="end">{tick}</text>'
     y = (axis.first + axis.last) / 2
-    yield f'<text class="label" x="11" y="{y:.1f}" text-anchor="middle" transform="rotate(-90 11 {y:.1f})">{text(label)}</text>'
+    turned = f'text-anchor="middle" transform="rotate(-90 11 {y:.1f})"'
+    yield f'<text class="label" x="11" y="{y:.1f}" {turned}>{text(label)}</text>'
 
 
-def _svg(kind: str, size: tuple[float, float], title: str, said: str, parts: Sequence[str]) -> str:
+def _label(label: str, x: float, y: float, anchor: str) -> str:
+    return f'<text class="label" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text(label)}</text>'
+
+
+def _svg(kind: str, size: tuple[float, float], title: str, desc: str, parts: Sequence[str]) -> str:
     return (
         f'<svg class="chart {kind}" viewBox="0 0 {size[0]:g} {size[1]:g}" role="img">'
-        f"<title>{text(title)}</title><desc>{text(said or 'no values')}.</desc>{''.join(parts)}</svg>"
+        f"<title>{text(title)}</title><desc>{text(desc or 'no values')}.</desc>{''.join(parts)}</svg>"
     )

@@ -11,8 +11,16 @@ from trainyard.reports.scales import duration, number
 
 
 def summary_table(run_dir: Path) -> list[tuple[str, str]]:
-    """Name and value of each fact; what is not known yet is left out."""
+    """Return the name and value of each fact; what is not known yet is left out.
+
+    The journal is read only where the result does not answer.
+    """
     return list(_facts(run_dir))
+
+
+def journal_problems(run_dir: Path) -> list[str]:
+    """Read a run's whole journal, and return a sentence for each damage that is in it."""
+    return read_run(run_dir).history.problems
 
 
 def _facts(run_dir: Path) -> Iterator[tuple[str, str]]:
@@ -38,7 +46,7 @@ def _facts(run_dir: Path) -> Iterator[tuple[str, str]]:
 
 
 def html_table(run_dir: Path) -> str:
-    """The same as an HTML table, for `_repr_html_`."""
+    """Return the same facts as an HTML table, for `_repr_html_`."""
     rows = (
         f'<tr><th style="text-align:left">{escape(name)}</th><td>{escape(value)}</td></tr>'
         for name, value in _facts(run_dir)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from trainyard.digest import TensorRecord
 from trainyard.engine.checkpoint import Commit
 from trainyard.errors import InputError
-from trainyard.records.journal import losses, read
+from trainyard.records.journal import each_loss, read
 from trainyard.records.manifest import Difference
 from trainyard.records.result import COMPLETED, Result
 from trainyard.records.run_dir import RunDir
@@ -96,11 +96,22 @@ def _completed(run: RunDir) -> Result:
 
 
 def _first_step(original: RunDir, repetition: RunDir) -> tuple[int | None, tuple[float, float] | None]:
-    """The first step whose losses differ. They are journalled with all their bits, so equal numbers are equal bits."""
-    before, now = (losses(read(run.journal)) for run in (original, repetition))
-    for step in sorted(before.keys() & now.keys()):
-        if repr(before[step]) != repr(now[step]):  # as text, a NaN equals a NaN and 0.0 differs from -0.0
-            return step, (before[step], now[step])
+    """Return the first step whose losses differ, and both losses.
+
+    Losses are journalled with all their bits, so equal numbers are equal bits. Both journals are streamed; a
+    step that only one of them has is passed over.
+    """
+    before, now = (each_loss(read(run.journal)) for run in (original, repetition))
+    old, new = next(before, None), next(now, None)
+    while old is not None and new is not None:
+        if old[0] < new[0]:
+            old = next(before, None)
+        elif old[0] > new[0]:
+            new = next(now, None)
+        elif repr(old[1]) != repr(new[1]):  # as text, a NaN equals a NaN and 0.0 differs from -0.0
+            return old[0], (old[1], new[1])
+        else:
+            old, new = next(before, None), next(now, None)
     return None, None
 
 

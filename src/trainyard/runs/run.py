@@ -57,7 +57,10 @@ class Run:
         return result.digest if result else None
 
     def history(self) -> list[dict[str, Any]]:
-        """What the journal says of metrics, a row for each (step, kind); `pandas.DataFrame(run.history())` is a table."""
+        """Return what the journal says of metrics, one row for each (step, kind).
+
+        `pandas.DataFrame(run.history())` makes a table of it.
+        """
         return [
             {"step": record["step"], "kind": record["kind"]}
             | {name: number(value) for name, value in record["values"].items()}

@@ -26,7 +26,7 @@ from trainyard import api, registry
 from trainyard.config import load
 from trainyard.digest import digest, tensor_records
 from trainyard.frameworks.base import WEIGHTS_FILE
-from trainyard.records.journal import evaluations, losses, read, read_segment, segments
+from trainyard.records.journal import SegmentReader, evaluations, losses, read, segments
 from trainyard.records.listing import all_runs
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
@@ -131,7 +131,7 @@ class FrameworkSuite:
         resumed = spawn("never", 0, "--resume", str(run.path), folder=config_file.parent)
 
         assert resumed.returncode == 0, resumed.stderr
-        start = next(iter(read_segment(segments(run.journal)[-1])))
+        start = next(iter(SegmentReader(segments(run.journal)[-1])))
         assert start["from_step"] == (commit.step if commit else 0), "it did not go on from the newest commit"
         assert max(made, default=0) - start["from_step"] < 1024, (
             "more steps were lost than the loop may keep unread"
@@ -167,7 +167,7 @@ class FrameworkSuite:
 
         assert resumed.returncode == 0, resumed.stderr
         assert f"checkpoint {commit.name} is damaged" in resumed.stderr
-        assert next(iter(read_segment(segments(run.journal)[-1])))["from_step"] < commit.step
+        assert next(iter(SegmentReader(segments(run.journal)[-1])))["from_step"] < commit.step
         self._assert_same(run, uninterrupted)
 
     def test_reproduces(self, uninterrupted: RunDir) -> None:
@@ -250,6 +250,6 @@ class FrameworkSuite:
         result, expected = run.known_result().to_json(), uninterrupted.known_result().to_json()
         same = ("status", "steps", "digest", "metrics", "best", "evaluated")
         assert {key: result[key] for key in same} == {key: expected[key] for key in same}
-        told, expected_told = read(run.journal), read(uninterrupted.journal)
-        assert losses(told) == losses(expected_told)
-        assert evaluations(told) == evaluations(expected_told)
+        records, expected_records = list(read(run.journal)), list(read(uninterrupted.journal))
+        assert losses(records) == losses(expected_records)
+        assert evaluations(records) == evaluations(expected_records)

@@ -1,1 +1,1 @@
-
+"""Trackers: outside places, such as MLflow, that the journal is forwarded to."""

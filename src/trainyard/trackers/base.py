@@ -1,9 +1,9 @@
 """The contract of trackers: outside places that the journal is forwarded to.
 
-A tracker lives in a process of its own (`trackers/feed`), which tails the journal: it is never called from the
-training process, from one thread only, and may be slow, raise, or die without the training noticing. A call that
-raised is repeated with the same arguments after a pause, by the same object or by a new one in another process, so
-each call must leave nothing behind that would make its repetition wrong.
+A tracker is called in a feeder process of its own (`trackers/feed`), which tails the journal, and from one
+thread only. It is never called in the training process: it may be slow, raise, or die without any effect on
+training. A call that raised is repeated with the same arguments after a pause, by the same object or by a new
+one in another process, so a failed call must leave nothing behind that makes its repetition wrong.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Histogram(NamedTuple):
 
 
 class RunCard(NamedTuple):
-    """What a tracker is told about a run. `params` are the resolved config's values by dotted key, secrets unexpanded."""
+    """A run as trackers show it. `params` are the config's values by dotted key, secrets unexpanded."""
 
     run_id: str
     experiment: str
@@ -47,7 +47,7 @@ class RunCard(NamedTuple):
 
 
 class Tracker(Protocol):
-    """An adapter; constructed with its own validated `Params`, importing its library then and not before."""
+    """An adapter; constructed with its own validated `Params`, it imports its library then and not before."""
 
     Params: ClassVar[type[BaseModel]]
     wants_histograms: ClassVar[bool]
@@ -55,21 +55,25 @@ class Tracker(Protocol):
     def __init__(self, params: BaseModel) -> None: ...
 
     def open(self, run: RunCard) -> Mapping[str, int]:
-        """Finds the run again by the tag `trainyard.run_id`, or makes it, with params and tags.
+        """Find the run by the tag `trainyard.run_id`, or create it with params and tags.
 
         Returns:
-            For each metric, and each histogram's name, that the tracker already holds, the last step it holds: nothing up
-            to there is sent again.
+            The last step that the tracker already holds of each metric and of each histogram, by name.
+            Nothing up to that step is sent again.
         """
 
     def log(self, points: Sequence[Point]) -> None:
-        """Sends points, in the order of their steps. Returns when the tracker has them."""
+        """Send points, in the order of their steps; return when the tracker has them."""
 
     def log_histograms(self, histograms: Sequence[Histogram]) -> None:
-        """Sends histograms; only called where `wants_histograms`."""
+        """Send histograms; only called if `wants_histograms`."""
 
     def log_artifact(self, path: Path, name: str) -> None:
-        """Sends a file, or a folder with all it holds, under `name`; sent again, it replaces."""
+        """Send a file, or a folder with its content, under `name`, replacing what was sent before."""
 
     def close(self, status: str) -> None:
-        """Ends the tracker's run: `completed`, `failed`, `preempted`, `interrupted` (it may be opened again)."""
+        """End the tracker's run, which may be opened again later.
+
+        Args:
+            status: `completed`, `failed`, `preempted` or `interrupted`.
+        """

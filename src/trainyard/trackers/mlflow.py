@@ -22,7 +22,8 @@ RUN_ID = "trainyard.run_id"
 STATUS = {"completed": "FINISHED", "failed": "FAILED", "preempted": "KILLED", "interrupted": "KILLED"}
 POINTS_PER_CALL, PAIRS_PER_CALL = 1000, 100  # what MLflow allows
 
-# Set unless the user has set them. Retries are the feeder's; MLflow's own take four minutes to say that a server is dead.
+# Set unless the user has set them. The feeder retries; MLflow's own retries need four minutes to notice that
+# a server is dead.
 ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "0",
@@ -44,13 +45,13 @@ class MlflowParams(Section):
 
 
 class MlflowTracker:
-    """Forwards to MLflow through `MlflowClient`; the fluent API, with its global active run, is left to the user."""
+    """Forwards to MLflow through `MlflowClient`; the fluent API and its active run are left to the user."""
 
     Params: ClassVar[type[MlflowParams]] = MlflowParams
     wants_histograms: ClassVar[bool] = False
 
     def __init__(self, params: MlflowParams) -> None:
-        """Imports MLflow.
+        """Import MLflow.
 
         Raises:
             MissingExtraError: it is not installed.
@@ -69,7 +70,7 @@ class MlflowTracker:
         self._run_id = ""
 
     def open(self, run: RunCard) -> Mapping[str, int]:
-        """Finds the MLflow run by its tag, in the experiment, or creates it; params that it lacks are added.
+        """Find the MLflow run by its tag, or create it; params that it lacks are added.
 
         Raises:
             TrackerError: MLflow cannot be reached, or refuses.
@@ -77,8 +78,9 @@ class MlflowTracker:
         with self._translated():
             self._client = self._tracking.MlflowClient(tracking_uri=self._uri)
             experiment = self._experiment(self._params.experiment or run.experiment)
-            found = self._client.search_runs([experiment], f"tags.`{RUN_ID}` = '{run.run_id}'", max_results=1)
-            opened = found[0] if found else self._create(run, experiment)
+            tagged = f"tags.`{RUN_ID}` = '{run.run_id}'"
+            matches = self._client.search_runs([experiment], tagged, max_results=1)
+            opened = matches[0] if matches else self._create(run, experiment)
             self._run_id = opened.info.run_id
             if opened.info.status != "RUNNING":
                 self._client.update_run(self._run_id, status="RUNNING")
@@ -87,7 +89,7 @@ class MlflowTracker:
             return {_plain(metric.key): metric.step for metric in opened.data.to_proto().metrics}
 
     def log(self, points: Sequence[Point]) -> None:
-        """Sends points, a thousand at a time; a call that fails half-way is made good by `open`, which sees what arrived."""
+        """Send points, a thousand at a time; if a call fails half-way, `open` sees what has arrived."""
         metric = self._entities.Metric
         values = [
             metric(_allowed(point.metric), point.value, int(point.time * 1000), point.step)
@@ -103,36 +105,36 @@ class MlflowTracker:
         """Not called: MLflow has no histograms."""
 
     def log_artifact(self, path: Path, name: str) -> None:
-        """Uploads a file or folder; what the folder held before and holds no more is taken away, where the store can."""
+        """Upload a file or folder; files that the folder no longer holds are deleted where the store can."""
         with self._translated():
             if path.is_dir():
                 self._delete_folder(name)
                 self._client.log_artifacts(self._run_id, str(path), name)
                 return
             target = PurePosixPath(name)
-            with tempfile.TemporaryDirectory() as folder:  # MLflow calls a file as it is called on disk
+            with tempfile.TemporaryDirectory() as folder:  # MLflow takes the name that the file has on disk
                 link = Path(folder) / target.name
                 link.symlink_to(path.absolute())
                 parent = str(target.parent) if target.parent.name else None
                 self._client.log_artifact(self._run_id, str(link), parent)
 
     def close(self, status: str) -> None:
-        """Sets the MLflow run's status and end time."""
+        """Set the MLflow run's status and end time."""
         with self._translated():
             self._client.set_terminated(self._run_id, STATUS.get(status, "FAILED"))
 
     def _experiment(self, name: str) -> str:
-        found = self._client.get_experiment_by_name(name)
-        if found is None:
+        known = self._client.get_experiment_by_name(name)
+        if known is None:
             return str(self._client.create_experiment(name))
-        if found.lifecycle_stage == "deleted":
+        if known.lifecycle_stage == "deleted":
             raise TrackerError(
-                f"experiment {name!r} is deleted there; restore it, or set another `experiment` for this tracker"
+                f"experiment {name!r} is deleted in MLflow; restore it, or set another `experiment`"
             )
-        return str(found.experiment_id)
+        return str(known.experiment_id)
 
     def _create(self, run: RunCard, experiment: str) -> Any:
-        # In one call, so that a run can never be there without the tag by which it is found.
+        # In one call, so that no run ever exists without the tag that identifies it.
         tags = {**run.tags, RUN_ID: run.run_id, "mlflow.source.name": "trainyard", **self._params.tags}
         if "trainyard.git_commit" in run.tags:
             tags["mlflow.source.git.commit"] = run.tags["trainyard.git_commit"]
@@ -165,7 +167,7 @@ class MlflowTracker:
 
 
 def _allowed(name: str) -> str:
-    """A metric's or param's name as MLflow takes it; `_plain` undoes it, as `open` has to give our names back."""
+    """Return a metric's or param's name as MLflow accepts it; `_plain` gives our name back."""
     return re.sub(r"[^/\w.\- :]|_(?=x[0-9a-f]{2})", lambda match: f"_x{ord(match[0]):x}_", name)
 
 
@@ -174,7 +176,7 @@ def _plain(name: str) -> str:
 
 
 def _cause(error: BaseException) -> str:
-    """The innermost error's first line: what wraps it repeats it, in a paragraph each time."""
+    """Return the first line of the innermost error: those that wrap it repeat it in a paragraph each."""
     while error.__cause__ is not None or error.__context__ is not None:
         error = error.__cause__ or error.__context__ or error
     return (str(error) or type(error).__name__).strip().splitlines()[0]

@@ -34,16 +34,16 @@ class TensorboardParams(Section):
 class TensorboardTracker:
     """Writes event files through the `tensorboard` package alone.
 
-    Its `EventFileWriter` is not used: it would import all of TensorFlow where that is installed, and it writes from a
-    thread of its own, which cannot say whether a batch arrived. Here a batch is on disk when `log` returns, and is
-    taken back if it could not be written whole.
+    Its `EventFileWriter` is not used: it imports all of TensorFlow if that is installed, and it writes in a
+    thread of its own, which cannot say whether a batch arrived. Here a batch is on disk when `log` returns,
+    and is removed again if it could not be written completely.
     """
 
     Params: ClassVar[type[TensorboardParams]] = TensorboardParams
     wants_histograms: ClassVar[bool] = True
 
     def __init__(self, params: TensorboardParams) -> None:
-        """Imports TensorBoard's messages.
+        """Import TensorBoard's messages.
 
         Raises:
             MissingExtraError: it is not installed.
@@ -56,7 +56,7 @@ class TensorboardTracker:
         self._file: BinaryIO | None = None
 
     def open(self, run: RunCard) -> Mapping[str, int]:
-        """Reads what the run's event files hold, and begins a new one beside them.
+        """Read what the run's event files hold, and begin a new one beside them.
 
         Raises:
             TrackerError: the folder cannot be read or written.
@@ -85,7 +85,7 @@ class TensorboardTracker:
         return held
 
     def log(self, points: Sequence[Point]) -> None:
-        """Writes points, one event for each step."""
+        """Write points, one event for each step."""
         value = self._summary.Summary.Value
         self._write(
             [
@@ -97,14 +97,14 @@ class TensorboardTracker:
         )
 
     def log_histograms(self, histograms: Sequence[Histogram]) -> None:
-        """Writes histograms."""
+        """Write histograms."""
         self._write([self._of_step(each.step, each.time, [self._bars(each)]) for each in histograms])
 
     def log_artifact(self, path: Path, name: str) -> None:
-        """Does nothing: TensorBoard shows no files, and those of the run are in the run directory."""
+        """Do nothing: TensorBoard shows no files, and those of the run are in the run directory."""
 
     def close(self, status: str) -> None:  # noqa: ARG002 - the contract's
-        """Closes the event file; TensorBoard knows no status."""
+        """Close the event file; TensorBoard knows no status."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -147,7 +147,7 @@ class TensorboardTracker:
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as error:
-            _take_back(self._file, end)
+            _remove_batch(self._file, end)
             self._file = None
             raise TrackerError(f"TensorBoard: {error}") from error
 
@@ -159,7 +159,10 @@ class TensorboardTracker:
 
 
 def _records(file: BinaryIO) -> Iterator[bytes]:
-    """The records of an event file (length, its checksum, data, its checksum), up to one that was not written whole."""
+    """Yield the records of an event file, up to one that was not written completely.
+
+    A record is the length of its data, a checksum of that, the data, and a checksum of those.
+    """
     while len(header := file.read(12)) == 12:
         length = struct.unpack("<Q", header[:8])[0]
         record = file.read(length + 4)
@@ -169,12 +172,12 @@ def _records(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _file_name() -> str:
-    # TensorBoard reads a folder's files in the order of their names: the time comes first, with digits enough to differ.
+    # TensorBoard reads files in the order of their names: the time comes first, with enough digits to differ.
     return f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
 
 
-def _take_back(file: BinaryIO, end: int) -> None:
-    """Cuts off a batch that was written in part, so that repeating it doubles nothing."""
+def _remove_batch(file: BinaryIO, end: int) -> None:
+    """Cut off a batch that was written in part, so that sending it again doubles nothing."""
     os.truncate(file.name, end)
     try:
         file.close()  # tries once more to write what it still buffers ...

@@ -1,11 +1,11 @@
-"""Forwards the journal to the trackers, each from a process of its own; this is the training process's side.
+"""Forwards the journal to the trackers, each from a process of its own: the training process's side.
 
     training process ──writes──> journal ──tailed by──> python -m trainyard.trackers.feed ──> tracker
           └──────── one byte through a pipe: "I am done" ─────────┘
 
-The training process never waits for a tracker, but for the `finish` at its end. A feeder keeps its place in
-`RUN_DIR/trackers/<index>-<type>.json` and its errors in the `.log` beside it (see `State`), so that either side may
-die at any moment: what was not sent is sent by the next attempt's feeder, or by `sync`.
+The training process waits for a tracker only in `finish`, at its end. A feeder keeps its position in
+`RUN_DIR/trackers/<index>-<type>.json` (see `State`) and its errors in the `.log` beside it, so that either
+side may die at any moment: what was not sent is sent by the next attempt's feeder, or by `sync`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trainyard.trackers.feed.tail import pending
 
 
 class SyncReport(NamedTuple):
-    """How one tracker stands after `sync`: values sent now, values still to be sent, and why they are not ("" if none)."""
+    """The result of `sync` for one tracker: values sent now, values not sent yet, and why not (or "")."""
 
     tracker: str
     sent: int
@@ -36,36 +36,40 @@ class Feeders:
     """The feeder processes of one attempt, one per tracker."""
 
     def __init__(self, run_dir: Path, trackers: Sequence[str]) -> None:
-        """`trackers` are the types in the config's `tracking`, in its order."""
+        """Prepare feeders; `trackers` are the types in the config's `tracking`, in its order."""
         self._run_dir = run_dir.absolute()
         self._feeders = [_Feeder(self._run_dir, index, name) for index, name in enumerate(trackers)]
 
     def start(self) -> None:
-        """Starts them. `config.yaml` and `manifest.json` must be there. Never raises: `finish` says what went wrong."""
+        """Start the processes; `config.yaml` and `manifest.json` must exist.
+
+        Never raises: `finish` says what went wrong.
+        """
         for feeder in self._feeders:
             feeder.start()
 
     def finish(self, timeout: float = 10.0) -> list[str]:
-        """Lets them send what is left: the journal's last lines, the run's files and its status.
+        """Let the feeders send what is left: the journal's last lines, the run's files and its status.
 
-        Call it when the journal has its `end` and the run's files are written. Waits for `timeout` seconds in all at
-        most; nothing is lost by that. Never raises.
+        To be called when the journal has its `end` and the run's files are written. Waits for at most
+        `timeout` seconds in all; what is not sent by then is not lost. Never raises.
 
         Returns:
-            A warning for each tracker that has not got everything.
+            A warning for each tracker that has not received everything.
         """
         reports = _finish(self._feeders, timeout)
         return [_warning(report, self._run_dir.name) for report in reports if report.pending or report.error]
 
 
 def sync(run_dir: Path, *, timeout: float | None = None) -> list[SyncReport]:
-    """Sends to each tracker of a run what it has not got yet; what it has is not sent again.
+    """Send to each tracker of a run what it has not received yet.
 
-    Runs the same processes as training does, so a tracker's library is never imported into the caller, and paths in
-    the config are relative to the run's working directory, as they were then. A tracker that fails for 10 s is given up.
+    This runs the same processes as training does: a tracker's library is not imported into the calling
+    process, and paths in the config are relative to the run's working directory. A tracker that fails for ten
+    seconds is given up.
 
     Raises:
-        InputError: the run's config cannot be read.
+        InputError: the run's config or manifest cannot be read.
     """
     from trainyard.trackers.feed.card import read_run
 
@@ -78,7 +82,7 @@ def sync(run_dir: Path, *, timeout: float | None = None) -> list[SyncReport]:
 
 
 class _Feeder:
-    """One feeder process, seen from outside."""
+    """One feeder process, as the process that starts it sees it."""
 
     def __init__(self, run_dir: Path, index: int, name: str) -> None:
         self.name = name
@@ -90,8 +94,8 @@ class _Feeder:
         self._error = ""
 
     def start(self) -> None:
-        # -P: a file `mlflow.py` in the working directory must not take the library's place. A session of its own:
-        # Ctrl-C is meant for the training, which then commits and says when it is done.
+        # -P: a file `mlflow.py` in the working directory must not shadow the library. A session of its own:
+        # Ctrl-C is meant for the training process, which then commits and says when it is done.
         command = [
             sys.executable,
             "-P",
@@ -112,12 +116,12 @@ class _Feeder:
 
     def ask_to_finish(self) -> None:
         if self._process is not None and self._process.stdin is not None:
-            with contextlib.suppress(OSError):  # it is dead already: its exit status tells
+            with contextlib.suppress(OSError):  # it is dead already, as its exit status shows
                 self._process.stdin.write(b".")
                 self._process.stdin.close()
 
     def wait(self, timeout: float | None) -> SyncReport:
-        """Waits for its end, which is brought about when the time is over: it may be killed at any moment."""
+        """Wait for the process to end, and kill it when the time is over: it may be killed at any moment."""
         state, finished = State.load(self._file), False
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -149,4 +153,5 @@ def _finish(feeders: Sequence[_Feeder], timeout: float | None) -> list[SyncRepor
 
 def _warning(report: SyncReport, run: str) -> str:
     left = f"{report.pending} values" if report.pending else "the run's files and status"
-    return f"tracker {report.tracker}: {left} not sent yet ({report.error}); `trainyard runs sync {run}` sends them"
+    problem = f"tracker {report.tracker}: {left} not sent yet ({report.error})"
+    return f"{problem}; `trainyard runs sync {run}` sends them"

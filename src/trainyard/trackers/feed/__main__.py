@@ -1,6 +1,7 @@
-"""A feeder process: `python -m trainyard.trackers.feed RUN_DIR INDEX PID`, PID being the training process that starts it.
+"""A feeder process: `python -m trainyard.trackers.feed RUN_DIR INDEX PID`, PID being the training process.
 
-Exit status: 0 everything is sent; 1 not everything; 2 what the user gave (options, an extra) is wrong: retrying is vain.
+Exit status: 0 if everything was sent, 1 if not, 2 if the config is wrong or an extra is missing (no retry
+helps).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from trainyard.trackers.feed.card import expanded, read_run, without_secrets
 from trainyard.trackers.feed.feeder import Feeder
 from trainyard.trackers.feed.state import state_file
 
-INTERVAL = 2.0  # seconds between two looks at the journal: few large batches cost a tracker least
+INTERVAL = 2.0  # seconds between two reads of the journal: few large batches cost a tracker least
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds, while a tracker fails
 PATIENCE = 10.0  # seconds that a tracker may fail once the training is over
 NICENESS = 10
@@ -33,10 +34,11 @@ log = logging.getLogger("trainyard.trackers.feed")
 
 
 class Training:
-    """The training process, seen from its feeder.
+    """The training process, as its feeder sees it.
 
-    Our standard input is a pipe from it. One byte says that it is done, an end without it that it died. A process that
-    it forked may keep the pipe open, so our parent's process id is watched as well: it changes when the parent dies.
+    Our standard input is a pipe from it. One byte says that it is done; an end of file without that byte,
+    that it died. A process that it forked may keep the pipe open, so our parent's process id is watched as
+    well: it changes when the parent dies.
     """
 
     def __init__(self, pid: int) -> None:
@@ -45,7 +47,7 @@ class Training:
         self.crashed = False
 
     def wait(self, seconds: float) -> None:
-        """Waits for its end, for `seconds` at most; when it is over, just waits, for a second at most."""
+        """Wait for its end, for at most `seconds`; if it is over already, sleep for at most a second."""
         if self.is_over:
             time.sleep(min(seconds, 1.0))
             return
@@ -58,13 +60,9 @@ class Training:
 
 
 def main(run_dir: Path, index: int, pid: int) -> int:
-    """Feeds one tracker until its training is over and everything is sent."""
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-        signal.SIGHUP,
-    ):  # they are meant for the training; it tells us
-        signal.signal(number, signal.SIG_IGN)
+    """Feed one tracker until training is over and everything is sent, and return the exit status."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # they are meant for the training process, which tells us
     os.nice(NICENESS)
     training = Training(pid)
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", level=logging.WARNING)
@@ -76,17 +74,21 @@ def main(run_dir: Path, index: int, pid: int) -> int:
         log.error("%s", error)
         return error.exit_code
     if run.working_directory.is_dir():
-        os.chdir(run.working_directory)  # what the config says of files is relative to it
+        os.chdir(run.working_directory)  # paths in the config are relative to it
     file = state_file(run_dir, index, name)
     with open(file.with_suffix(".log"), "ab") as lock:
-        if not take(lock, training):
+        if not acquire(lock, training):
             log.error("another process feeds this tracker")
             return 1
         return feed(Feeder(run.card, file, lambda: connect(name, options)), training, options)
 
 
-def take(lock: BinaryIO, training: Training) -> bool:
-    """Waits until no other process feeds this tracker: a killed attempt's feeder may still be at work."""
+def acquire(lock: BinaryIO, training: Training) -> bool:
+    """Wait until no other process feeds this tracker, as the feeder of a killed attempt may.
+
+    Returns:
+        Whether we hold the lock; False if training ended and the other process did not.
+    """
     since = time.monotonic()
     while True:
         try:
@@ -99,7 +101,7 @@ def take(lock: BinaryIO, training: Training) -> bool:
 
 
 def connect(name: str, options: dict[str, Any]) -> Tracker:
-    """The tracker `name`, with its options.
+    """Construct the tracker `name` with its options.
 
     Raises:
         InputError: there is no such tracker, it is not installed, or its options are wrong.
@@ -113,18 +115,18 @@ def connect(name: str, options: dict[str, Any]) -> Tracker:
 
 
 def feed(feeder: Feeder, training: Training, options: dict[str, Any]) -> int:
-    """Forwards at intervals; while the tracker fails, tries again after growing pauses."""
+    """Forward the journal at intervals; while the tracker fails, retry after growing pauses."""
     pause, failing_since = 0.0, 0.0
     while True:
         training.wait(pause)
-        over = training.is_over  # before reading: then nothing can have been written after the last look
+        over = training.is_over  # before reading, so that nothing is written after the last read
         try:
             feeder.forward()
             if over:
                 feeder.finish(training.crashed)
                 return 0
             pause, failing_since = INTERVAL, 0.0
-        except Exception as error:  # a foreign library may raise anything, and must end nothing
+        except Exception as error:  # a tracker's library may raise anything
             message = without_secrets(str(error) or type(error).__name__, options)
             if message != feeder.state.error:
                 log.error("%s", message)

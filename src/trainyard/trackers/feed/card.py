@@ -1,4 +1,4 @@
-"""What a feeder reads in a run directory besides the journal: which trackers there are, and what to tell them."""
+"""Reads a run's config and manifest for its feeders: its trackers, and what they show of the run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainyard.errors import InputError
 from trainyard.redact import redacted
 from trainyard.trackers.base import RunCard
 
-# Tag -> dotted key in the manifest; what a manifest lacks is left out.
+# Tag -> dotted key in the manifest; a key that a manifest lacks gives no tag.
 TAGS = {
     "trainyard.config_hash": "config_hash",
     "trainyard.computation_hash": "computation_hash",
@@ -25,7 +25,7 @@ TAGS = {
 
 
 class RunFiles(NamedTuple):
-    """`trackers`: type and options (secrets unexpanded) of each tracker; `working_directory`: the training's own."""
+    """What a feeder needs of a run: `trackers` are the type and options of each, secrets unexpanded."""
 
     card: RunCard
     trackers: list[tuple[str, dict[str, Any]]]
@@ -33,10 +33,10 @@ class RunFiles(NamedTuple):
 
 
 def read_run(run_dir: Path) -> RunFiles:
-    """Reads `config.yaml` and `manifest.json` of a run.
+    """Read `config.yaml` and `manifest.json` of a run.
 
     Raises:
-        InputError: one of them is not there, or not whole.
+        InputError: one of them is missing or damaged.
     """
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
@@ -44,10 +44,15 @@ def read_run(run_dir: Path) -> RunFiles:
     try:
         config = YAML(typ="safe", pure=True).load((run_dir / "config.yaml").read_text(encoding="utf-8"))
         manifest = json.loads((run_dir / "manifest.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, YAMLError) as error:
+        return _run_files(run_dir, config, manifest)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, YAMLError) as error:
         raise InputError(
-            f"{run_dir} is not a whole run directory, so its trackers cannot be fed: {error}"
+            f"the trackers of {run_dir} cannot be fed: its config.yaml or manifest.json is missing or "
+            f"damaged: {error}"
         ) from error
+
+
+def _run_files(run_dir: Path, config: Any, manifest: Any) -> RunFiles:
     card = RunCard(
         run_id=manifest.get("run_id", run_dir.name),
         experiment=manifest.get("experiment", run_dir.parent.name),
@@ -76,7 +81,7 @@ def _tags(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _flat(path: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Dotted key and text of each value; a list of plain values is one value."""
+    """Yield the dotted key and the text of each value; a list of plain values is one value."""
     if isinstance(value, list) and any(isinstance(child, dict | list) for child in value):
         value = {str(index): child for index, child in enumerate(value)}
     if isinstance(value, dict):
@@ -87,7 +92,7 @@ def _flat(path: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def expanded(value: Any) -> Any:
-    """Options with `${env:NAME}` filled in.
+    """Return options with `${env:NAME}` filled in.
 
     Raises:
         InputError: a variable is not set.
@@ -105,7 +110,7 @@ def expanded(value: Any) -> Any:
 
 
 def without_secrets(text: str, options: Mapping[str, Any]) -> str:
-    """The text, in which what `expanded` filled in has its name again, and URIs have no passwords."""
+    """Return the text with the secrets that `expanded` filled in, and the passwords in URIs, hidden again."""
     for name in VARIABLE.findall(json.dumps(options)):
         secret = os.environ.get(name, "")
         text = text.replace(secret, f"${{env:{name}}}") if secret else text

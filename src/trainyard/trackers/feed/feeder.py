@@ -20,12 +20,18 @@ ARTIFACTS = ("config.yaml", "result.json", "report.html", "best")
 class Feeder:
     """Sends each (metric, step) once.
 
-    That rests on two things: values go out in the order of their steps, and a tracker that is opened says up to which
-    step it holds each metric. The saved state only spares reading the journal from its start each time.
+    Values are sent in the order of their steps, and a tracker says when it is opened up to which step it
+    holds each metric. The saved state only avoids reading the journal from its start each time.
     """
 
     def __init__(self, card: RunCard, file: Path, connect: Callable[[], Tracker]) -> None:
-        """`file` holds the state; `connect` makes the tracker, and is not called before there is something to send."""
+        """Prepare a feeder; `connect` is not called before there is something to send.
+
+        Args:
+            card: the run.
+            file: holds the state.
+            connect: makes the tracker.
+        """
         self._card = card
         self._file = file
         self._connect = connect
@@ -34,7 +40,11 @@ class Feeder:
         self.state = State.load(file)
 
     def forward(self) -> None:
-        """Sends what the journal has got since the last time. Raises whatever the tracker raises."""
+        """Send what was journalled since the last time.
+
+        Raises:
+            Exception: whatever the tracker raises.
+        """
         if next(tail(self._journal, self.state.position), None) is None:
             return
         tracker = self._opened()
@@ -46,10 +56,10 @@ class Feeder:
         self._send(tracker, batch)
 
     def finish(self, crashed: bool) -> None:
-        """Brings the tracker's run to its end, if the attempt has come to one; to be called when all is forwarded.
+        """End the tracker's run if the attempt has ended; to be called when everything is forwarded.
 
-        An attempt that `crashed` (its process is gone, and the journal says nothing of an end) has failed, until it is
-        resumed.
+        An attempt that `crashed` (its process is gone, and the journal has no end) counts as failed until the
+        run is resumed.
         """
         status = self.state.ended or ("failed" if crashed else "")
         if not status or status == self.state.closed or not self.state.position.segment:
@@ -62,7 +72,7 @@ class Feeder:
         self.state.save(self._file)
 
     def failed(self, error: str) -> None:
-        """Remembers why it did not work. The tracker is opened anew next time, as only it knows what has arrived."""
+        """Save why sending failed; the tracker is opened anew next time, as only it knows what arrived."""
         self._tracker = None
         self.state.error = error
         self.state.save(self._file)
@@ -73,8 +83,8 @@ class Feeder:
             self.state.agree(tracker.open(self._card))
             self.state.closed = ""
             self._tracker = tracker
-            # A tracker's library brings a million objects that stay; unless the collector passes them over, it makes
-            # each value of MLflow's sqlite store half as costly again.
+            # A tracker's library brings a million objects that stay. Unless the garbage collector passes them
+            # over, each value sent to MLflow's sqlite store costs half as much again.
             gc.freeze()
         return self._tracker
 
@@ -103,7 +113,7 @@ class Feeder:
 
 
 class _Batch:
-    """What goes out together, and what the state will be when it has gone."""
+    """What is sent together, and what the state will be when it is sent."""
 
     def __init__(self, state: State, wants_histograms: bool) -> None:
         self.points: list[Point] = []

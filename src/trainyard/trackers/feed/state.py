@@ -1,4 +1,4 @@
-"""How far one tracker is: `RUN_DIR/trackers/<index>-<type>.json`."""
+"""How far one tracker has been fed: `RUN_DIR/trackers/<index>-<type>.json`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Position(NamedTuple):
-    """A place in the journal: a segment's file name ("" before the first) and the bytes of it that are done with."""
+    """A position in the journal: a segment's file name ("" before the first) and a number of its bytes."""
 
     segment: str = ""
     offset: int = 0
@@ -23,9 +23,13 @@ START = Position()
 class State:
     """What a feeder remembers from one process to the next.
 
-    `marks`: for each metric, the last step that was sent. `sent`: values sent so far. `ended`: the status that the
-    last attempt ended with, "" while it goes on. `closed`: the status that the tracker was told. `error`: why the
-    last try failed, "" when it did not.
+    Attributes:
+        position: everything before it was sent.
+        marks: for each metric, the last step that was sent.
+        sent: how many values were sent so far.
+        ended: the status that the last attempt ended with, "" while it trains.
+        closed: the status that the tracker was closed with, "" while it is open.
+        error: why the last try failed, "" if it did not.
     """
 
     position: Position = START
@@ -37,27 +41,39 @@ class State:
 
     @classmethod
     def load(cls, file: Path) -> State:
-        """The saved state. Without a readable one, from the start: what the tracker holds is not sent again anyway."""
+        """Return the saved state, or a new one: even then, what the tracker holds is not sent again."""
         try:
             saved = json.loads(file.read_bytes())
-            return cls(**{**saved, "position": Position(*saved["position"])})
-        except (OSError, ValueError, TypeError, KeyError):
+            state = cls(**{**saved, "position": Position(*saved["position"])})
+            return state if state._is_valid() else cls()
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return cls()
 
+    def _is_valid(self) -> bool:
+        """Return whether a file held the right types."""
+        texts = (self.position.segment, self.ended, self.closed, self.error)
+        counts = (self.position.offset, self.sent, *self.marks.values())
+        return all(isinstance(text, str) for text in texts) and all(
+            isinstance(count, int) and count >= 0 for count in counts
+        )
+
     def save(self, file: Path) -> None:
-        """Replaces the file. Not fsynced, as losing it loses nothing."""
+        """Replace the file. It is not fsynced, as losing it loses nothing."""
         aside = file.with_suffix(".tmp")
         aside.write_text(json.dumps(asdict(self)), encoding="utf-8")
         aside.replace(file)
 
     def agree(self, held: Mapping[str, int]) -> None:
-        """The tracker itself knows best what it holds; if it holds less than we sent (it is another one now, or its run
-        was deleted), the journal is gone through again from its start."""
+        """Adopt what the tracker says it holds: for each metric, the last step.
+
+        If it holds less than was sent (it is another one now, or its run was deleted), the journal is sent
+        again from its start.
+        """
         if any(held.get(metric, -1) < step for metric, step in self.marks.items()):
             self.position = START
         self.marks = dict(held)
 
 
 def state_file(run_dir: Path, index: int, tracker: str) -> Path:
-    """Where the state of a run's tracker is kept; its log lies beside it, with the ending `.log`."""
+    """Return the file of a tracker's state; its log is the file beside it that ends in `.log`."""
     return run_dir / "trackers" / f"{index}-{tracker}.json"
