@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
 from trainyard.callbacks.base import Callback, RunView
+from trainyard.redact import printable, redacted
 
 LINE_SECONDS = 1.0  # at most one line of training metrics in this time
 DRAW_SECONDS = 0.2  # at most one redrawing of the bar in this time: it costs about a millisecond
@@ -51,7 +52,7 @@ def _name(name: str) -> str:
 
 
 def _value(name: str, value: Any) -> str:
-    text = format(value, _FORMATS.get(name, ".6g")) if isinstance(value, float) else str(value)
+    text = format(value, _FORMATS.get(name, ".6g")) if isinstance(value, float) else printable(str(value))
     return re.sub(r"\s+", "_", text.strip()) or "-"
 
 
@@ -73,6 +74,7 @@ class PlainProgress(Progress):
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._write = getattr(stream, "write_raw", stream.write)  # clouds read these lines
         self._next = 0.0
         self._step = self._total = 0
         self._held: tuple[int, Mapping[str, float]] | None = None  # what was not printed, as it came too soon
@@ -94,7 +96,8 @@ class PlainProgress(Progress):
 
     def on_event(self, step: int, name: str, detail: Mapping[str, Any]) -> None:
         self._step = step
-        self._print(step, name, detail)
+        texts = {key: redacted(value) for key, value in detail.items() if isinstance(value, str)}
+        self._print(step, name, {**detail, **texts})
 
     def on_end(self, status: str, metrics: Mapping[str, float]) -> None:
         self._release()
@@ -109,7 +112,7 @@ class PlainProgress(Progress):
 
     def _print(self, step: int, event: str, values: Mapping[str, Any]) -> None:
         named = {"event": event} if event else {}
-        self._stream.write(line({**named, "step": f"{step}/{self._total}"}, values) + "\n")
+        self._write(line({**named, "step": f"{step}/{self._total}"}, values) + "\n")
         self._stream.flush()
 
 
@@ -141,12 +144,11 @@ class RichProgress(Progress):
     def on_start(self, run: RunView) -> None:
         self._clock, self._step = _Clock(run), run.start_step
         how = f", attempt {run.attempt}, from step {run.start_step}" if run.attempt > 1 else ""
-        self._console.print(f"{run.experiment}: run {run.run_id}{how}", style="bold", markup=False)
+        self._console.print(printable(f"{run.experiment}: run {run.run_id}{how}"), style="bold", markup=False)
         self._task = self._bar.add_task("", total=run.total_steps, completed=run.start_step, facts="")
         self._live.start()
-        self._console.show_cursor(
-            True
-        )  # a second Ctrl-C ends the process at once: nobody would bring it back
+        # A second Ctrl-C ends the process at once: nobody would bring the cursor back.
+        self._console.show_cursor(True)
         self._draw()
 
     def on_log(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -156,14 +158,14 @@ class RichProgress(Progress):
 
     def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         self._step = step
-        self._last.plain = f"step {step}: " + "  ".join(
-            f"{name} {value:.4g}" for name, value in metrics.items()
-        )
+        shown = (printable(f"{name} {value:.4g}") for name, value in metrics.items())
+        self._last.plain = f"step {step}: " + "  ".join(shown)
         self._draw()
 
     def on_event(self, step: int, name: str, detail: Mapping[str, Any]) -> None:
         facts = (f"{value:.4g}" if isinstance(value, float) else str(value) for value in detail.values())
-        self._console.print(" ".join([f"step {step}: {name.replace('_', ' ')}", *facts]), markup=False)
+        text = " ".join([f"step {step}: {name.replace('_', ' ')}", *facts])
+        self._console.print(printable(text), markup=False)
 
     def on_end(self, status: str, metrics: Mapping[str, float]) -> None:  # noqa: ARG002 - the table of results shows them
         self._draw()

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
+from trainyard.cli.streams import open_missing_descriptors, safe_streams
 from trainyard.engine.signals import EXIT_CODES, STATUS_OF
 from trainyard.require import close_process
 
@@ -26,15 +27,17 @@ _TRAINING = (*_SINGLE, "reproduce", "cross-validate", "benchmark")
 
 def command() -> NoReturn:
     """The process of a command, from its first line to its exit code."""
+    open_missing_descriptors()
     if _verb(sys.argv[1:]) in _SINGLE:
         close_process()
-    code = main()
-    # An interpreter that has loaded numerical libraries takes a fifth of a second to take itself apart.
-    atexit._run_exitfuncs()
-    with suppress(OSError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code)
+    with safe_streams():
+        code = main()
+        # An interpreter that has loaded numerical libraries takes a fifth of a second to take itself apart.
+        atexit._run_exitfuncs()
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,5 +69,8 @@ def _end_at_once(number: int, _: FrameType | None) -> None:
     # Not by an exception: raised in the middle of an import, it could get lost there.
     signum = signal.Signals(number)
     status = STATUS_OF[signum]
-    os.write(2, f"trainyard: {status} by {signum.name}: nothing was under way, so nothing is lost\n".encode())
+    with suppress(OSError):  # nobody may be reading
+        os.write(
+            2, f"trainyard: {status} by {signum.name}: nothing was under way, so nothing is lost\n".encode()
+        )
     os._exit(EXIT_CODES[status])

@@ -9,7 +9,7 @@ import click
 
 import trainyard
 from trainyard.cli import options
-from trainyard.cli.output import show, table
+from trainyard.cli.output import json_document, say_data, show, table
 
 
 @click.command()
@@ -59,11 +59,8 @@ def predict(
         _refuse_output(output, force)
     frame = trainyard.predict(run, file, runs_dir=runs_dir)
     if output is None:
-        show(
-            frame.to_dict(orient="records") if as_json else None,
-            [frame.to_csv(index=False).rstrip("\n")],
-            as_json,
-        )
+        document = frame.to_dict(orient="records")
+        say_data(json_document(document) if as_json else frame.to_csv(index=False).rstrip("\n"))
         return
     if output.suffix == ".csv":
         frame.to_csv(output, index=False)

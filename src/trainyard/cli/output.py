@@ -8,34 +8,48 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from trainyard.redact import UNPRINTABLE, printable
 
 if TYPE_CHECKING:
     from trainyard.runs.run import Run
 
 
 def say(text: str) -> None:
-    """Prints to stdout. A reader who went away (`| head`) changes neither what is done nor the exit code."""
-    try:
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Print to stdout what is meant for people.
+
+    Results hold no secrets, as they come from files that hold none; so their paths are printed as they are, to be copied.
+    """
+    _print(printable(text))
+
+
+def say_data(text: str) -> None:
+    """Print to stdout what is meant for programs: unchanged, unless a terminal shows it."""
+    _print(printable(text) if sys.stdout.isatty() else text)
+
+
+def _print(text: str) -> None:
+    getattr(sys.stdout, "write_raw", sys.stdout.write)(text + "\n")
+    sys.stdout.flush()
 
 
 def show(document: Any, text: Iterable[str], as_json: bool) -> None:
-    """Prints the document, or the lines that say the same."""
-    for line in [json_document(document)] if as_json else text:
-        say(line)
+    """Print the document, or the lines that say the same."""
+    if as_json:
+        say_data(json_document(document))
+    else:
+        for line in text:
+            say(line)
 
 
 def json_document(document: Any) -> str:
-    """JSON; a number that is not finite becomes the text `NaN`, `Infinity` or `-Infinity`, as in the journal."""
-    return json.dumps(_plain(document), indent=2, allow_nan=False, ensure_ascii=False)
+    """Return JSON; a number that is not finite becomes the text `NaN`, `Infinity` or `-Infinity`, as in the journal."""
+    text = json.dumps(_plain(document), indent=2, allow_nan=False, ensure_ascii=False)
+    return UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _plain(value: Any) -> Any:
@@ -63,7 +77,7 @@ def table(rows: Iterable[Sequence[Any]], head: Sequence[str] = ()) -> list[str]:
 def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
-    return "" if value is None else str(value)
+    return "" if value is None else " ".join(printable(str(value)).splitlines())
 
 
 def size(count: int) -> str:

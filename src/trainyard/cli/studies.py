@@ -142,9 +142,10 @@ def _watch(quiet: bool, as_json: bool) -> Watch | None:
     if quiet:
         return None
     stream = sys.stderr if as_json else sys.stdout
+    write = getattr(stream, "write_raw", stream.write)
 
     def watch(run: Mapping[str, Any]) -> None:
-        stream.write(line({"event": "run"}, run) + "\n")
+        write(line({"event": "run"}, run) + "\n")
         stream.flush()
 
     return watch

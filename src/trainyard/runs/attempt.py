@@ -14,6 +14,7 @@ from typing import Any
 
 from trainyard import registry
 from trainyard.config import Resolved
+from trainyard.config.env import filled_in
 from trainyard.config.schema import RunConfig
 from trainyard.digest import digest, tensor_records
 from trainyard.engine.checkpoint import Commit
@@ -24,6 +25,7 @@ from trainyard.engine.state import RunState, seed_global_random
 from trainyard.errors import CheckpointError, InputError, TrainingError
 from trainyard.records.journal import number
 from trainyard.records.rundir import RunDir
+from trainyard.redact import redacted
 from trainyard.require import import_paths, open_process
 from trainyard.runs import manifest
 from trainyard.runs.objects import Objects
@@ -142,7 +144,7 @@ class _Attempt:
         if source is not None and not gone:
             initialize(parts, source)
         now = manifest.make_manifest(run, request.resolved, request.objects, parts, determinism)
-        now["init_from"] = str(source) if source else None
+        now["init_from"] = redacted(str(source)) if source else None
         if gone:
             now["weights"] = before["weights"]  # the checkpoint holds what became of them
         if before:
@@ -178,7 +180,7 @@ class _Attempt:
         if not known and self._request.parent is not None:
             known = RunDir(self._run.path.parent / self._request.parent["run_id"]).read(manifest.NAME)
         if known.get("init_from"):
-            return Path(known["init_from"])
+            return Path(filled_in(known["init_from"]))
         return initial_source(config, self._run)
 
     def _write_data_description(self, parts: Parts) -> None:
