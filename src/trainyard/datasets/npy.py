@@ -21,6 +21,7 @@ from pydantic import BaseModel
 
 from trainyard.config.schema import DataConfig, Section
 from trainyard.datasets.base import DataBundle
+from trainyard.datasets.files import existing_file
 from trainyard.datasets.objects import from_arrays
 from trainyard.datasets.table import listed
 from trainyard.digest import array_buffer, digest, sha256_json, tensor_records
@@ -88,11 +89,11 @@ def _pair(folder: Path, ending: str) -> tuple[Array, Array]:
 
 
 def _mapped(path: Path) -> Array:
-    try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError as error:
+    if not path.exists():
         there = listed(sorted(file.name for file in path.parent.iterdir())) or "nothing"
-        raise DataError(f"{path} is missing; the folder holds {there}") from error
+        raise DataError(f"{path} is missing; the folder holds {there}")
+    try:
+        found = np.load(existing_file(str(path), mapped=True), mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError, BadZipFile) as error:
         raise DataError(
             f"{path} cannot be read as npy: {error}; save arrays of numbers with numpy.save"
