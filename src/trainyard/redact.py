@@ -1,11 +1,11 @@
-"""Takes out of text what must not be shown or stored: secrets, and control characters that would steer a terminal.
+"""Remove from text what must not be shown or stored: secrets, and characters that control a terminal.
 
-Three kinds of secrets are known: values that came from `${env:NAME}`, passwords in URIs, and the values of keys such as
-`api_key`. `${env:NAME}` itself is never a secret and stays as it is.
+There are three kinds of secrets: values that came from `${env:NAME}`, passwords in URIs, and values of keys
+such as `api_key`. The reference `${env:NAME}` itself is not a secret and stays.
 
-The values from the environment are remembered for the life of the process (`remember`), because a message of somebody
-else's code may hold any of them. A value of fewer than 4 characters is not remembered, and one of fewer than 8 is hidden
-only where it stands as a word of its own: such texts are parts of too many words.
+Values from the environment are remembered for the life of the process (`remember`), because any message of
+foreign code may contain them. A value of fewer than 4 characters is not remembered, and one of fewer than 8
+is hidden only where it is a word of its own: such short texts are parts of many words.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from typing import Any
 
 HIDDEN = "***"
-SHORTEST = 4  # characters of a secret
-_ANYWHERE = 8  # characters from which on a secret is hidden inside longer words, too
-_TOKEN = 16  # characters from which on a user without a password is taken for a token
+SHORTEST = 4  # shorter values are not remembered
+_ANYWHERE = 8  # values of this length are hidden inside longer words, too
+_TOKEN = 16  # the user of a URI without a password is taken for a token from this length on
 _WORDS = r"(?:token|secret|passwd|password|pwd|api_?key|access_?key|private_?key|signature|credentials?)"
 _REFERENCE = re.compile(r"\$\{env:\w+\}")
 # A password may hold an unescaped / or @; `pathlib` turns :// into :/
@@ -38,7 +38,7 @@ UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-
 
 
 class _Secrets:
-    """Values to hide, and what is shown in their place."""
+    """The values to hide, and what is shown instead."""
 
     def __init__(self) -> None:
         self._shown: dict[str, str] = {}
@@ -60,23 +60,22 @@ class _Secrets:
         return pattern.sub(lambda match: self._shown.get(_normal(match[0]), match[0]), text)
 
     def _compiled(self) -> re.Pattern[str]:
-        """A reference comes first, so that it stays; then the longest, as one secret may be part of another."""
-        return re.compile(
-            "|".join([_REFERENCE.pattern, *map(_expression, sorted(self._shown, key=len, reverse=True))])
-        )
+        """Return a pattern of all values: references first, to keep them; then the longest values first."""
+        longest_first = sorted(self._shown, key=len, reverse=True)
+        return re.compile("|".join([_REFERENCE.pattern, *map(_expression, longest_first)]))
 
 
 _secrets = _Secrets()
 
 
 def remember(value: str, shown: str = HIDDEN) -> None:
-    """Hide a value in everything that this process shows or stores from here on."""
+    """Hide a value in everything that this process shows or stores from now on."""
     _secrets.add(value, shown)
     remember_passwords(value)
 
 
 def remember_passwords(text: str) -> None:
-    """Hide the passwords of the URIs in a text wherever else they appear: drivers name them alone in their errors."""
+    """Hide the passwords of URIs wherever they appear alone, as in the errors of database drivers."""
     for match in _USER_INFO.finditer(text):
         user, _, password = match[2].partition(":")
         secret = password or (user if len(user) >= _TOKEN else "")
@@ -87,8 +86,8 @@ def remember_passwords(text: str) -> None:
 def redacted(text: str) -> str:
     """Return the text without secrets.
 
-    A remembered value becomes its `${env:NAME}`; the users and passwords of URIs and the values of keys such as `token`
-    become `***`.
+    Remembered values become their `${env:NAME}`. The users and passwords of URIs, and the values of keys such
+    as `token`, become `***`.
     """
     text = _USER_INFO.sub(_without_user, _secrets.hide(text))
     return _KEY.sub(rf"\1{HIDDEN}", _PARAMETER.sub(rf"\1{HIDDEN}", text))
@@ -100,10 +99,10 @@ def redacted_value(key: str, value: Any) -> Any:
 
 
 def printable(text: str) -> str:
-    """Return the text without escape sequences, control characters and marks that change the direction of text.
+    """Return the text without escape sequences, control characters and marks of text direction.
 
-    Names in a run directory or a data file may come from anybody; printed as they are, they could rewrite what the
-    terminal shows.
+    Names in a run directory or a data file may come from a stranger; printed unchanged, they could rewrite
+    what the terminal shows.
     """
     return UNPRINTABLE.sub("", _SEQUENCE.sub("", text))
 
@@ -115,7 +114,7 @@ def _without_user(match: re.Match[str]) -> str:
 
 
 def _spellings(value: str) -> Iterator[str]:
-    """The forms in which a message may hold a value."""
+    """Yield the forms in which a message may hold a value."""
     import json
     from urllib.parse import quote, unquote
 
@@ -131,19 +130,20 @@ def _normal(text: str) -> str:
 
 
 def _expression(value: str) -> str:
-    """The regular expression of a value: white space may have become a line break, or the other way round."""
+    """Return the regular expression of a value, in which white space matches any other white space."""
     expression = r"\s+".join(map(re.escape, value.split()))
     return expression if len(value) >= _ANYWHERE else rf"(?<![^\W_]){expression}(?![^\W_])"
 
 
 class _Redaction(logging.Filter):
-    """Redacts the log lines of Trainyard, wherever a program sends them."""
+    """Redacts Trainyard's log records, whichever handlers a program adds."""
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """Redact the message and the traceback of a record."""
         record.msg, record.args = redacted(record.getMessage()), ()
         if record.exc_info and not record.exc_text:
             record.exc_text = redacted("".join(traceback.format_exception(*record.exc_info)).rstrip())
         return True
 
 
-logging.getLogger("trainyard").addFilter(_Redaction())  # this module is imported with the errors, so always
+logging.getLogger("trainyard").addFilter(_Redaction())  # `errors` imports this module, so it always runs

@@ -1,4 +1,4 @@
-"""Turn every error into one message on stderr and an exit code; with `--json`, also into a document on stdout."""
+"""Turn every error into a message on stderr and an exit code; with `--json`, also into a document."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the commands print: to stdout, as lines for people or, with `--json`, as one JSON document and nothing else.
+"""Print results to stdout: as lines for people or, with `--json`, as one JSON document and nothing else.
 
-Progress of a training goes to stdout, where clouds read metrics from it; with `--json` it goes to stderr. Log lines
-(`trainyard: warning: ...`) and errors go to stderr always.
+The progress of a training goes to stdout, where clouds read metrics from it; with `--json` it goes to stderr.
+Log lines (`trainyard: warning: ...`) and errors always go to stderr.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 def say(text: str) -> None:
-    """Print to stdout what is meant for people.
+    """Print text for people to stdout.
 
-    Results hold no secrets, as they come from files that hold none; so their paths are printed as they are, to be copied.
+    Results come from files that hold no secrets, so paths in them are printed unchanged and can be copied.
     """
     _print(printable(text))
 
 
 def say_data(text: str) -> None:
-    """Print to stdout what is meant for programs: unchanged, unless a terminal shows it."""
+    """Print data for programs to stdout: unchanged, unless stdout is a terminal."""
     _print(printable(text) if sys.stdout.isatty() else text)
 
 
@@ -47,7 +47,10 @@ def show(document: Any, text: Iterable[str], as_json: bool) -> None:
 
 
 def json_document(document: Any) -> str:
-    """Return JSON; a number that is not finite becomes the text `NaN`, `Infinity` or `-Infinity`, as in the journal."""
+    """Return a document as JSON.
+
+    A number that is not finite becomes the text `NaN`, `Infinity` or `-Infinity`, as in the journal.
+    """
     text = json.dumps(_plain(document), indent=2, allow_nan=False, ensure_ascii=False)
     return UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
@@ -65,7 +68,7 @@ def _plain(value: Any) -> Any:
 
 
 def table(rows: Iterable[Sequence[Any]], head: Sequence[str] = ()) -> list[str]:
-    """Lines with aligned columns; numbers to four places, an empty cell for None."""
+    """Return lines with aligned columns; numbers have four significant digits, None is an empty cell."""
     cells = [[_cell(value) for value in row] for row in [*([head] if head else []), *rows]]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [
@@ -81,7 +84,7 @@ def _cell(value: Any) -> str:
 
 
 def size(count: int) -> str:
-    """A number of bytes, for people."""
+    """Return a number of bytes with a unit, for people."""
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:
@@ -91,11 +94,11 @@ def size(count: int) -> str:
 
 
 def run_document(run: Run) -> dict[str, Any]:
-    """A run as JSON: what `result.json` says, and where it lies; its status is that of this moment."""
-    found = {"run_id": run.id, "experiment": run.experiment, "path": str(run.path)}
-    return run.result | found | {"status": run.status, "report": existing(run.path / "report.html")}
+    """Return a run as a JSON document: the content of `result.json`, its path and its current status."""
+    identity = {"run_id": run.id, "experiment": run.experiment, "path": str(run.path)}
+    return run.result | identity | {"status": run.status, "report": existing(run.path / "report.html")}
 
 
 def existing(path: Path) -> str | None:
-    """The path as text, if there is something."""
+    """Return the path as text, or None if nothing exists there."""
     return str(path) if path.exists() else None

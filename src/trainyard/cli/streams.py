@@ -1,4 +1,4 @@
-"""The standard streams of a command: they show no secrets, and outlive their readers."""
+"""Standard streams that show no secrets and survive the loss of their reader."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _GONE = (errno.EPIPE, errno.EBADF, errno.EIO)  # a closed pipe, a closed descrip
 
 
 class SafeStream:
-    """A text stream that redacts what is written to it, and drops it once the reader is gone.
+    """A text stream that redacts its text, and discards it once the reader is gone.
 
-    It takes the place of `sys.stdout` and `sys.stderr`, so it covers what the user's functions and foreign libraries
-    print. A program in a pipe that ends early (`| head`) must not fail a training.
+    It replaces `sys.stdout` and `sys.stderr`, so it also covers what the user's functions and foreign
+    libraries print. A reader that ends early (`| head`) must not fail a training.
     """
 
     def __init__(self, stream: TextIO | None) -> None:
@@ -30,7 +30,7 @@ class SafeStream:
         return len(text)
 
     def write_raw(self, text: str) -> None:
-        """Write the text as it is: results, whose paths and names programs read."""
+        """Write the text unchanged: results, whose paths and names are read by programs."""
         if self._stream is None:
             return
         with self._surviving():
@@ -51,7 +51,7 @@ class SafeStream:
                 self._stream.flush()
 
     def isatty(self) -> bool:
-        """Return whether a terminal reads this."""
+        """Return whether this is a terminal."""
         with suppress(ValueError):  # the stream is closed
             return self._stream is not None and self._stream.isatty()
         return False
@@ -65,13 +65,13 @@ class SafeStream:
             yield
         except OSError as error:
             if error.errno not in _GONE:
-                raise  # a full disk, say: a result that is lost there must not count as written
+                raise  # for example a full disk: the result is lost, and the user must know
             self._discard()
         except ValueError:  # somebody closed the stream
             self._stream = None
 
     def _discard(self) -> None:
-        """Let everything go to the null device, also what libraries write to the descriptor itself."""
+        """Redirect the descriptor to the null device, so that C libraries can write to it, too."""
         with suppress(OSError, ValueError):
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, cast(TextIO, self._stream).fileno())
@@ -81,9 +81,10 @@ class SafeStream:
 
 
 def open_missing_descriptors() -> None:
-    """Give the null device to those of the descriptors 0, 1 and 2 that are closed (`>&-`).
+    """Open the null device for those of the descriptors 0, 1 and 2 that are closed (`>&-`).
 
-    Otherwise the first files of the run would get these numbers, and what libraries print would end up in them.
+    Otherwise the first files that a run opens would get these numbers, and what libraries print would end up
+    in them.
     """
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         try:
@@ -98,7 +99,7 @@ def open_missing_descriptors() -> None:
 
 @contextmanager
 def safe_streams() -> Iterator[None]:
-    """Make `sys.stdout` and `sys.stderr` safe."""
+    """Replace `sys.stdout` and `sys.stderr` by safe streams."""
     streams = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (cast(TextIO, _safe(stream)) for stream in streams)
     try:

@@ -68,7 +68,8 @@ class NpyDataset:
                 )
         if config.split.group or config.split.time or config.impute not in (None, "keep"):
             raise DataError(
-                "data.split.group, data.split.time and data.impute need named columns; npy files hold finished samples"
+                "data.split.group, data.split.time and data.impute need named columns; npy files hold "
+                "finished samples"
             )
         if not Path(config.path).is_dir():
             raise DataError(
@@ -81,7 +82,8 @@ def _pair(folder: Path, ending: str) -> tuple[Array, Array]:
     features, targets = (_mapped(folder / f"{letter}{ending}.npy") for letter in "Xy")
     if features.ndim < 2 or features.dtype.kind not in "iufb":
         raise DataError(
-            f"{folder}: X{ending}.npy is {features.dtype} of shape {features.shape}; numbers (rows, ...) are needed"
+            f"{folder}: X{ending}.npy is {features.dtype} of shape {features.shape}; numbers (rows, ...) "
+            "are needed"
         )
     if len(features) != len(targets) or not len(features):
         raise DataError(f"{folder}: X{ending}.npy has {len(features)} rows, y{ending}.npy {len(targets)}")
@@ -116,7 +118,8 @@ def _refuse_bad_values(features: Array, name: SplitName, *, keep: bool) -> None:
             value, row = features[start:stop][place], f"row {start + int(place[0])} (from 0)"
             if np.isfinite(value):
                 raise DataError(
-                    f"the {name} features hold {value} in {row}: too large for float32, in which they are served"
+                    f"the {name} features hold {value} in {row}: too large for float32, in which they are "
+                    "served"
                 )
             raise DataError(
                 f"the {name} features hold {'' if keep else 'NaN or '}infinite values, the first in {row}"
