@@ -22,13 +22,18 @@ exits with `exit_code`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from trainyard.redact import redacted
 
 
 class TrainyardError(Exception):
-    """Base of all our errors; the command line exits with `exit_code`."""
+    """Base of all our errors; the command line exits with `exit_code`. Messages hold no secrets."""
 
     exit_code = 1
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(redacted(message))
 
 
 class InputError(TrainyardError):
@@ -60,7 +65,10 @@ class ConfigError(InputError):
     """A config has problems; all of them are listed."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        self.problems = list(problems)
+        self.problems = [
+            replace(problem, message=redacted(problem.message), file=redacted(problem.file))
+            for problem in problems
+        ]
         count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
         super().__init__("\n".join([f"config: {count}", *(f"  {problem}" for problem in self.problems)]))
 

@@ -1,1 +1,1 @@
-
+"""Observers of a run: progress, histograms, use of resources."""

@@ -1,19 +1,19 @@
-"""Callbacks watch a run; they see everything and decide nothing.
+"""Callbacks observe a run; they cannot change it.
 
-The loop, with the hooks in place (a hook is called where it stands):
+The loop, with its hooks:
 
     on_start(run)
     while not finished:
-        step                        the framework makes one step
+        step                                one optimizer update
         if something is due:
             on_log(step, metrics)           every logging.every_n_steps
             on_evaluation(step, metrics)    every evaluation.every_n_steps, and at the end
             on_event(step, name, detail)    early stop, new best, learning rate drop ...
-            on_checkpoint(step)             a save was handed to the writer
+            on_checkpoint(step)             a checkpoint was handed to the writer
     on_end(status, metrics)
 
-Hooks run in the thread of the loop: what they cost, the training costs. An error in a hook ends that callback
-with a warning, never the run.
+Hooks run in the thread of the loop, so a slow hook slows the training. If a hook raises, that callback is
+dropped with a warning and the run continues.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class RunView:
-    """What a callback is told of the run at its start. `start_step` is above 0 for a resumed run."""
+    """What a callback learns about the run at its start; `start_step` is above 0 for a resumed run."""
 
     run_id: str
     experiment: str
@@ -38,22 +38,22 @@ class RunView:
 
 
 class Callback:
-    """Every hook does nothing; override those you need."""
+    """The base class: every hook does nothing; override the ones you need."""
 
     def on_start(self, run: RunView) -> None:
-        """The first step is about to be made."""
+        """Observe the start of the attempt, before its first step."""
 
     def on_log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """`train_loss`, `learning_rate`, `epoch`, `samples_per_second`."""
+        """Observe `train_loss`, `learning_rate`, `epoch` and `samples_per_second`."""
 
     def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """`val_loss` and the other metrics of the validation split."""
+        """Observe `val_loss` and the other metrics of the validation split."""
 
     def on_event(self, step: int, name: str, detail: Mapping[str, Any]) -> None:
-        """Something was decided."""
+        """Observe a decision or another event."""
 
     def on_checkpoint(self, step: int) -> None:
-        """A save was handed to the writer."""
+        """Observe that a checkpoint was handed to the writer."""
 
     def on_end(self, status: str, metrics: Mapping[str, float]) -> None:
-        """The attempt ends: `completed`, `preempted`, `interrupted` or `failed`."""
+        """Observe the end of the attempt: `completed`, `preempted`, `interrupted` or `failed`."""

@@ -1,4 +1,4 @@
-"""Weight histograms, for the trackers that show them."""
+"""Weight histograms, for trackers that show them."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16}
 
 
 class WeightHistograms(Callback):
-    """At each evaluation, hands on the distribution of every floating-point tensor of the model."""
+    """Emits a histogram of every floating-point tensor of the model at each evaluation."""
 
     def __init__(self, framework: Framework, emit: Callable[[int, dict[str, Any]], None]) -> None:
         self._framework = framework
         self._emit = emit
 
-    def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:  # noqa: ARG002 - only the moment counts
-        found = {}
+    def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:  # noqa: ARG002
+        """Emit the histograms."""
+        histograms = {}
         for tensor in self._framework.state(weights_only=True):
             if tensor.dtype in _DTYPES and len(tensor.buffer):
                 values = np.frombuffer(tensor.buffer, dtype=_DTYPES[tensor.dtype]).astype(np.float64)
                 finite = values[np.isfinite(values)]
                 counts, edges = np.histogram(finite, bins=_BINS)
-                found[tensor.name.partition(".")[2]] = {
+                histograms[tensor.name.partition(".")[2]] = {
                     "edges": edges.tolist(),
                     "counts": counts.tolist(),
                     "sum": float(finite.sum()),
                     "sum_squares": float(np.square(finite).sum()),
                 }
-        self._emit(step, found)
+        self._emit(step, histograms)

@@ -1,16 +1,16 @@
-"""Progress for people, as a bar, and for clouds, as plain lines.
+r"""Progress as a bar, for people, and as plain lines, for clouds.
 
-A plain line is `trainyard` and pairs that `(?P<name>[a-z0-9_]+)=(?P<value>\\S+)` finds; values hold no white space.
-The format is fixed: what is added later comes as further pairs, or as lines with another `event`.
+A plain line is `trainyard` and pairs that match `(?P<name>[a-z0-9_]+)=(?P<value>\S+)`; values hold no white
+space. The format is fixed: later additions are further pairs, or lines with another `event`.
 
     trainyard event=start step=0/900 run=20260102-101112-0a1b2c experiment=digits attempt=1 steps_per_epoch=45
-    trainyard step=100/900 epoch=2.22 train_loss=0.1234 learning_rate=0.001 samples_per_second=51234 eta_seconds=12
-    trainyard step=100/900 val_loss=0.2345 val_accuracy=0.9611
+    trainyard step=100/900 epoch=2.22 train_loss=0.12 learning_rate=0.001 samples_per_second=51234
+    eta_seconds=12 trainyard step=100/900 val_loss=0.2345 val_accuracy=0.9611
     trainyard event=best step=100/900 metric=val_loss value=0.2345
     trainyard event=end step=900/900 status=completed test_accuracy=0.9778
 
-So `train_loss=(\\S+)` is the training loss, and `step=(\\d+)` the step. Numbers are written in Python's way, with
-`nan`, `inf` and `-inf` where there is no number.
+So `train_loss=(\S+)` is the training loss, and `step=(\d+)` the step. Numbers are written as Python does,
+with `nan`, `inf` and `-inf`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
 from trainyard.callbacks.base import Callback, RunView
+from trainyard.redact import printable, redacted
 
 LINE_SECONDS = 1.0  # at most one line of training metrics in this time
 DRAW_SECONDS = 0.2  # at most one redrawing of the bar in this time: it costs about a millisecond
@@ -29,20 +30,20 @@ _FORMATS = {"epoch": ".2f", "samples_per_second": ".0f"}
 
 
 class Progress(Callback):
-    """A callback that shows how far the training is."""
+    """A callback that shows the progress of the training."""
 
     def close(self) -> None:
-        """Gives the terminal back, however the training ended; may be called twice."""
+        """Restore the terminal; may be called twice."""
 
 
 def progress(stream: TextIO) -> Progress:
-    """A bar where `stream` is a terminal, else plain lines."""
+    """Return a bar if `stream` is a terminal, else plain lines."""
     return RichProgress(stream) if stream.isatty() else PlainProgress(stream)
 
 
-def line(place: Mapping[str, Any], values: Mapping[str, Any]) -> str:
-    """One plain line: the pairs of `place`, then those of `values` that are not named there."""
-    pairs = {**place, **values, **place}
+def line(first: Mapping[str, Any], values: Mapping[str, Any]) -> str:
+    """Return a plain line: the pairs of `first`, then those of `values` with other names."""
+    pairs = {**first, **values, **first}
     return " ".join(["trainyard", *(f"{_name(name)}={_value(name, value)}" for name, value in pairs.items())])
 
 
@@ -51,57 +52,64 @@ def _name(name: str) -> str:
 
 
 def _value(name: str, value: Any) -> str:
-    text = format(value, _FORMATS.get(name, ".6g")) if isinstance(value, float) else str(value)
+    text = format(value, _FORMATS.get(name, ".6g")) if isinstance(value, float) else printable(str(value))
     return re.sub(r"\s+", "_", text.strip()) or "-"
 
 
 class _Clock:
-    """How long it will take yet, by the steps that this attempt made so far."""
+    """Estimates the remaining time from the steps of this attempt so far."""
 
     def __init__(self, run: RunView) -> None:
         self._run = run
         self._began = time.monotonic()
 
     def seconds_left(self, step: int) -> float:
-        """Seconds; 0 before the first step."""
+        """Return the estimate in seconds; 0 before the first step."""
         done = step - self._run.start_step
         return (time.monotonic() - self._began) / done * (self._run.total_steps - step) if done > 0 else 0.0
 
 
 class PlainProgress(Progress):
-    """One line for each thing that happens, and at most one a second for the training metrics."""
+    """Prints a line per event, and at most one line of training metrics a second."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._write = getattr(stream, "write_raw", stream.write)  # clouds read these lines
         self._next = 0.0
         self._step = self._total = 0
-        self._held: tuple[int, Mapping[str, float]] | None = None  # what was not printed, as it came too soon
+        self._held: tuple[int, Mapping[str, float]] | None = None  # not printed yet: too soon
 
     def on_start(self, run: RunView) -> None:
+        """Show the start of the attempt."""
         self._clock, self._total, self._step = _Clock(run), run.total_steps, run.start_step
-        place = {"run": run.run_id, "experiment": run.experiment, "attempt": run.attempt}
-        self._print(run.start_step, "start", {**place, "steps_per_epoch": run.steps_per_epoch})
+        identity = {"run": run.run_id, "experiment": run.experiment, "attempt": run.attempt}
+        self._print(run.start_step, "start", {**identity, "steps_per_epoch": run.steps_per_epoch})
 
     def on_log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Show training metrics."""
         self._step, self._held = step, (step, metrics)
         if (now := time.monotonic()) >= self._next:
             self._next = now + LINE_SECONDS
             self._release()
 
     def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Show the metrics of an evaluation."""
         self._step = step
         self._print(step, "", metrics)
 
     def on_event(self, step: int, name: str, detail: Mapping[str, Any]) -> None:
+        """Show an event."""
         self._step = step
-        self._print(step, name, detail)
+        texts = {key: redacted(value) for key, value in detail.items() if isinstance(value, str)}
+        self._print(step, name, {**detail, **texts})
 
     def on_end(self, status: str, metrics: Mapping[str, float]) -> None:
+        """Show the end of the attempt."""
         self._release()
         self._print(self._step, "end", {"status": status, **metrics})
 
     def _release(self) -> None:
-        """Prints the training metrics that are held back."""
+        """Print the training metrics that were held back."""
         if self._held is not None:
             step, metrics = self._held
             self._print(step, "", {**metrics, "eta_seconds": round(self._clock.seconds_left(step))})
@@ -109,12 +117,12 @@ class PlainProgress(Progress):
 
     def _print(self, step: int, event: str, values: Mapping[str, Any]) -> None:
         named = {"event": event} if event else {}
-        self._stream.write(line({**named, "step": f"{step}/{self._total}"}, values) + "\n")
+        self._write(line({**named, "step": f"{step}/{self._total}"}, values) + "\n")
         self._stream.flush()
 
 
 class RichProgress(Progress):
-    """A bar with loss, rate and time left; under it the last evaluation, above it what happened."""
+    """A bar with loss, speed and time left; events above it, the last evaluation below it."""
 
     def __init__(self, stream: TextIO) -> None:
         from rich.console import Console, Group
@@ -130,7 +138,7 @@ class RichProgress(Progress):
         self._live = Live(
             Group(self._bar, self._last),
             console=self._console,
-            auto_refresh=False,  # a thread that redraws would take the interpreter from the loop whenever it likes
+            auto_refresh=False,  # a thread that redraws would compete with the loop for the interpreter
             redirect_stdout=sys.stdout.isatty(),
             redirect_stderr=sys.stderr.isatty(),
         )
@@ -139,37 +147,42 @@ class RichProgress(Progress):
         self._metrics: Mapping[str, float] = {}
 
     def on_start(self, run: RunView) -> None:
+        """Show the start of the attempt."""
         self._clock, self._step = _Clock(run), run.start_step
         how = f", attempt {run.attempt}, from step {run.start_step}" if run.attempt > 1 else ""
-        self._console.print(f"{run.experiment}: run {run.run_id}{how}", style="bold", markup=False)
+        self._console.print(printable(f"{run.experiment}: run {run.run_id}{how}"), style="bold", markup=False)
         self._task = self._bar.add_task("", total=run.total_steps, completed=run.start_step, facts="")
         self._live.start()
-        self._console.show_cursor(
-            True
-        )  # a second Ctrl-C ends the process at once: nobody would bring it back
+        # A second Ctrl-C ends the process at once, with nobody left to restore the cursor.
+        self._console.show_cursor(True)
         self._draw()
 
     def on_log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Show training metrics."""
         self._step, self._metrics = step, metrics
         if time.monotonic() >= self._next:
             self._draw()
 
     def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Show the metrics of an evaluation."""
         self._step = step
-        self._last.plain = f"step {step}: " + "  ".join(
-            f"{name} {value:.4g}" for name, value in metrics.items()
-        )
+        shown = (printable(f"{name} {value:.4g}") for name, value in metrics.items())
+        self._last.plain = f"step {step}: " + "  ".join(shown)
         self._draw()
 
     def on_event(self, step: int, name: str, detail: Mapping[str, Any]) -> None:
+        """Show an event."""
         facts = (f"{value:.4g}" if isinstance(value, float) else str(value) for value in detail.values())
-        self._console.print(" ".join([f"step {step}: {name.replace('_', ' ')}", *facts]), markup=False)
+        text = " ".join([f"step {step}: {name.replace('_', ' ')}", *facts])
+        self._console.print(printable(text), markup=False)
 
-    def on_end(self, status: str, metrics: Mapping[str, float]) -> None:  # noqa: ARG002 - the table of results shows them
+    def on_end(self, status: str, metrics: Mapping[str, float]) -> None:  # noqa: ARG002
+        """Show the end of the attempt."""
         self._draw()
         self.close()
 
     def close(self) -> None:
+        """Stop drawing and restore the terminal."""
         self._live.stop()
 
     def _draw(self) -> None:

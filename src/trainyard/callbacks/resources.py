@@ -1,4 +1,4 @@
-"""How much of the machine the training process takes."""
+"""The processor time and memory that the training process uses."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _MIB = 2**20
 
 
 class Resources(Callback):
-    """At most every 10 s, hands on `cpu_percent` (100 is one processor, over the time since the last record) and `rss_mib`.
+    """Emits `cpu_percent` and `rss_mib` of this process, at most every 10 s.
 
-    Both are of this process alone. Where the system does not tell the resident memory (outside Linux), it is left out.
+    100 `cpu_percent` is one processor, averaged since the last record. `rss_mib` is left out where the system
+    does not report resident memory (outside Linux).
     """
 
     def __init__(self, emit: Callable[[int, dict[str, Any]], None]) -> None:
@@ -25,10 +26,12 @@ class Resources(Callback):
         self._wall = time.monotonic()
         self._cpu = time.process_time()
 
-    def on_start(self, run: RunView) -> None:  # noqa: ARG002 - only the moment counts
+    def on_start(self, run: RunView) -> None:  # noqa: ARG002
+        """Begin the first period."""
         self._wall, self._cpu = time.monotonic(), time.process_time()
 
-    def on_log(self, step: int, metrics: Mapping[str, float]) -> None:  # noqa: ARG002 - only the moment counts
+    def on_log(self, step: int, metrics: Mapping[str, float]) -> None:  # noqa: ARG002
+        """Emit a record if the last one is 10 s old."""
         wall = time.monotonic()
         if wall - self._wall < SECONDS:
             return

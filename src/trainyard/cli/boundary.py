@@ -1,4 +1,4 @@
-"""Where errors end: each becomes one message on stderr, and an exit code; with `--json`, also a document on stdout."""
+"""Turn every error into a message on stderr and an exit code; with `--json`, also into a document."""
 
 from __future__ import annotations
 
@@ -12,34 +12,35 @@ from typing import Any
 import click
 
 from trainyard.cli.commands import cli
-from trainyard.cli.output import json_document, say
+from trainyard.cli.output import json_document, say_data
+from trainyard.cli.streams import safe_streams
 from trainyard.engine.signals import EXIT_CODES, Stopped
 from trainyard.errors import ConfigError, TrainyardError
+from trainyard.redact import printable, redacted
 
 log = logging.getLogger("trainyard")
 
 
 def run(words: Sequence[str]) -> int:
-    """Runs a command line, and returns its exit code.
+    """Run a command line and return its exit code.
 
-    `--debug` may stand anywhere, as it is asked for when the rest is typed already.
+    `--debug` may stand anywhere, because it is added when the rest is typed already.
     """
     debug, as_json = "--debug" in words, "--json" in words
-    with _log_to_stderr(logging.DEBUG if debug else logging.INFO):
+    with safe_streams(), _log_to_stderr(logging.DEBUG if debug else logging.INFO):
         try:
             code = cli.main([word for word in words if word != "--debug"], "trainyard", standalone_mode=False)
             return code if isinstance(code, int) else 0
-        except SystemExit:
-            raise
         except BaseException as error:
             if debug and not isinstance(error, click.ClickException):
-                traceback.print_exc()
-            return _end(error, as_json)
+                _to_stderr(traceback.format_exc().rstrip())
+            return _report(error, as_json)
 
 
-def _end(error: BaseException, as_json: bool) -> int:
-    """Tells the user what happened; the exit code says it to programs."""
-    message, code = _told(error)
+def _report(error: BaseException, as_json: bool) -> int:
+    """Tell the user what happened, and return the exit code."""
+    message, code = _explain(error)
+    message = redacted(message)
     if isinstance(error, click.ClickException):
         error.show()
     else:
@@ -52,40 +53,48 @@ def _end(error: BaseException, as_json: bool) -> int:
             "exit_code": code,
             "problems": problems,
         }
-        say(json_document({"error": document}))
+        say_data(json_document({"error": document}))
     return code
 
 
-def _told(error: BaseException) -> tuple[str, int]:
-    """The message for an error, and its exit code."""
+def _explain(error: BaseException) -> tuple[str, int]:
+    """Return the message for an error, and its exit code."""
     if isinstance(error, TrainyardError):
         return f"error: {error}", error.exit_code
     if isinstance(error, click.ClickException):
         return error.format_message(), error.exit_code
-    if isinstance(error, Stopped):
-        again = (
-            f"resume with: trainyard resume {error.run_id}" if error.run_id else "give the same command again"
-        )
-        return f"{error.status} before a step was made: nothing is lost; {again}", EXIT_CODES[error.status]
     if isinstance(error, KeyboardInterrupt | click.Abort):
         return "interrupted", EXIT_CODES["interrupted"]
+    if isinstance(error, Stopped):
+        return _stopped(error), EXIT_CODES[error.status]
+    return _failed(error), 1
+
+
+def _stopped(error: Stopped) -> str:
+    again = f"resume with: trainyard resume {error.run_id}" if error.run_id else "give the same command again"
+    return f"{error.status} before a step was made: nothing is lost; {again}"
+
+
+def _failed(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"error: code of the model or the data ended the process by sys.exit({error.code!r})"
     if isinstance(error, OSError) and error.strerror:
-        return ": ".join(["error", *([str(error.filename)] if error.filename else []), error.strerror]), 1
-    return f"internal error: {_one_line(error)}; run again with --debug", 1
+        return ": ".join(["error", *([str(error.filename)] if error.filename else []), error.strerror])
+    return f"internal error: {_one_line(error)}; run again with --debug"
 
 
 def _one_line(error: BaseException) -> str:
-    """Type, text and place; the place is the innermost one that is not in an installed library."""
+    """Return type, text and location; the location is the innermost one outside of installed libraries."""
     text = " ".join(str(error).split())
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages" not in frame.filename
     ]
-    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}{': ' if text else ''}{text}{place}"
+    location = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}{': ' if text else ''}{text}{location}"
 
 
 class _Stderr(logging.Handler):
-    """Writes to what `sys.stderr` is at the moment: a progress bar may have put itself before it."""
+    """Writes to what `sys.stderr` is at the moment: a progress bar may have replaced it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         level = f"{record.levelname.lower()}: " if record.levelno != logging.INFO else ""
@@ -93,7 +102,7 @@ class _Stderr(logging.Handler):
 
 
 def _to_stderr(text: str) -> None:
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(printable(redacted(text)) + "\n")
     sys.stderr.flush()
 
 

@@ -1,4 +1,4 @@
-"""The table of commands; a command's module is imported when it is asked for."""
+"""The table of commands; a command's module is imported when the command is used."""
 
 from __future__ import annotations
 
@@ -26,11 +26,15 @@ _MODULES = {
 }
 
 
-class _LateGroup(click.Group):
+class _LazyGroup(click.Group):
+    """A group whose commands are imported when they are used."""
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the names of all commands."""
         return list(_MODULES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import and return a command, or None if there is none of this name."""
         if cmd_name not in _MODULES:
             return None
         command: click.Command = getattr(
@@ -40,11 +44,11 @@ class _LateGroup(click.Group):
 
 
 @click.group(
-    cls=_LateGroup,
+    cls=_LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="RUN is a path, a run id, a unique beginning of one, or `last`.",
 )
 @click.option("--debug", is_flag=True, help="Show tracebacks; may stand anywhere.")
 @click.version_option(trainyard.__version__, message="trainyard %(version)s")
 def cli(debug: bool) -> None:  # taken off the command line before click sees it
-    """Train models from one config file; resume them bit by bit after any crash; prove them by training again."""
+    """Train models from one config file, resume them exactly after a crash, prove them by training again."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
 import trainyard
 from trainyard.cli import options
-from trainyard.cli.output import json_document, say, show, table
+from trainyard.cli.output import json_document, say_data, show, table
+from trainyard.redact import redacted, redacted_value
 
 
 @click.group()
 def config() -> None:
-    """Look at configs, without training."""
+    """Check and show configs without training."""
 
 
 @config.command()
@@ -22,14 +24,14 @@ def config() -> None:
 @options.as_json
 def check(file: str, overrides: Sequence[str], as_json: bool) -> None:
     """Check a config; every problem is named with file, line and column."""
-    found = trainyard.check(file, overrides)
-    document = {
+    resolved = trainyard.check(file, overrides)
+    document: dict[str, Any] = {
         "file": file,
         "ok": True,
-        "notes": list(found.notes),
-        "computation_hash": found.computation_hash(),
+        "notes": [redacted(note) for note in resolved.notes],
+        "computation_hash": resolved.computation_hash(),
     }
-    show(document, [*(f"note: {note}" for note in found.notes), f"{file}: ok"], as_json)
+    show(document, [*(f"note: {note}" for note in document["notes"]), f"{file}: ok"], as_json)
 
 
 @config.command("show")
@@ -37,19 +39,18 @@ def check(file: str, overrides: Sequence[str], as_json: bool) -> None:
 @click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE]...")
 @options.as_json
 def show_config(file: str, overrides: Sequence[str], as_json: bool) -> None:
-    """Show the resolved config, each value with where it came from."""
+    """Show the resolved config, with the origin of each value."""
     from trainyard.config.emit import inline
-    from trainyard.redact import redacted_value
 
-    found = trainyard.check(file, overrides)
-    values = {key: redacted_value(key, value) for key, value in found.flat().items()}
-    origins = {key: str(found.sources.get(key, "default")) for key in values}
+    resolved = trainyard.check(file, overrides)
+    values = {key: redacted_value(key, value) for key, value in resolved.flat().items()}
+    origins = {key: str(resolved.sources.get(key, "default")) for key in values}
     document = {key: {"value": value, "source": origins[key]} for key, value in values.items()}
     show(document, table((key, inline(value), f"# {origins[key]}") for key, value in values.items()), as_json)
 
 
 @config.command()
 @options.as_json
-def schema(as_json: bool) -> None:  # noqa: ARG001 - it is JSON in any case
-    """Print the JSON Schema of config files, by which editors complete and check."""
-    say(json_document(trainyard.schema()))
+def schema(as_json: bool) -> None:  # noqa: ARG001 - the schema is always JSON
+    """Print the JSON Schema of config files, which editors use to complete and check them."""
+    say_data(json_document(trainyard.schema()))

@@ -23,7 +23,7 @@ from trainyard.errors import InputError
     default=Path("config.yaml"),
     show_default=True,
 )
-@click.option("--force", is_flag=True, help="Replace the output, if it is there.")
+@click.option("--force", is_flag=True, help="Replace the output if it exists.")
 @options.as_json
 def init(file: Path, target: str, output: Path, force: bool, as_json: bool) -> None:
     """Write a commented config that trains on a data FILE."""
@@ -33,11 +33,11 @@ def init(file: Path, target: str, output: Path, force: bool, as_json: bool) -> N
             stream.write(text)
     except FileExistsError:
         raise InputError(
-            f"{output} is there already: choose another name with -o, or replace it with --force"
+            f"{output} already exists: choose another name with -o, or replace it with --force"
         ) from None
     except OSError as error:
         raise InputError(
-            f"{output} cannot be written: {error.strerror}; choose another place with -o"
+            f"{output} cannot be written: {error.strerror}; choose another path with -o"
         ) from error
     show(
         {"config": str(output)},

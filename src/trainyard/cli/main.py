@@ -1,9 +1,9 @@
-"""The entry point: signals first, then the commands, then one place where every end becomes an exit code.
+"""The entry point: installs signal handlers, then runs a command and turns its outcome into an exit code.
 
 0 done; 1 failed; 2 wrong input; 3 `different`; 75 preempted (SIGTERM); 130 interrupted (Ctrl-C).
 
-Nothing heavy is imported here, and click only when the handlers are in place: a preemption in the first milliseconds
-must end as cleanly as any other.
+Nothing heavy is imported here, and click only when the handlers are in place: a preemption in the first
+milliseconds must end as cleanly as any other.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
+from trainyard.cli.streams import open_missing_descriptors, safe_streams
 from trainyard.engine.signals import EXIT_CODES, STATUS_OF
 from trainyard.require import close_process
 
@@ -25,20 +26,22 @@ _TRAINING = (*_SINGLE, "reproduce", "cross-validate", "benchmark")
 
 
 def command() -> NoReturn:
-    """The process of a command, from its first line to its exit code."""
+    """Run the command of this process and exit with its code."""
+    open_missing_descriptors()
     if _verb(sys.argv[1:]) in _SINGLE:
         close_process()
-    code = main()
-    # An interpreter that has loaded numerical libraries takes a fifth of a second to take itself apart.
-    atexit._run_exitfuncs()
-    with suppress(OSError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code)
+    with safe_streams():
+        code = main()
+        # Skip the interpreter's own shutdown: with numerical libraries loaded, it takes a fifth of a second.
+        atexit._run_exitfuncs()
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command that `arguments` (default: those of the process) name, and returns its exit code."""
+    """Run the command that `arguments` name (default: those of the process) and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     with _early_signals(words):
         from trainyard.cli.boundary import run
@@ -48,9 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _early_signals(words: Sequence[str]) -> Iterator[None]:
-    """While a training command loads, and after its run has ended, a signal ends the process; in between core has its own."""
-    chosen = list(STATUS_OF) if _verb(words) in _TRAINING else []
-    previous = {signum: signal.signal(signum, _end_at_once) for signum in chosen}
+    """Let a signal end the process while a training command loads, and after its run has ended.
+
+    In between, the engine installs its own handlers.
+    """
+    signals = list(STATUS_OF) if _verb(words) in _TRAINING else []
+    previous = {signum: signal.signal(signum, _end_at_once) for signum in signals}
     try:
         yield
     finally:
@@ -63,8 +69,11 @@ def _verb(words: Sequence[str]) -> str:
 
 
 def _end_at_once(number: int, _: FrameType | None) -> None:
-    # Not by an exception: raised in the middle of an import, it could get lost there.
+    # An exception will not do: raised in the middle of an import, it could be swallowed there.
     signum = signal.Signals(number)
     status = STATUS_OF[signum]
-    os.write(2, f"trainyard: {status} by {signum.name}: nothing was under way, so nothing is lost\n".encode())
+    with suppress(OSError):  # nobody may be reading
+        os.write(
+            2, f"trainyard: {status} by {signum.name}: nothing was under way, so nothing is lost\n".encode()
+        )
     os._exit(EXIT_CODES[status])

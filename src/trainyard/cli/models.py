@@ -1,4 +1,4 @@
-"""`evaluate`, `predict`, `report`: what one does with a trained run."""
+"""`evaluate`, `predict`, `explain`, `export`, `report`: the commands that use a trained model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 import trainyard
 from trainyard.cli import options
-from trainyard.cli.output import show, table
+from trainyard.cli.output import json_document, say_data, show, table
 
 
 @click.command()
@@ -22,18 +22,18 @@ from trainyard.cli.output import show, table
 @click.option(
     "--data",
     metavar="FILE",
-    help="The rows of a CSV or Parquet file instead; it must have the target column.",
+    help="A CSV or Parquet file to evaluate on instead; it must have the target column.",
 )
 @options.runs_dir
 @options.as_json
 def evaluate(run: str, split: Any, data: str | None, runs_dir: str | None, as_json: bool) -> None:
     """Compute the metrics of a run's model."""
     if split and data:
-        raise click.UsageError("--split means the run's own data, --data other rows: give one of them")
+        raise click.UsageError("--split uses the run's own data and --data other rows: give one of them")
     metrics = trainyard.evaluate(run, split=split or "test", data=data, runs_dir=runs_dir)
-    found = trainyard.get(run, runs_dir=runs_dir)
+    run_id = trainyard.get(run, runs_dir=runs_dir).id
     show(
-        {"run_id": found.id, "data": data, "split": None if data else split or "test", "metrics": metrics},
+        {"run_id": run_id, "data": data, "split": None if data else split or "test", "metrics": metrics},
         table(metrics.items()),
         as_json,
     )
@@ -48,7 +48,7 @@ def evaluate(run: str, split: Any, data: str | None, runs_dir: str | None, as_js
     type=click.Path(dir_okay=False, path_type=Path),
     help="A .csv or .parquet file.  [default: CSV to stdout]",
 )
-@click.option("--force", is_flag=True, help="Replace the output, if it is there.")
+@click.option("--force", is_flag=True, help="Replace the output if it exists.")
 @options.runs_dir
 @options.as_json
 def predict(
@@ -59,11 +59,8 @@ def predict(
         _refuse_output(output, force)
     frame = trainyard.predict(run, file, runs_dir=runs_dir)
     if output is None:
-        show(
-            frame.to_dict(orient="records") if as_json else None,
-            [frame.to_csv(index=False).rstrip("\n")],
-            as_json,
-        )
+        document = frame.to_dict(orient="records")
+        say_data(json_document(document) if as_json else frame.to_csv(index=False).rstrip("\n"))
         return
     if output.suffix == ".csv":
         frame.to_csv(output, index=False)
@@ -81,14 +78,14 @@ def predict(
 @options.runs_dir
 @options.as_json
 def explain(run: str, runs_dir: str | None, as_json: bool) -> None:
-    """Tell what a run's model looks at, and put it into its report: importance, SHAP values, partial dependence."""
+    """Explain a run's model by importance, SHAP values and partial dependence; update its report."""
     from trainyard.reports.explanations import ranking
 
-    found = trainyard.explain(run, runs_dir=runs_dir)
+    explanation = trainyard.explain(run, runs_dir=runs_dir)
     path = trainyard.get(run, runs_dir=runs_dir).path / "report.html"
-    rows = ranking(found)
+    rows = ranking(explanation)
     lines = table(rows, ("column", "permutation", "mean |SHAP|")) if rows else []
-    show(found, [*lines, *found["notes"], f"report: {path}"], as_json)
+    show(explanation, [*lines, *explanation["notes"], f"report: {path}"], as_json)
 
 
 @click.command()
@@ -97,16 +94,16 @@ def explain(run: str, runs_dir: str | None, as_json: bool) -> None:
 @click.option(
     "--format",
     "form",
-    help="ubj, txt, skops ...  [default: what PATH ends with; the usual one if it has no ending]",
+    help="ubj, txt, skops ...  [default: by the suffix of PATH; without one, the library's usual format]",
 )
-@click.option("--force", is_flag=True, help="Replace what is at PATH.")
+@click.option("--force", is_flag=True, help="Replace PATH if it exists.")
 @options.runs_dir
 @options.as_json
 def export(run: str, path: Path, form: str | None, force: bool, runs_dir: str | None, as_json: bool) -> None:
-    """Write a run's model to PATH as its library itself writes one, to be used without Trainyard."""
+    """Write a run's model to PATH in its library's own format, for use without Trainyard."""
     if path.exists() and not force:
         raise click.BadParameter(
-            f"{path} is there already: choose another name, or replace it with --force", param_hint="PATH"
+            f"{path} already exists: choose another name, or replace it with --force", param_hint="PATH"
         )
     predictor = trainyard.load(run, runs_dir=runs_dir)
     chosen = predictor.export_format(path, form)
@@ -119,18 +116,18 @@ def export(run: str, path: Path, form: str | None, force: bool, runs_dir: str | 
 @options.runs_dir
 @options.as_json
 def report(run: str, runs_dir: str | None, as_json: bool) -> None:
-    """Write a run's report.html anew."""
+    """Write a run's report.html again."""
     path = trainyard.report(run, runs_dir=runs_dir)
     show({"report": str(path)}, [str(path)], as_json)
 
 
 def _refuse_output(output: Path, force: bool) -> None:
-    """Says before the work begins that its result has no place."""
+    """Refuse an output that cannot be written before the work begins."""
     if output.suffix not in (".csv", ".parquet"):
         raise click.BadParameter(f"{output}: the name must end in .csv or .parquet", param_hint="-o")
     if not output.absolute().parent.is_dir():
         raise click.BadParameter(f"{output}: there is no folder {output.parent}", param_hint="-o")
     if output.exists() and not force:
         raise click.BadParameter(
-            f"{output} is there already: choose another name, or replace it with --force", param_hint="-o"
+            f"{output} already exists: choose another name, or replace it with --force", param_hint="-o"
         )

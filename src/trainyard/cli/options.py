@@ -1,4 +1,4 @@
-"""The options that several commands share."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ def _silence(_: click.Context, __: click.Parameter, value: bool) -> bool:
 
 
 def run_argument(command: Command) -> Command:
-    """The argument RUN."""
+    """Add the argument RUN."""
     return click.argument("run")(command)
 
 
 def runs_dir(command: Command) -> Command:
-    """`--runs-dir`: where the run directories are."""
-    text = "Where the run directories are.  [default: $TRAINYARD_RUNS, or `runs`]"
+    """Add `--runs-dir`: the folder of the run directories."""
+    text = "The folder of the run directories.  [default: $TRAINYARD_RUNS, or `runs`]"
     return click.option("--runs-dir", metavar="DIR", help=text)(command)
 
 
 def as_json(command: Command) -> Command:
-    """`--json`: one document on stdout instead of lines."""
+    """Add `--json`: one document on stdout instead of lines."""
     return click.option(
         "--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else, on stdout."
     )(command)
 
 
 def quiet(command: Command) -> Command:
-    """`--quiet`: no progress, and of the log only warnings."""
+    """Add `--quiet`: no progress, and only the warnings of the log."""
     text = "No progress and no notes: only warnings, and the result."
     return click.option("-q", "--quiet", is_flag=True, callback=_silence, help=text)(command)

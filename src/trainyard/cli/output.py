@@ -1,41 +1,58 @@
-"""What the commands print: to stdout, as lines for people or, with `--json`, as one JSON document and nothing else.
+"""Print results to stdout: as lines for people or, with `--json`, as one JSON document and nothing else.
 
-Progress of a training goes to stdout, where clouds read metrics from it; with `--json` it goes to stderr. Log lines
-(`trainyard: warning: ...`) and errors go to stderr always.
+The progress of a training goes to stdout, where clouds read metrics from it; with `--json` it goes to stderr.
+Log lines (`trainyard: warning: ...`) and errors always go to stderr.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from trainyard.redact import UNPRINTABLE, printable
 
 if TYPE_CHECKING:
     from trainyard.runs.run import Run
 
 
 def say(text: str) -> None:
-    """Prints to stdout. A reader who went away (`| head`) changes neither what is done nor the exit code."""
-    try:
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Print text for people to stdout.
+
+    Results come from files that hold no secrets, so paths in them are printed unchanged and can be copied.
+    """
+    _print(printable(text))
+
+
+def say_data(text: str) -> None:
+    """Print data for programs to stdout: unchanged, unless stdout is a terminal."""
+    _print(printable(text) if sys.stdout.isatty() else text)
+
+
+def _print(text: str) -> None:
+    getattr(sys.stdout, "write_raw", sys.stdout.write)(text + "\n")
+    sys.stdout.flush()
 
 
 def show(document: Any, text: Iterable[str], as_json: bool) -> None:
-    """Prints the document, or the lines that say the same."""
-    for line in [json_document(document)] if as_json else text:
-        say(line)
+    """Print the document, or the lines that say the same."""
+    if as_json:
+        say_data(json_document(document))
+    else:
+        for line in text:
+            say(line)
 
 
 def json_document(document: Any) -> str:
-    """JSON; a number that is not finite becomes the text `NaN`, `Infinity` or `-Infinity`, as in the journal."""
-    return json.dumps(_plain(document), indent=2, allow_nan=False, ensure_ascii=False)
+    """Return a document as JSON.
+
+    A number that is not finite becomes the text `NaN`, `Infinity` or `-Infinity`, as in the journal.
+    """
+    text = json.dumps(_plain(document), indent=2, allow_nan=False, ensure_ascii=False)
+    return UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _plain(value: Any) -> Any:
@@ -51,7 +68,7 @@ def _plain(value: Any) -> Any:
 
 
 def table(rows: Iterable[Sequence[Any]], head: Sequence[str] = ()) -> list[str]:
-    """Lines with aligned columns; numbers to four places, an empty cell for None."""
+    """Return lines with aligned columns; numbers have four significant digits, None is an empty cell."""
     cells = [[_cell(value) for value in row] for row in [*([head] if head else []), *rows]]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [
@@ -63,11 +80,11 @@ def table(rows: Iterable[Sequence[Any]], head: Sequence[str] = ()) -> list[str]:
 def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
-    return "" if value is None else str(value)
+    return "" if value is None else " ".join(printable(str(value)).splitlines())
 
 
 def size(count: int) -> str:
-    """A number of bytes, for people."""
+    """Return a number of bytes with a unit, for people."""
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:
@@ -77,11 +94,11 @@ def size(count: int) -> str:
 
 
 def run_document(run: Run) -> dict[str, Any]:
-    """A run as JSON: what `result.json` says, and where it lies; its status is that of this moment."""
-    found = {"run_id": run.id, "experiment": run.experiment, "path": str(run.path)}
-    return run.result | found | {"status": run.status, "report": existing(run.path / "report.html")}
+    """Return a run as a JSON document: the content of `result.json`, its path and its current status."""
+    identity = {"run_id": run.id, "experiment": run.experiment, "path": str(run.path)}
+    return run.result | identity | {"status": run.status, "report": existing(run.path / "report.html")}
 
 
 def existing(path: Path) -> str | None:
-    """The path as text, if there is something."""
+    """Return the path as text, or None if nothing exists there."""
     return str(path) if path.exists() else None

@@ -23,7 +23,7 @@ _STATUSES = ("created", "crashed", "failed", "preempted", "interrupted", "comple
 
 @click.group()
 def runs() -> None:
-    """Look at the runs that there are, and tidy up."""
+    """List, show, compare and clean up runs."""
 
 
 @runs.command("list")
@@ -46,9 +46,9 @@ def list_runs(experiment: str | None, runs_dir: str | None, as_json: bool) -> No
 
 
 def _brief(metrics: dict[str, Any], count: int = 3) -> str:
-    """The first metrics of the test, or where there are none of the validation."""
-    chosen = [name for name in metrics if name.startswith("test_")] or list(metrics)
-    return "  ".join(f"{name} {float(metrics[name]):.4g}" for name in chosen[:count])
+    """Return the first test metrics as text, or the first validation metrics if there are none."""
+    names = [name for name in metrics if name.startswith("test_")] or list(metrics)
+    return "  ".join(f"{name} {float(metrics[name]):.4g}" for name in names[:count])
 
 
 @runs.command("show")
@@ -56,17 +56,17 @@ def _brief(metrics: dict[str, Any], count: int = 3) -> str:
 @options.runs_dir
 @options.as_json
 def show_run(run: str, runs_dir: str | None, as_json: bool) -> None:
-    """Show what a run is, what went into it and what came out."""
+    """Show a run: its status, inputs and results."""
     from trainyard.reports.summary import journal_problems, summary_table
 
-    found = trainyard.get(run, runs_dir=runs_dir)
-    for problem in journal_problems(found.path):
+    shown = trainyard.get(run, runs_dir=runs_dir)
+    for problem in journal_problems(shown.path):
         logging.getLogger("trainyard").warning("%s", problem)
-    document = run_document(found) | {"manifest": found.manifest}
+    document = run_document(shown) | {"manifest": shown.manifest}
     rows = [
-        *summary_table(found.path),
-        *_inputs(found.manifest),
-        ("directory", found.path),
+        *summary_table(shown.path),
+        *_inputs(shown.manifest),
+        ("directory", shown.path),
         ("report", document["report"]),
     ]
     show(document, table(rows), as_json)
@@ -86,38 +86,38 @@ def _inputs(manifest: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 @options.runs_dir
 @options.as_json
 def compare(first: str, second: str, runs_dir: str | None, as_json: bool) -> None:
-    """Show in what two runs differ: config, other inputs, metrics, digests.
+    """Show how two runs differ: config, other inputs, metrics, digests.
 
-    Where both were tested on the same rows, their models predict them again, and a test says whether chance explains the
-    difference.
+    If both were tested on the same rows, their models predict these again, and a significance test says
+    whether chance explains the difference.
     """
-    found = trainyard.compare(first, second, runs_dir=runs_dir)
-    show(found.to_json(), _compared(found), as_json)
+    comparison = trainyard.compare(first, second, runs_dir=runs_dir)
+    show(comparison.to_json(), _compared(comparison), as_json)
 
 
-def _compared(found: Comparison) -> Iterator[str]:
-    config = [(item.what, _short(item.before), _short(item.now)) for item in found.config]
-    yield from _section("config", config, ("key", *found.runs), "no differences")
+def _compared(comparison: Comparison) -> Iterator[str]:
+    runs = comparison.runs
+    config = [(item.what, _short(item.before), _short(item.now)) for item in comparison.config]
+    yield from _section("config", config, ("key", *runs), "no differences")
     inputs = [
-        (f"{item.input}: {item.what}", _short(item.before), _short(item.now)) for item in found.inputs or ()
+        (f"{item.input}: {item.what}", _short(item.before), _short(item.now))
+        for item in comparison.inputs or ()
     ]
-    unknown = "not known: a run ended before they were recorded"
-    yield from _section(
-        "other inputs", inputs, ("input", *found.runs), unknown if found.inputs is None else "no differences"
-    )
-    numbers = [(item.name, item.first, item.second, item.delta) for item in found.numbers]
-    yield from _section("results", numbers, ("", *found.runs, "delta"), "none yet")
+    unknown = comparison.inputs is None
+    empty = "not known: a run ended before they were recorded" if unknown else "no differences"
+    yield from _section("other inputs", inputs, ("input", *runs), empty)
+    numbers = [(item.name, item.first, item.second, item.delta) for item in comparison.numbers]
+    yield from _section("results", numbers, ("", *runs, "delta"), "none yet")
     tests = [
         (test.metric, test.effect, _interval(test), test.p_value, test.test, test.pairs)
-        for test in found.tests
+        for test in comparison.tests
     ]
     head = ("metric", "difference", "95% interval", "p-value", "test", "rows")
-    yield from _section(
-        "significance, on the same test rows", tests, head, f"no test: {found.untested or 'no metrics'}"
-    )
-    missing = None in found.digests
-    yield f"digests: {'not there yet' if missing else 'the same' if found.same_digest else 'different'}"
-    yield from (f"  {line}" for line in table(zip(found.runs, found.digests, strict=True)))
+    empty = f"no test: {comparison.untested or 'no metrics'}"
+    yield from _section("significance, on the same test rows", tests, head, empty)
+    missing = None in comparison.digests
+    yield f"digests: {'not there yet' if missing else 'the same' if comparison.same_digest else 'different'}"
+    yield from (f"  {line}" for line in table(zip(runs, comparison.digests, strict=True)))
 
 
 def _interval(test: Significance) -> str:
@@ -141,7 +141,7 @@ def _short(value: Any, width: int = 40) -> Any:
 @options.as_json
 @click.pass_context
 def sync(ctx: click.Context, run: str, runs_dir: str | None, as_json: bool) -> None:
-    """Send to the trackers what they have not got yet; the exit code is 1 if they still lack something."""
+    """Send to the trackers what they do not have yet; the exit code is 1 if anything is still missing."""
     reports = trainyard.sync(run, runs_dir=runs_dir)
     rows = [(report.tracker, report.sent, report.pending, report.error or "complete") for report in reports]
     lines = (
@@ -159,32 +159,29 @@ def sync(ctx: click.Context, run: str, runs_dir: str | None, as_json: bool) -> N
     "statuses",
     multiple=True,
     type=click.Choice(_STATUSES),
-    help="Which runs, whatever they hold; may be given several times.  [default: created, crashed and failed ones that hold "
-    "no checkpoint to resume from]",
+    help="Delete runs of this status, with or without checkpoints; may be given several times.  "
+    "[default: created, crashed and failed runs without a checkpoint to resume from]",
 )
 @click.option("--yes", is_flag=True, help="Delete them; without it, nothing is deleted.")
 @options.runs_dir
 @options.as_json
 def clean(statuses: Sequence[str], yes: bool, runs_dir: str | None, as_json: bool) -> None:
-    """Delete runs that came to nothing. Says what it would delete, until it gets --yes."""
-    chosen = [
+    """Delete runs that came to nothing; without --yes, only list them."""
+    rows = [
         (run, run.status, _bytes(run.path)) for run in trainyard.clean(runs_dir, statuses=statuses or None)
     ]
     if yes:
         deleted = {run.path for run in trainyard.clean(runs_dir, statuses=statuses or None, dry_run=False)}
-        chosen = [row for row in chosen if row[0].path in deleted]
-    total = sum(count for *_, count in chosen)
+        rows = [row for row in rows if row[0].path in deleted]
+    total = sum(count for *_, count in rows)
     listed = [
         {"run_id": run.id, "path": str(run.path), "status": status, "bytes": count}
-        for run, status, count in chosen
+        for run, status, count in rows
     ]
-    lines = (
-        table([(run.id, run.experiment, status, size(count)) for run, status, count in chosen])
-        if chosen
-        else []
-    )
-    did = "deleted" if yes else "would delete"
-    last = f"{did} {len(chosen)} runs, {size(total)}{'' if yes or not chosen else '; add --yes to do it'}"
+    cells = [(run.id, run.experiment, status, size(count)) for run, status, count in rows]
+    lines = table(cells) if rows else []
+    verb = "deleted" if yes else "would delete"
+    last = f"{verb} {len(rows)} runs, {size(total)}{'' if yes or not rows else '; add --yes to do it'}"
     show({"deleted": yes, "bytes": total, "runs": listed}, [*lines, last], as_json)
 
 

@@ -1,4 +1,4 @@
-"""`cross-validate` and `benchmark`: commands that train several runs."""
+"""`cross-validate` and `benchmark`: the commands that train several runs."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 @click.argument("config")
 @click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE]...")
 @click.option(
-    "--folds", type=click.IntRange(min=2), help="How many folds.  [default: data.split.folds, or 5]"
+    "--folds", type=click.IntRange(min=2), help="Number of folds.  [default: data.split.folds, or 5]"
 )
 @click.option(
     "--resume",
     is_flag=True,
-    help="Go on with the newest unfinished cross-validation of the same config and data.",
+    help="Continue the newest unfinished cross-validation of the same config and data.",
 )
 @options.runs_dir
 @options.quiet
@@ -47,7 +47,7 @@ def cross_validate(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Train a run for each fold of the rows, and test it on that fold."""
+    """Train one run per fold, and test it on that fold."""
     study = trainyard.cross_validate(
         config, overrides, folds=folds, runs_dir=runs_dir, resume=resume, watch=_watch(quiet, as_json)
     )
@@ -55,7 +55,7 @@ def cross_validate(
 
     rows = metric_rows(study.result)
     files = {"out of fold": existing(study.path / "out_of_fold.csv")}
-    show(_document(study), _told(study, [METRICS_HEAD, *rows] if rows else [], files), as_json)
+    show(_document(study), _summary(study, [METRICS_HEAD, *rows] if rows else [], files), as_json)
     click.get_current_context().exit(EXIT_CODES.get(study.status, 1))
 
 
@@ -68,20 +68,22 @@ def cross_validate(
     "params",
     multiple=True,
     metavar="MODEL.KEY=VALUE",
-    help="An option of one model; may stand several times.",
+    help="An option of one model; may be given several times.",
 )
 @click.option(
     "--folds",
     type=click.IntRange(min=2),
-    help="Cross-validate each in so many folds.  [default: train each once]",
+    help="Cross-validate each model in this many folds.  [default: train each once]",
 )
 @click.option(
-    "--metric", metavar="NAME", help="What to rank by: f1, test_f1, val_f1 ...  [default: the first computed]"
+    "--metric",
+    metavar="NAME",
+    help="The metric to rank by: f1, test_f1, val_f1 ...  [default: the first one]",
 )
 @click.option(
     "--resume",
     is_flag=True,
-    help="Go on with the newest unfinished benchmark of the same; try failed models again.",
+    help="Continue the newest unfinished benchmark of the same models and data; retry failed models.",
 )
 @options.runs_dir
 @options.quiet
@@ -93,15 +95,20 @@ def benchmark(
     params: Sequence[str],
     quiet: bool,
     as_json: bool,
-    **asked: Any,
+    **options: Any,
 ) -> None:
     """Train several models on the same rows, and rank them.
 
-    A model that fails is a row of the table, and the others go on; the exit code is 1 then.
+    A model that fails becomes a row of the table and the others go on; the exit code is 1 then.
     """
     names = [name.strip() for name in models.split(",") if name.strip()]
     study = trainyard.benchmark(
-        config, overrides, models=names, params=_params(params, names), watch=_watch(quiet, as_json), **asked
+        config,
+        overrides,
+        models=names,
+        params=_params(params, names),
+        watch=_watch(quiet, as_json),
+        **options,
     )
     from trainyard.reports.studies import BENCHMARK_HEAD, benchmark_rows
 
@@ -109,18 +116,18 @@ def benchmark(
     files = {"table": existing(study.path / "table.csv")}
     show(
         _document(study),
-        [*_told(study, rows, files), *(f"{model}: {error}" for model, error in study.failed.items())],
+        [*_summary(study, rows, files), *(f"{model}: {error}" for model, error in study.failed.items())],
         as_json,
     )
     click.get_current_context().exit(EXIT_CODES.get(study.status, 1))
 
 
 def _params(texts: Sequence[str], models: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """`MODEL.KEY=VALUE` -> options by model; the value is read as YAML is."""
+    """Parse `MODEL.KEY=VALUE` into options by model; the value is YAML."""
     from trainyard.config.tree import Problems, plain
     from trainyard.config.yaml import read_value
 
-    found: dict[str, dict[str, Any]] = {}
+    params: dict[str, dict[str, Any]] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         model = next((model for model in models if name.startswith(f"{model}.")), None)
@@ -133,43 +140,44 @@ def _params(texts: Sequence[str], models: Sequence[str]) -> dict[str, dict[str, 
                 else f"expected MODEL.KEY=VALUE with a model of {', '.join(models)}"
             )
             raise InputError(f"--param {text}: {why}")
-        found.setdefault(model, {})[name.removeprefix(f"{model}.")] = plain(node)
-    return found
+        params.setdefault(model, {})[name.removeprefix(f"{model}.")] = plain(node)
+    return params
 
 
 def _watch(quiet: bool, as_json: bool) -> Watch | None:
-    """Prints a line for each run that ended: on stdout, unless a document is to stand there."""
+    """Return a callback that prints a line for each run that ended; on stderr if stdout gets a document."""
     if quiet:
         return None
     stream = sys.stderr if as_json else sys.stdout
+    write = getattr(stream, "write_raw", stream.write)
 
     def watch(run: Mapping[str, Any]) -> None:
-        stream.write(line({"event": "run"}, run) + "\n")
+        write(line({"event": "run"}, run) + "\n")
         stream.flush()
 
     return watch
 
 
 def _document(study: CrossValidation | Benchmark) -> dict[str, Any]:
-    """A study as JSON: what `result.json` says, and where it lies; its status is that of this moment."""
-    found = {"study_id": study.id, "path": str(study.path), "status": study.status}
-    return study.result | found | {"report": existing(study.path / "report.html")}
+    """Return a study as a JSON document: the content of `result.json`, its path and its current status."""
+    identity = {"study_id": study.id, "path": str(study.path), "status": study.status}
+    return study.result | identity | {"report": existing(study.path / "report.html")}
 
 
-def _told(
+def _summary(
     study: CrossValidation | Benchmark, rows: Sequence[Sequence[str]], files: Mapping[str, str | None]
 ) -> Iterator[str]:
     yield ""
     yield from table(rows) if rows else ()
     yield from [""] if rows else []
-    places: dict[str, str | Path | None] = {"report": existing(study.path / "report.html"), **files}
+    paths: dict[str, str | Path | None] = {"report": existing(study.path / "report.html"), **files}
     facts = [("study", study.id), ("status", study.status), ("directory", study.path)]
-    yield from table([*facts, *(place for place in places.items() if place[1])])
+    yield from table([*facts, *(item for item in paths.items() if item[1])])
     if study.status in ("preempted", "interrupted"):
-        yield f"go on with: {_again()}"
+        yield f"go on with: {_resume_command()}"
 
 
-def _again() -> str:
-    """The same command with `--resume`."""
+def _resume_command() -> str:
+    """Return the same command with `--resume`."""
     words = [word for word in sys.argv[1:] if word != "--resume"]
     return shlex.join(["trainyard", *words, "--resume"])

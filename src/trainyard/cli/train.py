@@ -1,4 +1,4 @@
-"""`train`, `resume`, `reproduce`: the commands that make steps."""
+"""`train`, `resume`, `reproduce`: the commands that train one run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DIFFERENT = 3
 @click.option(
     "--resume",
     is_flag=True,
-    help="Go on with the newest unfinished run of the same computation, if there is one.",
+    help="Continue the newest unfinished run of the same computation, if there is one.",
 )
 @options.runs_dir
 @options.quiet
@@ -46,13 +46,13 @@ def train(
 @click.command()
 @options.run_argument
 @click.option(
-    "--allow-change", is_flag=True, help="Go on although config, data or code have changed; it is recorded."
+    "--allow-change", is_flag=True, help="Continue although config, data or code changed; this is recorded."
 )
 @options.runs_dir
 @options.quiet
 @options.as_json
 def resume(run: str, allow_change: bool, runs_dir: str | None, quiet: bool, as_json: bool) -> None:
-    """Go on with a run from its newest whole checkpoint."""
+    """Continue a run from its newest valid checkpoint."""
     with _watched(quiet, as_json) as callbacks:
         resumed = trainyard.resume(run, runs_dir=runs_dir, allow_change=allow_change, callbacks=callbacks)
     _finish(resumed, runs_dir, as_json)
@@ -67,18 +67,18 @@ def resume(run: str, allow_change: bool, runs_dir: str | None, quiet: bool, as_j
 def reproduce(ctx: click.Context, run: str, runs_dir: str | None, quiet: bool, as_json: bool) -> None:
     """Train a run again and say whether it is identical.
 
-    Names the inputs that differ, then says `identical`, or `different` with the first step and the first tensor that
-    differ; the exit code is 3 then.
+    Lists the inputs that differ, then says `identical`, or `different` with the first step and the first
+    tensor that differ; the exit code is 3 then.
     """
     with _watched(quiet, as_json) as callbacks:
-        found = trainyard.reproduce(run, runs_dir=runs_dir, callbacks=callbacks)
-    show(found.to_json(), _verdict(found), as_json)
-    ctx.exit(0 if found.verdict == "identical" else _DIFFERENT)
+        reproduction = trainyard.reproduce(run, runs_dir=runs_dir, callbacks=callbacks)
+    show(reproduction.to_json(), _verdict(reproduction), as_json)
+    ctx.exit(0 if reproduction.verdict == "identical" else _DIFFERENT)
 
 
 @contextmanager
 def _watched(quiet: bool, as_json: bool) -> Iterator[list[Callback]]:
-    """The callbacks that show the progress: on stdout, unless a document is to stand there."""
+    """Yield the callbacks that show the progress; on stderr if stdout gets a document."""
     if quiet:
         yield []
         return
@@ -92,7 +92,7 @@ def _watched(quiet: bool, as_json: bool) -> Iterator[list[Callback]]:
 
 
 def _finish(run: Run, runs_dir: str | None, as_json: bool) -> None:
-    """Shows what came out; the status becomes the exit code."""
+    """Print the result, and exit with the code of the run's status."""
     status = run.result.get("status", run.status)
     if as_json:
         show(run_document(run), (), as_json)
@@ -101,7 +101,7 @@ def _finish(run: Run, runs_dir: str | None, as_json: bool) -> None:
     click.get_current_context().exit(EXIT_CODES.get(status, 1))
 
 
-def _say_result(run: Run, status: str, where: str) -> None:
+def _say_result(run: Run, status: str, option: str) -> None:
     from trainyard.reports.summary import summary_table
 
     facts = summary_table(run.path)
@@ -111,26 +111,29 @@ def _say_result(run: Run, status: str, where: str) -> None:
     if status == "completed":
         say("next:")
         for command in ("runs show", "evaluate", "reproduce"):
-            say(f"  trainyard {command} {run.id}{where}")
+            say(f"  trainyard {command} {run.id}{option}")
     else:
-        say(f"resume with: trainyard resume {run.id}{where}")
+        say(f"resume with: trainyard resume {run.id}{option}")
 
 
-def _verdict(found: Reproduction) -> Iterator[str]:
-    for difference in found.inputs:
+def _verdict(result: Reproduction) -> Iterator[str]:
+    for difference in result.inputs:
         yield f"input differs: {difference}"
-    if found.verdict == "identical":
-        yield f"identical: {found.repetition} repeats {found.original}: {found.steps[0]} steps, digest {found.digests[0]}"
+    if result.verdict == "identical":
+        repeats = f"identical: {result.repetition} repeats {result.original}"
+        yield f"{repeats}: {result.steps[0]} steps, digest {result.digests[0]}"
         return
-    yield f"different: {found.repetition} does not repeat {found.original}"
-    if found.steps[0] != found.steps[1]:
-        yield f"  steps: {found.steps[0]}, then {found.steps[1]}"
-    if found.step is not None and found.step_losses is not None:
-        yield f"  first step that differs: {found.step} (loss {found.step_losses[0]!r}, then {found.step_losses[1]!r})"
+    yield f"different: {result.repetition} does not repeat {result.original}"
+    if result.steps[0] != result.steps[1]:
+        yield f"  steps: {result.steps[0]}, then {result.steps[1]}"
+    if result.step is not None and result.step_losses is not None:
+        first, then = result.step_losses
+        yield f"  first step that differs: {result.step} (loss {first!r}, then {then!r})"
     else:
         yield "  the loss of every step is the same"
-    if found.tensor is not None:
-        yield f"  first tensor that differs: {found.tensor.name} ({found.tensor.before}, then {found.tensor.now})"
-    if found.metrics:
-        yield f"  metrics that differ: {', '.join(found.metrics)}"
-    yield f"  digests: {found.digests[0]}, then {found.digests[1]}"
+    if result.tensor is not None:
+        tensor = result.tensor
+        yield f"  first tensor that differs: {tensor.name} ({tensor.before}, then {tensor.now})"
+    if result.metrics:
+        yield f"  metrics that differ: {', '.join(result.metrics)}"
+    yield f"  digests: {result.digests[0]}, then {result.digests[1]}"

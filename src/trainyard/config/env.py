@@ -8,15 +8,20 @@ from collections.abc import Mapping
 
 from trainyard.config.tree import Node, Problems, is_unicode, walk
 from trainyard.config.yaml import scalar
+from trainyard.redact import remember, remember_passwords
 
 VARIABLE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 SUBSTITUTION = re.compile(r"\$\{[^}]*\}?")
+_PUBLIC = "experiment.name"  # it names a folder, and stands in every path
+_LONG_NUMBER = 8  # digits; shorter numbers are batch sizes and seeds, and hiding them would spoil every table
 
 
 def expand(root: Node, problems: Problems, environ: Mapping[str, str] | None = None) -> None:
     """Expand the variables in the whole tree; an unset one is a problem."""
     for path, node in walk(root):
         expand_node(node, path, problems, environ)
+        if isinstance(node.value, str):
+            remember_passwords(node.value)
 
 
 def expand_node(node: Node, path: str, problems: Problems, environ: Mapping[str, str] | None = None) -> None:
@@ -30,6 +35,22 @@ def expand_node(node: Node, path: str, problems: Problems, environ: Mapping[str,
         return
     node.text = VARIABLE.sub(lambda match: environ[match[1]], template)
     node.value = scalar(node.text) if node.bare and VARIABLE.fullmatch(template) else node.text
+    if path != _PUBLIC and (isinstance(node.value, str) or len(node.text) >= _LONG_NUMBER):
+        for name in VARIABLE.findall(template):
+            remember(environ[name], f"${{env:{name}}}")
+
+
+def remember_numbers(root: Node) -> None:
+    """Hide the values that looked like numbers, and turned out to be text when the config was validated."""
+    for path, node in walk(root):
+        is_variable = node.template is not None and VARIABLE.fullmatch(node.template)
+        if is_variable and path != _PUBLIC and isinstance(node.value, str):
+            remember(node.value, str(node.template))
+
+
+def filled_in(text: str) -> str:
+    """Return a text from a run's files with the variables that are set filled in."""
+    return VARIABLE.sub(lambda match: os.environ.get(match[1], match[0]), text)
 
 
 def _report_wrong(

@@ -9,7 +9,7 @@ from typing import Any
 from trainyard.config.adapters import Adapters
 from trainyard.config.checks import check, fill_defaults
 from trainyard.config.dialects import accumulate
-from trainyard.config.env import expand
+from trainyard.config.env import expand, remember_numbers
 from trainyard.config.layers import Layers
 from trainyard.config.lookup import Lookup
 from trainyard.config.messages import validate
@@ -57,6 +57,7 @@ def load(
     if adapters is not None:
         Lookup(root, adapters, problems, notes).run()
     config = validate(RunConfig, root, "", problems)
+    remember_numbers(root)
     if problems or config is None:
         raise ConfigError(sorted(problems, key=_position))
     return Resolved(config, _sources(config, root), tuple(notes), _templates(root))

@@ -1,1 +1,1 @@
-
+"""Data sets: one module per format, and what they share."""

@@ -77,7 +77,8 @@ class CsvDataset:
         header = self._header(path, content)
         if unknown := [name for name in self._params.text if name not in header]:
             raise DataError(
-                f"{path}: data.params.text: there is no column {listed(map(repr, unknown))}; there are: {listed(header)}"
+                f"{path}: data.params.text: there is no column {listed(map(repr, unknown))}; there are: "
+                f"{listed(header)}"
             )
         as_text = {*self._params.text, *text}
         frame = self._parsed(path, content, header, as_text)
@@ -115,7 +116,8 @@ class CsvDataset:
                 "utf-16" if raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "latin-1 (or cp1252)"
             )
             raise DataError(
-                f"{path}: line {line} is not {self._params.encoding}; save the file as UTF-8, or give its encoding as "
+                f"{path}: line {line} is not {self._params.encoding}; save the file as UTF-8, or give its "
+                "encoding as "
                 f"data.params.encoding: {likely}"
             ) from None
         if "\0" in content:
@@ -131,12 +133,14 @@ class CsvDataset:
             raise DataError(f"{path}: the first line cannot be read as CSV: {error}") from error
         if twice := [name for name, count in Counter(names).items() if count > 1 and name]:
             raise DataError(
-                f"{path}: the first line names column {listed(map(repr, twice))} twice; each name must be unique"
+                f"{path}: the first line names column {listed(map(repr, twice))} twice; each name must be "
+                "unique"
             )
         others = [other for other in ";\t|," if other != self._params.delimiter and other in names[0]]
         if len(names) == 1 and others:
             raise DataError(
-                f"{path}: with the delimiter {self._params.delimiter!r} there is one column only, {names[0]!r}; "
+                f"{path}: with the delimiter {self._params.delimiter!r} there is one column only, "
+                f"{names[0]!r}; "
                 f"try data.params.delimiter: {others[0]!r}"
             )
         return [name or f"column {i + 1}" for i, name in enumerate(names)]
@@ -175,7 +179,8 @@ class CsvDataset:
             for number, row in enumerate(row for row in reader if row):
                 if len(row) != cells:
                     raise DataError(
-                        f"{path}: row {number} (line {reader.line_num} of the file) has {len(row)} cells, the header {cells}; "
+                        f"{path}: row {number} (line {reader.line_num} of the file) has {len(row)} cells, "
+                        f"the header {cells}; "
                         "is there a delimiter too many or too few, or a text that needs quotes?"
                     )
         except csv.Error as error:

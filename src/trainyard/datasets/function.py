@@ -73,6 +73,7 @@ def find_function(name: str) -> Callable[..., Any]:
         raise DataError(f"data.type: {error}") from error
     if not isinstance(function, FunctionType):
         raise DataError(
-            f"data.type: {name!r} is no Python function but {type(function).__name__}; name a function that returns the splits"
+            f"data.type: {name!r} is no Python function but {type(function).__name__}; name a function that "
+            "returns the splits"
         )
     return function

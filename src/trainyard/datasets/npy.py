@@ -21,6 +21,7 @@ from pydantic import BaseModel
 
 from trainyard.config.schema import DataConfig, Section
 from trainyard.datasets.base import DataBundle
+from trainyard.datasets.rows.files import existing_file
 from trainyard.datasets.rows.objects import from_arrays
 from trainyard.datasets.rows.table import listed
 from trainyard.digest import array_buffer, digest, sha256_json, tensor_records
@@ -67,7 +68,8 @@ class NpyDataset:
                 )
         if config.split.group or config.split.time or config.impute not in (None, "keep"):
             raise DataError(
-                "data.split.group, data.split.time and data.impute need named columns; npy files hold finished samples"
+                "data.split.group, data.split.time and data.impute need named columns; npy files hold "
+                "finished samples"
             )
         if not Path(config.path).is_dir():
             raise DataError(
@@ -80,7 +82,8 @@ def _pair(folder: Path, ending: str) -> tuple[Array, Array]:
     features, targets = (_mapped(folder / f"{letter}{ending}.npy") for letter in "Xy")
     if features.ndim < 2 or features.dtype.kind not in "iufb":
         raise DataError(
-            f"{folder}: X{ending}.npy is {features.dtype} of shape {features.shape}; numbers (rows, ...) are needed"
+            f"{folder}: X{ending}.npy is {features.dtype} of shape {features.shape}; numbers (rows, ...) "
+            "are needed"
         )
     if len(features) != len(targets) or not len(features):
         raise DataError(f"{folder}: X{ending}.npy has {len(features)} rows, y{ending}.npy {len(targets)}")
@@ -88,11 +91,11 @@ def _pair(folder: Path, ending: str) -> tuple[Array, Array]:
 
 
 def _mapped(path: Path) -> Array:
-    try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError as error:
+    if not path.exists():
         there = listed(sorted(file.name for file in path.parent.iterdir())) or "nothing"
-        raise DataError(f"{path} is missing; the folder holds {there}") from error
+        raise DataError(f"{path} is missing; the folder holds {there}")
+    try:
+        found = np.load(existing_file(str(path), mapped=True), mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError, BadZipFile) as error:
         raise DataError(
             f"{path} cannot be read as npy: {error}; save arrays of numbers with numpy.save"
@@ -115,7 +118,8 @@ def _refuse_bad_values(features: Array, name: SplitName, *, keep: bool) -> None:
             value, row = features[start:stop][place], f"row {start + int(place[0])} (from 0)"
             if np.isfinite(value):
                 raise DataError(
-                    f"the {name} features hold {value} in {row}: too large for float32, in which they are served"
+                    f"the {name} features hold {value} in {row}: too large for float32, in which they are "
+                    "served"
                 )
             raise DataError(
                 f"the {name} features hold {'' if keep else 'NaN or '}infinite values, the first in {row}"

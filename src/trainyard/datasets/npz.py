@@ -91,7 +91,8 @@ def _arrays(path: str) -> dict[str, Array]:
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
         if "allow_pickle" in str(error) or "pickle" in str(error):
             raise DataError(
-                f"{path} holds pickled objects or is no npz file; pickles are never read, as they can execute code. "
+                f"{path} holds pickled objects or is no npz file; pickles are never read, as they can "
+                "execute code. "
                 "Save arrays of numbers or of fixed-length text (array.astype(str)) with numpy.savez"
             ) from error
         raise DataError(f"{path} cannot be read as npz: {error or type(error).__name__}") from error
@@ -143,6 +144,7 @@ def _table(arrays: Mapping[str, Array], path: str, target: str) -> Table:
     lengths = {key: len(array) if array.ndim else 0 for key, array in columns.items()}
     if len(set(lengths.values())) > 1:
         raise DataError(
-            f"{path}: the arrays differ in length: {listed(f'{key} {length}' for key, length in lengths.items())}"
+            f"{path}: the arrays differ in length: "
+            f"{listed(f'{key} {length}' for key, length in lengths.items())}"
         )
     return Table({key: tidy(array, key, path) for key, array in columns.items()}, path)

@@ -64,7 +64,8 @@ class ParquetDataset:
             column = column.cast(self._arrow.float64())
         if types.is_nested(column.type):
             raise DataError(
-                f"{path}: column {name!r} holds {column.type}; give each of its values a column of its own, or data.exclude it"
+                f"{path}: column {name!r} holds {column.type}; give each of its values a column of its own, "
+                "or data.exclude it"
             )
         values = (
             column.to_numpy(zero_copy_only=False)

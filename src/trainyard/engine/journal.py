@@ -12,6 +12,7 @@ from typing import Any
 
 from trainyard.digest import fsync_folder, make_folders
 from trainyard.records.journal import finite
+from trainyard.redact import redacted
 
 
 class Journal:
@@ -56,7 +57,7 @@ class Journal:
 
     def event(self, step: int, name: str, **detail: Any) -> None:
         """Write a decision, or something else that is worth seeing beside the curves."""
-        clean = {key: finite(value) if isinstance(value, float) else value for key, value in detail.items()}
+        clean = {key: _clean(value) for key, value in detail.items()}
         self._write({"kind": "event", "time": time.time(), "step": step, "name": name, "detail": clean})
 
     def end(self, step: int, status: str) -> None:
@@ -78,3 +79,10 @@ class Journal:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _clean(value: Any) -> Any:
+    """JSON has no infinities; messages of others may hold secrets."""
+    if isinstance(value, float):
+        return finite(value)
+    return redacted(value) if isinstance(value, str) else value

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from trainyard import registry
 from trainyard.config import Resolved
+from trainyard.config.env import filled_in
 from trainyard.config.schema import RunConfig
 from trainyard.digest import digest, sha256_file, tensor_records
 from trainyard.engine.checkpoint import Commit
@@ -21,6 +22,7 @@ from trainyard.records.data import DataDescription
 from trainyard.records.manifest import DeterminismRecord, Manifest, Parent
 from trainyard.records.result import COMPLETED, Result
 from trainyard.records.run_dir import RunDir
+from trainyard.redact import redacted
 from trainyard.require import import_paths, open_process
 from trainyard.runs.manifest import check_unchanged, make_manifest
 from trainyard.runs.objects import Objects
@@ -131,7 +133,8 @@ class _Attempt:
         if source is not None and not is_gone:
             initialize(parts, source)
         now = make_manifest(run, request.resolved, request.objects, parts, determinism)
-        now = now.model_copy(update={"init_from": str(source) if source else None, "parent": request.parent})
+        init_from = redacted(str(source)) if source else None
+        now = now.model_copy(update={"init_from": init_from, "parent": request.parent})
         if before is None:
             manifest = self._begin(now, parts, known=commit is None)
         else:
@@ -191,7 +194,7 @@ class _Attempt:
         if known is None and parent is not None:
             known = RunDir(self._run.path.parent / parent.run_id).manifest()
         if known is not None and known.init_from:
-            return Path(known.init_from)
+            return Path(filled_in(known.init_from))
         return initial_source(config, self._run)
 
     def _begin(self, manifest: Manifest, parts: Parts, *, known: bool) -> Manifest:

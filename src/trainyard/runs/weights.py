@@ -107,7 +107,8 @@ def initial_source(config: RunConfig, run: RunDir) -> Path | None:
         return None
     if source.endswith(".safetensors"):
         if not Path(source).is_file():
-            raise InputError(f"model.init_from: no file {source}")
+            what = "this is no ordinary file:" if Path(source).exists() else "no file"
+            raise InputError(f"model.init_from: {what} {source}")
         return Path(source).absolute()
     return find_run(source, run.path.parent.parent, before=run).path
 

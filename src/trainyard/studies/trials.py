@@ -14,6 +14,7 @@ from trainyard.config.checks import OBJECTS
 from trainyard.config.emit import inline
 from trainyard.errors import ConfigError, Problem
 from trainyard.records.listing import find_run
+from trainyard.redact import redacted
 from trainyard.runs.catalog import Catalog
 from trainyard.studies.study import Json
 from trainyard.types import SplitName
@@ -50,7 +51,10 @@ class Source:
         initial = source.resolved.config.model.init_from
         if initial is not None and not initial.endswith(".safetensors"):
             # `last` would be the run before each run: that of another fold.
-            source = source.with_overrides({"model.init_from": str(find_run(initial, runs_dir).path)})
+            path = redacted(
+                str(find_run(initial, runs_dir).path)
+            )  # with `${env:NAME}`: it is written to disk
+            source = source.with_overrides({"model.init_from": path})
         return source
 
     def with_overrides(self, more: Mapping[str, Any]) -> Source:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard import registry
+from trainyard.config.env import filled_in
 from trainyard.datasets.base import DataBundle
 from trainyard.engine.state import preserved_global_random, seed_global_random
 from trainyard.errors import ChangedInputsError
@@ -56,7 +57,7 @@ def _inputs_now(run: RunDir, trial: Trial, request: StudyRequest, before: Manife
         seed_global_random(config.experiment.seed)
         objects = Objects(None, request.bundle(resolved))
         parts = build(config, threads, objects)
-        source = Path(before.init_from) if before.init_from else None
+        source = Path(filled_in(before.init_from)) if before.init_from else None
         if source is not None and source.exists():
             initialize(parts, source)
         determinism = registry.adapter("framework", framework_name(config)).determinism(config)

@@ -94,7 +94,8 @@ def refuse_mixtures(table: Table, names: Sequence[str]) -> None:
         if (stray := strays(table, name)).any():
             text = table.column(name)[stray][0]
             raise DataError(
-                f"{table.source}: column {name!r} holds numbers, but {text!r} in {table.where(stray)}; mend it, "
+                f"{table.source}: column {name!r} holds numbers, but {text!r} in {table.where(stray)}; mend "
+                "it, "
                 f"give data.params.missing: {inline([text])} if it means a missing value, "
                 f"or data.params.text: {inline([name])} if the numbers stand for categories"
             )
@@ -139,7 +140,8 @@ def refuse_untrained_classes(
             "data.split.stratify: true" if not (config.split.group or config.split.time) else "another split"
         )
         raise DataError(
-            f"{table.source}: class {listed(map(repr, absent))} of {config.target!r} has rows for validation or test only "
+            f"{table.source}: class {listed(map(repr, absent))} of {config.target!r} has rows for "
+            "validation or test only "
             f"({here}); {cure} or another data.split.seed would give it training rows"
         )
 
@@ -151,7 +153,8 @@ def single_rows(codes: Array, labels: Sequence[Any], config: DataConfig) -> list
     if not lonely:
         return []
     return [
-        f"the target {config.target!r} has one row only of {listed(lonely)}: it trains, and is never evaluated"
+        f"the target {config.target!r} has one row only of {listed(lonely)}: it trains, and is never "
+        "evaluated"
     ]
 
 
@@ -162,7 +165,8 @@ def odd_columns(table: Table, names: Sequence[str], targets: Array) -> list[str]
         if says := oddity(table.column(name), targets):
             found.setdefault(says, []).append(name)
     return [
-        f"{table.source}: column {listed(map(repr, columns))} {says}; to leave it out: data.exclude: {inline(columns)}"
+        f"{table.source}: column {listed(map(repr, columns))} {says}; to leave it out: data.exclude: "
+        f"{inline(columns)}"
         for says, columns in found.items()
     ]
 
@@ -243,13 +247,15 @@ def repeated_rows(splits: Mapping[SplitName, Arrays], sources: Collection[SplitN
     for name in splits:
         if name in sources and name != "train" and np.isin(hashes[name], from_train).all():
             raise DataError(
-                f"all {len(hashes[name])} {name} rows are also train rows: what is measured on them says nothing; give other rows"
+                f"all {len(hashes[name])} {name} rows are also train rows: what is measured on them says "
+                "nothing; give other rows"
             )
     warnings = []
     for one, other in combinations(splits, 2):
         if count := int(np.isin(hashes[other], hashes[one]).sum()):
             warnings.append(
-                f"{count} of {len(hashes[other])} {other} rows are also {one} rows, which flatters the metrics"
+                f"{count} of {len(hashes[other])} {other} rows are also {one} rows, which flatters the "
+                "metrics"
             )
     return warnings
 

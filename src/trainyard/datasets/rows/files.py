@@ -2,26 +2,62 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 from trainyard.datasets.rows.table import nearest
 from trainyard.errors import DataError
 
+_KINDS = {
+    stat.S_IFIFO: "a pipe (FIFO)",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+_LARGE = 64 << 20  # bytes; smaller files are read at once, whatever is in them
+_WRITTEN_SHARE = 0.01  # of the bytes of a file must be on the disk
+_MEMORY_LIMITS = {  # control groups, version 2 and 1: the limit and what is used of it
+    "/sys/fs/cgroup/memory.max": "/sys/fs/cgroup/memory.current",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes": "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+}
 
-def existing_file(path: str) -> Path:
-    """The file at `path`, relative to the working directory.
+
+def existing_file(path: str, *, mapped: bool = False) -> Path:
+    """Return the file at `path`, relative to the working directory.
+
+    Args:
+        path: as the user gave it.
+        mapped: the file is read in parts, so it may be larger than the memory.
 
     Raises:
-        DataError: there is none, or it is a folder.
+        DataError: there is none, or it is something that cannot be read to its end: a folder, a pipe, a device, a file
+            that is larger than the memory or was never written.
     """
-    file = Path(path).expanduser()
-    if file.is_dir():
-        inside = sorted(entry.name for entry in file.iterdir() if entry.is_file())
-        hint = f"one of its files, such as {path.rstrip('/')}/{inside[0]}" if inside else "a file"
-        raise DataError(f"{path} is a folder; give {hint}")
-    if not file.exists():
-        raise DataError(f"{path}: there is no such file; {_elsewhere(file)}")
+    try:
+        file = Path(path).expanduser()
+        status = file.stat()
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: there is no such file; {_elsewhere(file)}") from error
+    except (OSError, ValueError, RuntimeError) as error:  # a null character; a home that is not known
+        raise DataError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if stat.S_ISDIR(status.st_mode):
+        raise DataError(f"{path} is a folder; give {_file_inside(file, path)}")
+    if not stat.S_ISREG(status.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "a special file")
+        raise DataError(
+            f"{path} is {kind}, and data are read more than once; write them to a file and give that"
+        )
+    _refuse_size(path, file, status, mapped=mapped)
     return file
+
+
+def _file_inside(folder: Path, path: str) -> str:
+    try:
+        names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
+    except OSError:
+        names = []
+    return f"one of its files, such as {path.rstrip('/')}/{names[0]}" if names else "a file"
 
 
 def _elsewhere(file: Path) -> str:
@@ -36,8 +72,56 @@ def _elsewhere(file: Path) -> str:
     return f"in {folder.resolve()}: {nearest(file.name, names)}"
 
 
+def _refuse_size(path: str, file: Path, status: os.stat_result, *, mapped: bool) -> None:
+    size = status.st_size
+    if size < _LARGE:
+        return
+    if status.st_blocks * 512 < _WRITTEN_SHARE * size and _has_hole(file, size):
+        raise DataError(
+            f"{path} claims {_gib(size)}, but next to nothing of it was ever written (a sparse file); "
+            "was a download or a copy cut short?"
+        )
+    available = available_memory()
+    if not mapped and available is not None and size > available:
+        raise DataError(
+            f"{path} is {_gib(size)}, but only {_gib(available)} of memory are available; give a part of it, "
+            "or a folder of npy files (data.type: npy), whose features stay on the disk"
+        )
+
+
+def _has_hole(file: Path, size: int) -> bool:
+    """Return whether bytes are missing, as compressing file systems also use few blocks for many bytes."""
+    if not hasattr(os, "SEEK_HOLE"):
+        return True
+    try:
+        with file.open("rb") as stream:
+            return os.lseek(stream.fileno(), 0, os.SEEK_HOLE) < size
+    except OSError:
+        return False  # the file system does not know holes, or reading says why it fails
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:,.1f} GiB"
+
+
+def available_memory() -> int | None:
+    """Return the bytes that this process may still use, or None where the system does not say it (outside Linux)."""
+    amounts = []
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        amounts += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    except (OSError, ValueError, IndexError):
+        pass
+    for limit, used in _MEMORY_LIMITS.items():
+        try:
+            amounts.append(int(Path(limit).read_text("ascii")) - int(Path(used).read_text("ascii")))
+        except (OSError, ValueError):  # no such group, or `max`: no limit
+            continue
+    return max(0, min(amounts)) if amounts else None
+
+
 def read_bytes(path: str) -> bytes:
-    """All bytes of a file.
+    """Return all bytes of a file.
 
     Raises:
         DataError: it cannot be read.

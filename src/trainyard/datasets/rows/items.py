@@ -97,7 +97,8 @@ class Items:
     def _pair(self, position: int, item: Any) -> tuple[Array, Array]:
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise DataError(
-                f"{self._name}: item {position} is {type(item).__name__}; it must be a pair (features, target)"
+                f"{self._name}: item {position} is {type(item).__name__}; it must be a pair (features, "
+                "target)"
             )
         what = f"{self._name}: item {position}: "
         features, target = as_array(item[0], what + "features"), as_array(item[1], what + "target")
@@ -118,7 +119,8 @@ class Items:
             )
         if (unknown := codes < 0).any():
             raise DataError(
-                f"{self._name}: the target of item {ids[unknown][0]} is {targets[unknown][0]!r}, which is no class; "
+                f"{self._name}: the target of item {ids[unknown][0]} is {targets[unknown][0]!r}, which is "
+                "no class; "
                 f"there are {len(self._classes)}: {listed(self._classes)}"
             )
         return codes
@@ -171,7 +173,8 @@ def refuse_division(config: SplitConfig) -> None:
     asked += ["folds"] if config.folds is not None else []
     if asked:
         raise DataError(
-            f"data.split.{asked[0]}: map-style datasets are not divided; leave it out, and give a dataset for each split"
+            f"data.split.{asked[0]}: map-style datasets are not divided; leave it out, and give a dataset "
+            "for each split"
         )
 
 
@@ -205,7 +208,8 @@ def _task(train: Items, config: DataConfig) -> Task:
     continuous = any(target.dtype.kind == "f" or target.ndim for target in targets)
     if config.task == "classification" and continuous:
         raise DataError(
-            f"the targets are {targets[0].dtype} of shape {targets[0].shape}, but the task is classification; "
+            f"the targets are {targets[0].dtype} of shape {targets[0].shape}, but the task is "
+            "classification; "
             "give whole numbers or text, one for each item"
         )
     if config.task == "regression" and targets[0].dtype.kind == "U":
@@ -231,7 +235,8 @@ def _classes(raw: Mapping[SplitName, Items], dataset: Any, target: Array) -> tup
     for name, items in raw.items():
         if name != "train" and len(items) <= READ_THROUGH and (unknown := set(_labels(items)) - set(classes)):
             raise DataError(
-                f"the {name} dataset has class {listed(map(repr, sorted(unknown)))}, which no training item has"
+                f"the {name} dataset has class {listed(map(repr, sorted(unknown)))}, which no training item "
+                "has"
             )
     return classes, False
 

@@ -49,7 +49,8 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
     forms = {name: _form(part, name) for name, part in parts.items()}
     if len(set(forms.values())) > 1:
         raise DataError(
-            f"the splits must be of one form, but are {listed(f'{name}: {form}' for name, form in forms.items())}"
+            "the splits must be of one form, but are "
+            f"{listed(f'{name}: {form}' for name, form in forms.items())}"
         )
     _refuse_settings(config, forms["train"])
     if forms["train"] == "items":
@@ -115,19 +116,22 @@ def _refuse_settings(config: DataConfig, form: Form) -> None:
     if config.type == OBJECTS and config.params:
         key = next(iter(config.params))
         raise DataError(
-            f"data.{key}: there is no such setting for data given as objects; {nearest(key, DataConfig.model_fields)}"
+            f"data.{key}: there is no such setting for data given as objects; "
+            f"{nearest(key, DataConfig.model_fields)}"
         )
     if form == "frame":
         return
     for name in ("features", "exclude", "impute"):
         if getattr(config, name) and getattr(config, name) != "keep":
             raise DataError(
-                f"data.{name} needs named columns; these {form} are finished samples. Leave it out, or give data frames"
+                f"data.{name} needs named columns; these {form} are finished samples. Leave it out, or give "
+                "data frames"
             )
     for name in ("group", "time"):
         if getattr(config.split, name) is not None:
             raise DataError(
-                f"data.split.{name} needs a named column; these {form} are finished samples. Leave it out, or give data frames"
+                f"data.split.{name} needs a named column; these {form} are finished samples. Leave it out, "
+                "or give data frames"
             )
     if form == "items":
         items.refuse_division(config.split)
@@ -166,7 +170,8 @@ def _numbers(features: Any, what: str) -> Any:
         if kind_of(values) not in _NUMERIC
     ]:
         raise DataError(
-            f"{what}: a pair (X, y) must hold numbers, but these columns do not: {listed(other)}. Give one data frame with the "
+            f"{what}: a pair (X, y) must hold numbers, but these columns do not: {listed(other)}. Give one "
+            "data frame with the "
             "target among its columns and name that in data.target: its text is encoded"
         )
     return np.stack([values.astype(np.float32) for values in columns.values()], axis=1)
@@ -237,7 +242,8 @@ def _single(pairs: Mapping[SplitName, Pair], config: DataConfig) -> _Targets:
 def _several(pairs: Mapping[SplitName, Pair], config: DataConfig) -> _Targets:
     if config.task == "classification":
         raise DataError(
-            "targets of several columns are values for regression, but the task is classification; give one class a row"
+            "targets of several columns are values for regression, but the task is classification; give one "
+            "class a row"
         )
     for name, (_, targets) in pairs.items():
         if targets.dtype.kind not in "iuf" or not np.isfinite(targets).all():
@@ -252,5 +258,6 @@ def _refuse_shapes(pairs: Mapping[SplitName, Pair]) -> None:
     for name, (features, _) in pairs.items():
         if features.shape[1:] != shape:
             raise DataError(
-                f"the {name} features have shape (rows, ...) = {features.shape}, but the train features {shape} a row"
+                f"the {name} features have shape (rows, ...) = {features.shape}, but the train features "
+                f"{shape} a row"
             )

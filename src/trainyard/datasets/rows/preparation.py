@@ -51,7 +51,8 @@ class NumberColumn:
             out[:, 0] = (values - self.mean) / self.scale
         if not (finite := np.isfinite(out[:, 0]) | (gone & self.keep)).all():
             raise DataError(
-                f"{table.source}: column {self.name!r} is infinite, or too large for float32, in {table.where(~finite)}; "
+                f"{table.source}: column {self.name!r} is infinite, or too large for float32, in "
+                f"{table.where(~finite)}; "
                 "mend these cells, or leave the column out with data.exclude"
             )
 
@@ -98,7 +99,8 @@ Column = NumberColumn | CategoryColumn
 
 def _no_value(table: Table, name: str, gone: Array) -> DataError:
     return DataError(
-        f"{table.source}: column {name!r} has no value in {table.where(gone)}; the model was trained without missing values: "
+        f"{table.source}: column {name!r} has no value in {table.where(gone)}; the model was trained "
+        "without missing values: "
         "fill them, or train it with data.impute"
     )
 
@@ -221,7 +223,8 @@ def fit(table: Table, names: Sequence[str], target: Target, config: DataConfig) 
     widest = max(columns, key=lambda column: len(column.outputs))
     if sum(len(column.outputs) for column in columns) > MAX_FEATURES:
         raise DataError(
-            f"{table.source}: the columns make more than {MAX_FEATURES} features, {len(widest.outputs)} of them from "
+            f"{table.source}: the columns make more than {MAX_FEATURES} features, {len(widest.outputs)} of "
+            "them from "
             f"{widest.name!r}; leave it out with data.exclude, or give data.encode: ordinal"
         )
     return TabularPreparation(columns, target)
@@ -232,7 +235,8 @@ def _fit_column(table: Table, name: str, config: DataConfig) -> Column:
     gone = missing(values)
     if gone.all():
         raise DataError(
-            f"{table.source}: column {name!r} has no value in any training row; leave it out with data.exclude"
+            f"{table.source}: column {name!r} has no value in any training row; leave it out with "
+            "data.exclude"
         )
     keep = config.impute == "keep"
     fills = config.impute is not None and not keep
@@ -249,8 +253,10 @@ def _fit_column(table: Table, name: str, config: DataConfig) -> Column:
             return _fit_number(name, values.astype(np.float64), gone, config, table)
         case _:
             raise DataError(
-                f"{table.source}: column {name!r} holds dates, which no model can use as they are; make numbers of them (year, "
-                f"weekday), divide the rows by them with data.split.time: {name}, or leave the column out with data.exclude"
+                f"{table.source}: column {name!r} holds dates, which no model can use as they are; make "
+                "numbers of them (year, "
+                f"weekday), divide the rows by them with data.split.time: {name}, or leave the column out "
+                "with data.exclude"
             )
 
 
@@ -269,7 +275,8 @@ def _fit_number(name: str, values: Array, gone: Array, config: DataConfig, table
     mean, scale = mean_and_scale(values)
     if not np.isfinite([mean, scale]).all() or scale == 0:
         raise DataError(
-            f"{table.source}: column {name!r} has values from {low:g} to {high:g}, which cannot be standardised in float64; "
+            f"{table.source}: column {name!r} has values from {low:g} to {high:g}, which cannot be "
+            "standardised in float64; "
             "mend them, or leave the column out with data.exclude"
         )
     return NumberColumn(name, mean, scale, fill, keep)

@@ -60,7 +60,8 @@ def draft_config(path: Path | str, target: str) -> str:
     """
     if Path(path).suffix.lower() not in _READ:
         raise DataError(
-            f"{path}: only CSV ({', '.join(_READ[:3])}) and Parquet (.parquet) files are looked at; convert it first"
+            f"{path}: only CSV ({', '.join(_READ[:3])}) and Parquet (.parquet) files are looked at; convert "
+            "it first"
         )
     params = {} if Path(path).suffix.lower() in (".parquet", ".pq") else _csv_params(str(path))
     table = read_table(path, params)

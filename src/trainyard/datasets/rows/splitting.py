@@ -45,7 +45,8 @@ def fractions(config: SplitConfig, given: AbstractSet[SplitName]) -> tuple[float
     if config.folds is not None:
         if given != {"train"}:
             raise DataError(
-                "data.split.folds divides the rows of one source into training, validation and test; give them as data.path "
+                "data.split.folds divides the rows of one source into training, validation and test; give "
+                "them as data.path "
                 "(in Python: one pair or data frame), without other rows for validation or test"
             )
         return config.val, 0.0
@@ -53,7 +54,8 @@ def fractions(config: SplitConfig, given: AbstractSet[SplitName]) -> tuple[float
     test = 0.0 if "test" in given else DEFAULT_TEST_SHARE if config.test is None else config.test
     if val + test >= 1:
         raise DataError(
-            f"data.split: val {val} and test {test} leave nothing to train on; together they must stay below 1"
+            f"data.split: val {val} and test {test} leave nothing to train on; together they must stay "
+            "below 1"
         )
     return val, test
 
@@ -126,11 +128,13 @@ def _refuse_contradictions(config: SplitConfig, labels: Array | None) -> None:
         raise DataError("data.split: group and time cannot be combined; give one of them")
     if config.stratify and (config.time or config.group):
         raise DataError(
-            f"data.split: stratify cannot be combined with {'time' if config.time else 'group'}; leave one out"
+            f"data.split: stratify cannot be combined with {'time' if config.time else 'group'}; leave one "
+            "out"
         )
     if config.stratify and labels is None:
         raise DataError(
-            "data.split.stratify: the target holds values, not classes; leave it out, or set data.task: classification"
+            "data.split.stratify: the target holds values, not classes; leave it out, or set data.task: "
+            "classification"
         )
 
 
@@ -157,7 +161,8 @@ def _fold_rows(table: Table, by: _Criterion, config: SplitConfig, val: float) ->
     most = len(table) - (by.kind == "time")
     if config.folds > most:
         raise DataError(
-            f"{table.source}: data.split.folds: {config.folds} folds of {len(table)} rows; allowed: 2 to {most}"
+            f"{table.source}: data.split.folds: {config.folds} folds of {len(table)} rows; allowed: 2 to "
+            f"{most}"
         )
     tested, rest = _fold(table, by, config.folds, config.fold, config.seed)
     values = by.values[rest] if len(by.values) else by.values
@@ -192,7 +197,8 @@ def _refuse_lonely(table: Table, labels: Array) -> None:
     alone = np.isin(labels, np.flatnonzero(np.bincount(labels) == 1))
     if alone.any():
         raise DataError(
-            f"{table.source}: data.split.folds: the class of {table.where(alone)} has no other row, so the fold that tests it "
+            f"{table.source}: data.split.folds: the class of {table.where(alone)} has no other row, so the "
+            "fold that tests it "
             "could not train it; leave such rows out, or give more of them"
         )
 
@@ -202,7 +208,8 @@ def _folds_of_groups(table: Table, groups: Array, folds: int, seed: int) -> Ids:
     sizes = np.bincount(groups)
     if len(sizes) < folds:
         raise DataError(
-            f"{table.source}: data.split.group has {len(sizes)} groups, too few for {folds} folds; ask for fewer"
+            f"{table.source}: data.split.group has {len(sizes)} groups, too few for {folds} folds; ask for "
+            "fewer"
         )
     order = permutation(seed, len(sizes))  # of equal groups chance decides
     loads = [(0, fold) for fold in range(folds)]
@@ -303,7 +310,8 @@ def _times(table: Table, name: str) -> Array:
     times = iso_times(values)
     if (bad := missing(times)).any():
         raise DataError(
-            f"{table.source}: column {name!r} (data.split.time): {values[bad][0]!r} is no time, in {table.where(bad)}; "
+            f"{table.source}: column {name!r} (data.split.time): {values[bad][0]!r} is no time, in "
+            f"{table.where(bad)}; "
             "give numbers, or dates as 2026-01-31 or 2026-01-31T12:00:00"
         )
     return times

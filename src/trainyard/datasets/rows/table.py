@@ -74,7 +74,8 @@ class Table:
         if name not in self.columns:
             asked = f"{setting}: " if setting else ""
             raise DataError(
-                f"{self.source}: {asked}there is no column {name!r}; {nearest(name, [*self.columns, *self.unread])}"
+                f"{self.source}: {asked}there is no column {name!r}; "
+                f"{nearest(name, [*self.columns, *self.unread])}"
             )
         return self.columns[name]
 
@@ -159,7 +160,8 @@ def tidy(values: Any, name: str, source: str = "the rows given") -> Array:
     if array.dtype.kind in "USO":
         return _tidy_objects(array.astype(object), name, source)
     raise DataError(
-        f"{source}: column {name!r} holds {array.dtype.name} values; numbers, text, booleans and dates can be used"
+        f"{source}: column {name!r} holds {array.dtype.name} values; numbers, text, booleans and dates can "
+        "be used"
     )
 
 

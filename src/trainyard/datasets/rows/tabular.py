@@ -42,7 +42,8 @@ def given_paths(config: DataConfig) -> dict[SplitName, str]:
     if config.path is not None:
         if any(path is not None for path in paths.values()):
             raise DataError(
-                "data: path is one file that is to be divided; give it, or train_path with val_path and test_path"
+                "data: path is one file that is to be divided; give it, or train_path with val_path and "
+                "test_path"
             )
         return {"train": config.path}
     if config.train_path is None:
@@ -59,7 +60,8 @@ def refuse_paths(config: DataConfig) -> None:
     for name in ("path", "train_path", "val_path", "test_path"):
         if getattr(config, name) is not None:
             raise DataError(
-                f"data.{name}: {config.type!r} reads no file; leave it out, or give data.type: csv, parquet or npz"
+                f"data.{name}: {config.type!r} reads no file; leave it out, or give data.type: csv, parquet "
+                "or npz"
             )
 
 

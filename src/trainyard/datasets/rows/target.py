@@ -60,7 +60,8 @@ class Target:
 def _as_values(values: Array, where: str) -> Array:
     if kind_of(values) not in ("number", "boolean"):
         raise DataError(
-            f"{where} holds {kind_of(values)}, but the task is regression; give numbers, or data.task: classification"
+            f"{where} holds {kind_of(values)}, but the task is regression; give numbers, or data.task: "
+            "classification"
         )
     with np.errstate(over="ignore"):
         return values.astype(np.float32)
@@ -139,7 +140,8 @@ def _guess(values: Array, distinct: int) -> Task:
 def _refuse_continuous(values: Array, distinct: int, where: str) -> None:
     if kind_of(values) == "number" and not _whole(values) and not _few(values, distinct):
         raise DataError(
-            f"{where} is continuous ({distinct} different values such as {values[0]:g}), but the task is classification; "
+            f"{where} is continuous ({distinct} different values such as {values[0]:g}), but the task is "
+            "classification; "
             "give data.task: regression, or a column of classes"
         )
     if distinct > max(_FEW, len(values) // 2):
@@ -154,10 +156,12 @@ def _doubts(values: Array, distinct: int, where: str) -> list[str]:
         return []
     if _few(values, distinct):
         return [
-            f"{where} has {distinct} different whole numbers, taken for classes; data.task: regression if they are amounts"
+            f"{where} has {distinct} different whole numbers, taken for classes; data.task: regression if "
+            "they are amounts"
         ]
     if len(values) >= 10 * distinct:
         return [
-            f"{where} has {distinct} different whole numbers, taken for amounts; data.task: classification if they are classes"
+            f"{where} has {distinct} different whole numbers, taken for amounts; data.task: classification "
+            "if they are classes"
         ]
     return []

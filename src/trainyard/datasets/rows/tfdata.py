@@ -32,7 +32,8 @@ def from_tf_dataset(part: Any, what: str) -> tuple[Array, Array]:
     spec = part.element_spec
     if not (isinstance(spec, tuple) and len(spec) == 2 and all(hasattr(one, "shape") for one in spec)):
         raise DataError(
-            f"{what}: a tf.data.Dataset must give (features, target) pairs of one tensor each, but gives {spec}"
+            f"{what}: a tf.data.Dataset must give (features, target) pairs of one tensor each, but gives "
+            f"{spec}"
         )
     if int(part.cardinality()) == _INFINITE:
         raise DataError(

@@ -100,12 +100,14 @@ class TfrecordDataset:
         ]
         if len(names) > 1:
             raise DataError(
-                f"{path}: the features {listed(names)} are of more than one dimension in part; such a one must stand alone: "
+                f"{path}: the features {listed(names)} are of more than one dimension in part; such a one "
+                "must stand alone: "
                 "leave the others out with data.exclude"
             )
         if self._config.target not in tensors:
             raise DataError(
-                f"{path}: data.target: no record has {self._config.target!r}; {nearest(self._config.target, tensors)}"
+                f"{path}: data.target: no record has {self._config.target!r}; "
+                f"{nearest(self._config.target, tensors)}"
             )
         features = tensors[names[0]]
         return features.astype(np.float32) if features.dtype.kind == "f" else features, tensors[
@@ -141,7 +143,8 @@ def _table(tensors: Tensors, path: str) -> Table:
     for name, array in tensors.items():
         if array.ndim > 2:
             raise DataError(
-                f"{path}: feature {name!r} has values of shape {array.shape[1:]}; leave it out with data.exclude"
+                f"{path}: feature {name!r} has values of shape {array.shape[1:]}; leave it out with "
+                "data.exclude"
             )
         parts = (
             {name: array} if array.ndim == 1 else {f"{name}_{i}": array[:, i] for i in range(array.shape[1])}

@@ -55,7 +55,8 @@ def read_examples(path: str) -> dict[str, list[Values]]:
             raise DataError(f"{path}: record {number + 1} is no tf.train.Example: {error}") from error
         if example.feature_lists:
             raise DataError(
-                f"{path}: record {number + 1} is a tf.train.SequenceExample; only tf.train.Example can be read"
+                f"{path}: record {number + 1} is a tf.train.SequenceExample; only tf.train.Example can be "
+                "read"
             )
         for name, feature in example.features.feature.items():
             column = columns.setdefault(name, [])
@@ -149,7 +150,8 @@ def stacked(name: str, column: Sequence[Values], feature: Feature, path: str) ->
     lacking = [i for i, row in enumerate(rows) if row is None]
     if feature.shape and lacking:
         raise DataError(
-            f"{where} is missing in record {listed([i + 1 for i in lacking], 3)}; only single values may be missing"
+            f"{where} is missing in record {listed([i + 1 for i in lacking], 3)}; only single values may be "
+            "missing"
         )
     if feature.shape:
         return np.stack(rows)
@@ -195,7 +197,8 @@ def _unpacked(values: list[bytes], feature: Feature, where: str) -> Array:
     dtype = np.dtype(feature.dtype).newbyteorder("<")
     if len(values) != 1 or len(values[0]) % dtype.itemsize:
         raise DataError(
-            f"{where} holds {len(values)} byte strings of {len(values[0])} bytes, which are no {feature.dtype} numbers"
+            f"{where} holds {len(values)} byte strings of {len(values[0])} bytes, which are no "
+            f"{feature.dtype} numbers"
         )
     return np.frombuffer(values[0], dtype=dtype)
 

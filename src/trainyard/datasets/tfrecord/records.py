@@ -60,7 +60,8 @@ def _starts(data: bytes, path: str) -> list[int]:
             if not found and _masked(_scalar(data[:8])) != int.from_bytes(data[8:12], "little"):
                 raise DataError(f"{path} is no TFRecord file: it does not begin with a record's length")
             raise DataError(
-                f"{path} ends within record {len(found) + 1}, after byte {len(data)}: it is cut short, or damaged"
+                f"{path} ends within record {len(found) + 1}, after byte {len(data)}: it is cut short, or "
+                "damaged"
             )
         found.append(start)
     return found
