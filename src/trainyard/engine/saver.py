@@ -181,8 +181,7 @@ class Saver:
         self._saved_step = state.step if 0 < state.step == state.settled else -1
         self._current_best = self._durable_best = frozenset(best)
         self._prune_best()
-        if self._plan.cumulative:
-            self._cut = {step_of(name) for name in self._checkpoints.best.names(whole=True)}
+        self._cut = {step_of(name) for name in self._checkpoints.best.names(whole=True)}
 
     def failures(self) -> list[tuple[int, str]]:
         """The saves that failed since the last call, as (step, message)."""
