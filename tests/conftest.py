@@ -64,6 +64,8 @@ def check_thinned(items: list[pytest.Item]) -> None:
     there: dict[str, set[str]] = {}
     for item in items:
         there.setdefault(function_of(item), set()).add(parameters_of(item))
-    stale = [f"{name}[{one}]" for name, kept in THINNED.items() for one in kept if one not in there.get(name, ())]
+    stale = [
+        f"{name}[{one}]" for name, kept in THINNED.items() for one in kept if one not in there.get(name, ())
+    ]
     if stale:
         raise pytest.UsageError(f"tests/soak/thinned.toml names tests that are not there: {', '.join(stale)}")

@@ -1,6 +1,7 @@
 """Hashing while writing: the same hashes as in memory, and every flipped bit found."""
 
 import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +92,14 @@ def test_the_digest_sees_name_dtype_shape_and_bytes_but_not_the_order(arrays: di
     digests = {digest(tensor_records(some)) for some in [base, *changed]}
     assert len(digests) == 1 + len(changed)
     assert digest(tensor_records(base)) == digest(tensor_records(base[::-1]))
+
+
+def test_chunks_have_16_mib() -> None:
+    """Their size is part of what a digest means."""
+    data = np.arange((16 << 20) + 3, dtype=np.uint8)
+    (record,) = tensor_records([buffer("a", data)])
+    parts = [hashlib.sha256(part).hexdigest() for part in (data[: 16 << 20], data[16 << 20 :])]
+    assert record.sha256 == hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()
 
 
 def test_a_small_file_has_the_hash_of_sha256sum(tmp_path: Path) -> None:

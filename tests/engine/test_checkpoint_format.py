@@ -12,6 +12,7 @@ from scripted import checkpoints_of
 
 from trainyard import digest
 from trainyard.digest import FileRecord, array_buffer, write_tensors
+from trainyard.types import NamedBuffer
 
 ARRAYS: dict[str, Any] = {
     "b.weight": np.arange(40, dtype=np.float32).reshape(8, 5),
@@ -93,20 +94,27 @@ def test_an_independent_reader_finds_what_was_saved(
         assert file["sha256"] == (hashes[0] if len(hashes) == 1 else sha256_json(file["chunks"]))
 
 
+WIDTHS = {
+    "F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2,
+    "I8": 1, "U8": 1, "BOOL": 1,
+}  # fmt: skip
+
+
 def test_items_lie_at_multiples_of_their_size(tmp_path: Path) -> None:
-    """Wide items first, behind a header whose length is a multiple of eight: readers may map the file."""
-    arrays = {
-        "a": np.zeros(3, np.uint8), "b": np.zeros(3, np.int64), "c": np.zeros(5, np.float16),
-        "d": np.zeros(3, np.float32), "e": np.zeros(1, np.int32), "f": np.zeros(2, np.uint16),
-        "g": np.zeros(1, np.float64), "h": np.zeros(1, np.uint64), "i": np.zeros(1, np.uint32),
-    }  # fmt: skip
-    write_tensors(tmp_path / "t", [array_buffer(name, array) for name, array in arrays.items()])
+    """Wide items first, then by name, behind a header whose length is a multiple of eight: readers may map the file."""
+    widths = {f"{i}.{dtype}": width for dtype, width in WIDTHS.items() for i in (1, 2)}
+    buffers = [
+        NamedBuffer(name, name.split(".")[1], (3,), memoryview(bytes(3 * width)))
+        for name, width in widths.items()
+    ]
+    write_tensors(tmp_path / "t", buffers)
     data = (tmp_path / "t").read_bytes()
     length = int.from_bytes(data[:8], "little")
     assert length % 8 == 0
     header = json.loads(data[8 : 8 + length])
-    for name, array in arrays.items():
-        begin, end = header[name]["data_offsets"]
-        assert begin % array.itemsize == 0
-        assert end - begin == array.nbytes
-    assert sorted(h["data_offsets"] for h in header.values())[-1][1] == len(data) - 8 - length
+    offsets = {name: entry["data_offsets"] for name, entry in header.items()}
+    assert sorted(offsets, key=offsets.__getitem__) == sorted(widths, key=lambda name: (-widths[name], name))
+    for name, (begin, end) in offsets.items():
+        assert begin % widths[name] == 0
+        assert end - begin == 3 * widths[name]
+    assert max(end for _, end in offsets.values()) == len(data) - 8 - length

@@ -12,6 +12,7 @@ from scripted import BATCH, SAMPLES, STEPS, Bench, checkpoints_of, steps_in
 from small_runs import Crash, CrashAt
 from trainyard.callbacks.base import Callback
 from trainyard.engine import loop as loop_module
+from trainyard.engine.loop import Loop
 from trainyard.engine.state import RunState
 from trainyard.errors import TrainingError
 from trainyard.frameworks.base import Plan
@@ -37,6 +38,13 @@ def train_loss(first: int, last: int) -> float:
     """The mean over the samples of the steps numbered first .. last-1, counted from 0."""
     steps = range(first, last)
     return sum(loss(s) * SIZES[s] for s in steps) / sum(SIZES[s] for s in steps)
+
+
+def ended(loop: Loop) -> None:
+    loop.parts.saver.drain()
+    loop.parts.saver.close()
+    loop.parts.recorder.journal.flush()
+    loop.parts.recorder.journal.close()
 
 
 def test_every_loss_is_journalled_once_and_in_order(tmp_path: Path) -> None:
@@ -69,15 +77,86 @@ def test_the_speed_is_samples_over_the_time_since_the_last_log(
     monkeypatch.setattr(loop_module.time, "perf_counter", lambda: now[0])
 
     def slow(step: int) -> float:
-        now[0] += 0.5
+        now[0] += 0.125
         return loss(step)
 
-    state = Bench(tmp_path, [], slow).run().state
+    bench = Bench(tmp_path, [], slow)
+    loop = bench.loop()
+    now[0] += 50  # what passes before the first step is no training
+    loop.run()
+    ended(loop)
+    state = loop.state
     rates = [values["samples_per_second"] for values in of_kind(journal(tmp_path), "metrics").values()]
     ends = [0, 3, 6, 9, 12, 15, 18, 21, 23]
-    expected = [sum(SIZES[a:b]) / (0.5 * (b - a)) for a, b in itertools.pairwise(ends)]
+    expected = [sum(SIZES[a:b]) / (0.125 * (b - a)) for a, b in itertools.pairwise(ends)]
     assert rates == pytest.approx(expected)
-    assert state.train_seconds == pytest.approx(0.5 * STEPS)
+    assert state.train_seconds == pytest.approx(0.125 * STEPS)
+
+
+def test_the_mean_of_a_single_sample_is_its_loss(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, logging={"every_n_steps": 1})
+    bench.framework.sizes = lambda step: 1
+    bench.run()
+    logged = of_kind(journal(tmp_path), "metrics")
+    assert [values["train_loss"] for values in logged.values()] == [loss(step) for step in range(STEPS)]
+
+
+def test_what_is_settled_can_be_read_while_training_goes_on(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def looking(step: int) -> float:
+        if step == 8:
+            records = [record for record in journal(tmp_path) if record["kind"] == "losses"]
+            seen.extend(record["first"] + len(record["values"]) - 1 for record in records)
+        return loss(step)
+
+    Bench(tmp_path, [3, 2, 1], looking).run()
+    assert max(seen) == 7
+
+
+@pytest.mark.parametrize("at", [1, 4, 8])
+def test_a_signal_stops_it_after_the_step_that_it_comes_in(at: int, tmp_path: Path) -> None:
+    def signalled(step: int) -> float:
+        if step == at:
+            loop.parts.signals.status = "preempted"
+            loop.parts.signals.wake()  # type: ignore[misc]
+        return loss(step)
+
+    bench = Bench(tmp_path, [3, 2, 1], signalled)
+    loop = bench.loop()
+    assert loop.run() == "preempted"
+    ended(loop)
+    assert bench.framework.steps == at + 1
+    assert max(steps_in(tmp_path / "checkpoints")) == at + 1
+
+
+def test_a_clock_that_rings_while_it_plans_is_heard_at_the_next_step(tmp_path: Path) -> None:
+    """The plan must not cover up what was asked for while it was made."""
+    seldom = {"every_n_steps": 100}
+    bench = Bench(tmp_path, [3, 2, 1], checkpoint={"every_n_steps": None}, logging=seldom)
+    loop = bench.loop()
+    evaluate = bench._evaluate
+
+    def ringing() -> Any:
+        saver = loop.parts.saver
+        if bench.framework.steps == 7:
+            is_due = saver.is_due
+
+            def ring_afterwards(step: int) -> bool:
+                due = is_due(step)
+                saver._overdue = step == 7  # the thread of the clock, just after the question
+                return due
+
+            saver.is_due = ring_afterwards  # type: ignore[method-assign]
+        return evaluate()
+
+    object.__setattr__(loop.parts, "evaluate", ringing)
+    saved: list[int] = []
+    save = loop.parts.saver.save
+    loop.parts.saver.save = lambda state, *a, **k: (saved.append(state.step), save(state, *a, **k))[1]  # type: ignore[method-assign]
+    loop.run()
+    ended(loop)
+    assert saved == [8, STEPS]
 
 
 def test_it_evaluates_on_the_cadence_and_at_the_end(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What the saver remembers over a resume, and what it forgets in time: with a framework that is written down."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from trainyard import resume
 from trainyard.engine import saver as saver_module
 from trainyard.engine.loop import Loop
 from trainyard.engine.state import RunState
-from trainyard.errors import CheckpointError
+from trainyard.errors import CheckpointError, TrainingError
 from trainyard.frameworks.base import Plan
 from trainyard.frameworks.torch import TorchFramework
 from trainyard.types import Evaluation
@@ -192,6 +193,16 @@ def test_the_clock_asks_for_a_save_after_the_step_that_it_rings_in(
     assert all(clock.daemon for clock in clocks), "a clock must not keep the process alive"
     assert not any(clock.is_running for clock in clocks)
     assert list(steps_in(tmp_path / "checkpoints")) == [4, STEPS]
+
+
+def test_a_run_that_fails_stops_its_clock(tmp_path: Path, clocks: list[Clock]) -> None:
+    timed = {"every_n_steps": None, "every_n_minutes": 1}
+    loop = Bench(tmp_path, losses=lambda step: math.nan, checkpoint=timed).loop()
+    with pytest.raises(TrainingError):
+        loop.run()
+    assert clocks
+    assert not clocks[-1].is_running
+    ended(loop)
 
 
 def test_without_a_clock_nothing_is_saved_between(tmp_path: Path, clocks: list[Clock]) -> None:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 
@@ -26,7 +26,15 @@ from trainyard.testing.framework_suite import VICTIM, FrameworkSuite, Kills
 # Another seed draws other kills; a failure names its own in the test's parameters.
 SEED = int(os.environ.get("TRAINYARD_SOAK_SEED", "0"))
 # How often each phase is passed at least, whatever the framework.
-PASSES = {"start-up": 1, "step": 35, "evaluation": 3, "write": 3, "commit": 2, "final-evaluation": 1, "end": 1}
+PASSES = {
+    "start-up": 1,
+    "step": 35,
+    "evaluation": 3,
+    "write": 3,
+    "commit": 2,
+    "final-evaluation": 1,
+    "end": 1,
+}
 
 
 def drawn(name: str, count: int) -> Kills:
