@@ -99,6 +99,13 @@ def test_a_save_that_fails_leaves_the_earlier_ones(
     assert not list(tmp_path.glob(".staging-*")), "what was half written is still there"
 
 
+def test_a_best_model_that_cannot_be_written_is_called_one(tmp_path: Path) -> None:
+    full = FakeSnapshot(1, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    for kind, name in (("best", "best model"), ("checkpoints", "checkpoint")):
+        with pytest.raises(CheckpointError, match=f"the {name} of step 7 cannot be written"):
+            Checkpoints(LocalStore(tmp_path), kind, attempt=1).commit(7, full)  # type: ignore[arg-type]
+
+
 def test_what_a_kill_left_before_the_manifest_is_no_checkpoint(
     checkpoints: Checkpoints, tmp_path: Path
 ) -> None:

@@ -112,6 +112,8 @@ def test_items_lie_at_multiples_of_their_size(tmp_path: Path) -> None:
     length = int.from_bytes(data[:8], "little")
     assert length % 8 == 0
     header = json.loads(data[8 : 8 + length])
+    compact = json.dumps(header, separators=(",", ":")).encode()
+    assert data[8 : 8 + length] == compact + b" " * (-len(compact) % 8)
     offsets = {name: entry["data_offsets"] for name, entry in header.items()}
     assert sorted(offsets, key=offsets.__getitem__) == sorted(widths, key=lambda name: (-widths[name], name))
     for name, (begin, end) in offsets.items():

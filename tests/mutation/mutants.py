@@ -183,7 +183,8 @@ def _calls(node: ast.Call) -> Iterator[tuple[str, ast.AST]]:
     name = ast.unparse(node.func)
     first = node.args[:2]
     starred = any(isinstance(argument, ast.Starred) for argument in first)
-    if len(first) == 2 and not starred and name not in SYMMETRIC:
+    alike = len({ast.unparse(argument) for argument in first}) == 1
+    if len(first) == 2 and not starred and not alike and name not in SYMMETRIC:
         yield "swap arguments", ast.Call(node.func, [first[1], first[0], *node.args[2:]], node.keywords)
     for i, keyword in enumerate(node.keywords):
         flipped = isinstance(keyword.value, ast.Constant) and isinstance(keyword.value.value, int | float)
