@@ -142,6 +142,8 @@ def test_a_real_full_disk(tmp_path: Path) -> None:
 def test_pruning_deletes_the_manifest_first(
     checkpoints: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    extra = tmp_path / "checkpoints" / "step-000000010-a0001" / "another.safetensors"
+    extra.write_bytes(b"its name is before the manifest's")
     deleted: list[str] = []
     delete = LocalStore.delete
     monkeypatch.setattr(LocalStore, "delete", lambda store, key: (deleted.append(key), delete(store, key))[0])

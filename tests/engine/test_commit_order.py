@@ -105,12 +105,13 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     return disk
 
 
-def test_every_file_is_durable_before_it_is_put_in_place(disk: Disk) -> None:
+def test_every_file_is_durable_before_it_is_put_in_place(disk: Disk, tmp_path: Path) -> None:
     moved = [event for event in disk.events if event[0] in ("move", "link")]
     assert len(moved) >= 5 * 3, "weights, state and manifest of each checkpoint"
     for i, (kind, path, source) in enumerate(disk.events):
         if kind in ("move", "link"):
             size = path.stat().st_size if path.exists() else None
+            assert source.is_relative_to(tmp_path), "another file system: neither a rename nor a link reaches"
             synced = disk.at("fsync", source, i)
             assert synced is not None, f"{path} was put in place before it was on the disk"
             assert size in (None, disk.events[synced][2]), f"{path} grew after it was brought to the disk"
