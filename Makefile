@@ -3,14 +3,20 @@ PYTHON ?= python3
 # Where only CPUs are, a CPU wheel of torch (say, from PyTorch's own index, through PIP_EXTRA_INDEX_URL) saves gigabytes.
 TORCH ?= torch==2.13.0
 BIN := .venv/bin
+# `make soak SHARE=2/4` runs the second quarter of what repeats.
+SHARE ?= 1/1
 
-.PHONY: quickstart test lint docs clean
+.PHONY: quickstart test soak lint docs clean
 
 quickstart: .venv/quickstart
 	@$(BIN)/python examples/quickstart.py
 
 test: .venv/dev
-	$(BIN)/python -m pytest -n 2 --dist loadscope
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+soak: .venv/dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal --soak --share $(SHARE)
+	$(BIN)/python tests/mutation/run.py --share $(SHARE)
 
 lint: .venv/dev
 	$(BIN)/ruff check .

@@ -1,6 +1,9 @@
-"""Fast tests run first, so that a mistake is seen at once."""
+"""Fast tests run first, so that a mistake is seen at once; repetition runs in `make soak` only."""
 
+import hashlib
 import os
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -9,9 +12,65 @@ from trainyard import redact
 # Tests run side by side: threads that wait for each other must not keep the processors from those that work.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+TESTS = Path(__file__).parent
+SOAK = TESTS / "soak"
+THINNED: dict[str, list[str]] = tomllib.loads((SOAK / "thinned.toml").read_text(encoding="utf-8"))
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--soak", action="store_true", help="run the repetitions, and nothing else")
+    parser.addoption("--share", default="1/1", help="with --soak: which part of them, for example 2/4")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+    if any("::" in argument for argument in config.args):
+        return  # what is asked for by its name is run
+    if not (config.option.keyword or config.option.markexpr) and config.args == ["tests"]:
+        check_thinned(items)
+    soak = config.getoption("--soak")
+    number, shares = map(int, config.getoption("--share").split("/"))
+    kept = [
+        item
+        for item in items
+        if is_repetition(item) == soak and (not soak or share_of(item.nodeid, shares) == number)
+    ]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    items[:] = kept
+
+
+def function_of(item: pytest.Item) -> str:
+    """The test's name in thinned.toml: its file and its function, without parameters."""
+    return f"{item.path.relative_to(TESTS).as_posix()}::{item.nodeid.partition('::')[2].partition('[')[0]}"
+
+
+def parameters_of(item: pytest.Item) -> str:
+    return item.callspec.id if hasattr(item, "callspec") else ""
+
+
+def is_repetition(item: pytest.Item) -> bool:
+    """Whether a test repeats, with other numbers, what another one checks."""
+    if item.get_closest_marker("soak") or SOAK in item.path.parents:
+        return True
+    kept = THINNED.get(function_of(item))
+    return kept is not None and parameters_of(item) not in kept
+
+
+def share_of(name: str, shares: int) -> int:
+    """The share (from 1) that a test belongs to: by its name alone, so that all machines agree."""
+    return int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) % shares + 1
+
+
+def check_thinned(items: list[pytest.Item]) -> None:
+    """Refuse a list that names tests which are not there any more: they would run nowhere, or all of them."""
+    there: dict[str, set[str]] = {}
+    for item in items:
+        there.setdefault(function_of(item), set()).add(parameters_of(item))
+    stale = [
+        f"{name}[{one}]" for name, kept in THINNED.items() for one in kept if one not in there.get(name, ())
+    ]
+    if stale:
+        raise pytest.UsageError(f"tests/soak/thinned.toml names tests that are not there: {', '.join(stale)}")
 
 
 @pytest.fixture(autouse=True)

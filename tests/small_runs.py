@@ -88,7 +88,10 @@ def crashed(runs: Path, overrides: Mapping[str, Any] | None = None, *, at: int =
 def journal_values(run: Run) -> tuple[dict[int, float], list[Any]]:
     """What the journal says that the inputs alone decide: the loss of each step, and the values of each evaluation."""
     records = list(read(run.path / "journal"))
-    train_losses = [(r["step"], r["values"]["train_loss"]) for r in records if r["kind"] == "metrics"]
+    logged = [
+        r for r in records if r["kind"] == "metrics" and "train_loss" in r["values"]
+    ]  # not the use of resources
+    train_losses = [(r["step"], r["values"]["train_loss"]) for r in logged]
     return losses(records), [*evaluations(records), *train_losses]
 
 

@@ -1,6 +1,7 @@
 """Hashing while writing: the same hashes as in memory, and every flipped bit found."""
 
 import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,9 @@ from trainyard.digest import (
     FileRecord,
     damage,
     digest,
+    fsync_folder,
     sha256_file,
+    sha256_json,
     tensor_records,
     write_atomically,
     write_file,
@@ -93,6 +96,26 @@ def test_the_digest_sees_name_dtype_shape_and_bytes_but_not_the_order(arrays: di
     assert digest(tensor_records(base)) == digest(tensor_records(base[::-1]))
 
 
+def test_chunks_have_16_mib() -> None:
+    """Their size is part of what a digest means."""
+    data = np.arange((16 << 20) + 3, dtype=np.uint8)
+    (record,) = tensor_records([buffer("a", data)])
+    parts = [hashlib.sha256(part).hexdigest() for part in (data[: 16 << 20], data[16 << 20 :])]
+    assert record.sha256 == hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()
+
+
+def test_json_is_hashed_sorted_compact_and_in_utf_8() -> None:
+    text = '{"a":[1,2.5],"ä":"é"}'
+    assert sha256_json({"ä": "é", "a": [1, 2.5]}) == hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_making_names_durable_keeps_no_file_open(tmp_path: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        fsync_folder(tmp_path)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
 def test_a_small_file_has_the_hash_of_sha256sum(tmp_path: Path) -> None:
     record = write_file(tmp_path / "f", b"hello")
     assert record.sha256 == sha256_file(tmp_path / "f") == hashlib.sha256(b"hello").hexdigest()
@@ -103,3 +126,14 @@ def test_writing_atomically_leaves_the_old_or_the_new(tmp_path: Path) -> None:
     write_atomically(tmp_path / "f", b"new")
     assert [path.name for path in tmp_path.iterdir()] == ["f"]
     assert (tmp_path / "f").read_bytes() == b"new"
+
+
+def test_what_is_written_atomically_has_a_durable_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[Path, bytes]] = []
+    monkeypatch.setattr(
+        module, "fsync_folder", lambda folder: synced.append((folder, (folder / "f").read_bytes()))
+    )
+    write_atomically(tmp_path / "f", b"new")
+    assert synced == [(tmp_path, b"new")]

@@ -1,6 +1,7 @@
 """TFRecord files, and tf.data.Dataset objects."""
 
 import gzip
+import importlib.util
 import json
 import struct
 import subprocess
@@ -105,10 +106,7 @@ def test_checksums_of_more_than_one_block(monkeypatch: pytest.MonkeyPatch) -> No
     test_checksums_of_many_messages_of_any_length()
 
 
-@pytest.mark.slow
-def test_what_tensorflow_writes_is_read(tmp_path: Path) -> None:
-    pytest.importorskip("tensorflow")
-    code = """
+WRITING = """
 import sys, tensorflow as tf
 for name, option in (("plain", None), ("packed", "GZIP")):
     with tf.io.TFRecordWriter(f"{sys.argv[1]}/{name}.tfrecord", option) as writer:
@@ -120,9 +118,41 @@ for name, option in (("plain", None), ("packed", "GZIP")):
             }
             writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
 """
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True)
+CONVERTING = """
+import numpy as np
+from trainyard.datasets.rows.tfdata import from_tf_dataset, is_tf_dataset
+x, y = np.arange(12, dtype=np.float32).reshape(6, 2), np.array([0, 1, 2] * 2)
+plain = tf.data.Dataset.from_tensor_slices((x, y))
+for dataset in (plain, plain.batch(4), plain.batch(3, drop_remainder=True)):
+    assert is_tf_dataset(dataset)
+    features, targets = from_tf_dataset(dataset, "train")
+    np.testing.assert_array_equal(features, x)
+    np.testing.assert_array_equal(targets, y)
+try:
+    from_tf_dataset(plain.repeat(), "train")
+except Exception as error:
+    print(error)
+"""
+
+
+@pytest.fixture(scope="module")
+def by_tensorflow(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The files that TensorFlow wrote, and what converting its data sets printed: in one process, as it takes long to import."""
+    if importlib.util.find_spec("tensorflow") is None:
+        pytest.skip("tensorflow is not installed")
+    folder = tmp_path_factory.mktemp("tensorflow")
+    done = subprocess.run(
+        [sys.executable, "-c", WRITING + CONVERTING, str(folder)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+@pytest.mark.slow
+def test_what_tensorflow_writes_is_read(by_tensorflow: tuple[Path, str]) -> None:
+    folder, _ = by_tensorflow
     for name in ("plain", "packed"):
-        table = TfrecordDataset(config(), TfrecordDataset.Params()).read(str(tmp_path / f"{name}.tfrecord"))
+        table = TfrecordDataset(config(), TfrecordDataset.Params()).read(str(folder / f"{name}.tfrecord"))
         np.testing.assert_array_equal(
             table.columns["x"].astype(np.float32), np.array([i / 7 for i in range(40)], dtype=np.float32)
         )
@@ -426,23 +456,6 @@ def test_a_dataset_that_cannot_be_read(dataset: FakeDataset, says: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_real_dataset(tmp_path: Path) -> None:
-    pytest.importorskip("tensorflow")
-    code = """
-import numpy as np, tensorflow as tf
-from trainyard.datasets.rows.tfdata import from_tf_dataset, is_tf_dataset
-x, y = np.arange(12, dtype=np.float32).reshape(6, 2), np.array([0, 1, 2] * 2)
-plain = tf.data.Dataset.from_tensor_slices((x, y))
-for dataset in (plain, plain.batch(4), plain.batch(3, drop_remainder=True)):
-    assert is_tf_dataset(dataset)
-    features, targets = from_tf_dataset(dataset, "train")
-    np.testing.assert_array_equal(features, x)
-    np.testing.assert_array_equal(targets, y)
-try:
-    from_tf_dataset(plain.repeat(), "train")
-except Exception as error:
-    print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "never ends" in done.stdout
+def test_a_real_dataset(by_tensorflow: tuple[Path, str]) -> None:
+    _, printed = by_tensorflow
+    assert "never ends" in printed

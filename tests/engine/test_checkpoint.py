@@ -99,6 +99,13 @@ def test_a_save_that_fails_leaves_the_earlier_ones(
     assert not list(tmp_path.glob(".staging-*")), "what was half written is still there"
 
 
+def test_a_best_model_that_cannot_be_written_is_called_one(tmp_path: Path) -> None:
+    full = FakeSnapshot(1, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    for kind, name in (("best", "best model"), ("checkpoints", "checkpoint")):
+        with pytest.raises(CheckpointError, match=f"the {name} of step 7 cannot be written"):
+            Checkpoints(LocalStore(tmp_path), kind, attempt=1).commit(7, full)  # type: ignore[arg-type]
+
+
 def test_what_a_kill_left_before_the_manifest_is_no_checkpoint(
     checkpoints: Checkpoints, tmp_path: Path
 ) -> None:
@@ -135,6 +142,8 @@ def test_a_real_full_disk(tmp_path: Path) -> None:
 def test_pruning_deletes_the_manifest_first(
     checkpoints: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    extra = tmp_path / "checkpoints" / "step-000000010-a0001" / "another.safetensors"
+    extra.write_bytes(b"its name is before the manifest's")
     deleted: list[str] = []
     delete = LocalStore.delete
     monkeypatch.setattr(LocalStore, "delete", lambda store, key: (deleted.append(key), delete(store, key))[0])

@@ -102,6 +102,6 @@ def test_learning_rates() -> None:
     linear = learning_rate(LinearSchedule(final_lr_ratio=0.5), 1.0, 10)
     assert [linear(step) for step in (0, 5, 10, 99)] == [1.0, 0.75, 0.5, 0.5]
     cosine = learning_rate(CosineSchedule(warmup_steps=10, final_lr_ratio=0.1), 1.0, 110)
-    assert [round(cosine(step), 6) for step in (9, 10, 60, 110)] == [1.0, 1.0, 0.55, 0.1]
+    assert [round(cosine(step), 6) for step in (9, 10, 60, 110, 200)] == [1.0, 1.0, 0.55, 0.1, 0.1]
     dropped = learning_rate(StepSchedule(step_size=3, gamma=0.5), 8.0, 9)
     assert [dropped(step) for step in range(7)] == [8, 8, 8, 4, 4, 4, 2]

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,37 @@ def test_values_keep_their_bits_and_those_json_cannot_hold(tmp_path: Path) -> No
     assert [repr(found[step]) for step in range(1, 7)] == [repr(value) for value in values]
     assert math.isnan(found[7])
     assert number("Infinity") == math.inf
+
+
+def test_each_record_is_a_line_of_compact_json(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, 3, 12)
+    path = tmp_path / "0003.jsonl"
+    assert json.loads(path.read_text())["from_step"] == 12, (
+        "a reader finds the attempt as soon as there is one"
+    )
+    journal.values("metrics", 13, {"train_loss": math.inf, "epoch": 1, "note": "é"})
+    journal.event(13, "best", value=-math.inf, metric="val_loss")
+    journal.flush()
+    lines = path.read_text(encoding="ascii").splitlines()
+    records = [json.loads(line) for line in lines]
+    assert lines == [json.dumps(record, separators=(",", ":")) for record in records]
+    assert records[1]["values"] == {"train_loss": "Infinity", "epoch": 1, "note": "é"}
+    assert records[2]["detail"] == {"value": "-Infinity", "metric": "val_loss"}
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        journal.values("histograms", 13, {"w": [math.nan]})
+    journal.close()
+
+
+def test_the_end_of_an_attempt_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    durable: list[str] = []
+    journal = Journal(tmp_path, 1, 0)
+    monkeypatch.setattr(os, "fsync", lambda fd: durable.append((tmp_path / "0001.jsonl").read_text()))
+    journal.end(7, "completed")
+    last = json.loads(durable[-1].splitlines()[-1])
+    assert (last["kind"], last["step"], last["status"]) == ("end", 7, "completed")
+    file = journal._file
+    journal.close()
+    assert file.closed
 
 
 def test_an_attempt_never_writes_into_a_segment_that_is_there(tmp_path: Path) -> None:

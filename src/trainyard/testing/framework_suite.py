@@ -16,7 +16,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -32,6 +32,7 @@ from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.objects import Objects
 from trainyard.runs.wiring import Parts, build, run_checkpoints
+from trainyard.testing.warm import WarmProcesses
 
 # (phase, how often it is passed unharmed): drawn once, early and late, on and off the cadences of a config's saves.
 KILLS = (
@@ -61,9 +62,13 @@ ONE_STEP_THREE_KILLS = (("step", 1), ("evaluation", 1), ("commit", 1))
 Kills = Sequence[tuple[str, int]]
 
 
-def spawn(phase: str, count: int, *where: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs `trainyard.testing.victim` to its end, or to its death."""
-    command = [sys.executable, "-m", "trainyard.testing.victim", phase, str(count), *where]
+VICTIM = "trainyard.testing.victim"
+DATA_MODULES = ("numpy", "pandas", "sklearn.datasets")  # what most configs read their data with
+
+
+def spawn(phase: str, count: int, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run `trainyard.testing.victim` in a process that is started afresh, to its end."""
+    command = [sys.executable, "-m", VICTIM, phase, str(count), *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
 
 
@@ -113,22 +118,32 @@ class FrameworkSuite:
         assert done.returncode == 0, done.stderr
         return RunDir(Path(done.stdout.strip().splitlines()[-1]))
 
+    @pytest.fixture(scope="class")
+    @classmethod
+    def processes(cls) -> Iterator[WarmProcesses]:
+        """Forks of a process that has imported the framework. The run that nobody killed was started afresh."""
+        library = registry.adapter("framework", cls.framework).base_modules
+        processes = WarmProcesses(VICTIM, [*DATA_MODULES, *library])
+        yield processes
+        processes.close()
+
     @pytest.fixture
     def parts(self, config_file: Path) -> Parts:
         """The framework in this process."""
         return build(load(config_file, adapters=Catalog()).config, 1, Objects())
 
     def test_killed_anywhere_it_ends_with_the_same_bits(
-        self, phase: str, count: int, config_file: Path, uninterrupted: RunDir, tmp_path: Path
-    ) -> None:
-        killed = spawn(phase, count, str(config_file), str(tmp_path), folder=config_file.parent)
+        self, phase: str, count: int, config_file: Path, uninterrupted: RunDir,
+        processes: WarmProcesses, tmp_path: Path,
+    ) -> None:  # fmt: skip
+        killed = processes.run(phase, str(count), str(config_file), str(tmp_path), folder=config_file.parent)
         assert killed.returncode == -signal.SIGKILL, f"the kill did not land: {killed.stderr}"
         (run,) = all_runs(tmp_path)
         assert run.status() == "crashed"
         commit, _ = run_checkpoints(run).resume.newest()
         made = losses(read(run.journal)) if run.journal.is_dir() else {}
 
-        resumed = spawn("never", 0, "--resume", str(run.path), folder=config_file.parent)
+        resumed = processes.run("never", "0", "--resume", str(run.path), folder=config_file.parent)
 
         assert resumed.returncode == 0, resumed.stderr
         start = next(iter(SegmentReader(segments(run.journal)[-1])))
@@ -139,22 +154,24 @@ class FrameworkSuite:
         self._assert_same(run, uninterrupted)
 
     def test_killed_three_times_it_ends_with_the_same_bits(
-        self, config_file: Path, uninterrupted: RunDir, tmp_path: Path
+        self, config_file: Path, uninterrupted: RunDir, processes: WarmProcesses, tmp_path: Path
     ) -> None:
         first, *more = self.three_kills
-        spawn(*first, str(config_file), str(tmp_path), folder=config_file.parent)
+        processes.run(first[0], str(first[1]), str(config_file), str(tmp_path), folder=config_file.parent)
         (run,) = all_runs(tmp_path)
         for phase, count in more:
-            killed = spawn(phase, count, "--resume", str(run.path), folder=config_file.parent)
+            killed = processes.run(phase, str(count), "--resume", str(run.path), folder=config_file.parent)
             assert killed.returncode == -signal.SIGKILL, killed.stderr
-        assert spawn("never", 0, "--resume", str(run.path), folder=config_file.parent).returncode == 0
+        assert (
+            processes.run("never", "0", "--resume", str(run.path), folder=config_file.parent).returncode == 0
+        )
         assert len(run.attempts()) == 4
         self._assert_same(run, uninterrupted)
 
     def test_a_damaged_checkpoint_is_never_loaded(
-        self, config_file: Path, uninterrupted: RunDir, tmp_path: Path
+        self, config_file: Path, uninterrupted: RunDir, processes: WarmProcesses, tmp_path: Path
     ) -> None:
-        spawn("end", 1, str(config_file), str(tmp_path), folder=config_file.parent)
+        processes.run("end", "1", str(config_file), str(tmp_path), folder=config_file.parent)
         (run,) = all_runs(tmp_path)
         commit, _ = run_checkpoints(run).resume.newest()
         assert commit is not None
@@ -163,7 +180,7 @@ class FrameworkSuite:
         content[len(content) // 2] ^= 1
         damage.write_bytes(content)
 
-        resumed = spawn("never", 0, "--resume", str(run.path), folder=config_file.parent)
+        resumed = processes.run("never", "0", "--resume", str(run.path), folder=config_file.parent)
 
         assert resumed.returncode == 0, resumed.stderr
         assert f"checkpoint {commit.name} is damaged" in resumed.stderr

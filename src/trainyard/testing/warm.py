@@ -1,0 +1,85 @@
+"""Processes that start at once: forks of one that has imported what they need.
+
+A test that kills twenty processes would otherwise spend its time on importing a framework forty times. A fork is a
+process like any other, and dies like any other; whether its bits are those of a process that was started afresh is for
+the tests to compare.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+
+class WarmProcesses:
+    """Runs `MODULE.main(*words)` in forks of one process, which imports `imports` before the first of them."""
+
+    def __init__(self, module: str, imports: Sequence[str]) -> None:
+        self._server = subprocess.Popen(
+            [sys.executable, "-m", __name__, module, *imports],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+        """Run one process to its end in `folder`, and return its exit code (-9: killed) and what it printed."""
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        with tempfile.TemporaryDirectory() as aside:
+            outputs = [str(Path(aside) / name) for name in ("stdout", "stderr")]
+            self._server.stdin.write(json.dumps([words, str(folder), outputs]) + "\n")
+            self._server.stdin.flush()
+            answer = self._server.stdout.readline()
+            assert answer, "the process that is to be forked has ended"
+            printed = [Path(output).read_text(encoding="utf-8") for output in outputs]
+        return subprocess.CompletedProcess(words, int(answer), *printed)
+
+    def close(self) -> None:
+        """End the process that is forked."""
+        self._server.communicate(timeout=60)
+
+
+def serve(main: Callable[..., object]) -> None:
+    """Fork for each line on stdin; answer with the exit code."""
+    for line in sys.stdin:
+        words, folder, outputs = json.loads(line)
+        if (pid := os.fork()) == 0:
+            _run(main, words, folder, outputs)
+        _, status = os.waitpid(pid, 0)
+        sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        sys.stdout.flush()
+
+
+def _run(main: Callable[..., object], words: Sequence[str], folder: str, outputs: Sequence[str]) -> None:
+    """Be one process, from its working directory to its exit code."""
+    code = 1
+    try:
+        for fd, output in enumerate([os.devnull, *outputs]):
+            os.dup2(os.open(output, os.O_RDWR | os.O_CREAT), fd)
+        os.chdir(folder)
+        main(*words)
+        code = 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    for imported in sys.argv[2:]:
+        importlib.import_module(imported)
+    serve(importlib.import_module(sys.argv[1]).main)

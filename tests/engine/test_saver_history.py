@@ -1,0 +1,256 @@
+"""What the saver remembers over a resume, and what it forgets in time: with a framework that is written down."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted import BATCH, STEPS, Bench, Weights, checkpoints_of, steps_in
+
+from small_runs import SMALL, flip, preempted
+from trainyard import resume
+from trainyard.engine import saver as saver_module
+from trainyard.engine.loop import Loop
+from trainyard.engine.state import RunState
+from trainyard.errors import CheckpointError, TrainingError
+from trainyard.frameworks.base import Plan
+from trainyard.frameworks.torch import TorchFramework
+from trainyard.types import Evaluation
+
+
+def state_at(step: int, *values: float) -> RunState:
+    """The state after a step, with an evaluation at every seventh before it."""
+    return RunState(
+        step, step, evaluations=[Evaluation(7 * (i + 1), {"val_loss": v}) for i, v in enumerate(values)]
+    )
+
+
+def ended(loop: Loop) -> None:
+    loop.parts.saver.drain()
+    loop.parts.saver.close()
+
+
+def committed(bench: Bench, state: RunState, best: list[int]) -> Loop:
+    """Make best models and a checkpoint, as an attempt that then dies."""
+    loop = bench.loop(RunState())
+    for step in best:
+        bench.framework.steps = step
+        loop.parts.saver.keep_best(step, [step])
+    bench.framework.steps = state.step
+    loop.parts.saver.save(state, best)
+    ended(loop)
+    return loop
+
+
+def best_of(folder: Path) -> list[int]:
+    return sorted(steps_in(folder / "best"))
+
+
+def test_a_resume_keeps_the_best_models_of_its_commit_until_a_newer_commit(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    committed(bench, state_at(10, 3.0), best=[7])
+    state = state_at(10, 3.0)
+    loop = bench.loop(state)
+    assert best_of(tmp_path) == [7]
+    bench.framework.steps = 14
+    loop.parts.saver.keep_best(14, [14])  # better, but no checkpoint knows of it yet
+    loop.parts.saver.drain()
+    assert best_of(tmp_path) == [7, 14], (
+        "a crash here goes on from step 10, whose best model is that of step 7"
+    )
+    loop.parts.saver.save(state_at(15, 3.0, 2.0), [14])
+    ended(loop)
+    assert 14 in best_of(tmp_path)
+
+
+def test_a_resume_removes_the_best_models_of_later_steps(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    committed(bench, state_at(10, 3.0), best=[7])
+    checkpoints_of(tmp_path).best.commit(14, Weights(14))
+    ended(bench.loop(state_at(10, 3.0)))
+    assert best_of(tmp_path) == [7], "it will be made again, by a process that knows of it"
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3])
+def test_damaged_checkpoints_of_later_steps_take_no_place(keep: int, tmp_path: Path) -> None:
+    bench = Bench(tmp_path, checkpoint={"keep_last": keep})
+    resume = checkpoints_of(tmp_path).resume
+    for step in (5, 10, 20):
+        resume.commit(step, Weights(step), state_at(step).to_json())
+    flip(tmp_path / "checkpoints" / "step-000000020-a0001" / "weights.safetensors")
+    commit, complaints = resume.newest()
+    assert commit is not None
+    assert (commit.step, len(complaints)) == (10, 1)
+    loop = bench.loop(state_at(10))
+    bench.framework.steps = 15
+    loop.parts.saver.save(state_at(15), [])
+    ended(loop)
+    assert list(steps_in(tmp_path / "checkpoints")) == [5, 10, 15][-keep:], (
+        "the damaged one counts as one that is kept"
+    )
+
+
+def test_the_same_step_is_saved_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    loop = bench.loop(RunState())
+    for _ in range(2):
+        loop.parts.saver.save(state_at(5), [])
+    assert loop.parts.saver.newest == 5
+    ended(loop)
+    assert bench.framework.released == 1
+    (folder,) = (tmp_path / "checkpoints").iterdir()
+    again = bench.loop(state_at(5))
+    again.parts.saver.save(state_at(5), [])
+    ended(again)
+    assert list((tmp_path / "checkpoints").iterdir()) == [folder]
+
+
+def test_an_evaluation_that_is_owed_is_saved_again(tmp_path: Path) -> None:
+    """A commit of an evaluation that was cut short is replaced by one that holds its consequences."""
+    bench = Bench(tmp_path)
+    owing = state_at(7)
+    owing.settled = 6
+    checkpoints_of(tmp_path, attempt=1).resume.commit(7, Weights(7), owing.to_json())
+    bench.attempt = 1
+    loop = bench.loop(owing)
+    loop.parts.saver.save(state_at(7, 3.0), [])
+    ended(loop)
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir())[-1] == "step-000000007-a0002"
+
+
+def test_every_snapshot_is_released(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, [3, 2, 1])
+    taken: list[int] = []
+    snapshot = bench.framework.snapshot
+
+    def counted(**how: Any) -> Weights:
+        taken.append(bench.framework.steps)
+        return snapshot(**how)
+
+    bench.framework.snapshot = counted  # type: ignore[method-assign]
+    loop = bench.loop()
+    save = loop.parts.saver.save
+
+    def save_and_wait(*args: Any, **how: Any) -> None:
+        save(*args, **how)
+        loop.parts.saver.drain()
+
+    loop.parts.saver.save = save_and_wait  # type: ignore[method-assign]
+    loop.run()
+    ended(loop)
+    assert bench.framework.released == len(taken) == 5 + 3, "spare buffers are lost"
+
+
+# -- the clock
+
+
+class Clock:
+    """Stands in for `threading.Timer`: it rings when it is told to."""
+
+    made: list["Clock"] = []  # noqa: RUF012
+
+    def __init__(self, seconds: float, ring: Any) -> None:
+        self.seconds, self.ring = seconds, ring
+        self.daemon = self.is_running = False
+        self.made.append(self)
+
+    def start(self) -> None:
+        self.is_running = True
+
+    def cancel(self) -> None:
+        self.is_running = False
+
+
+@pytest.fixture
+def clocks(monkeypatch: pytest.MonkeyPatch) -> list[Clock]:
+    monkeypatch.setattr(saver_module.threading, "Timer", Clock)
+    monkeypatch.setattr(Clock, "made", [])
+    return Clock.made
+
+
+def test_the_clock_asks_for_a_save_after_the_step_that_it_rings_in(
+    tmp_path: Path, clocks: list[Clock]
+) -> None:
+    timed = {"every_n_steps": None, "every_n_minutes": 2.5}
+
+    def ring(step: int) -> float:
+        if step == 3:
+            assert not bench_loop.parts.saver.overdue
+            clocks[-1].ring()
+            assert bench_loop.parts.saver.overdue
+        if step == 5:
+            bench_loop.parts.saver.drain()
+            assert list(steps_in(tmp_path / "checkpoints")) == [4]
+            assert not bench_loop.parts.saver.overdue
+            assert clocks[-1].is_running, "it counts anew from the save"
+        return 1.0
+
+    bench = Bench(tmp_path, losses=ring, checkpoint=timed)
+    bench_loop = bench.loop()
+    bench_loop.run()
+    ended(bench_loop)
+    assert {clock.seconds for clock in clocks} == {150.0}
+    assert all(clock.daemon for clock in clocks), "a clock must not keep the process alive"
+    assert not any(clock.is_running for clock in clocks)
+    assert list(steps_in(tmp_path / "checkpoints")) == [4, STEPS]
+
+
+def test_a_run_that_fails_stops_its_clock(tmp_path: Path, clocks: list[Clock]) -> None:
+    timed = {"every_n_steps": None, "every_n_minutes": 1}
+    loop = Bench(tmp_path, losses=lambda step: math.nan, checkpoint=timed).loop()
+    with pytest.raises(TrainingError):
+        loop.run()
+    assert clocks
+    assert not clocks[-1].is_running
+    ended(loop)
+
+
+def test_without_a_clock_nothing_is_saved_between(tmp_path: Path, clocks: list[Clock]) -> None:
+    Bench(tmp_path, checkpoint={"every_n_steps": None, "every_n_minutes": None}).run()
+    assert list(steps_in(tmp_path / "checkpoints")) == [STEPS]
+    assert clocks == []
+
+
+def test_between_boundaries_the_clock_waits_for_something_new_to_save(
+    tmp_path: Path, clocks: list[Clock]
+) -> None:
+    plan = Plan(BATCH, STEPS, 0.1, boundary=8)
+    timed = {"every_n_steps": None, "every_n_minutes": 1}
+    asked: dict[int, bool] = {}
+
+    def loss(step: int) -> float:
+        if step in (2, 9, 11):
+            clocks[-1].ring()
+        asked[step] = loop.parts.saver.overdue
+        loop.parts.saver.drain()
+        return 1.0
+
+    bench = Bench(tmp_path, losses=loss, plan=plan, checkpoint=timed | {"keep_last": 9})
+    loop = bench.loop()
+    loop.run()
+    ended(loop)
+    assert list(steps_in(tmp_path / "checkpoints")) == [8, 16, STEPS]
+    assert not asked[2], "there was no boundary before it"
+
+
+# -- what was restored
+
+
+def test_a_restored_state_with_another_digest_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    run = preempted(tmp_path)
+    restore = TorchFramework.restore
+
+    def slightly_wrong(framework: Any, folder: Path, **how: Any) -> None:
+        restore(framework, folder, **how)
+        with torch.no_grad():
+            next(framework.native.parameters()).view(-1)[0].add_(1e-3)
+
+    monkeypatch.setattr(TorchFramework, "restore", slightly_wrong)
+    with pytest.raises(CheckpointError, match=r"step-000000013-a0001.* digest"):
+        resume(run)
+    monkeypatch.undo()
+    assert resume(run).result["steps"] == SMALL["training"]["max_steps"]

@@ -1,0 +1,404 @@
+"""Put faults into the engine, one at a time, and demand that a test notices.
+
+    python tests/mutation/run.py                       all of targets.toml
+    python tests/mutation/run.py --share 2/4           a quarter of it
+    python tests/mutation/run.py --only engine/saver   files whose path holds this
+
+One process imports and collects everything. Each fault then gets a fork of it, where the changed functions get their
+changed code, and the tests that reach the changed line run until one fails. It ends with 1 where a fault survives that
+`survivors.toml` does not explain, or where less than 95% are caught.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import hashlib
+import importlib
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+TESTS = HERE.parent
+SOURCES = TESTS.parent / "src" / "trainyard"
+LEAST_CAUGHT = 0.95
+# Seconds that a test may take beyond twice what it took without a fault (and traced, which is slow): on the clock, and
+# of the processors.
+DEADLOCK, ENDLESS = 15.0, 2.0
+# Imported before the forks, once for all of them.
+WARM = [
+    "pandas",
+    "sklearn.datasets",
+    "torch",
+    "safetensors.torch",
+    "trainyard.api",
+    "trainyard.frameworks.torch.models",
+]
+sys.path.insert(0, str(HERE))
+
+from mutants import Mutant, read  # noqa: E402
+
+
+@dataclass
+class Guard:
+    """A test that may notice a fault: how long it takes, and which lines it reaches."""
+
+    item: pytest.Item
+    seconds: float
+    lines: dict[str, set[int]]
+    kills: int = 0
+
+
+@dataclass
+class Group:
+    """Files to put faults into, and the tests that guard them."""
+
+    mutants: list[Mutant]
+    guards: list[str]
+    known: list[Guard] = field(default_factory=list)
+
+    def guards_of(self, mutant: Mutant) -> list[Guard]:
+        """Return the tests that reach a fault, the likeliest to notice it and the fastest first."""
+        lines = set(mutant.lines)
+        reaching = [g for g in self.known if mutant.at_import or g.lines.get(mutant.file, set()) & lines]
+        return sorted(reaching, key=lambda guard: guard.seconds / (1 + guard.kills))
+
+
+def groups_of(only: str, share: str) -> list[Group]:
+    """Read targets.toml, as far as it is wanted."""
+    number, shares = map(int, share.split("/"))
+    groups = []
+    for entry in tomllib.loads((HERE / "targets.toml").read_text(encoding="utf-8"))["groups"].values():
+        files = sorted({path for pattern in entry["files"] for path in SOURCES.glob(pattern)})
+        wanted = [path for path in files if any(part in str(path) for part in only.split(","))]
+        mutants = [m for path in wanted for m in read(path, SOURCES)]
+        functions = entry.get("functions")
+        mutants = [m for m in mutants if functions is None or m.function in functions]
+        mutants = [m for m in mutants if _number(m.key) % shares == number - 1]
+        guards = [str(TESTS / guard) for guard in entry["guards"] if (TESTS / guard).exists()]
+        if mutants:
+            groups.append(Group(mutants, guards))
+    return groups
+
+
+def _number(text: str) -> int:
+    return int(hashlib.sha256(text.encode()).hexdigest()[:8], 16)
+
+
+class Run:
+    """The pytest plugin that replaces the running of all tests by the running of some on each fault."""
+
+    def __init__(self, groups: list[Group], jobs: int) -> None:
+        self.groups = groups
+        self.results: dict[str, str] = {}
+        self.failed: list[str] = []
+        self._jobs = jobs
+        self._folder = Path(tempfile.mkdtemp(prefix="mutation-"))
+        self._tracer = Tracer()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        self._session = session
+        self._functions = live_functions()
+        gc.collect()
+        gc.freeze()  # what all children share is not copied for their collections of garbage
+        try:
+            self._learn(session.items)
+            if not self.failed:
+                for group in self.groups:
+                    self._mutate(group)
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        return True
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
+        with self._tracer.fixture(fixturedef):
+            return (yield)
+
+    # -- without a fault
+
+    def _learn(self, items: list[pytest.Item]) -> None:
+        """Run each test once, a file at a time, and note how long it takes and which lines it reaches."""
+        files: dict[str, list[pytest.Item]] = defaultdict(list)
+        for item in items:
+            files[str(item.path)].append(item)
+        pending = list(files.items())
+        running: dict[int, str] = {}
+        while pending or running:
+            while pending and len(running) < self._jobs:
+                name, some = pending.pop()
+                if (pid := self._fork()) == 0:
+                    self._trace(some, self._folder / f"{_number(name)}.json")
+                running[pid] = name
+            pid, status = os.wait()
+            if status:
+                self.failed.append(f"{running[pid]}: ended with {status} where there is no fault")
+            del running[pid]
+        if self.failed:
+            return
+        for name, some in files.items():
+            known = json.loads((self._folder / f"{_number(name)}.json").read_text() or "{}")
+            self.failed += [f"{i} fails where there is no fault" for i, (ok, _, _) in known.items() if not ok]
+            guards = [
+                Guard(item, known[item.nodeid][1], {f: set(n) for f, n in known[item.nodeid][2].items()})
+                for item in some
+                if item.nodeid in known
+            ]
+            for group in self.groups:
+                if any(name == guard or name.startswith(f"{guard}/") for guard in group.guards):
+                    group.known += guards
+
+    def _trace(self, items: list[pytest.Item], report: Path) -> None:
+        known = {}
+        for i, item in enumerate(items):
+            failed, started = self._session.testsfailed, time.perf_counter()
+            with self._tracer.test():
+                self._test(item, items[i + 1] if i + 1 < len(items) else None)
+            lines = self._tracer.lines_of(item)
+            known[item.nodeid] = (self._session.testsfailed == failed, time.perf_counter() - started, lines)
+        report.write_text(json.dumps(known))
+        os._exit(0)
+
+    # -- with a fault
+
+    def _mutate(self, group: Group) -> None:
+        pending, running = list(reversed(group.mutants)), dict[int, tuple[Mutant, list[Guard], Path]]()
+        while pending or running:
+            while pending and len(running) < self._jobs:
+                mutant = pending.pop()
+                guards, at = group.guards_of(mutant), self._folder / f"{_number(mutant.key)}.at"
+                if not guards:
+                    self.results[mutant.key] = "no test reaches it"
+                    continue
+                if (pid := self._fork()) == 0:
+                    self._attack(mutant, guards, at)
+                running[pid] = mutant, guards, at
+            if not running:
+                break
+            pid, status = os.wait()
+            mutant, guards, at = running.pop(pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)  # what a test of it left behind
+            self.results[mutant.key] = "" if status else "survived"
+            if status and at.exists() and (text := at.read_text()):
+                guards[int(text)].kills += 1
+            shutil.rmtree(self._folder / f"base-{pid}", ignore_errors=True)
+            done = len(self.results)
+            print(f"{done:5d} {'caught  ' if status else 'SURVIVED'} {mutant.key}", flush=True)
+
+    def _attack(self, mutant: Mutant, guards: list[Guard], at: Path) -> None:
+        """Put the fault in, and run tests until one fails; in a process of its own, which ends here."""
+        try:
+            apply(mutant, self._functions[str(SOURCES / mutant.file)])
+        except Exception:
+            os._exit(1)  # it cannot even be imported
+        for alarm in (signal.SIGALRM, signal.SIGPROF):
+            signal.signal(alarm, signal.SIG_DFL)
+        for i, guard in enumerate(guards):
+            at.write_text(str(i))
+            signal.setitimer(signal.ITIMER_REAL, DEADLOCK + 2 * guard.seconds)
+            signal.setitimer(signal.ITIMER_PROF, ENDLESS + 2 * guard.seconds)
+            self._test(guard.item, guards[i + 1].item if i + 1 < len(guards) else None)
+            if self._session.testsfailed:
+                os._exit(1)
+        os._exit(0)
+
+    def _fork(self) -> int:
+        sys.stdout.flush()
+        if pid := os.fork():
+            return pid
+        os.setsid()
+        sink = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(sink, fd)
+        base = self._folder / f"base-{os.getpid()}"
+        factory = self._session.config._tmp_path_factory  # type: ignore[attr-defined]
+        factory._given_basetemp, factory._basetemp = base, None
+        return 0
+
+    def _test(self, item: pytest.Item, following: pytest.Item | None) -> None:
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+
+
+class Tracer:
+    """Notes the lines of our sources that a test reaches, in all threads."""
+
+    def __init__(self) -> None:
+        self._lines: set[tuple[str, int]] = set()
+        self._of_fixtures: dict[int, set[tuple[str, int]]] = {}
+
+    @contextlib.contextmanager
+    def test(self) -> Iterator[None]:
+        self._lines = set()
+        threading.settrace(self._call)
+        sys.settrace(self._call)
+        try:
+            yield
+        finally:
+            sys.settrace(None)
+            threading.settrace(None)  # type: ignore[arg-type]
+
+    @contextlib.contextmanager
+    def fixture(self, definition: Any) -> Iterator[None]:
+        """Note what a fixture reaches: it counts for every test that uses it."""
+        outer, self._lines = self._lines, set()
+        try:
+            yield
+        finally:
+            self._of_fixtures[id(definition)] = self._lines
+            self._lines = outer | self._lines
+
+    def lines_of(self, item: Any) -> dict[str, list[int]]:
+        """Return the lines of the last test by file."""
+        lines = set(self._lines)
+        for definitions in item._fixtureinfo.name2fixturedefs.values():
+            for definition in definitions:
+                lines |= self._of_fixtures.get(id(definition), set())
+        by_file: dict[str, list[int]] = defaultdict(list)
+        for file, line in sorted(lines):
+            by_file[os.path.relpath(file, SOURCES)].append(line)
+        return by_file
+
+    def _call(self, frame: Any, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename.startswith(str(SOURCES)):
+            return self._line
+        return None
+
+    def _line(self, frame: Any, event: str, _: Any) -> Any:
+        if event == "line":
+            self._lines.add((frame.f_code.co_filename, frame.f_lineno))
+        return self._line
+
+
+# -- changing what is imported already
+
+
+def live_functions() -> dict[str, list[FunctionType]]:
+    """Return all functions of our sources that are alive, by file."""
+    functions = defaultdict(list)
+    for candidate in gc.get_objects():
+        if type(candidate) is FunctionType and candidate.__code__.co_filename.startswith(str(SOURCES)):
+            functions[candidate.__code__.co_filename].append(candidate)
+    return functions
+
+
+def apply(mutant: Mutant, functions: list[FunctionType]) -> None:
+    """Give the functions of a module that is imported the code of a mutant."""
+    path = SOURCES / mutant.file
+    code = mutant.compiled(path.read_text(encoding="utf-8"), str(path))
+    changed = {(c.co_qualname, c.co_firstlineno): c for c in _codes(code)}
+    for function in functions:
+        if (
+            new := changed.get((function.__code__.co_qualname, function.__code__.co_firstlineno))
+        ) is not None:
+            function.__code__ = new
+    if mutant.at_import:
+        _apply_at_import(module_name(mutant.file), code, functions)
+
+
+def module_name(file: str) -> str:
+    """Return the name under which a file of the package is imported."""
+    return ".".join(["trainyard", *Path(file).with_suffix("").parts]).removesuffix(".__init__")
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def _apply_at_import(name: str, code: CodeType, functions: list[FunctionType]) -> None:
+    """Carry over what importing a module decides: constants, defaults of arguments and of fields."""
+    old, new = sys.modules[name], ModuleType(name)
+    new.__file__ = old.__file__
+    exec(code, vars(new))
+    defaults = {
+        (f.__code__.co_qualname, f.__code__.co_firstlineno): (f.__defaults__, f.__kwdefaults__)
+        for f in gc.get_objects()
+        if type(f) is FunctionType and f.__globals__ is vars(new)
+    }
+    for function in functions:
+        key = (function.__code__.co_qualname, function.__code__.co_firstlineno)
+        if key in defaults:
+            function.__defaults__, function.__kwdefaults__ = defaults[key]
+    for key, value in vars(new).items():
+        if isinstance(value, type) and value.__module__ == name:
+            _apply_to_class(vars(old)[key], value)
+        elif isinstance(value, int | float | tuple | dict) and vars(old)[key] != value:
+            before = vars(old)[key]
+            for module in list(sys.modules.values()):
+                if vars(module).get(key) is before:
+                    setattr(module, key, value)
+
+
+def _apply_to_class(old: type, new: type) -> None:
+    for key, value in vars(new).items():
+        is_plain = isinstance(value, int | float | tuple) and vars(old).get(key) != value
+        if is_plain or (key == "__init__" and value.__code__.co_filename == "<string>"):  # a dataclass's
+            setattr(old, key, value)
+
+
+# -- the verdict
+
+
+def verdict(groups: list[Group], results: dict[str, str], complete: bool) -> list[str]:
+    """Print the figures, and return what is wrong."""
+    explained = tomllib.loads((HERE / "survivors.toml").read_text(encoding="utf-8"))
+    files = Counter(mutant.file for group in groups for mutant in group.mutants)
+    survived = {m.key: m for group in groups for m in group.mutants if results[m.key]}
+    print("\n  caught   of")
+    for file, count in sorted(files.items()):
+        print(f"{count - sum(m.file == file for m in survived.values()):8d} {count:4d}  {file}")
+    caught = len(results) - len(survived)
+    print(f"{caught:8d} {len(results):4d}  in all: {caught / max(1, len(results)):.1%}")
+    wrong = [f"{results[key]}: {key}" for key in survived if key not in explained]
+    for key in explained:
+        if key in results and not results[key]:
+            wrong.append(f"survivors.toml explains what is caught: {key}")
+        elif complete and key not in results:
+            wrong.append(f"survivors.toml explains what is not there: {key}")
+    if complete and caught < LEAST_CAUGHT * len(results):
+        wrong.append(f"less than {LEAST_CAUGHT:.0%} are caught")
+    return wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--share", default=os.environ.get("SHARE") or "1/1", help="for example 2/4")
+    parser.add_argument("--only", default="", help="parts of the paths of files, with commas between")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    options = parser.parse_args()
+    groups = groups_of(options.only, options.share)
+    guards = sorted({guard for group in groups for guard in group.guards})
+    for module in [*WARM, *(module_name(m.file) for group in groups for m in group.mutants)]:
+        importlib.import_module(module)
+    run, started = Run(groups, options.jobs), time.perf_counter()
+    plugins = ["no:cacheprovider", "no:timeout", "no:xdist"]
+    switches = [part for plugin in plugins for part in ("-p", plugin)]
+    pytest.main(["-q", "-s", "-m", "not slow", *switches, *guards], plugins=[run])
+    wrong = run.failed or verdict(groups, run.results, (options.only, options.share) == ("", "1/1"))
+    print(f"{time.perf_counter() - started:.0f} s")
+    print("\n".join(wrong))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""Kills that are drawn at random, in each framework: in any phase, many in a row, and from outside at any moment."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "frameworks"))
+
+import test_catboost_suite
+import test_keras_suite
+import test_lightgbm_suite
+import test_sklearn_suite
+import test_torch_suite
+import test_xgboost_suite
+
+from trainyard.records.listing import all_runs
+from trainyard.records.run_dir import RunDir
+from trainyard.testing import framework_suite
+from trainyard.testing.framework_suite import VICTIM, FrameworkSuite, Kills
+
+# Another seed draws other kills; a failure names its own in the test's parameters.
+SEED = int(os.environ.get("TRAINYARD_SOAK_SEED", "0"))
+# How often each phase is passed at least, whatever the framework.
+PASSES = {
+    "start-up": 1,
+    "step": 35,
+    "evaluation": 3,
+    "write": 3,
+    "commit": 2,
+    "final-evaluation": 1,
+    "end": 1,
+}
+
+
+def drawn(name: str, count: int) -> Kills:
+    """Return kills, each once."""
+    draw, kills = random.Random(f"{SEED} {name}"), set[tuple[str, int]]()
+    while len(kills) < count:
+        phase = draw.choice(list(PASSES))
+        kills.add((phase, draw.randint(1, PASSES[phase])))
+    return sorted(kills)
+
+
+class Drawn(FrameworkSuite):
+    """A suite whose kills are drawn, and whose runs are killed from outside as well."""
+
+    outside: ClassVar[int] = 4  # how often a run is killed from outside before it may end
+
+    def test_killed_from_outside_again_and_again(
+        self, config_file: Path, uninterrupted: RunDir, tmp_path: Path
+    ) -> None:
+        draw = random.Random(f"{SEED} {type(self).__name__} outside")
+        words = [sys.executable, "-m", VICTIM, "never", "0"]
+        for _ in range(self.outside):
+            runs = list(all_runs(tmp_path))
+            where = ["--resume", str(runs[0].path)] if runs else [str(config_file), str(tmp_path)]
+            process = subprocess.Popen(
+                [*words, *where], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+            try:
+                process.wait(draw.uniform(1, 8))
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGKILL)
+            if process.wait() == 0:
+                break
+        runs = list(all_runs(tmp_path))
+        if not runs:
+            pytest.skip("it never came as far as a run")
+        if runs[0].status() != "completed":
+            done = framework_suite.spawn("never", 0, "--resume", str(runs[0].path), folder=tmp_path)
+            assert done.returncode == 0, done.stderr
+        self._assert_same(runs[0], uninterrupted)
+
+
+class TestTorch(Drawn, test_torch_suite.TestTorch):
+    kills = drawn("torch", 16)
+
+
+class TestKeras(Drawn, test_keras_suite.TestKeras):
+    kills = drawn("keras", 12)
+
+
+class TestXgboost(Drawn, test_xgboost_suite.TestXgboost):
+    kills = drawn("xgboost", 12)
+
+
+class TestXgboostDart(Drawn, test_xgboost_suite.TestDart):
+    kills = drawn("dart", 8)
+
+
+class TestLightgbm(Drawn, test_lightgbm_suite.TestLightgbm):
+    kills = drawn("lightgbm", 12)
+
+
+class TestCatboost(Drawn, test_catboost_suite.TestCatboost):
+    kills = drawn("catboost", 10)
+
+
+class TestCatboostCategories(Drawn, test_catboost_suite.TestCategories):
+    kills = drawn("categories", 6)
+
+
+class TestForest(Drawn, test_sklearn_suite.TestForest):
+    kills = drawn("forest", 10)
+
+
+class TestBoosting(Drawn, test_sklearn_suite.TestBoosting):
+    kills = drawn("boosting", 8)
+
+
+class TestMinibatches(Drawn, test_sklearn_suite.TestMinibatches):
+    kills = drawn("minibatches", 10)
