@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from trainyard.engine.journal import Journal
 from trainyard.engine.loop import Loop
 from trainyard.engine.signals import Signals, Stopped
 from trainyard.engine.state import RunState, seed_global_random
-from trainyard.errors import CheckpointError, InputError, TrainingError
+from trainyard.errors import CheckpointError, InputError, ModelError, TrainingError
 from trainyard.records.journal import number
 from trainyard.records.rundir import RunDir
 from trainyard.require import import_paths, open_process
@@ -43,6 +44,7 @@ from trainyard.trackers.feed import Feeders
 from trainyard.types import Determinism
 
 log = logging.getLogger("trainyard")
+_LISTED = 5  # attributes that a message names
 Json = dict[str, Any]
 
 
@@ -193,7 +195,10 @@ class _Attempt:
     def _restore(self, parts: Parts, commit: Commit) -> RunState:
         """Takes up a checkpoint; what comes of it must have the digest of what was saved."""
         parts.framework.restore(self._place.resume.folder(commit))
-        found = digest(tensor_records(parts.framework.state()))
+        # A checkpoint of an earlier version may lack a file of this one's.
+        files = tuple(f"{Path(file.name).stem}." for file in commit.files)
+        records = tensor_records(parts.framework.state())
+        found = digest(record for record in records if record.name.startswith(files))
         if found != commit.state_digest:
             raise CheckpointError(
                 f"checkpoint {commit.name}: what was restored has digest {found}, not {commit.state_digest}"
@@ -237,6 +242,8 @@ class _Attempt:
         """Trains and, if it came to the end, evaluates."""
         saver, state = loop.parts.saver, loop.state
         saver.resumed(state, parts.rules.best_steps(state.evaluations))
+        before = parts.framework.unsaved_state()
+        loop.after_first_step = lambda: self._check_unsaved(parts, before)
         status = loop.run()
         saver.drain()
         for step, message in saver.failures():
@@ -252,6 +259,24 @@ class _Attempt:
             except Stopped as stopped:
                 result["status"] = stopped.status
         return result
+
+    def _check_unsaved(self, parts: Parts, before: Mapping[str, str]) -> None:
+        """Lower the determinism tier if the first step has changed what no checkpoint holds.
+
+        Raises:
+            ModelError: the config demands `bitwise`.
+        """
+        after, hint = parts.framework.unsaved_state(), parts.framework.unsaved_hint
+        changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+        if not changed:
+            return
+        more = [f"{len(changed) - _LISTED} more"] if len(changed) > _LISTED else []
+        listed = ", ".join([*changed[:_LISTED], *more])
+        reason = f"training changes {listed} of the model, which no checkpoint holds"
+        if parts.config.training.determinism == "bitwise":
+            raise ModelError(f"training.determinism: bitwise was asked for, but {reason}; {hint}")
+        log.warning("determinism: statistical, since %s: a resume is not exact; %s", reason, hint)
+        manifest.lower_tier(self._run, reason)
 
     def _end(self, result: Json, loop: Loop, feeders: Feeders) -> None:
         self._run.write("result.json", result)

@@ -99,6 +99,13 @@ def check_unchanged(run: RunDir, before: Json, now: Json, *, allow_change: bool)
         _record(run, before, now, changed)
 
 
+def lower_tier(run: RunDir, reason: str) -> None:
+    """Record that a run cannot be repeated to the bit; of several reasons the first is kept."""
+    recorded = run.read(NAME)
+    if recorded["determinism"]["tier"] != "statistical":
+        run.write(NAME, recorded | {"determinism": {"tier": "statistical", "reason": reason}})
+
+
 def _record(run: RunDir, before: Json, now: Json, changed: list[Difference]) -> None:
     """A change that is let pass stays visible: in the log, in the manifest, and in the tier."""
     for difference in changed:

@@ -44,6 +44,9 @@ class TorchFramework(Framework):
     losses: ClassVar[Sequence[str]] = LOSSES
     base_modules: ClassVar[Sequence[str]] = ("torch",)
     formats: ClassVar[Sequence[str]] = ("safetensors",)
+    unsaved_hint: ClassVar[str] = (
+        "keep tensors with register_buffer, and give the rest back from get_extra_state and set_extra_state"
+    )
 
     @staticmethod
     def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:  # noqa: ARG004 - it is what they were made for
@@ -160,8 +163,15 @@ class TorchFramework(Framework):
 
     def state(self, *, weights_only: bool = False) -> Iterator[NamedBuffer]:
         for file, tensors in self._state.files(weights_only=weights_only).items():
+            if weights_only and file != WEIGHTS_FILE:
+                continue
             for name, tensor in tensors.items():
                 yield self._named_buffer(f"{Path(file).stem}.{name}", tensor)
+
+    def unsaved_state(self) -> Mapping[str, str]:
+        from trainyard.frameworks.torch.unsaved import fingerprints
+
+        return fingerprints(self._model, self._state.not_restored)
 
     @property
     def native(self) -> torch.nn.Module:

@@ -13,6 +13,7 @@ from torch.optim.adam import adam
 
 from trainyard.config.schema import TrainingConfig
 from trainyard.errors import ModelError
+from trainyard.frameworks.torch.layout import is_dense
 
 _CLASSES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
@@ -24,7 +25,8 @@ _CLASSES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "radam": torch.optim.RAdam,
     "adamax": torch.optim.Adamax,
 }
-# One kernel for all parameters: on a CPU, too, the fastest there is.
+# One kernel for all parameters: on a CPU, too, the fastest there is. It walks through memory, so it is wrong for a
+# parameter that is a view with gaps, whose moments have none.
 _FUSED = {"adamw", "adam", "sgd", "adagrad"}
 
 
@@ -36,8 +38,8 @@ def build_optimizer(
         key: tuple(value) if isinstance(value, list) else value
         for key, value in config.optimizer.params.items()
     }
-    name = config.optimizer.type
-    if name in _FUSED and device.type in ("cpu", "cuda"):
+    name, parameters = config.optimizer.type, list(parameters)
+    if name in _FUSED and device.type in ("cpu", "cuda") and all(map(is_dense, parameters)):
         options["fused"] = True
     _spare_the_compiler()
     try:
