@@ -1,7 +1,7 @@
 """The memory layout of tensors: which strides they have, and copies that keep them.
 
-A fused optimizer pairs the elements of a parameter and of its moments by their position in memory, so a state that is
-restored with other strides is another state.
+A fused optimizer pairs the elements of a parameter and of its moments by their position in memory. A state
+that is restored with other strides is another state.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def unusual_strides(tensors: Mapping[str, Tensor]) -> Strides:
 
 
 def copy_into(target: Tensor, source: Tensor) -> None:
-    """Copy values into a tensor, which may be expanded: of elements that share memory, the first is written."""
+    """Copy values into a tensor, which may be expanded: elements that share memory get the first value."""
     for dim, (size, stride) in enumerate(zip(target.shape, target.stride(), strict=True)):
         if stride == 0 and size > 1:
             target, source = target.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
@@ -51,7 +51,7 @@ def with_strides(source: Tensor, strides: Sequence[int] | None, device: torch.de
 
 
 def like(source: Tensor, parameter: Tensor, device: torch.device) -> Tensor:
-    """Return a copy on a device with the strides that `torch.zeros_like(parameter)` has, as an optimizer's moments do."""
+    """Return a copy on a device with the strides of `torch.zeros_like(parameter)`, which moments have."""
     if source.shape != parameter.shape:
         return source.to(device)
     return torch.empty_like(parameter, dtype=source.dtype, device=device, requires_grad=False).copy_(source)
@@ -59,7 +59,7 @@ def like(source: Tensor, parameter: Tensor, device: torch.device) -> Tensor:
 
 @contextmanager
 def writable(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """Let expanded tensors be written within the block, which torch refuses as their elements share memory."""
+    """Let torch write expanded tensors within the block; it refuses to, since their elements share memory."""
     expanded = [
         (tensor, tensor.data)
         for tensor in tensors

@@ -3,10 +3,12 @@
 A checkpoint has up to three files:
 
     weights.safetensors     parameters and persistent buffers, as `state_dict` names them
-    optimizer.safetensors   `PARAMETER.KEY` for each tensor of the optimizer, `scaler/KEY` for the gradient scaler
-    module.safetensors      what else belongs to the module, if anything does: `buffers/NAME` (buffers that are not
-                            persistent), `extra/NAME` (JSON of `get_extra_state`), `strides` (JSON: those of all tensors
-                            that are not in row-major order, by the names that `Framework.state` gives them)
+    optimizer.safetensors   `PARAMETER.KEY` for the optimizer's tensors, `scaler/KEY` for the gradient
+    scaler's module.safetensors      only if there is any of it: `buffers/NAME` for each buffer that is not
+    persistent,
+                            `extra/NAME` with JSON from `get_extra_state`, and `strides` with JSON of the
+                            strides of tensors that are not in row-major order, by their names in
+                            `Framework.state`
 """
 
 from __future__ import annotations
@@ -85,7 +87,7 @@ class TrainingState:
         files = {WEIGHTS_FILE: weights}
         if not weights_only and self._optimizer is not None:
             files[OPTIMIZER_FILE] = dict(self._optimizer_tensors(self._optimizer))
-        module = {f"{_BUFFERS}{name}": buffer for name, buffer in _non_persistent_buffers(self._model).items()}
+        module = {f"{_BUFFERS}{name}": value for name, value in _non_persistent_buffers(self._model).items()}
         strides: Strides = {}
         for file, tensors in [*files.items(), (MODULE_FILE, module)]:
             strides |= {f"{Path(file).stem}.{name}": s for name, s in unusual_strides(tensors).items()}
@@ -95,7 +97,7 @@ class TrainingState:
         return files | ({MODULE_FILE: module} if module else {})
 
     def copy(self, *, weights_only: bool) -> TorchSnapshot:
-        """Return a snapshot, in the memory of an earlier one if that is free: copying into warm memory is 5 times faster."""
+        """Copy the state, into the memory of an earlier snapshot if there is one: that is 5 times faster."""
         live = self.files(weights_only=weights_only)
         spare = self._spare[weights_only]
         buffers = spare.pop() if spare else {}
@@ -214,12 +216,14 @@ class TorchSnapshot:
         self._spare = spare
 
     def write(self, folder: Path) -> list[FileRecord]:
+        """Write the files, hashing them on the way."""
         return [
             write_tensors(folder / file, [named_buffer(name, tensor) for name, tensor in tensors.items()])
             for file, tensors in self._files.items()
         ]
 
     def release(self) -> None:
+        """Give the memory to a later snapshot."""
         if self._files:
             self._spare.append(self._files)
             self._files = {}

@@ -26,8 +26,8 @@ _LIBRARIES = frozenset(
 def fingerprints(model: nn.Module, also: Collection[str] = ()) -> dict[str, str]:
     """Return a hash of each attribute of the modules that a checkpoint does not hold, by its dotted name.
 
-    Left out are tensors that share the memory of a parameter or buffer, attributes that torch computes anew in each
-    forward pass, and modules that bring their own `get_extra_state`.
+    Left out are tensors that share the memory of a parameter or buffer, attributes that torch computes anew
+    in each forward pass, and the attributes of modules that define `get_extra_state`.
 
     Args:
         model: the module.
@@ -54,7 +54,7 @@ def _shared_generators(device: torch.device) -> list[Any]:
 
 
 def _recomputed(module: nn.Module) -> set[str]:
-    """Return the attributes that hooks of torch (`weight_norm`, pruning ...) compute before each forward pass."""
+    """Return the attributes that hooks of torch (`weight_norm`, pruning) compute before each forward pass."""
     hooks = [
         hook
         for hook in module._forward_pre_hooks.values()
@@ -64,7 +64,7 @@ def _recomputed(module: nn.Module) -> set[str]:
 
 
 class _Fingerprint:
-    """Hashes a value with all that it contains; what has no state that is known to us counts by its type."""
+    """Hashes a value with all that it contains; of an object of a library only its type."""
 
     def __init__(self, saved: frozenset[int] = frozenset(), shared: frozenset[int] = frozenset()) -> None:
         self._saved = saved  # addresses of the memory that checkpoints hold
@@ -73,6 +73,7 @@ class _Fingerprint:
         self._hash = hashlib.sha256()
 
     def of(self, value: Any) -> str:
+        """Return the hash of a value."""
         self._add(value)
         return self._hash.hexdigest()
 
@@ -111,7 +112,7 @@ def _address(tensor: Tensor) -> int:
 
 
 def _generator_state(value: Any) -> Any:
-    """Return the state of a random generator, or None if the value is none."""
+    """Return the state of a random generator, or None for another value."""
     if isinstance(value, torch.Generator):
         return value.get_state().tolist()
     if isinstance(value, np.random.Generator):
@@ -131,7 +132,7 @@ def _listed(state: Any) -> Any:
 
 
 def _parts(value: Any) -> list[Any]:
-    """Return what a container holds, and the attributes of an object of the user's."""
+    """Return the items of a container, or the attributes of an object whose class is the user's."""
     if isinstance(value, Mapping):
         return [len(value), *(part for item in value.items() for part in item)]
     if isinstance(value, list | tuple | deque):
