@@ -665,6 +665,18 @@ def test_a_list_that_contains_itself_has_a_fingerprint() -> None:
     assert {name for name, value in fingerprints(model).items() if before[name] != value} == {"endless"}
 
 
+def test_attributes_that_cannot_be_read_fail_no_run() -> None:
+    class Missing(dict[str, int]):
+        def items(self) -> Any:
+            raise ValueError("a value is missing")
+
+    model, deep = nn.Linear(1, 1), []
+    for _ in range(10_000):
+        deep = [deep]
+    model.missing, model.deep = Missing(a=1), deep  # type: ignore[assignment]
+    assert fingerprints(model) == fingerprints(model)
+
+
 # -- large models
 
 

@@ -152,7 +152,7 @@ class Framework(ABC):
     losses: ClassVar[Sequence[str]] = ()
     base_modules: ClassVar[Sequence[str]]  # top-level modules in a model class's MRO that mean this framework
     formats: ClassVar[Sequence[str]] = ()  # what `export` can write, the usual one first
-    unsaved_hint: ClassVar[str] = ""  # how a user has `unsaved_state` saved
+    unsaved_hint: ClassVar[str] = ""  # what a user can do to have `unsaved_state` saved
 
     @staticmethod
     def defaults(model: str) -> Mapping[str, Any]:  # noqa: ARG004 - most models need none of their own
@@ -233,7 +233,10 @@ class Framework(ABC):
 
     @abstractmethod
     def state(self, *, weights_only: bool = False) -> Iterator[NamedBuffer]:
-        """Yield the tensors of the state, in a fixed order: `weights.*`, and unless `weights_only` what else a snapshot holds."""
+        """Yield the tensors of the state in a fixed order: `weights.*`, and all else that a resume needs.
+
+        With `weights_only`, `weights.*` alone.
+        """
 
     def unsaved_state(self) -> Mapping[str, str]:
         """Return a fingerprint of each thing that a step may change and no snapshot holds, by its name.

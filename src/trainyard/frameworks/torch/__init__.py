@@ -235,9 +235,8 @@ class TorchFramework(Framework):
             with torch.no_grad():  # not inference_mode: training may use what the model caches here
                 outputs = model.eval()(sample)
         except Exception as error:
-            shape = tuple(sample.shape)
             raise ModelError(
-                f"model {self._inputs.config.model.type} fails on features of shape {shape}: {error}"
+                f"model {self._inputs.config.model.type} fails on features {tuple(sample.shape)}: {error}"
             ) from error
         finally:
             model.train()
@@ -268,7 +267,7 @@ def _refuse_single_sample(model: torch.nn.Module, inputs: FrameworkInputs) -> No
 
 
 def _translated(error: Exception, where: str) -> TrainingError:
-    hint = "--debug shows the traceback"
+    hint = "see where with --debug"
     if type(error).__name__ == "OutOfMemoryError":
         hint = (
             "set training.microbatch_size: a smaller one needs less memory, with the same step up to rounding"

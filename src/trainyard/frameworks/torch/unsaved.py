@@ -18,9 +18,7 @@ from trainyard.frameworks.torch.step import generators
 
 _INTERNAL = frozenset(vars(nn.Module()))  # parameters, buffers, hooks ... of every module
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic)
-_LIBRARIES = frozenset(
-    {"torch", "numpy", *sys.stdlib_module_names}
-)  # whose objects have no state of the user's
+_LIBRARIES = frozenset({"torch", "numpy", *sys.stdlib_module_names})  # of their objects, only the type counts
 
 
 def fingerprints(model: nn.Module, also: Collection[str] = ()) -> dict[str, str]:
@@ -73,8 +71,11 @@ class _Fingerprint:
         self._hash = hashlib.sha256()
 
     def of(self, value: Any) -> str:
-        """Return the hash of a value."""
-        self._add(value)
+        """Return the hash of a value; one that cannot be read counts by its type."""
+        try:
+            self._add(value)
+        except Exception:  # foreign containers may raise anything, and must not fail a run
+            return type(value).__qualname__
         return self._hash.hexdigest()
 
     def _add(self, value: Any) -> None:
