@@ -88,10 +88,9 @@ def crashed(runs: Path, overrides: Mapping[str, Any] | None = None, *, at: int =
 def journal_values(run: Run) -> tuple[dict[int, float], list[Any]]:
     """What the journal says that the inputs alone decide: the loss of each step, and the values of each evaluation."""
     records = list(read(run.path / "journal"))
-    logged = [
-        r for r in records if r["kind"] == "metrics" and "train_loss" in r["values"]
-    ]  # not the use of resources
-    train_losses = [(r["step"], r["values"]["train_loss"]) for r in logged]
+    logged = [(r["step"], r["values"]) for r in records if r["kind"] == "metrics"]
+    # A slow run also logs what it takes of the machine, as `system_...`.
+    train_losses = [(step, values["train_loss"]) for step, values in logged if "train_loss" in values]
     return losses(records), [*evaluations(records), *train_losses]
 
 

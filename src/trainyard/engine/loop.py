@@ -53,6 +53,7 @@ class Loop:
         self._until = self._next_due = 0
         self._clock = self._logged_at = time.perf_counter()
         self._logged_samples = 0
+        self.after_first_step: Callable[[], None] | None = None  # set by the owner; called once
 
     def run(self) -> str:
         """Returns `completed`, or what a signal asked for: `preempted` or `interrupted`.
@@ -68,6 +69,8 @@ class Loop:
             self._plan()
             if state.settled < state.step:
                 self._settle()
+            if self.after_first_step:
+                self._wake()
             stop = (
                 parts.signals.status
             )  # looked at only where all losses are read: a signal may come between any two lines
@@ -77,6 +80,7 @@ class Loop:
                 self._unread.append(result.loss)
                 self._samples.append(result.samples)
                 if state.step >= self._next_due:
+                    self._check_first_step()
                     self._settle()
                     stop = parts.signals.status
         except Stopped:
@@ -85,6 +89,11 @@ class Loop:
             parts.saver.stop_clock()
         parts.saver.save(state, parts.rules.best_steps(state.evaluations), finished=state.step >= self._until)
         return parts.signals.status or "completed"
+
+    def _check_first_step(self) -> None:
+        check, self.after_first_step = self.after_first_step, None
+        if check:
+            check()
 
     def _settle(self) -> None:
         """Draws the consequences of the last step."""

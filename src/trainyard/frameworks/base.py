@@ -182,6 +182,7 @@ class Framework(ABC):
         Sequence[str]
     ]  # packages whose classes, and subclasses, are this framework's models
     formats: ClassVar[Sequence[str]] = ()  # the formats that `export` writes, the default first
+    unsaved_hint: ClassVar[str] = ""  # what a user can do to have `unsaved_state` saved
 
     @staticmethod
     def defaults(model: str) -> Mapping[str, Any]:  # noqa: ARG004 - most models have no defaults of their own
@@ -288,8 +289,17 @@ class Framework(ABC):
     def state(self, *, weights_only: bool = False) -> Iterator[NamedBuffer]:
         """Yield the tensors of the state in a fixed order.
 
-        Tensors named `weights.*` are the model; the others are needed only for a resume.
+        Tensors named `weights.*` are the model; the others are needed only for a resume. With `weights_only`, yield
+        the model alone.
         """
+
+    def unsaved_state(self) -> Mapping[str, str]:
+        """Return a fingerprint of each thing that a step may change and no snapshot holds, by its name.
+
+        It is called before and after the first step of an attempt. Where the fingerprints differ, a resume cannot be
+        exact, and the run's determinism tier is lowered.
+        """
+        return {}
 
     @property
     @abstractmethod

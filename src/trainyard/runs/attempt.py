@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,14 +18,21 @@ from trainyard.engine.checkpoint import Commit
 from trainyard.engine.loop import Loop
 from trainyard.engine.signals import Signals, Stopped
 from trainyard.engine.state import RunState, seed_global_random
-from trainyard.errors import ChangedInputsError, CheckpointError, InputError, RunGoneError, TrainingError
+from trainyard.errors import (
+    ChangedInputsError,
+    CheckpointError,
+    InputError,
+    ModelError,
+    RunGoneError,
+    TrainingError,
+)
 from trainyard.records.data import DataDescription
 from trainyard.records.manifest import DeterminismRecord, Manifest, Parent
 from trainyard.records.result import COMPLETED, Result
 from trainyard.records.run_dir import RunDir
 from trainyard.redact import redacted
 from trainyard.require import import_paths, open_process
-from trainyard.runs.manifest import check_unchanged, make_manifest
+from trainyard.runs.manifest import check_unchanged, lower_tier, make_manifest
 from trainyard.runs.objects import Objects
 from trainyard.runs.outcome import evaluate_outcome, result_so_far
 from trainyard.runs.session import Session
@@ -41,6 +49,7 @@ from trainyard.runs.wiring import (
 from trainyard.types import Determinism
 
 log = logging.getLogger("trainyard")
+_LISTED = 5  # attributes that a message names
 
 
 @dataclass(frozen=True)
@@ -85,8 +94,8 @@ class _Attempt:
         """Run all phases; however they end, the attempt's record says so."""
         run, status, message = self._run, "failed", ""
         try:
-            parts, state, manifest = self._prepare()
-            result = self._train(parts, state, manifest)
+            parts, state = self._prepare()
+            result = self._train(parts, state)
             status = result.status
             return result
         except Stopped as stopped:
@@ -116,7 +125,7 @@ class _Attempt:
 
     # -- start-up
 
-    def _prepare(self) -> tuple[Parts, RunState, Manifest]:
+    def _prepare(self) -> tuple[Parts, RunState]:
         """Build everything, and restore the newest checkpoint."""
         request, run, config = self._request, self._run, self._request.resolved.config
         if any(import_paths(config.model_dump())):
@@ -145,7 +154,7 @@ class _Attempt:
         hashes = {name: sha256_file(run.path / name) for name in files if (run.path / name).exists()}
         self._checkpoints = run_checkpoints(run, self._session.number, hashes)
         seed_global_random(config.experiment.seed)  # building may have drawn from them
-        return parts, RunState() if commit is None else self._restore(parts, commit), manifest
+        return parts, RunState() if commit is None else self._restore(parts, commit)
 
     def _newest_commit(self) -> Commit | None:
         """Return the newest checkpoint that is whole; damaged ones are named in warnings."""
@@ -229,7 +238,10 @@ class _Attempt:
     def _restore(self, parts: Parts, commit: Commit) -> RunState:
         """Restore a checkpoint; the digest of what was restored must be that of what was saved."""
         parts.framework.restore(self._checkpoints.resume.folder(commit))
-        restored = digest(tensor_records(parts.framework.state()))
+        # A checkpoint of an earlier version may lack a file of this one's.
+        files = tuple(f"{Path(file.name).stem}." for file in commit.files)
+        records = tensor_records(parts.framework.state())
+        restored = digest(record for record in records if record.name.startswith(files))
         if restored != commit.state_digest:
             raise CheckpointError(
                 f"checkpoint {commit.name}: what was restored has digest {restored}, not {commit.state_digest}"
@@ -239,7 +251,7 @@ class _Attempt:
 
     # -- loop and end
 
-    def _train(self, parts: Parts, state: RunState, manifest: Manifest) -> Result:
+    def _train(self, parts: Parts, state: RunState) -> Result:
         config, run, session = parts.config, self._run, self._session
         journal = session.open_journal(state.step)
         session.feed([item.type for item in config.tracking])
@@ -248,10 +260,10 @@ class _Attempt:
         )
         loop.parts.recorder.started(run_view(parts, run, state, session.number))
         try:
-            result = self._loop(loop, parts, manifest)
+            result = self._loop(loop, parts)
             self._end(result, loop)
         except Exception as error:
-            self._fail(error, loop, result_so_far(manifest, parts, state, "failed", session.number))
+            self._fail(error, loop, self._result_so_far(parts, state, "failed"))
             raise
         finally:
             loop.parts.saver.close()
@@ -259,10 +271,12 @@ class _Attempt:
                 journal.close()
         return result
 
-    def _loop(self, loop: Loop, parts: Parts, manifest: Manifest) -> Result:
+    def _loop(self, loop: Loop, parts: Parts) -> Result:
         """Train and, if the training came to its end, evaluate."""
         saver, state = loop.parts.saver, loop.state
         saver.resumed(state, parts.rules.best_steps(state.evaluations))
+        before = parts.framework.unsaved_state()
+        loop.after_first_step = lambda: self._check_unsaved(parts, before)
         status = loop.run()
         saver.drain()
         for step, message in saver.failures():
@@ -271,7 +285,7 @@ class _Attempt:
                 raise CheckpointError(
                     f"{message}; earlier checkpoints are untouched: make room, then resume the run"
                 )
-        result = result_so_far(manifest, parts, state, status, self._session.number)
+        result = self._result_so_far(parts, state, status)
         if status == COMPLETED:
             saver.completed()
             try:
@@ -282,6 +296,27 @@ class _Attempt:
             except Stopped as stopped:
                 result = result.with_values(status=stopped.status)
         return result
+
+    def _result_so_far(self, parts: Parts, state: RunState, status: str) -> Result:
+        return result_so_far(self._run.known_manifest(), parts, state, status, self._session.number)
+
+    def _check_unsaved(self, parts: Parts, before: Mapping[str, str]) -> None:
+        """Lower the determinism tier if the first step has changed what no checkpoint holds.
+
+        Raises:
+            ModelError: The config demands `bitwise`.
+        """
+        after, hint = parts.framework.unsaved_state(), parts.framework.unsaved_hint
+        changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+        if not changed:
+            return
+        more = [f"{len(changed) - _LISTED} more"] if len(changed) > _LISTED else []
+        listed = ", ".join([*changed[:_LISTED], *more])
+        reason = f"training changes {listed} of the model, which no checkpoint holds"
+        if parts.config.training.determinism == "bitwise":
+            raise ModelError(f"training.determinism: bitwise was asked for, but {reason}; {hint}")
+        log.warning("determinism: statistical, since %s: a resume is not exact; %s", reason, hint)
+        lower_tier(self._run, reason)
 
     def _end(self, result: Result, loop: Loop) -> None:
         recorder = loop.parts.recorder

@@ -89,6 +89,14 @@ def check_unchanged(run: RunDir, before: Manifest, now: Manifest, *, allow_chang
     return _record(run, before, now, changed) if changed else before
 
 
+def lower_tier(run: RunDir, reason: str) -> None:
+    """Record that a run cannot be repeated to the bit; of several reasons the first is kept."""
+    manifest = run.known_manifest()
+    if manifest.determinism.tier != "statistical":
+        lowered = DeterminismRecord(tier="statistical", reason=reason)
+        run.write(Manifest.FILE, manifest.model_copy(update={"determinism": lowered}))
+
+
 def _record(run: RunDir, before: Manifest, now: Manifest, changed: list[Difference]) -> Manifest:
     """Write a change that is let pass into the log and the manifest, and lower the tier."""
     for difference in changed:

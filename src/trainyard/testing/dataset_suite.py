@@ -1,14 +1,15 @@
-"""The contract suite of datasets: equal inputs give equal splits, and nothing leaks from one split into another.
+"""The contract suite of datasets: equal inputs give equal splits, and no row leaks into another split.
 
     class TestMine(DatasetSuite):
         def make(self, folder: Path) -> Dataset:
             write_rows(folder / "rows.mine")
-            return MineDataset(DataConfig(type="mine", path=str(folder / "rows.mine"), target="y"), MineDataset.Params())
+            config = DataConfig(type="mine", path=str(folder / "rows.mine"), target="y")
+            return MineDataset(config, MineDataset.Params())
 
         def raw_rows(self, folder: Path) -> Any:
-            return [{"x": 1.0, "y": 0}, ...]        # those of the file, in its order
+            return [{"x": 1.0, "y": 0}, ...]        # the rows of the file, in its order
 
-What is asked of an adapter stands in `datasets/base.py`. The data should have at least 50 rows.
+The contract is in `datasets/base.py`. The data should have at least 50 rows.
 """
 
 from __future__ import annotations
@@ -31,18 +32,19 @@ HEAVY = ("pandas", "pyarrow", "sklearn", "scipy", "torch", "tensorflow", "datase
 
 
 class DatasetSuite:
-    """Subclass it in a test module of the adapter."""
+    """Tests of the contract; subclass it in a test module of the adapter."""
 
     def make(self, folder: Path) -> Dataset:
-        """A new dataset object over the same rows, whatever the (existing) folder."""
+        """Return a new dataset object over the same rows, in any folder that exists."""
         raise NotImplementedError
 
     def raw_rows(self, folder: Path) -> Any:  # noqa: ARG002
-        """The rows as `Preparation.features` takes them, in the order of the source; None where there is no preparation."""
+        """Return the rows as `Preparation.features` takes them, in order; None without preparation."""
         return None
 
     @pytest.fixture
     def bundle(self, tmp_path: Path) -> DataBundle:
+        """Load the data set."""
         return self.make(tmp_path).load()
 
     def test_says_what_it_answers_to(self, tmp_path: Path) -> None:
@@ -128,8 +130,8 @@ class DatasetSuite:
         split = bundle.splits["train"]
         chunks = [np.arange(i % len(split), i % len(split) + 1) for i in range(200)]
         with ThreadPoolExecutor(4) as pool:
-            found = list(pool.map(lambda ids: split.take(ids).features, chunks))
-        for ids, features in zip(chunks, found, strict=True):
+            taken = list(pool.map(lambda ids: split.take(ids).features, chunks))
+        for ids, features in zip(chunks, taken, strict=True):
             np.testing.assert_array_equal(features, split.take(ids).features)
 
     def test_arrays_are_what_take_gives(self, bundle: DataBundle) -> None:
@@ -163,7 +165,7 @@ class DatasetSuite:
             return
         features = _features(bundle.splits["train"])
         for column in features.T:
-            if len(np.unique(column)) > 2 and (column < 0).any():  # a standardised number, and no category
+            if len(np.unique(column)) > 2 and (column < 0).any():  # a standardized number, not a category
                 assert abs(float(column.mean(dtype=np.float64))) < 1e-4
                 assert abs(float(column.std(dtype=np.float64)) - 1) < 1e-4
 

@@ -1,14 +1,14 @@
-"""The contract suite of frameworks: kill a real process anywhere, resume it, and demand the same bits.
+"""The contract suite of frameworks: a process is killed anywhere, resumed, and must end with the same bits.
 
     class TestMine(FrameworkSuite):
         framework = "mine"
 
         @classmethod
         def config(cls) -> dict[str, Any]:
-            return {...}            # some 40 steps, with whatever is random switched on
+            return {...}            # some 40 steps, with dropout, sampling and all else that is random
 
-What is asked of an adapter stands in `frameworks/base.py`. A model that is made in one step has `kills = ONE_STEP_KILLS` and
-`three_kills = ONE_STEP_THREE_KILLS`.
+The contract is in `frameworks/base.py`. For a model that is made in one step, set `kills = ONE_STEP_KILLS`
+and `three_kills = ONE_STEP_THREE_KILLS`. A model of your own goes into `sources`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -34,7 +34,7 @@ from trainyard.runs.objects import Objects
 from trainyard.runs.wiring import Parts, build, run_checkpoints
 from trainyard.testing.warm import WarmProcesses
 
-# (phase, how often it is passed unharmed): drawn once, early and late, on and off the cadences of a config's saves.
+# (phase, at which of its calls the process is killed): early and late, on and off the cadence of the saves.
 KILLS = (
     ("start-up", 1),
     ("step", 1),
@@ -49,11 +49,8 @@ KILLS = (
     ("final-evaluation", 1),
     ("end", 1),
 )
-FEW_KILLS = (
-    ("step", 13),
-    ("evaluation", 3),
-    ("commit", 4),
-)  # for what differs from a suite with all of them in little
+# For a subclass that differs little from one with all kills.
+FEW_KILLS = (("step", 13), ("evaluation", 3), ("commit", 4))
 THREE_KILLS = (("step", 9), ("evaluation", 1), ("commit", 2))
 ONE_STEP_KILLS = tuple(
     (phase, 1) for phase in ("start-up", "step", "evaluation", "write", "commit", "final-evaluation", "end")
@@ -66,55 +63,63 @@ VICTIM = "trainyard.testing.victim"
 DATA_MODULES = ("numpy", "pandas", "sklearn.datasets")  # what most configs read their data with
 
 
-def spawn(phase: str, count: int, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run `trainyard.testing.victim` in a process that is started afresh, to its end."""
-    command = [sys.executable, "-m", VICTIM, phase, str(count), *words]
+def spawn(phase: str, count: int, *where: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run `trainyard.testing.victim` in a process that is started afresh, until it ends or kills itself."""
+    command = [sys.executable, "-m", VICTIM, phase, str(count), *where]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
 
 
-def make(folder: Path) -> Path:
-    """The folder, made."""
+def new_folder(folder: Path) -> Path:
+    """Make a folder and return it."""
     folder.mkdir()
     return folder
 
 
 @pytest.mark.slow
 class FrameworkSuite:
-    """Subclass it in a test module of the adapter; `config` must make a run of 30 steps and more that saves often."""
+    """Tests of the contract; subclass it in a test module of the adapter."""
 
     framework: ClassVar[str]
     kills: ClassVar[Kills] = KILLS
     three_kills: ClassVar[Kills] = THREE_KILLS
+    sources: ClassVar[Mapping[str, str]] = {}  # Python files that the config imports from, by name
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Each kill is a test."""
+        """Make a test of each kill."""
         if "phase" in metafunc.fixturenames:
             metafunc.parametrize(("phase", "count"), self.kills)
 
     @classmethod
     def config(cls) -> dict[str, Any]:
-        """A config as a mapping, without `checkpoint`."""
+        """Return a config without `checkpoint`, of 30 steps or more."""
         raise NotImplementedError
 
     @pytest.fixture(scope="class")
     @classmethod
     def config_file(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        """The config, with saves at a cadence that does not divide an evaluation's."""
+        """Write the config, with saves at other steps than evaluations."""
         folder = tmp_path_factory.mktemp(cls.framework)
-        whole = {
+        complete = {
             "experiment": {"seed": 7},
             "checkpoint": {"every_n_steps": 4, "keep_last": 2},
             **cls.config(),
         }
         path = folder / "config.yaml"
-        path.write_text(load(whole, adapters=Catalog()).dump(), encoding="utf-8")
+        path.write_text(load(complete, adapters=Catalog()).dump(), encoding="utf-8")
+        for name, text in cls.sources.items():
+            (folder / name).write_text(text, encoding="utf-8")
         return path
+
+    @pytest.fixture(autouse=True)
+    def importable(self, config_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let this process import `sources` as those that are killed do."""
+        monkeypatch.syspath_prepend(config_file.parent)
 
     @pytest.fixture(scope="class")
     @classmethod
     def uninterrupted(cls, config_file: Path) -> RunDir:
-        """The run that nobody killed."""
-        done = spawn("never", 0, str(config_file), "whole", folder=config_file.parent)
+        """Train the run that is not killed."""
+        done = spawn("never", 0, str(config_file), "uninterrupted", folder=config_file.parent)
         assert done.returncode == 0, done.stderr
         return RunDir(Path(done.stdout.strip().splitlines()[-1]))
 
@@ -129,7 +134,7 @@ class FrameworkSuite:
 
     @pytest.fixture
     def parts(self, config_file: Path) -> Parts:
-        """The framework in this process."""
+        """Build the framework in this process."""
         return build(load(config_file, adapters=Catalog()).config, 1, Objects())
 
     def test_killed_anywhere_it_ends_with_the_same_bits(
@@ -141,15 +146,15 @@ class FrameworkSuite:
         (run,) = all_runs(tmp_path)
         assert run.status() == "crashed"
         commit, _ = run_checkpoints(run).resume.newest()
-        made = losses(read(run.journal)) if run.journal.is_dir() else {}
+        before = losses(read(run.journal)) if run.journal.is_dir() else {}
 
         resumed = processes.run("never", "0", "--resume", str(run.path), folder=config_file.parent)
 
         assert resumed.returncode == 0, resumed.stderr
         start = next(iter(SegmentReader(segments(run.journal)[-1])))
         assert start["from_step"] == (commit.step if commit else 0), "it did not go on from the newest commit"
-        assert max(made, default=0) - start["from_step"] < 1024, (
-            "more steps were lost than the loop may keep unread"
+        assert max(before, default=0) - start["from_step"] < 1024, (
+            "more steps were lost than the loop may leave unread"
         )
         self._assert_same(run, uninterrupted)
 
@@ -175,10 +180,10 @@ class FrameworkSuite:
         (run,) = all_runs(tmp_path)
         commit, _ = run_checkpoints(run).resume.newest()
         assert commit is not None
-        damage = run.path / "checkpoints" / commit.name / WEIGHTS_FILE
-        content = bytearray(damage.read_bytes())
+        damaged = run.path / "checkpoints" / commit.name / WEIGHTS_FILE
+        content = bytearray(damaged.read_bytes())
         content[len(content) // 2] ^= 1
-        damage.write_bytes(content)
+        damaged.write_bytes(content)
 
         resumed = processes.run("never", "0", "--resume", str(run.path), folder=config_file.parent)
 
@@ -188,8 +193,9 @@ class FrameworkSuite:
         self._assert_same(run, uninterrupted)
 
     def test_reproduces(self, uninterrupted: RunDir) -> None:
-        found = api.reproduce(uninterrupted.path)
-        assert (found.verdict, found.step, found.tensor, list(found.inputs)) == ("identical", None, None, [])
+        answer = api.reproduce(uninterrupted.path)
+        assert (answer.verdict, answer.step, answer.tensor) == ("identical", None, None)
+        assert list(answer.inputs) == []
 
     def test_steps_do_not_depend_on_predictions_or_snapshots(self, parts: Parts) -> None:
         other = build(parts.config, 1, Objects())
@@ -222,14 +228,14 @@ class FrameworkSuite:
 
     def test_weights_alone_are_the_weights_of_the_whole(self, parts: Parts, tmp_path: Path) -> None:
         parts.framework.step(0, 0.01)
-        (file,) = parts.framework.snapshot(weights_only=True).write(tmp_path)
-        whole = [
+        files = parts.framework.snapshot(weights_only=True).write(tmp_path)
+        (file,) = [file for file in files if file.name == WEIGHTS_FILE]
+        expected = [
             tensor for tensor in tensor_records(parts.framework.state()) if tensor.name.startswith("weights.")
         ]
-        assert file.name == WEIGHTS_FILE
         assert (
             digest(file.state())
-            == digest(whole)
+            == digest(expected)
             == digest(tensor_records(parts.framework.state(weights_only=True)))
         )
 
@@ -239,16 +245,16 @@ class FrameworkSuite:
         for step in range(5):
             parts.framework.step(step, 0.01)
             if step == 1:
-                parts.framework.snapshot(weights_only=True).write(make(tmp_path / "then"))
-        parts.framework.snapshot(weights_only=True, step=2).write(make(tmp_path / "later"))
+                parts.framework.snapshot(weights_only=True).write(new_folder(tmp_path / "then"))
+        parts.framework.snapshot(weights_only=True, step=2).write(new_folder(tmp_path / "later"))
         then, later = ((tmp_path / name / WEIGHTS_FILE).read_bytes() for name in ("then", "later"))
         assert then == later
 
     def test_predictions_cover_a_split_in_order(self, parts: Parts) -> None:
         parts.framework.step(0, 0.01)
-        found = list(parts.framework.predict(parts.bundle.splits["val"]))
-        assert [i for part in found for i in part.ids] == list(range(len(parts.bundle.splits["val"])))
-        assert all(len(part.ids) == len(part.outputs) == len(part.targets) for part in found)
+        predictions = list(parts.framework.predict(parts.bundle.splits["val"]))
+        assert [i for part in predictions for i in part.ids] == list(range(len(parts.bundle.splits["val"])))
+        assert all(len(part.ids) == len(part.outputs) == len(part.targets) for part in predictions)
 
     def test_its_module_is_light(self) -> None:
         code = (
@@ -260,7 +266,7 @@ class FrameworkSuite:
         done = subprocess.run(
             [sys.executable, "-c", code, self.framework], capture_output=True, text=True, check=True
         )
-        assert done.stdout.strip() == "", "its library is imported by looking at it"
+        assert done.stdout.strip() == "", "reading its names and options imports its library"
         assert registry.adapter("framework", self.framework).base_modules
 
     def _assert_same(self, run: RunDir, uninterrupted: RunDir) -> None:

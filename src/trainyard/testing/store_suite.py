@@ -1,11 +1,11 @@
-"""The contract suite of stores: what is there is whole, of several writers one wins, what is deleted is gone.
+"""The contract suite of stores: objects are whole, one of several writers wins, deleted objects are gone.
 
     class TestMine(StoreSuite):
         def make(self, place: Path) -> Store:
             return MineStore(...)
 
-What is asked of an adapter stands in `stores/base.py`. A process that died is played by a new object onto the same
-place: the adapter must keep nothing in memory that a new one would lack.
+The contract is in `stores/base.py`. A new store object with the same `place` stands in for a process that
+died: the adapter must keep nothing in memory that a new object would lack.
 """
 
 from __future__ import annotations
@@ -23,24 +23,26 @@ _WRITERS = 8
 
 
 class StoreSuite:
-    """Subclass it in a test module of the adapter."""
+    """Tests of the contract; subclass it in a test module of the adapter."""
 
     def make(self, place: Path) -> Store:
-        """A new store object; those made with one `place` (an empty folder at first) hold the same objects."""
+        """Return a new store object on `place`, a folder that is empty at first."""
         raise NotImplementedError
 
     @pytest.fixture
     def place(self, tmp_path: Path) -> Path:
+        """Make an empty folder."""
         folder = tmp_path / "place"
         folder.mkdir()
         return folder
 
     @pytest.fixture
     def store(self, place: Path) -> Store:
+        """Open the store."""
         return self.make(place)
 
     def put(self, store: Store, key: str, data: bytes) -> None:
-        """Puts `data` in the way that a checkpoint does it: through a staging folder."""
+        """Put `data` as a checkpoint does: through a staging folder."""
         source = store.staging() / "file"
         source.write_bytes(data)
         store.put(key, source)

@@ -1,14 +1,14 @@
-"""The contract suite of trackers: whatever dies in between, each value arrives once.
+"""The contract suite of trackers: each value arrives once, even if a process dies in between.
 
     class TestMine(TrackerSuite):
         def make(self, place: Path) -> Tracker:
             return MineTracker(MineTracker.Params(url=...))
 
         def points(self, place: Path, run: RunCard) -> Stored:
-            return {...}            # as the outside place itself tells it, not through the adapter
+            return {...}            # read from the tracker's server or files, not through the adapter
 
-What is asked of an adapter stands in `trackers/base.py`. A process that died is played by a new object onto the same
-place: the adapter must keep nothing in memory that a new one would lack.
+The contract is in `trackers/base.py`. A new tracker object with the same `place` stands in for a process that
+died: the adapter must keep nothing in memory that a new object would lack.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NOW = 1_700_000_000.0
 
 
 def card(run_dir: Path, run_id: str = "20260101-120000-abc123") -> RunCard:
-    """A run to tell a tracker of; its params go beyond what a single call of many trackers takes."""
+    """Return a run with more params, and longer ones, than many trackers take in one call."""
     params = {f"model.params.p{index}": str(index) for index in range(150)} | {
         "training.loss": "x" * 9000,
         "data.path": "null",
@@ -38,46 +38,48 @@ def card(run_dir: Path, run_id: str = "20260101-120000-abc123") -> RunCard:
 
 
 def line(metric: str, first: int, last: int) -> list[Point]:
-    """Points of one metric at the steps `first` to `last`; the value is half the step."""
+    """Return points of one metric at the steps `first` to `last`; the value is half the step."""
     return [Point(metric, step, step / 2, NOW + step) for step in range(first, last + 1)]
 
 
 class TrackerSuite:
-    """Subclass it in a test module of the adapter."""
+    """Tests of the contract; subclass it in a test module of the adapter."""
 
     def make(self, place: Path) -> Tracker:
-        """A new tracker object; those made with one `place` (an empty folder at first) lead to the same outside place."""
+        """Return a new tracker object that keeps its data in `place`, a folder that is empty at first."""
         raise NotImplementedError
 
     def points(self, place: Path, run: RunCard) -> Stored:
-        """What the outside place holds of the run: for each metric its (step, value), sorted by step, doubles included.
+        """Return what the tracker holds: (step, value) by metric, sorted by step, with duplicates.
 
-        Infinite values may have become very large ones, NaN must be NaN.
+        Infinite values may have become very large ones; NaN must stay NaN.
         """
         raise NotImplementedError
 
     def histograms(self, place: Path, run: RunCard) -> Mapping[str, Sequence[tuple[int, Sequence[float]]]]:
-        """For each histogram its (step, counts); to be given where the adapter wants histograms."""
+        """Return (step, counts) by histogram; needed if the adapter wants histograms."""
         raise NotImplementedError
 
     def texts(self, place: Path, run: RunCard) -> Mapping[str, str]:
-        """The params and tags that the outside place holds of the run."""
+        """Return the params and tags that the tracker holds."""
         raise NotImplementedError
 
     def artifact(self, place: Path, run: RunCard, name: str) -> bytes | None:
-        """The content of a file that was sent, None if there is none; to be given where `keeps_artifacts`."""
+        """Return the content of a file that was sent, or None; needed if `keeps_artifacts`."""
         raise NotImplementedError
 
     keeps_artifacts = True
 
     @pytest.fixture
     def place(self, tmp_path: Path) -> Path:
+        """Make an empty folder."""
         folder = tmp_path / "place"
         folder.mkdir()
         return folder
 
     @pytest.fixture
     def run(self, tmp_path: Path) -> RunCard:
+        """Describe a run whose directory is empty."""
         folder = tmp_path / "run"
         folder.mkdir()
         return card(folder)

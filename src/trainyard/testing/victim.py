@@ -1,10 +1,11 @@
 """A training process that kills itself, for the contract suite of frameworks.
 
     python -m trainyard.testing.victim PHASE COUNT CONFIG RUNS_DIR     trains a new run
-    python -m trainyard.testing.victim PHASE COUNT --resume RUN_DIR    goes on with one
+    python -m trainyard.testing.victim PHASE COUNT --resume RUN_DIR    resumes one
 
-The process gets SIGKILL from itself, so no handler, no `finally` and no buffer is spared, the COUNTth time (from 1)
-that it is in PHASE. What is patched to get there is our own code from outside: training has no hook for it.
+The process sends itself SIGKILL the COUNTth time (from 1) that it is in PHASE, so that no handler, no
+`finally` and no buffered write gets a chance. This module patches Trainyard from outside: training has no
+hook for it.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from trainyard.runs.wiring import framework_name
 from trainyard.stores.local import LocalStore
 
 PHASES = ("start-up", "step", "evaluation", "write", "commit", "final-evaluation", "end", "never")
-"""Where a process can be killed: while it builds; in a step; in an evaluation; while a checkpoint's files are being
-put in place; when they are, but nothing is published yet; after training, in the evaluation of what came out, or
-before the result is written."""
+"""Where a process can be killed: while it builds; in a step; in an evaluation; while a checkpoint's files
+are written; before its manifest is published; in the evaluation after training; before the result is written.
+"""
 
 
 class Countdown:
@@ -38,13 +39,14 @@ class Countdown:
         self._signum = signum
 
     def __call__(self) -> None:
+        """Count one call."""
         self._left -= 1
         if self._left == 0:
             os.kill(os.getpid(), self._signum)
 
 
 def arm(phase: str, count: int, framework: Any, signum: signal.Signals = signal.SIGKILL) -> None:
-    """Patches what belongs to `phase`, so that the process dies there, or gets another signal."""
+    """Patch the code of `phase`, so that the process gets the signal there."""
     tick = Countdown(count, signum)
     if phase in ("write", "commit"):
         Writer.submit = _drained(Writer.submit)  # type: ignore[method-assign]
@@ -84,7 +86,7 @@ def _after(tick: Countdown, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _drained(submit: Callable[..., None]) -> Callable[..., None]:
-    """Drops no checkpoint for a newer one, however fast the steps are: how many are written must not depend on it."""
+    """Write each checkpoint before the next is submitted: their number must not depend on speed."""
 
     def wrapped(writer: Writer, write: PendingWrite) -> None:
         writer.drain()
@@ -104,7 +106,7 @@ def _within(tick: Countdown, function: Callable[..., Iterator[Any]]) -> Callable
 
 
 def _rearmed(tick: Countdown, function: Callable[..., Any], framework: Any) -> Callable[..., Any]:
-    """Counts the predictions that are made in `function` alone."""
+    """Count only the predictions that are made in `function`."""
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         framework.predict = _within(tick, framework.predict)
@@ -114,7 +116,7 @@ def _rearmed(tick: Countdown, function: Callable[..., Any], framework: Any) -> C
 
 
 def main(phase: str, count: str, first: str, second: str) -> None:
-    """Arms, then trains or resumes; prints the run's directory if it gets that far."""
+    """Train or resume with the kill in place; print the run's directory if the process survives."""
     config = Path(second) / "config.yaml" if first == "--resume" else Path(first)
     name = framework_name(load(config, adapters=Catalog()).config)
     arm(phase, int(count), registry.adapter("framework", name))

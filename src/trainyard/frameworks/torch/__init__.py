@@ -1,4 +1,4 @@
-"""PyTorch, in one process."""
+"""The PyTorch framework, in one process."""
 
 from __future__ import annotations
 
@@ -37,20 +37,25 @@ if TYPE_CHECKING:
 
 
 class TorchFramework(Framework):
-    """Trains a `torch.nn.Module` on one device; what it is made of stands in the modules beside this one."""
+    """Trains a `torch.nn.Module` on one device."""
 
     models: ClassVar[Mapping[str, type[BaseModel]]] = MODELS
     optimizers: ClassVar[Mapping[str, type[BaseModel]]] = OPTIMIZERS
     losses: ClassVar[Sequence[str]] = LOSSES
     base_modules: ClassVar[Sequence[str]] = ("torch",)
     formats: ClassVar[Sequence[str]] = ("safetensors",)
+    unsaved_hint: ClassVar[str] = (
+        "keep tensors with register_buffer, and give the rest back from get_extra_state and set_extra_state"
+    )
 
     @staticmethod
-    def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:  # noqa: ARG004 - it is what they were made for
+    def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:  # noqa: ARG004 - the same for all
+        """Return all keys of `training`: the section is made for torch."""
         return TrainingConfig.model_fields
 
     @staticmethod
-    def plan(config: RunConfig, rows: int, model: Any = None) -> Plan:  # noqa: ARG004 - any model takes any steps
+    def plan(config: RunConfig, rows: int, model: Any = None) -> Plan:  # noqa: ARG004 - the same for all models
+        """Return the plan of a framework that trains on minibatches."""
         return minibatch_plan(config, rows)
 
     def __init__(self, inputs: FrameworkInputs) -> None:
@@ -69,7 +74,7 @@ class TorchFramework(Framework):
         self._precision = precision.Precision(training.precision, self._device)
         self._sources: dict[int, TensorSource] = {}
         if inputs.order:
-            _refuse_lonely_sample(self._model, inputs)
+            _refuse_single_sample(self._model, inputs)
         optimizer = (
             optim.build_optimizer(training, self._model.parameters(), self._device) if inputs.order else None
         )
@@ -83,14 +88,16 @@ class TorchFramework(Framework):
 
     @staticmethod
     def determinism(config: RunConfig) -> Determinism:
+        """Return `bitwise`, unless a CUDA operation may lack a deterministic kernel."""
         if config.training.determinism == "best" and _device(config.training.device).type == "cuda":
-            reason = "on CUDA, an operation without a deterministic kernel only warns; training.determinism: bitwise refuses it"
-            return Determinism("order", reason)
+            reason = "on CUDA, an operation without a deterministic kernel only warns; "
+            return Determinism("order", reason + "training.determinism: bitwise refuses it")
         return Determinism(
             "bitwise", "deterministic algorithms, a pinned number of threads, random streams by step"
         )
 
     def describe(self) -> Mapping[str, str]:
+        """Return the versions of torch and of the device."""
         import torch
 
         device = (
@@ -99,6 +106,7 @@ class TorchFramework(Framework):
         return {"torch": torch.__version__, "device": device}
 
     def definition(self) -> Mapping[str, str]:
+        """Return the layers of a model that was passed as an object, with the import paths of own classes."""
         if self._inputs.model is None:
             return {}
         parts = [
@@ -113,6 +121,7 @@ class TorchFramework(Framework):
         return {"layers": sha256_bytes(repr(self._inputs.model).encode()), **own}
 
     def step(self, step: int, lr: float) -> StepResult:
+        """Make one optimizer update; see `step.TorchStep`."""
         try:
             return self._step(step, lr, self._order, self._train)  # type: ignore[arg-type]
         except TrainyardError:
@@ -121,11 +130,13 @@ class TorchFramework(Framework):
             raise _translated(error, f"step {step + 1}") from error
 
     def read(self, losses: Sequence[Any]) -> list[float]:
+        """Copy the losses of some steps from the device, all at once."""
         import torch
 
         return [] if not losses else [float(value) for value in torch.stack(list(losses)).tolist()]
 
     def predict(self, split: Split) -> Iterator[Predictions]:
+        """Yield the outputs for all rows of a split; each part draws from the stream of its first row."""
         import torch
 
         from trainyard.frameworks.torch import step
@@ -136,9 +147,8 @@ class TorchFramework(Framework):
         try:
             for start in range(0, rows, size):
                 ids = np.arange(start, min(start + size, rows), dtype=np.int64)
-                step.seed_generators(
-                    generators, stream_seed(seed, PREDICT, start)
-                )  # as dropout may be on here, too
+                # The model may draw here, too: Monte Carlo dropout, say.
+                step.seed_generators(generators, stream_seed(seed, PREDICT, start))
                 features, targets = source.take(ids)
                 with torch.no_grad(), self._precision.autocast():
                     outputs = self._model(features).float()
@@ -153,21 +163,34 @@ class TorchFramework(Framework):
             self._model.train()
 
     def snapshot(self, *, weights_only: bool = False, step: int | None = None) -> Snapshot:  # noqa: ARG002 - not cumulative
+        """Copy the state to the host."""
         return self._state.copy(weights_only=weights_only)
 
     def restore(self, folder: Path, *, weights_only: bool = False) -> None:
+        """Restore what a snapshot wrote."""
         self._state.load(folder, weights_only=weights_only)
 
     def state(self, *, weights_only: bool = False) -> Iterator[NamedBuffer]:
+        """Yield `weights.*`, then `optimizer.*` and `module.*`; see `snapshot`."""
         for file, tensors in self._state.files(weights_only=weights_only).items():
+            if weights_only and file != WEIGHTS_FILE:
+                continue
             for name, tensor in tensors.items():
                 yield self._named_buffer(f"{Path(file).stem}.{name}", tensor)
 
+    def unsaved_state(self) -> Mapping[str, str]:
+        """Return a hash of each attribute of the modules that a snapshot leaves out."""
+        from trainyard.frameworks.torch.unsaved import fingerprints
+
+        return fingerprints(self._model, self._state.not_restored)
+
     @property
     def native(self) -> torch.nn.Module:
+        """The module itself."""
         return self._model
 
     def export(self, path: Path, form: str) -> None:  # noqa: ARG002 - there is one
+        """Write the weights as a safetensors file."""
         self.snapshot(weights_only=True).write(path.parent)
         (path.parent / WEIGHTS_FILE).rename(path)
 
@@ -189,65 +212,66 @@ class TorchFramework(Framework):
         from trainyard.frameworks.torch.models import build_model
 
         inputs = self._inputs
-        # An object is copied, since training must not change an input: it is the initial weights of a repetition, too.
+        # An object is an input, so training must not change it: `reproduce` starts from its weights again.
         model: torch.nn.Module = copy.deepcopy(inputs.model)
         if inputs.model is None:
             model = build_model(inputs.config.model.type, inputs.model_params, inputs.info)
         model = model.to(self._device).train()
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise ModelError(f"model {inputs.config.model.type}: it has no parameters to train")
-        self._try(model)
+        self._check_fit(model)
         return model
 
-    def _try(self, model: torch.nn.Module) -> None:
-        """Feeds the model one sample of the data, so that a misfit is found here and not as a traceback of step 1."""
+    def _check_fit(self, model: torch.nn.Module) -> None:
+        """Feed the model one sample, so that a misfit is an error here and not a traceback of step 1."""
         import torch
 
         info = self._inputs.info
         if self._inputs.order is None:
-            return  # no rows to try: the model has been tried when it was trained
+            return  # there are no rows, and the model was checked when it was trained
         batch = self._inputs.splits["train"].take(np.zeros(1, dtype=np.int64))
         sample = torch.from_numpy(np.ascontiguousarray(batch.features)).to(self._device)
         try:
-            with torch.no_grad():  # not inference_mode: what the model may cache here is used in training
+            with torch.no_grad():  # not inference_mode: training may use what the model caches here
                 outputs = model.eval()(sample)
         except Exception as error:
-            shape = tuple(sample.shape)
             raise ModelError(
-                f"model {self._inputs.config.model.type}: fed with features {shape}, it fails: {error}"
+                f"model {self._inputs.config.model.type} fails on features {tuple(sample.shape)}: {error}"
             ) from error
         finally:
             model.train()
-        given = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
-        if given not in {(1, info.outputs), (1,) if info.outputs == 1 else (1, info.outputs)}:
+        shape = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+        if shape not in {(1, info.outputs), (1,) if info.outputs == 1 else (1, info.outputs)}:
             kind = "classes" if info.task == "classification" else "values"
             raise ModelError(
-                f"model {self._inputs.config.model.type}: for one sample it gives {given}, "
+                f"model {self._inputs.config.model.type}: for one sample it gives {shape}, "
                 f"but the data has {info.outputs} {kind}: a tensor of shape (1, {info.outputs}) is expected"
             )
 
 
-def _refuse_lonely_sample(model: torch.nn.Module, inputs: FrameworkInputs) -> None:
-    """Batch normalization of flat rows needs two of them: a last (micro)batch of one is said before the training begins."""
+def _refuse_single_sample(model: torch.nn.Module, inputs: FrameworkInputs) -> None:
+    """Refuse a last (micro)batch of one sample, which batch normalization of flat rows cannot normalize."""
     import torch
 
     training, rows = inputs.config.training, len(inputs.splits["train"])
     micro = training.microbatch_size or training.batch_size
     batches = {min(training.batch_size, rows), rows % training.batch_size}
-    lonely = len(inputs.info.input_shape) == 1 and (
-        micro == 1 or any(batch % micro == 1 for batch in batches)
-    )
-    if lonely and any(isinstance(module, torch.nn.BatchNorm1d) for module in model.modules()):
+    single = micro == 1 or any(batch % micro == 1 for batch in batches)
+    flat = len(inputs.info.input_shape) == 1
+    if flat and single and any(isinstance(module, torch.nn.BatchNorm1d) for module in model.modules()):
         raise ModelError(
-            f"the model has batch normalization, and {rows} rows in batches of {training.batch_size} (microbatches of {micro}) "
-            "leave one of a single sample, which it cannot normalize; change training.batch_size or microbatch_size"
+            f"the model has batch normalization, and {rows} rows in batches of {training.batch_size} "
+            f"(microbatches of {micro}) leave one of a single sample, which it cannot normalize; "
+            "change training.batch_size or microbatch_size"
         )
 
 
 def _translated(error: Exception, where: str) -> TrainingError:
     hint = "see where with --debug"
     if type(error).__name__ == "OutOfMemoryError":
-        hint = "set training.microbatch_size: smaller microbatches need less memory, and give the same step up to rounding"
+        hint = (
+            "set training.microbatch_size: a smaller one needs less memory, with the same step up to rounding"
+        )
     return TrainingError(f"{where} failed: {type(error).__name__}: {error}; {hint}")
 
 
@@ -265,13 +289,15 @@ def _device(name: str) -> torch.device:
 
 
 def _pin(inputs: FrameworkInputs) -> None:
-    """Sets whatever the bits depend on: threads, algorithms, and the seed of the initial weights."""
+    """Set what the bits depend on in this process: threads, algorithms, seed of the initial weights."""
     import torch
 
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS is not deterministic
     torch.set_num_threads(inputs.threads)
-    # The same as use_deterministic_algorithms(True), which besides imports the compiler, and so takes two seconds.
+    # The same as use_deterministic_algorithms(True), which also imports the compiler and so takes two
+    # seconds.
     torch.set_deterministic_debug_mode("error" if inputs.config.training.determinism == "bitwise" else "warn")
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # it costs time, and we read no such memory
+    # Filling memory costs time, and we read none that is uninitialized.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = False
     torch.manual_seed(stream_seed(inputs.config.experiment.seed, INIT))

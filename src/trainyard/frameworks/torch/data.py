@@ -1,4 +1,4 @@
-"""Batches on the device."""
+"""Batches of samples on the device."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import torch
 from trainyard.datasets.base import ArraySplit, Split
 from trainyard.types import Ids
 
-_DEVICE_SHARE = (
-    0.25  # of a GPU's memory may be taken by one split's arrays; what is larger is sliced on the host
-)
+# How much of a GPU's memory one split's arrays may take; larger ones are sliced on the host.
+_DEVICE_SHARE = 0.25
 
 
 class TensorSource:
-    """The samples of a split as tensors: sliced from memory where they fit, taken one batch at a time else."""
+    """The samples of a split as tensors: sliced in memory, or read one batch at a time."""
 
     def __init__(self, split: Split, device: torch.device) -> None:
         self._split = split
@@ -31,7 +30,7 @@ class TensorSource:
             )
 
     def take(self, ids: Ids) -> tuple[torch.Tensor, torch.Tensor]:
-        """Features (rows, ...) and targets (rows,) or (rows, outputs) of the samples `ids`, on the device."""
+        """Return features (rows, ...) and targets (rows,) or (rows, outputs) on the device."""
         if self._arrays is None:
             batch = self._split.take(ids)
             x, y = (

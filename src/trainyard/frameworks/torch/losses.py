@@ -21,16 +21,18 @@ _REGRESSION: dict[str, Loss] = {
 
 
 def build_loss(name: str, info: DataInfo) -> Loss:
-    """The loss of float32 outputs (rows, outputs) and targets; for values, both in units of their standard deviation.
+    """Return the loss of float32 outputs (rows, outputs) and targets.
+
+    Losses of regression are computed in units of the targets' standard deviation.
 
     Raises:
-        ModelError: the loss is not one for this task.
+        ModelError: the loss does not fit the task.
     """
     if name == "auto":
         name = "cross_entropy" if info.task == "classification" else "mse"
     if (name == "cross_entropy") != (info.task == "classification"):
-        fitting = "cross_entropy" if info.task == "classification" else ", ".join(_REGRESSION)
-        raise ModelError(f"training.loss: {name} is no loss for {info.task}; allowed: auto, {fitting}")
+        allowed = "cross_entropy" if info.task == "classification" else ", ".join(_REGRESSION)
+        raise ModelError(f"training.loss: {name} is no loss for {info.task}; allowed: auto, {allowed}")
     if name == "cross_entropy":
         return functional.cross_entropy
     regression, mean, scale = _REGRESSION[name], info.target_mean, info.target_scale
@@ -40,7 +42,7 @@ def build_loss(name: str, info: DataInfo) -> Loss:
 
 
 def to_predictions(outputs: Tensor, info: DataInfo) -> Tensor:
-    """What is reported of the outputs: class probabilities (rows, classes), or values (rows,) / (rows, outputs)."""
+    """Return class probabilities (rows, classes), or values (rows,) / (rows, outputs) in the data's unit."""
     if info.task == "classification":
         return torch.softmax(outputs, dim=1)
     values = outputs.reshape(len(outputs)) if info.outputs == 1 else outputs

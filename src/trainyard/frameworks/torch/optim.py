@@ -1,4 +1,4 @@
-"""Optimizers by name."""
+"""Optimizers by name, and their update without overhead."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch.optim.adam import adam
 
 from trainyard.config.schema import TrainingConfig
 from trainyard.errors import ModelError
+from trainyard.frameworks.torch.layout import is_dense
 
 _CLASSES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
@@ -24,34 +25,37 @@ _CLASSES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "radam": torch.optim.RAdam,
     "adamax": torch.optim.Adamax,
 }
-# One kernel for all parameters: on a CPU, too, the fastest there is.
+# One kernel for all parameters: the fastest, on a CPU too. It pairs elements by their position in memory, so
+# it is wrong for a parameter that is a view with gaps, whose moments have none.
 _FUSED = {"adamw", "adam", "sgd", "adagrad"}
 
 
 def build_optimizer(
     config: TrainingConfig, parameters: Iterable[torch.nn.Parameter], device: torch.device
 ) -> torch.optim.Optimizer:
-    """The optimizer that `training.optimizer` names."""
+    """Build the optimizer that `training.optimizer` names."""
     options: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in config.optimizer.params.items()
     }
-    name = config.optimizer.type
-    if name in _FUSED and device.type in ("cpu", "cuda"):
+    name, parameters = config.optimizer.type, list(parameters)
+    if name in _FUSED and device.type in ("cpu", "cuda") and all(map(is_dense, parameters)):
         options["fused"] = True
-    _spare_the_compiler()
+    _skip_compiler_import()
     try:
         return _CLASSES[name](
             parameters, lr=config.learning_rate, weight_decay=config.weight_decay, **options
         )
     except (ValueError, RuntimeError) as error:
-        given = ", ".join(f"{key}={value}" for key, value in config.optimizer.params.items())
-        raise ModelError(f"training.optimizer: {name} refuses its options ({given}): {error}") from error
+        listed = ", ".join(f"{key}={value}" for key, value in config.optimizer.params.items())
+        raise ModelError(f"training.optimizer: {name} refuses its options ({listed}): {error}") from error
 
 
 def update_of(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
-    """`optimizer.step` without what torch wraps around it: hooks and profiler ranges, which we do not use, and notes to the
-    compiler, for which the first call would import all of `torch._dynamo`. Gives the same bits; call it under `no_grad`.
+    """Return `optimizer.step` without what torch wraps around it; call it under `no_grad`.
+
+    The bits are the same. What is left out are hooks and profiler ranges, which we do not use, and marks for
+    the compiler, for which the first call would import all of `torch._dynamo`.
     """
     plain = partial(inspect.unwrap(type(optimizer).step), optimizer)
     options = optimizer.param_groups[0]
@@ -61,10 +65,10 @@ def update_of(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
 
 
 class FusedAdam:
-    """The update of a fused Adam or AdamW that has one parameter group, from lists that are gathered once.
+    """The update of a fused Adam or AdamW with one parameter group, from lists that are gathered once.
 
-    `step` of torch gathers parameters, moments and counters anew each time: for a small model that takes longer than the
-    kernel that then uses them.
+    `step` of torch gathers parameters, moments and counters anew each time. For a small model that takes
+    longer than the kernel itself.
     """
 
     def __init__(self, optimizer: torch.optim.Adam, plain: Callable[[], Any]) -> None:
@@ -72,9 +76,10 @@ class FusedAdam:
         self._plain = plain
         self._options = optimizer.param_groups[0]
         self._parameters: list[torch.Tensor] = []
-        self._state: list[list[torch.Tensor]] = [[], [], []]  # moments of first and second order, counters
+        self._state: list[list[torch.Tensor]] = [[], [], []]  # first and second moments, step counters
 
     def __call__(self) -> None:
+        """Update the parameters from their gradients."""
         gradients = [parameter.grad for parameter in self._parameters]
         if not self._is_current() or any(gradient is None for gradient in gradients):
             self._plain()
@@ -101,7 +106,8 @@ class FusedAdam:
 
     def _gather(self) -> None:
         state, parameters = self._optimizer.state, self._options["params"]
-        # A parameter has no state before its first gradient; until all have one, `step` of torch does the work.
+        # A parameter has no state before its first gradient: until all have some, `step` of torch does the
+        # update.
         self._parameters = parameters if all(state.get(parameter) for parameter in parameters) else []
         self._state = [
             [state[parameter][key] for parameter in self._parameters]
@@ -109,18 +115,19 @@ class FusedAdam:
         ]
 
     def _is_current(self) -> bool:
-        """Whether the lists still hold the optimizer's state: a restore puts other tensors there."""
+        """Return whether the lists still hold the optimizer's state, which a restore replaces."""
         return (
             bool(self._parameters)
             and self._optimizer.state[self._parameters[0]]["exp_avg"] is self._state[0][0]
         )
 
 
-def _spare_the_compiler() -> None:
-    """Keeps the making of an optimizer from importing `torch._dynamo`, which takes longer than importing torch.
+def _skip_compiler_import() -> None:
+    """Keep an optimizer from importing `torch._dynamo`, which takes longer than importing torch.
 
-    `Optimizer.add_param_group` asks the compiler to leave it alone, and imports it for that. Where torch keeps that note,
-    we write it ourselves; where it does not (another version), nothing changes but the start-up time.
+    `Optimizer.add_param_group` marks itself as not to be compiled, and imports the compiler for that. We set
+    the mark ourselves. A version of torch that keeps it elsewhere imports the compiler: only the start-up is
+    slower.
     """
     function = getattr(torch.optim.Optimizer.add_param_group, "__wrapped__", None)
     if function is not None and "torch._dynamo" not in sys.modules:

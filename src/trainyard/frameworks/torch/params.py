@@ -1,4 +1,4 @@
-"""The options of the built-in models and of the optimizers; readable without torch."""
+"""The options of the built-in models and of the optimizers, which need no torch to be read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class MlpParams(Section):
 
 
 class TransformerParams(Section):
-    """A transformer encoder over the features of a row, each of them a token (FT-Transformer, Gorishniy et al., 2021)."""
+    """A transformer encoder with a token for each feature (FT-Transformer, Gorishniy et al., 2021)."""
 
     hidden_size: int = Field(64, gt=0, description="width of a token")
     num_layers: int = Field(2, gt=0)

@@ -1,4 +1,4 @@
-"""Mixed precision: what runs in 16 bits, and how small gradients are kept from vanishing."""
+"""Mixed precision: autocast to 16 bits, and the gradient scaler of fp16."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Precision:
-    """`fp32`, `bf16`, `fp16` or `mixed` (fp16 on CUDA, bf16 elsewhere) on a device.
+    """One of `fp32`, `bf16`, `fp16` and `mixed` (fp16 on CUDA, bf16 elsewhere) on a device.
 
-    Weights stay in float32. fp16 scales the loss, and skips steps whose gradients overflow (Micikevicius et al., 2018).
+    Weights stay in float32. fp16 scales the loss, so that small gradients do not vanish, and skips steps
+    whose gradients overflow (Micikevicius et al., 2018).
     """
 
     def __init__(self, name: str, device: torch.device) -> None:
@@ -24,11 +25,11 @@ class Precision:
         self.scaler: Any = torch.amp.GradScaler(self._device) if name == "fp16" else None
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """The context of a forward pass."""
+        """Return the context of a forward pass."""
         return torch.autocast(self._device, dtype=self._dtype) if self._dtype else nullcontext()
 
     def state(self) -> dict[str, torch.Tensor]:
-        """The scaler's state, as tensors."""
+        """Return the scaler's state as tensors."""
         if self.scaler is None:
             return {}
         return {
@@ -36,9 +37,9 @@ class Precision:
         }
 
     def load(self, state: dict[str, torch.Tensor]) -> None:
-        """Takes up a scaler's state."""
+        """Restore the scaler's state."""
         if self.scaler is not None:
-            whole = {"growth_interval", "_growth_tracker"}
+            integers = {"growth_interval", "_growth_tracker"}
             self.scaler.load_state_dict(
-                {k: int(v.item()) if k in whole else v.item() for k, v in state.items()}
+                {k: int(v.item()) if k in integers else v.item() for k, v in state.items()}
             )

@@ -1,8 +1,20 @@
-"""The state of a model and its optimizer: as named tensors, copied aside, written, and taken up again."""
+"""The state of a model and its optimizer: as named tensors, copied aside, written, and restored.
+
+A checkpoint has up to three files:
+
+    weights.safetensors     parameters and persistent buffers, as `state_dict` names them
+    optimizer.safetensors   `PARAMETER.KEY` for the optimizer's tensors, `scaler/KEY` for the gradient
+    scaler's module.safetensors      only if there is any of it: `buffers/NAME` for each buffer that is not
+    persistent,
+                            `extra/NAME` with JSON from `get_extra_state`, and `strides` with JSON of the
+                            strides of tensors that are not in row-major order, by their names in
+                            `Framework.state`
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +25,21 @@ from safetensors.torch import load_file
 from trainyard.digest import FileRecord, write_tensors
 from trainyard.errors import ModelError
 from trainyard.frameworks.base import WEIGHTS_FILE
+from trainyard.frameworks.torch.layout import (
+    Strides,
+    copy_into,
+    like,
+    unusual_strides,
+    with_strides,
+    writable,
+)
 from trainyard.frameworks.torch.precision import Precision
 from trainyard.types import NamedBuffer
 
 OPTIMIZER_FILE = "optimizer.safetensors"
-_SCALER = "scaler/"  # a name that no parameter has
+MODULE_FILE = "module.safetensors"
+_WEIGHTS, _OPTIMIZER, _MODULE = (Path(file).stem for file in (WEIGHTS_FILE, OPTIMIZER_FILE, MODULE_FILE))
+_SCALER, _BUFFERS, _EXTRA, _STRIDES = "scaler/", "buffers/", "extra/", "strides"
 Tensors = dict[str, torch.Tensor]
 
 _DTYPES = {
@@ -35,7 +57,7 @@ _DTYPES = {
 
 
 def named_buffer(name: str, tensor: torch.Tensor) -> NamedBuffer:
-    """A tensor's bytes, on the host; a tensor that lies there already is not copied."""
+    """Return a tensor's bytes on the host; a tensor that is there already is not copied."""
     if tensor.dtype not in _DTYPES:
         raise ModelError(f"tensor {name!r} of the model is of {tensor.dtype}, which a checkpoint cannot hold")
     flat = tensor.detach().to("cpu").contiguous().reshape(-1)
@@ -44,16 +66,8 @@ def named_buffer(name: str, tensor: torch.Tensor) -> NamedBuffer:
     )
 
 
-def _tensor(name: str, value: Any) -> torch.Tensor:
-    if not isinstance(value, torch.Tensor):
-        raise ModelError(
-            f"the model's state has {name!r}, a {type(value).__name__}: only tensors can be kept in a checkpoint"
-        )
-    return value
-
-
 class TrainingState:
-    """Model, optimizer and scaler, seen as the tensors that make them up, by file."""
+    """Model, optimizer and scaler as the tensors that make them up, by file."""
 
     def __init__(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, precision: Precision
@@ -63,80 +77,216 @@ class TrainingState:
         self._precision = precision
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         self._spare: dict[bool, list[dict[str, Tensors]]] = {True: [], False: []}
+        self.not_restored: frozenset[str] = (
+            frozenset()
+        )  # buffers that the checkpoint of the last restore lacks
 
     def files(self, *, weights_only: bool) -> dict[str, Tensors]:
-        """The live tensors, by file and by name."""
-        weights = {name: _tensor(name, value).detach() for name, value in self._model.state_dict().items()}
-        if weights_only or self._optimizer is None:
-            return {WEIGHTS_FILE: weights}
-        state = {
-            f"{self._names[id(parameter)]}.{key}": value
-            for group in self._optimizer.param_groups
-            for parameter in group["params"]
-            for key, value in sorted(self._optimizer.state.get(parameter, {}).items())
-            if isinstance(value, torch.Tensor)
-        }
-        scaler = {f"{_SCALER}{key}": value for key, value in self._precision.state().items()}
-        return {WEIGHTS_FILE: weights, OPTIMIZER_FILE: state | scaler}
+        """Return the live tensors, by file and by name; without the optimizer's for `weights_only`."""
+        weights, extra = self._state_dict()
+        files = {WEIGHTS_FILE: weights}
+        if not weights_only and self._optimizer is not None:
+            files[OPTIMIZER_FILE] = dict(self._optimizer_tensors(self._optimizer))
+        module = {f"{_BUFFERS}{name}": value for name, value in _non_persistent_buffers(self._model).items()}
+        strides: Strides = {}
+        for file, tensors in [*files.items(), (MODULE_FILE, module)]:
+            strides |= {f"{Path(file).stem}.{name}": s for name, s in unusual_strides(tensors).items()}
+        module |= {f"{_EXTRA}{name}": _as_tensor(value) for name, value in extra.items()}
+        if strides:
+            module[_STRIDES] = _as_tensor(strides)
+        return files | ({MODULE_FILE: module} if module else {})
 
     def copy(self, *, weights_only: bool) -> TorchSnapshot:
-        """A snapshot, in buffers of an earlier one where those are free: a copy into warm memory is 5 times faster."""
+        """Copy the state, into the memory of an earlier snapshot if there is one: that is 5 times faster."""
         live = self.files(weights_only=weights_only)
         spare = self._spare[weights_only]
-        copied = spare.pop() if spare else {}
-        for file, tensors in live.items():
-            buffers = copied.setdefault(file, {})
-            for name, tensor in tensors.items():
-                if name not in buffers:
-                    buffers[name] = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
-                buffers[name].copy_(tensor, non_blocking=True)
+        buffers = spare.pop() if spare else {}
+        copied = {
+            file: {name: _copy(tensor, buffers.get(file, {}).get(name)) for name, tensor in tensors.items()}
+            for file, tensors in live.items()
+        }
         if any(tensor.is_cuda for tensors in live.values() for tensor in tensors.values()):
             torch.cuda.synchronize()
         return TorchSnapshot(copied, spare)
 
     def load(self, folder: Path, *, weights_only: bool) -> None:
-        """Takes up what a snapshot wrote."""
+        """Restore what a snapshot wrote, in the memory layout that it had."""
         try:
-            self._model.load_state_dict(load_file(folder / WEIGHTS_FILE))
+            weights = load_file(folder / WEIGHTS_FILE)
+            module = load_file(folder / MODULE_FILE) if (folder / MODULE_FILE).exists() else {}
         except SafetensorError as error:
             raise ModelError(f"this is no safetensors file: {error}") from error
+        strides: Strides = _from_tensor(module[_STRIDES]) if _STRIDES in module else {}
+        self._load_model(weights, module, strides)
+        self._load_buffers(module, strides)
+        if weights_only:
+            return
+        self.not_restored = frozenset(
+            name for name in _non_persistent_buffers(self._model) if f"{_BUFFERS}{name}" not in module
+        )
+        if self._optimizer is not None:
+            self._load_optimizer(self._optimizer, load_file(folder / OPTIMIZER_FILE), strides)
+
+    # -- the model
+
+    def _state_dict(self) -> tuple[Tensors, dict[str, Any]]:
+        """Return what `state_dict` holds: the tensors, and the rest, which must be fit for JSON."""
+        state = self._model.state_dict()
+        tensors = {name: value.detach() for name, value in state.items() if isinstance(value, torch.Tensor)}
+        extra = {name: value for name, value in state.items() if name not in tensors}
+        for name, value in extra.items():
+            _refuse_foreign(name, value)
+        return tensors, extra
+
+    def _load_model(self, weights: Tensors, module: Tensors, strides: Strides) -> None:
+        live = self._model.state_dict()
+        extra = {name: value for name, value in live.items() if not isinstance(value, torch.Tensor)}
+        saved = {
+            name.removeprefix(_EXTRA): _from_tensor(value)
+            for name, value in module.items()
+            if name.startswith(_EXTRA)
+        }
+        try:
+            with writable([*self._model.parameters(), *self._model.buffers()]):
+                # A file of weights alone says nothing of the extra state: the module's own stays.
+                self._model.load_state_dict({**weights, **extra, **saved})
         except RuntimeError as error:
             raise ModelError(f"the weights do not fit the model: {error}") from error
-        if not weights_only and self._optimizer is not None:
-            self._load_optimizer(self._optimizer, load_file(folder / OPTIMIZER_FILE))
+        if strides:
+            for name, tensor in _named_tensors(self._model):
+                wanted = strides.get(f"{_WEIGHTS}.{name}")
+                if wanted is not None and list(tensor.stride()) != wanted:
+                    tensor.data = with_strides(tensor.data, wanted, tensor.device)
 
-    def _load_optimizer(self, optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor]) -> None:
-        scaler = {
-            key.removeprefix(_SCALER): value for key, value in tensors.items() if key.startswith(_SCALER)
+    def _load_buffers(self, module: Tensors, strides: Strides) -> None:
+        """Restore the buffers that are not persistent; their shapes may have changed, or they may be new."""
+        saved = {
+            name.removeprefix(_BUFFERS): value for name, value in module.items() if name.startswith(_BUFFERS)
         }
+        live = _non_persistent_buffers(self._model)
+        for name, value in saved.items():
+            wanted, buffer = strides.get(f"{_MODULE}.{_BUFFERS}{name}"), live.get(name)
+            if buffer is not None and _matches(buffer, value, wanted):
+                copy_into(buffer, value)  # in place: it may share memory with another tensor
+            else:
+                device = next(self._model.parameters()).device if buffer is None else buffer.device
+                _set_buffer(self._model, name, with_strides(value, wanted, device))
+
+    # -- the optimizer
+
+    def _optimizer_tensors(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                for key, value in sorted(optimizer.state.get(parameter, {}).items()):
+                    if isinstance(value, torch.Tensor):
+                        yield f"{self._names[id(parameter)]}.{key}", value
+        for key, value in self._precision.state().items():
+            yield f"{_SCALER}{key}", value
+
+    def _load_optimizer(
+        self, optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor], strides: Strides
+    ) -> None:
+        scaler: Tensors = {}
+        by_parameter: dict[str, Tensors] = {}
+        for name, value in tensors.items():
+            if name.startswith(_SCALER):
+                scaler[name.removeprefix(_SCALER)] = value
+            else:
+                owner, _, key = name.rpartition(".")  # a parameter's name may have dots, a key has none
+                by_parameter.setdefault(owner, {})[key] = value
         self._precision.load(scaler)
         for group in optimizer.param_groups:
-            on_host = not (
-                group.get("fused") or group.get("capturable")
-            )  # where the optimizer keeps its step counters
+            on_host = not (group.get("fused") or group.get("capturable"))  # where step counters are kept
             for parameter in group["params"]:
-                prefix = f"{self._names[id(parameter)]}."
-                for name, value in tensors.items():
-                    key = name.removeprefix(prefix)
-                    if key != name and "." not in key:
-                        device = "cpu" if key == "step" and on_host else parameter.device
-                        optimizer.state[parameter][key] = value.to(device)
+                owner = self._names[id(parameter)]
+                for key, value in by_parameter.get(owner, {}).items():
+                    device = torch.device("cpu") if key == "step" and on_host else parameter.device
+                    wanted = strides.get(f"{_OPTIMIZER}.{owner}.{key}")
+                    restored = like(value, parameter, device)
+                    if wanted is not None and list(restored.stride()) != wanted:
+                        restored = with_strides(value, wanted, device)
+                    optimizer.state[parameter][key] = restored
 
 
 class TorchSnapshot:
-    """Tensors on the host that training does not touch; they go back to the spare ones when they are written."""
+    """Tensors on the host that training does not touch; their memory is spare again when they are written."""
 
     def __init__(self, files: dict[str, Tensors], spare: list[dict[str, Tensors]]) -> None:
         self._files = files
         self._spare = spare
 
     def write(self, folder: Path) -> list[FileRecord]:
+        """Write the files, hashing them on the way."""
         return [
             write_tensors(folder / file, [named_buffer(name, tensor) for name, tensor in tensors.items()])
             for file, tensors in self._files.items()
         ]
 
     def release(self) -> None:
+        """Give the memory to a later snapshot."""
         if self._files:
             self._spare.append(self._files)
             self._files = {}
+
+
+def _copy(tensor: torch.Tensor, spare: torch.Tensor | None) -> torch.Tensor:
+    """Copy a tensor to the host, into spare memory if that has its shape and dtype."""
+    if spare is None or spare.shape != tensor.shape or spare.dtype != tensor.dtype:
+        spare = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
+    return spare.copy_(tensor, non_blocking=True)
+
+
+def _matches(buffer: torch.Tensor, value: torch.Tensor, strides: list[int] | None) -> bool:
+    """Return whether a value can be copied into a buffer without changing what kind of tensor it is."""
+    layout = buffer.is_contiguous() if strides is None else list(buffer.stride()) == strides
+    return buffer.shape == value.shape and buffer.dtype == value.dtype and layout
+
+
+def _non_persistent_buffers(model: torch.nn.Module) -> Tensors:
+    """Return the buffers that `state_dict` leaves out, by name."""
+    return {
+        f"{prefix}.{name}" if prefix else name: buffer.detach()
+        for prefix, module in model.named_modules()
+        for name in sorted(module._non_persistent_buffers_set)
+        if (buffer := module._buffers.get(name)) is not None
+    }
+
+
+def _named_tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield parameters and buffers themselves, of which `state_dict` gives aliases."""
+    yield from model.named_parameters(remove_duplicate=False)
+    yield from model.named_buffers(remove_duplicate=False)
+
+
+def _set_buffer(model: torch.nn.Module, name: str, value: torch.Tensor) -> None:
+    owner, _, leaf = name.rpartition(".")
+    try:
+        model.get_submodule(owner).register_buffer(leaf, value, persistent=False)
+    except (AttributeError, KeyError) as error:
+        raise ModelError(f"the checkpoint does not fit the model: buffer {name}: {error}") from error
+
+
+def _as_tensor(value: Any) -> torch.Tensor:
+    """Return the JSON text of a value as bytes."""
+    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+
+
+def _from_tensor(tensor: torch.Tensor) -> Any:
+    return json.loads(tensor.numpy().tobytes())
+
+
+def _refuse_foreign(name: str, value: Any) -> None:
+    if not _is_json(value):
+        raise ModelError(
+            f"the model's state has {name!r}, a {type(value).__name__}: a checkpoint holds tensors, and from "
+            "get_extra_state also numbers, strings, lists, and dictionaries with names as keys, but no tuples"
+        )
+
+
+def _is_json(value: Any) -> bool:
+    """Return whether JSON gives back the same value."""
+    if type(value) is list:
+        return all(_is_json(part) for part in value)
+    if type(value) is dict:
+        return all(type(key) is str and _is_json(part) for key, part in value.items())
+    return value is None or type(value) in (bool, int, float, str)

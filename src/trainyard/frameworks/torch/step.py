@@ -1,4 +1,4 @@
-"""One training step."""
+"""One training step: forward, backward and update."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainyard.types import Ids, StepResult
 
 @dataclass(frozen=True)
 class StepSettings:
-    """What a step takes from the config."""
+    """The values of the config that a step needs."""
 
     seed: int
     microbatch_size: int
@@ -26,22 +26,22 @@ class StepSettings:
 
 
 def generators(device: torch.device) -> list[torch.Generator]:
-    """The generators that a model on this device draws from unless it brings its own."""
-    found = [torch.default_generator]
+    """Return torch's own generators, which a model on this device draws from unless it has others."""
+    own = [torch.default_generator]
     if device.type == "cuda":
-        found.append(torch.cuda.default_generators[device.index or 0])
-    return found
+        own.append(torch.cuda.default_generators[device.index or 0])
+    return own
 
 
-def seed_generators(found: Sequence[torch.Generator], seed: int) -> None:
-    """Seeds generators: all randomness that follows is a function of the seed."""
-    for generator in found:
-        # The CPU's generator takes 32 bits of a seed, CUDA's all 64.
+def seed_generators(generators: Sequence[torch.Generator], seed: int) -> None:
+    """Seed generators, so that what they draw next is a function of the seed."""
+    for generator in generators:
+        # The CPU's generator takes 32 bits of a seed, CUDA's takes 64.
         generator.manual_seed(seed & 0xFFFFFFFF if generator is torch.default_generator else seed)
 
 
 class TorchStep:
-    """Forward, backward and update on one batch: `optimizer.step()` is here."""
+    """Makes the step of a batch; `optimizer.step()` is here."""
 
     def __init__(
         self,
@@ -62,13 +62,14 @@ class TorchStep:
         self._generators = generators(self._parameters[0].device)
 
     def __call__(self, step: int, lr: float, order: SampleOrder, source: TensorSource) -> StepResult:
+        """Make step number `step`, from 0."""
         ids = order.batch(step)
         size = self._settings.microbatch_size
         if len(ids) <= size:
             loss = self._microbatch(source, ids, stream_seed(self._stream, step, 0), 1.0)
         else:
             parts = [ids[start : start + size] for start in range(0, len(ids), size)]
-            # Each microbatch weighs as many samples as it has: the sum is the mean over the batch, exactly as without.
+            # Each microbatch weighs as many samples as it has, so the sum is the mean over the batch.
             losses = [
                 self._microbatch(source, part, stream_seed(self._stream, step, i), len(part) / len(ids))
                 for i, part in enumerate(parts)
@@ -78,7 +79,7 @@ class TorchStep:
         return StepResult(loss, len(ids))
 
     def _microbatch(self, source: TensorSource, ids: Ids, seed: int, share: float) -> Tensor:
-        """Adds the gradients of some samples; returns their share of the batch's loss."""
+        """Add the gradients of some samples to those of the batch, and return their part of its loss."""
         seed_generators(self._generators, seed)
         features, targets = source.take(ids)
         with self._precision.autocast():

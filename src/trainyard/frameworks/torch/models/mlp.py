@@ -16,7 +16,7 @@ _NORMALIZATIONS: dict[str, type[nn.Module]] = {"batch": nn.BatchNorm1d, "layer":
 
 
 class Mlp(nn.Module):
-    """Linear layers of the widths `hidden`, each followed by normalization, activation and dropout where asked for."""
+    """Linear layers of the widths `hidden`, each followed by normalization, activation and dropout."""
 
     def __init__(
         self,
@@ -41,6 +41,6 @@ class Mlp(nn.Module):
         self.layers = nn.Sequential(*layers, nn.Linear(width, out_features))
 
     def forward(self, features: Tensor) -> Tensor:
-        """(rows, ...) float32 -> (rows, out_features)."""
+        """Compute (rows, ...) float32 -> (rows, out_features)."""
         outputs: Tensor = self.layers(features)
         return outputs

@@ -11,9 +11,10 @@ _HEAD_SIZE = 64
 
 
 class Transformer(nn.Module):
-    """Each feature becomes a token `value * w + b`; a learned token gathers what the head reads.
+    """An FT-Transformer with pre-norm layers.
 
-    FT-Transformer (Gorishniy et al.: "Revisiting deep learning models for tabular data", 2021), with pre-norm layers.
+    Each feature becomes a token `value * w + b`; the head reads a learned summary token (Gorishniy et al.:
+    "Revisiting deep learning models for tabular data", 2021).
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class Transformer(nn.Module):
         self.head = nn.Sequential(nn.LayerNorm(hidden_size), nn.Linear(hidden_size, out_features))
 
     def forward(self, features: Tensor) -> Tensor:
-        """(rows, ...) float32 -> (rows, out_features)."""
+        """Compute (rows, ...) float32 -> (rows, out_features)."""
         values = features.flatten(1)  # (rows, features)
         tokens = values.unsqueeze(-1) * self.scale + self.bias  # (rows, features, hidden_size)
         tokens = torch.cat(

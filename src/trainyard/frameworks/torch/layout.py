@@ -1,0 +1,76 @@
+"""The memory layout of tensors: which strides they have, and copies that keep them.
+
+A fused optimizer pairs the elements of a parameter and of its moments by their position in memory. A state
+that is restored with other strides is another state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch.nn.parameter import is_lazy
+
+Strides = dict[str, list[int]]
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Return whether the elements fill one piece of memory, each once, in whatever order of dimensions."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size == 1:
+            continue
+        if stride != expected:
+            return tensor.numel() == 0
+        expected *= size
+    return True
+
+
+def unusual_strides(tensors: Mapping[str, Tensor]) -> Strides:
+    """Return the strides of the tensors that are not in row-major order, by name."""
+    return {name: list(tensor.stride()) for name, tensor in tensors.items() if not tensor.is_contiguous()}
+
+
+def copy_into(target: Tensor, source: Tensor) -> None:
+    """Copy values into a tensor, which may be expanded: elements that share memory get the first value."""
+    for dim, (size, stride) in enumerate(zip(target.shape, target.stride(), strict=True)):
+        if stride == 0 and size > 1:
+            target, source = target.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
+    target.copy_(source)
+
+
+def with_strides(source: Tensor, strides: Sequence[int] | None, device: torch.device) -> Tensor:
+    """Return a copy on a device that has these strides; None stands for row-major order."""
+    if strides is None:
+        return source.to(device).contiguous()
+    copy = torch.empty_strided(source.shape, strides, dtype=source.dtype, device=device)
+    copy_into(copy, source)
+    return copy
+
+
+def like(source: Tensor, parameter: Tensor, device: torch.device) -> Tensor:
+    """Return a copy on a device with the strides of `torch.zeros_like(parameter)`, which moments have."""
+    if source.shape != parameter.shape:
+        return source.to(device)
+    return torch.empty_like(parameter, dtype=source.dtype, device=device, requires_grad=False).copy_(source)
+
+
+@contextmanager
+def writable(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Let torch write expanded tensors within the block; it refuses to, since their elements share memory."""
+    expanded = [
+        (tensor, tensor.data)
+        for tensor in tensors
+        if not is_lazy(tensor)
+        and any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
+    ]
+    for tensor, view in expanded:
+        tensor.data = view.clone()
+    try:
+        yield
+    finally:
+        for tensor, view in expanded:
+            copy_into(view, tensor.data)
+            tensor.data = view

@@ -1,0 +1,737 @@
+"""What a checkpoint of torch holds: memory layouts, buffers, extra state, and the warning about what it does not hold."""
+
+import json
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import trainyard
+from small_runs import SMALL, assert_same, checkpoints, crashed, preempted
+from trainyard.config import load
+from trainyard.config.schema import TrainingConfig
+from trainyard.datasets.base import DataBundle
+from trainyard.digest import sha256_json, tensor_records
+from trainyard.errors import CheckpointError, ModelError
+from trainyard.frameworks.base import Framework
+from trainyard.frameworks.torch import snapshot, unsaved
+from trainyard.frameworks.torch.layout import is_dense
+from trainyard.frameworks.torch.optim import build_optimizer
+from trainyard.frameworks.torch.precision import Precision
+from trainyard.frameworks.torch.snapshot import TrainingState
+from trainyard.frameworks.torch.unsaved import fingerprints
+from trainyard.reports.summary import summary_table
+from trainyard.runs.catalog import Catalog
+from trainyard.runs.objects import Objects
+from trainyard.runs.run import Run
+from trainyard.runs.wiring import build, build_framework
+
+MODULES = """
+import random
+from collections import deque
+
+import numpy as np
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    "An input of four features to three classes, with something in between."
+
+    def __init__(self, in_features, out_features):
+        super().__init__()
+        self.first = nn.Linear(in_features, 8)
+        self.last = nn.Linear(8, out_features)
+
+    def between(self, x):
+        return x
+
+    def forward(self, x):
+        return self.last(self.between(torch.relu(self.first(x))))
+
+
+# -- memory layouts
+
+class Transposed(Net):
+    def __init__(self, in_features, out_features):
+        super().__init__(in_features, out_features)
+        self.first.weight = nn.Parameter(torch.randn(in_features, 8).t())
+
+
+class ChannelsLast(nn.Module):
+    def __init__(self, in_features, out_features):
+        super().__init__()
+        self.conv = nn.Conv2d(2, 6, 2, padding=1)
+        self.narrow = nn.Conv2d(6, 5, 1)
+        self.norm = nn.BatchNorm2d(5)
+        self.last = nn.Linear(45, out_features)
+        self.to(memory_format=torch.channels_last)
+
+    def forward(self, x):
+        x = x.reshape(-1, 2, 2, 1).expand(-1, -1, -1, 2).contiguous(memory_format=torch.channels_last)
+        return self.last(torch.relu(self.norm(self.narrow(self.conv(x)))).flatten(1))
+
+
+class Lazy(Net):
+    def __init__(self, in_features, out_features):
+        super().__init__(in_features, out_features)
+        self.last = nn.LazyLinear(out_features)
+
+
+class Gaps(Net):
+    "A weight that is a view with gaps of a larger piece of memory."
+
+    def __init__(self, in_features, out_features):
+        super().__init__(in_features, out_features)
+        self.first.weight = nn.Parameter(torch.randn(8, in_features + 3)[:, :in_features])
+
+
+class OneStorage(Net):
+    "Two parameters and a buffer that are views of one piece of memory."
+
+    def __init__(self, in_features, out_features):
+        super().__init__(in_features, out_features)
+        memory = torch.randn(8 * in_features + 8)
+        self.first.weight = nn.Parameter(memory[: 8 * in_features].view(8, in_features))
+        self.first.bias = nn.Parameter(memory[8 * in_features :])
+        self.register_buffer("same", self.first.weight.data.view(-1), persistent=False)
+
+    def between(self, x):
+        return x * (1 + 0.1 * self.same.sum())
+
+
+class Expanded(Net):
+    def __init__(self, in_features, out_features):
+        super().__init__(in_features, out_features)
+        self.register_buffer("scale", torch.ones(1).expand(8))
+        self.register_buffer("rows", torch.ones(1, 8).expand(3, 8), persistent=False)
+        self.frozen = nn.Parameter(torch.ones(8, 1).expand(8, 2), requires_grad=False)
+
+    def between(self, x):
+        if self.training:
+            self.scale[:1] *= 0.99
+            self.rows[0] += 0.01
+            self.frozen.data[:, 0] *= 0.98
+        return x * self.scale * self.rows[1] * self.frozen[:, 1]
+
+
+class Turning(Net):
+    "Buffers whose layout, shape and dtype change in training."
+
+    def __init__(self, in_features, out_features):
+        super().__init__(in_features, out_features)
+        self.register_buffer("table", torch.zeros(8, 2))
+        self.register_buffer("history", torch.zeros(0), persistent=False)
+        self.register_buffer("later", None, persistent=False)
+
+    def between(self, x):
+        if self.training:
+            self.table = (self.table + 0.01).t().contiguous().t()
+            self.history = torch.cat([self.history, x.detach().mean().reshape(1)])
+            self.later = x.detach().mean(0).double()
+            if not hasattr(self, "new"):
+                self.register_buffer("new", torch.ones(2, 8).t(), persistent=False)
+            self.new += 0.01
+        noise = self.history.sum() + (0 if self.later is None else self.later.sum().float())
+        return x * (1 + 0.01 * noise + self.table.sum()) * getattr(self, "new", torch.ones(8, 2))[:, 0]
+
+
+class Small(Net):
+    "Parameters without dimensions and without elements, and one that is another's transpose."
+
+    def __init__(self, in_features, out_features):
+        super().__init__(in_features, out_features)
+        self.scalar = nn.Parameter(torch.tensor(1.0))
+        self.nothing = nn.Parameter(torch.zeros(0, 3))
+        self.turned = nn.Parameter(self.last.weight.data.t())
+
+    def between(self, x):
+        return x * self.scalar + self.nothing.sum() + 0.1 * self.turned.sum()
+
+
+class Half(nn.Module):
+    def __init__(self, in_features, out_features):
+        super().__init__()
+        self.last = nn.Linear(in_features, out_features)
+        self.register_buffer("phase", torch.zeros(3, dtype=torch.complex64))
+
+    def forward(self, x):
+        return self.last(x)
+
+
+# -- what is kept beside the weights
+
+class Mean(Net):
+    def __init__(self, in_features, out_features):
+        super().__init__(in_features, out_features)
+        self.register_buffer("mean", torch.zeros(8), persistent=False)
+
+    def between(self, x):
+        if self.training:
+            self.mean.mul_(0.9).add_(0.1 * x.detach().mean(0))
+        return x - self.mean
+
+
+class Extra(Net):
+    "Keeps a count, a generator and a table in its extra state."
+
+    def __init__(self, in_features, out_features):
+        super().__init__(in_features, out_features)
+        self.count, self.table = 0, {"a": [1.5, None, "x"]}
+        self.random = np.random.default_rng(5)
+
+    def between(self, x):
+        if self.training:
+            self.count += 1
+            self.table["a"][0] *= 0.9
+            x = x + self.random.normal()
+        return x * (1 + 0.1 * self.count + self.table["a"][0])
+
+    def get_extra_state(self):
+        return {"count": self.count, "table": self.table, "random": self.random.bit_generator.state}
+
+    def set_extra_state(self, state):
+        self.count, self.table = state["count"], state["table"]
+        self.random.bit_generator.state = state["random"]
+
+
+class ExtraTensor(Net):
+    def __init__(self, in_features, out_features):
+        super().__init__(in_features, out_features)
+        self.random = torch.Generator().manual_seed(3)
+
+    def between(self, x):
+        return x + torch.rand(8, generator=self.random) if self.training else x
+
+    def get_extra_state(self):
+        return self.random.get_state()
+
+    def set_extra_state(self, state):
+        self.random.set_state(state)
+
+
+class ExtraTuple(Net):
+    def get_extra_state(self):
+        return {"pair": (1, 2)}
+
+    def set_extra_state(self, state):
+        pass
+
+
+# -- what no checkpoint holds
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def forward(self, x):
+        self.count += self.training
+        return x * (1 + 0.1 * self.count)
+
+
+class Ema:
+    def __init__(self):
+        self.values = [torch.zeros(8)]
+
+
+class Forgets(Net):
+    "Has state of one kind, `kind`."
+
+    def __init__(self, in_features, out_features, kind):
+        super().__init__(in_features, out_features)
+        self.kind = kind
+        self.state = {
+            "number": 0.0, "tensor": torch.zeros(8), "array": np.zeros(8), "list": [0, [1.0]], "deque": deque(maxlen=4),
+            "dict": {"a": torch.zeros(8)}, "numpy": np.random.default_rng(1), "legacy": np.random.RandomState(1),
+            "python": random.Random(1), "torch": torch.Generator().manual_seed(1), "text": "", "set": set(),
+            "object": Ema(), "constant": 1.0, "global": torch.default_generator, "view": self.first.weight.data.view(-1),
+            "parameters": [self.first.weight], "module": None, "unregistered": [nn.BatchNorm1d(8)], "int": np.int64(0),
+        }[kind]
+        if kind == "module":
+            self.layer = nn.Sequential(Layer())
+
+    def between(self, x):
+        if not self.training:
+            return x
+        kind, state = self.kind, self.state
+        if kind == "number":
+            self.state = 0.9 * state + x.mean().item()
+        elif kind == "int":
+            self.state = state + 1
+        elif kind == "tensor":
+            self.state = 0.9 * state + x.detach().mean(0)
+        elif kind == "array":
+            state += 1
+        elif kind == "list":
+            state[1][0] += 1
+        elif kind == "deque":
+            state.append(x.mean().item())
+        elif kind == "dict":
+            state["a"] += 1
+        elif kind == "numpy":
+            x = x + state.normal()
+        elif kind == "legacy":
+            x = x + state.normal()
+        elif kind == "python":
+            x = x + state.random()
+        elif kind == "torch":
+            x = x + torch.rand(8, generator=state)
+        elif kind == "global":
+            x = x + torch.rand(8, generator=state) + random.random() + np.random.normal()
+        elif kind == "text":
+            self.state += "x"
+        elif kind == "set":
+            state.add(len(state))
+        elif kind == "object":
+            state.values[0] += 1
+        elif kind == "module":
+            x = self.layer(x)
+        elif kind == "unregistered":
+            state[0](x)
+        return x
+
+
+class Normed(Net):
+    "Weights that torch computes anew in each forward pass."
+
+    def __init__(self, in_features, out_features):
+        super().__init__(in_features, out_features)
+        self.first = nn.utils.weight_norm(self.first)
+        self.middle = nn.utils.spectral_norm(nn.Linear(8, 8))
+        self.lstm = nn.LSTM(8, 8, batch_first=True)
+        self.other = nn.utils.parametrizations.weight_norm(nn.Linear(8, 8))
+
+    def between(self, x):
+        return self.other(self.lstm(self.middle(x)[:, None])[0][:, 0])
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A working directory with the module `stateful_nets`."""
+    folder = tmp_path_factory.mktemp("cwd")
+    (folder / "stateful_nets.py").write_text(textwrap.dedent(MODULES))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.syspath_prepend(folder)
+        yield
+    sys.modules.pop("stateful_nets", None)
+
+
+def own(name: str, **params: Any) -> dict[str, Any]:
+    return {"model": {"type": f"stateful_nets:{name}", "params": params}}
+
+
+def train(folder: Path, model: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Run:
+    return trainyard.train(SMALL, {**model, **(overrides or {})}, runs_dir=folder)
+
+
+# -- memory layouts
+
+FUSED = ["adamw", "adam", "adagrad", "sgd"]
+LAYOUTS = ["Transposed", "ChannelsLast", "Gaps", "OneStorage", "Expanded", "Turning", "Small"]
+BESIDE = ["Mean", "Extra", "ExtraTensor"]
+
+
+def framework(model: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Framework:
+    """A framework at step 0, as a run has it."""
+    config = load(SMALL, {**model, **(overrides or {})}, adapters=Catalog()).config
+    return build(config, 1, Objects()).framework
+
+
+def go_on(framework: Framework, start: int, stop: int) -> list[float]:
+    return framework.read([framework.step(step, 0.01).loss for step in range(start, stop)])
+
+
+def layouts(framework: Framework) -> dict[str, tuple[int, ...]]:
+    files = framework._state.files(weights_only=False)  # type: ignore[attr-defined]
+    return {
+        f"{file}:{name}": tensor.stride() for file, some in files.items() for name, tensor in some.items()
+    }
+
+
+def assert_resumes(model: Mapping[str, Any], overrides: Mapping[str, Any], folder: Path) -> None:
+    """That what is restored after five steps has the same state and layout, and makes the same steps."""
+    whole = framework(model, overrides)
+    go_on(whole, 0, 5)
+    whole.snapshot().write(folder)
+    resumed = framework(model, overrides)
+    resumed.restore(folder)
+    assert tensor_records(resumed.state()) == tensor_records(whole.state())
+    assert layouts(resumed) == layouts(whole)
+    assert go_on(resumed, 5, 9) == go_on(whole, 5, 9)
+    assert tensor_records(resumed.state()) == tensor_records(whole.state())
+    assert layouts(resumed) == layouts(whole)
+
+
+@pytest.mark.parametrize("name", [*LAYOUTS, *BESIDE])
+def test_what_is_restored_goes_on_to_the_same_bits(name: str, tmp_path: Path) -> None:
+    assert_resumes(own(name), {}, tmp_path)
+
+
+@pytest.mark.parametrize("optimizer", FUSED)
+@pytest.mark.parametrize("name", ["Transposed", "ChannelsLast"])
+def test_every_fused_optimizer_goes_on_with_any_layout(name: str, optimizer: str, tmp_path: Path) -> None:
+    options = {"type": optimizer, "momentum": 0.9} if optimizer == "sgd" else {"type": optimizer}
+    assert_resumes(own(name), {"training.optimizer": options}, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["ChannelsLast", "Turning", "Extra"])
+def test_a_run_resumes_to_the_same_bits(name: str, tmp_path: Path) -> None:
+    whole = train(tmp_path / "whole", own(name))
+    assert_same(trainyard.resume(crashed(tmp_path / "cut", own(name))), whole)
+    assert whole.result["determinism"]["tier"] == "bitwise"
+
+
+def test_a_run_that_died_after_its_last_step_is_evaluated_alike(tmp_path: Path) -> None:
+    whole = train(tmp_path / "whole", own("Turning"))
+    assert_same(trainyard.resume(preempted(tmp_path / "late", own("Turning"), at=30)), whole)
+
+
+@pytest.mark.parametrize("name", ["Transposed", "ChannelsLast", "Expanded", "Turning", "Lazy", *BESIDE])
+def test_a_best_model_predicts_as_it_did_when_it_was_kept(name: str, tmp_path: Path) -> None:
+    """In the process that trained on, and in one that only predicts."""
+    parts = build(load(SMALL, own(name), adapters=Catalog()).config, 1, Objects())
+    val = parts.bundle.splits["val"]
+    go_on(parts.framework, 0, 3)
+    kept = [part.outputs for part in parts.framework.predict(val)]
+    parts.framework.snapshot(weights_only=True).write(tmp_path)
+    go_on(parts.framework, 3, 6)
+    predicting = build_framework(parts.config, DataBundle(parts.bundle.info, {}), 1, None)
+    for one in (parts.framework, predicting):
+        one.restore(tmp_path, weights_only=True)
+        assert all(
+            np.array_equal(now.outputs, then) for now, then in zip(one.predict(val), kept, strict=True)
+        )
+
+
+def state_of(model: nn.Module, steps: int = 0) -> TrainingState:
+    """The state of a model that AdamW has trained for some steps."""
+    optimizer = build_optimizer(TrainingConfig(), model.parameters(), torch.device("cpu"))
+    for step in range(steps):
+        for parameter in model.parameters():
+            parameter.grad = torch.sin(torch.arange(parameter.numel()) + step).reshape(parameter.shape)
+        optimizer.step()
+    return TrainingState(model, optimizer, Precision("fp32", torch.device("cpu")))
+
+
+def channels_last() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+
+
+def strides(state: TrainingState) -> dict[str, tuple[int, ...]]:
+    files = state.files(weights_only=False)
+    return {
+        f"{file}:{name}": tensor.stride() for file, some in files.items() for name, tensor in some.items()
+    }
+
+
+def test_moments_come_back_in_the_strides_of_their_parameter(tmp_path: Path) -> None:
+    before = state_of(channels_last(), steps=2)
+    before.copy(weights_only=False).write(tmp_path)
+    after = state_of(channels_last())
+    after.load(tmp_path, weights_only=False)
+    assert strides(after) == strides(before)
+    assert strides(after)["optimizer.safetensors:weight.exp_avg"] == (27, 1, 9, 3)
+
+
+def test_a_checkpoint_that_records_no_strides_is_restored_as_torch_makes_moments(tmp_path: Path) -> None:
+    """As version 1 wrote them."""
+    before = state_of(channels_last(), steps=2)
+    before.copy(weights_only=False).write(tmp_path)
+    (tmp_path / snapshot.MODULE_FILE).unlink()
+    after = state_of(channels_last())
+    after.load(tmp_path, weights_only=False)
+    assert strides(after) == strides(before)
+
+
+def test_the_state_tells_a_layout_from_another(tmp_path: Path) -> None:
+    before = state_of(channels_last(), steps=1)
+    recorded = bytes(before.files(weights_only=False)[snapshot.MODULE_FILE]["strides"].tolist())
+    assert json.loads(recorded)["optimizer.weight.exp_avg"] == [27, 1, 9, 3]
+    contiguous = state_of(nn.Conv2d(3, 4, 3), steps=1)
+    assert list(contiguous.files(weights_only=False)) == ["weights.safetensors", "optimizer.safetensors"]
+
+
+def test_a_restored_layout_that_is_another_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = crashed(tmp_path, own("Transposed"))
+    with monkeypatch.context() as patch:
+        patch.setattr(snapshot, "with_strides", lambda source, strides, device: source)
+        patch.setattr(snapshot, "like", lambda source, parameter, device: source)
+        with pytest.raises(CheckpointError, match="what was restored has digest"):
+            trainyard.resume(cut)
+
+
+def test_a_complex_buffer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"'weights.phase' of the model is of torch.complex64"):
+        train(tmp_path, own("Half"))
+
+
+@pytest.mark.parametrize(
+    ("tensor", "dense"),
+    [
+        (torch.zeros(3, 4), True),
+        (torch.zeros(3, 4).t(), True),
+        (torch.zeros(3, 4)[1:], True),
+        (torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last), True),
+        (torch.zeros(2, 1, 4, 1).to(memory_format=torch.channels_last), True),
+        (torch.zeros(()), True),
+        (torch.zeros(0, 3).t(), True),
+        (torch.zeros(3, 4)[:, :2], False),
+        (torch.zeros(3, 4)[::2], False),
+        (torch.zeros(3, 1).expand(3, 4), False),
+        (torch.zeros(9).as_strided((4, 3), (2, 1)), False),
+    ],
+)
+def test_dense_tensors_are_told_from_others(tensor: torch.Tensor, dense: bool) -> None:
+    assert is_dense(tensor) is dense
+    if dense:
+        assert torch.zeros_like(tensor).stride() == tensor.stride()
+
+
+def test_a_weight_with_gaps_learns_as_a_dense_one_does() -> None:
+    """Fused kernels walk through memory, and would read the gaps of such a weight."""
+    torch.manual_seed(0)
+    values = torch.randn(5, 7)
+    results = []
+    for view in (values.clone()[:, :3], values[:, :3].clone()):
+        parameter = nn.Parameter(view)
+        optimizer = build_optimizer(TrainingConfig(), [parameter], torch.device("cpu"))
+        for step in range(4):
+            parameter.grad = torch.sin(torch.arange(15.0) + step).reshape(5, 3)
+            optimizer.step()
+        results.append(parameter.detach())
+    torch.testing.assert_close(*results)
+
+
+# -- what a checkpoint holds beside the weights
+
+
+def test_buffers_that_are_not_persistent_leave_the_weights_as_they_are(tmp_path: Path) -> None:
+    run = train(tmp_path, own("Mean"))
+    folder = checkpoints(run)[-1]
+    assert "mean" not in load_file(folder / "weights.safetensors")
+    assert list(load_file(folder / "module.safetensors")) == ["buffers/mean"]
+
+
+def strip_module_file(run: Run) -> None:
+    """Make the checkpoints of a run what version 1 wrote: without `module.safetensors`."""
+    for folder in checkpoints(run):
+        (folder / "module.safetensors").unlink()
+        manifest = json.loads((folder / "manifest.json").read_text())
+        manifest.pop("sha256")
+        manifest["files"] = [file for file in manifest["files"] if file["name"] != "module.safetensors"]
+        (folder / "manifest.json").write_text(json.dumps(manifest | {"sha256": sha256_json(manifest)}))
+
+
+def test_an_older_checkpoint_without_buffers_still_loads_and_says_what_is_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cut = crashed(tmp_path, own("Mean"))
+    strip_module_file(cut)
+    resumed = trainyard.resume(cut)
+    assert resumed.status == "completed"
+    assert "training changes mean of the model, which no checkpoint holds" in caplog.text
+    assert resumed.result["determinism"]["tier"] == "statistical"
+
+
+def test_an_older_checkpoint_of_a_channels_last_model_resumes_exactly(tmp_path: Path) -> None:
+    whole = train(tmp_path / "whole", own("Transposed"))
+    cut = crashed(tmp_path / "cut", own("Transposed"))
+    strip_module_file(cut)
+    assert_same(trainyard.resume(cut), whole)
+
+
+def test_extra_state_that_json_would_change_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"'_extra_state', a dict: .* but no tuples"):
+        train(tmp_path, own("ExtraTuple"))
+
+
+def test_weights_alone_initialize_a_model_with_extra_state(tmp_path: Path) -> None:
+    first = train(tmp_path, own("Extra"))
+    file = tmp_path / "weights.safetensors"
+    save_file(load_file(checkpoints(first)[-1] / "weights.safetensors"), file)
+    second = train(tmp_path, own("Extra"), {"model.init_from": str(file)})
+    assert second.manifest["weights"]["initial"] == first.digest
+
+
+def test_a_tensor_that_shrinks_is_not_written_into_the_memory_of_the_last_snapshot(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    model.register_buffer("rows", torch.ones(3))
+    state = state_of(model)
+    first = state.copy(weights_only=True)
+    first.release()
+    model.rows = torch.tensor(5.0)
+    state.copy(weights_only=True).write(tmp_path)
+    assert load_file(tmp_path / "weights.safetensors")["rows"].shape == ()
+
+
+# -- what no checkpoint holds
+
+DRAWING = ["numpy", "legacy", "python", "torch"]
+CHANGING = [
+    "number",
+    "tensor",
+    "array",
+    "list",
+    "deque",
+    "dict",
+    "text",
+    "set",
+    "object",
+    "module",
+    "unregistered",
+]
+FORGOTTEN = [*DRAWING, *CHANGING, "int"]
+
+
+@pytest.mark.parametrize("kind", [*FORGOTTEN, "constant", "global", "view", "parameters"])
+def test_state_that_no_checkpoint_holds_is_found(kind: str) -> None:
+    model = framework(own("Forgets", kind=kind))
+    before = model.unsaved_state()
+    assert model.unsaved_state() == before
+    model.step(0, 0.01)
+    changed = [name for name, value in model.unsaved_state().items() if before[name] != value]
+    name = "layer.0.count" if kind == "module" else "state"
+    assert changed == ([name] if kind in FORGOTTEN else [])
+
+
+def test_it_lowers_the_tier_and_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = train(tmp_path, own("Forgets", kind="tensor"), {"training.max_steps": 3})
+    tier = run.result["determinism"]
+    assert tier == run.manifest["determinism"]
+    assert tier["tier"] == "statistical"
+    assert tier["reason"] == "training changes state of the model, which no checkpoint holds"
+    for words in ("training changes state of the model", "register_buffer", "get_extra_state"):
+        assert words in caplog.text
+    assert ("determinism", "statistical") in summary_table(run.path)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*")
+def test_weights_that_torch_computes_anew_keep_the_tier(tmp_path: Path) -> None:
+    model = framework(own("Normed"))
+    before = model.unsaved_state()
+    model.step(0, 0.01)
+    assert model.unsaved_state() == before
+    assert_resumes(own("Normed"), {}, tmp_path)
+
+
+def test_a_resume_finds_it_again_and_the_tier_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cut = crashed(tmp_path, own("Forgets", kind="number"))
+    assert cut.manifest["determinism"]["tier"] == "statistical"
+    caplog.clear()
+    resumed = trainyard.resume(cut)
+    assert resumed.result["determinism"]["tier"] == "statistical"
+    assert caplog.text.count("training changes state of the model") == 1
+
+
+def test_a_demand_for_bits_refuses_state_that_no_checkpoint_holds(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="bitwise was asked for, but training changes state of the model"):
+        train(tmp_path, own("Forgets", kind="number"), {"training.determinism": "bitwise"})
+
+
+def test_fingerprints_are_taken_twice_however_many_steps_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[None] = []
+
+    def counted(*args: Any) -> dict[str, str]:
+        calls.append(None)
+        return fingerprints(*args)
+
+    monkeypatch.setattr(unsaved, "fingerprints", counted)
+    train(tmp_path, own("Mean"))
+    assert len(calls) == 2
+
+
+def test_a_list_that_contains_itself_has_a_fingerprint() -> None:
+    model = nn.Linear(1, 1)
+    endless: list[Any] = [1]
+    endless.append(endless)
+    model.endless = endless  # type: ignore[assignment]
+    before = fingerprints(model)
+    endless[0] = 2
+    assert {name for name, value in fingerprints(model).items() if before[name] != value} == {"endless"}
+
+
+def test_attributes_that_cannot_be_read_fail_no_run() -> None:
+    class Missing(dict[str, int]):
+        def items(self) -> Any:
+            raise ValueError("a value is missing")
+
+    model, deep = nn.Linear(1, 1), []
+    for _ in range(10_000):
+        deep = [deep]
+    model.missing, model.deep = Missing(a=1), deep  # type: ignore[assignment]
+    assert fingerprints(model) == fingerprints(model)
+
+
+# -- large models
+
+
+class CountedTensors(dict[str, torch.Tensor]):
+    """The tensors of a file, with a count of how many were looked at one after the other."""
+
+    looked_at = 0
+
+    def items(self) -> Any:
+        for item in super().items():
+            CountedTensors.looked_at += 1
+            yield item
+
+
+def test_restoring_an_optimizer_looks_at_each_tensor_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parameters = 2_000
+    before = state_of(nn.ParameterList([torch.ones(1) * i for i in range(parameters)]), steps=1)
+    before.copy(weights_only=False).write(tmp_path)
+    after = state_of(nn.ParameterList([torch.ones(1) for _ in range(parameters)]))
+    monkeypatch.setattr(snapshot, "load_file", lambda path: CountedTensors(load_file(path)))
+    after.load(tmp_path, weights_only=False)
+    assert CountedTensors.looked_at <= 2 * 4 * parameters  # a weight, two moments and a counter for each
+    expected, restored = (
+        state.files(weights_only=False)["optimizer.safetensors"] for state in (before, after)
+    )
+    assert len(restored) == 3 * parameters
+    assert all(torch.equal(restored[name], tensor) for name, tensor in expected.items())
+
+
+def test_names_that_contain_one_another_keep_their_own_moments(tmp_path: Path) -> None:
+    def model() -> nn.Module:
+        inner = nn.Module()
+        inner.step = nn.Parameter(torch.ones(2))
+        inner.exp_avg = nn.Parameter(torch.ones(3))
+        outer = nn.Module()
+        outer.a, outer.ab = nn.Parameter(torch.ones(4)), nn.Parameter(torch.ones(5))
+        outer.inner = inner
+        outer.inner_a = nn.Parameter(torch.ones(6))
+        return outer
+
+    before = state_of(model(), steps=2)
+    before.copy(weights_only=False).write(tmp_path)
+    after = state_of(model())
+    after.load(tmp_path, weights_only=False)
+    expected, restored = (
+        state.files(weights_only=False)["optimizer.safetensors"] for state in (before, after)
+    )
+    assert list(restored) == list(expected)
+    assert all(torch.equal(restored[name], tensor) for name, tensor in expected.items())
+    assert {name.rpartition(".")[0] for name in expected} == {
+        "a",
+        "ab",
+        "inner.step",
+        "inner.exp_avg",
+        "inner_a",
+    }
