@@ -24,13 +24,16 @@ from trainyard.cli.output import show, table
     metavar="FILE",
     help="The rows of a CSV or Parquet file instead; it must have the target column.",
 )
+@options.trust
 @options.runs_dir
 @options.as_json
-def evaluate(run: str, split: Any, data: str | None, runs_dir: str | None, as_json: bool) -> None:
+def evaluate(
+    run: str, split: Any, data: str | None, trust: bool, runs_dir: str | None, as_json: bool
+) -> None:
     """Compute the metrics of a run's model."""
     if split and data:
         raise click.UsageError("--split means the run's own data, --data other rows: give one of them")
-    metrics = trainyard.evaluate(run, split=split or "test", data=data, runs_dir=runs_dir)
+    metrics = trainyard.evaluate(run, split=split or "test", data=data, runs_dir=runs_dir, trust=trust)
     found = trainyard.get(run, runs_dir=runs_dir)
     show(
         {"run_id": found.id, "data": data, "split": None if data else split or "test", "metrics": metrics},
@@ -49,15 +52,16 @@ def evaluate(run: str, split: Any, data: str | None, runs_dir: str | None, as_js
     help="A .csv or .parquet file.  [default: CSV to stdout]",
 )
 @click.option("--force", is_flag=True, help="Replace the output, if it is there.")
+@options.trust
 @options.runs_dir
 @options.as_json
 def predict(
-    run: str, file: str, output: Path | None, force: bool, runs_dir: str | None, as_json: bool
+    run: str, file: str, output: Path | None, force: bool, trust: bool, runs_dir: str | None, as_json: bool
 ) -> None:
     """Predict for the rows of a CSV or Parquet FILE."""
     if output is not None:
         _refuse_output(output, force)
-    frame = trainyard.predict(run, file, runs_dir=runs_dir)
+    frame = trainyard.predict(run, file, runs_dir=runs_dir, trust=trust)
     if output is None:
         show(
             frame.to_dict(orient="records") if as_json else None,
@@ -78,13 +82,14 @@ def predict(
 
 @click.command()
 @options.run_argument
+@options.trust
 @options.runs_dir
 @options.as_json
-def explain(run: str, runs_dir: str | None, as_json: bool) -> None:
+def explain(run: str, trust: bool, runs_dir: str | None, as_json: bool) -> None:
     """Tell what a run's model looks at, and put it into its report: importance, SHAP values, partial dependence."""
     from trainyard.reports.explanations import ranking
 
-    found = trainyard.explain(run, runs_dir=runs_dir)
+    found = trainyard.explain(run, runs_dir=runs_dir, trust=trust)
     path = trainyard.get(run, runs_dir=runs_dir).path / "report.html"
     rows = ranking(found)
     lines = table(rows, ("column", "permutation", "mean |SHAP|")) if rows else []
@@ -100,15 +105,18 @@ def explain(run: str, runs_dir: str | None, as_json: bool) -> None:
     help="ubj, txt, skops ...  [default: what PATH ends with; the usual one if it has no ending]",
 )
 @click.option("--force", is_flag=True, help="Replace what is at PATH.")
+@options.trust
 @options.runs_dir
 @options.as_json
-def export(run: str, path: Path, form: str | None, force: bool, runs_dir: str | None, as_json: bool) -> None:
+def export(
+    run: str, path: Path, form: str | None, force: bool, trust: bool, runs_dir: str | None, as_json: bool
+) -> None:
     """Write a run's model to PATH as its library itself writes one, to be used without Trainyard."""
     if path.exists() and not force:
         raise click.BadParameter(
             f"{path} is there already: choose another name, or replace it with --force", param_hint="PATH"
         )
-    predictor = trainyard.load(run, runs_dir=runs_dir)
+    predictor = trainyard.load(run, runs_dir=runs_dir, trust=trust)
     chosen = predictor.export_format(path, form)
     made = predictor.export(path, chosen)
     show({"path": str(made), "format": chosen}, [f"{made} ({chosen})"], as_json)

@@ -92,15 +92,16 @@ def _inputs(manifest: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 @runs.command()
 @click.argument("first")
 @click.argument("second")
+@options.trust
 @options.runs_dir
 @options.as_json
-def compare(first: str, second: str, runs_dir: str | None, as_json: bool) -> None:
+def compare(first: str, second: str, trust: bool, runs_dir: str | None, as_json: bool) -> None:
     """Show in what two runs differ: config, other inputs, metrics, digests.
 
     Where both were tested on the same rows, their models predict them again, and a test says whether chance explains the
     difference.
     """
-    found = trainyard.compare(first, second, runs_dir=runs_dir)
+    found = trainyard.compare(first, second, runs_dir=runs_dir, trust=trust)
     show(found.to_json(), _compared(found), as_json)
 
 

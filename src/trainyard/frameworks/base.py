@@ -151,6 +151,9 @@ class Framework(ABC):
     optimizers: ClassVar[Mapping[str, type[BaseModel]]] = {}
     losses: ClassVar[Sequence[str]] = ()
     base_modules: ClassVar[Sequence[str]]  # top-level modules in a model class's MRO that mean this framework
+    # The import paths of the classes that models derive from. A run directory, which may come from someone else, may
+    # name classes of the framework's library that derive from them, and no others.
+    model_bases: ClassVar[Sequence[str]] = ()
     formats: ClassVar[Sequence[str]] = ()  # what `export` can write, the usual one first
 
     @staticmethod

@@ -20,6 +20,7 @@ from trainyard import registry
 from trainyard.datasets.base import ArraySplit, DataBundle
 from trainyard.digest import array_buffer, digest, sha256_bytes, sha256_file, sha256_json, tensor_records
 from trainyard.records.manifest import CodeIdentity, DataIdentity, Environment, GitState, SplitIdentity
+from trainyard.require import import_rule
 from trainyard.types import SplitName
 
 Json = dict[str, Any]
@@ -164,7 +165,12 @@ def _user_source(module: ModuleType | None) -> Path | None:
 
 
 def _git(folder: Path) -> GitState | None:
-    """Return the commit of the working tree and how the tree differs from it, or None outside a repository."""
+    """Return the commit of the working tree and how the tree differs from it, or None outside a repository.
+
+    A repository's own settings can make git run programs: one that may be someone else's is not asked.
+    """
+    if (rule := import_rule()) is not None and not rule.owns(folder):
+        return None
 
     def ask(*words: str) -> bytes:
         return subprocess.run(

@@ -21,6 +21,7 @@ from trainyard.records.run_dir import RunDir
 from trainyard.reports.studies import cross_validation_table, write_report
 from trainyard.runs.predictions import Predicted, predicted
 from trainyard.runs.run import Run
+from trainyard.runs.trust import of_own_config
 from trainyard.studies.study import Json, Study, StudyPlan, StudyRequest, StudyView, Trial, begin, conduct
 from trainyard.studies.trials import Source
 from trainyard.studies.unchanged import DataNow, warn_of_changes
@@ -115,7 +116,10 @@ def _conclude(study: Study, trials: Sequence[Trial], request: StudyRequest) -> J
         [(trial, run) for trial in trials if (run := study.run(trial.place)) is not None],
         DataNow(study, request),
     )
-    parts = [predicted(run, "test", data.load(trial, run)) for trial, run in done]
+    parts = []
+    for trial, run in done:
+        with of_own_config(run, trial.resolved):
+            parts.append(predicted(run, "test", data.load(trial, run)))
     warn_of_changes([run.known_manifest() for _, run in done])
     pooled = _pooled(parts)
     _write_rows(study.path / OUT_OF_FOLD, parts)

@@ -30,6 +30,7 @@ from trainyard.redact import redacted
 from trainyard.runs.attempt import Request, run_attempt
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.objects import Objects
+from trainyard.runs.trust import of_own_config
 from trainyard.runs.wiring import load_data
 from trainyard.studies.unchanged import check_kept
 
@@ -245,7 +246,8 @@ def trained(study: Study, trial: Trial, request: StudyRequest) -> Result:
         bundle = request.bundle(resolved)
         log.info("resuming run %s", run.id)
     parent = Parent.model_validate({"run_id": study.id, "relation": study.record.kind, **trial.place})
-    return run_attempt(Request(resolved, run, Objects(None, bundle, request.callbacks), parent))
+    with of_own_config(run, trial.resolved):
+        return run_attempt(Request(resolved, run, Objects(None, bundle, request.callbacks), parent))
 
 
 def begin(request: StudyRequest, experiment: str, kind: str, asked: Json) -> Study:
