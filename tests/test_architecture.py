@@ -45,7 +45,7 @@ LAYERS = [
         "stores.base",
         "callbacks.base",
     ],
-    ["config", "order", "digest", "require", "redact", "types", "errors"],
+    ["config", "order", "digest", "imported", "regular", "require", "redact", "types", "errors"],
 ]
 
 

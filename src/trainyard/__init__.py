@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trainyard.imported import watch
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -35,6 +37,8 @@ __all__ = [
     "sync",
     "train",
 ]
+
+watch()
 
 if TYPE_CHECKING:
     from trainyard.api import (

@@ -76,7 +76,7 @@ def train(
     with working_in(Path.cwd()):
         if resume and (found := find_unfinished(resolved, place)):
             log.info("resuming run %s", found.id)
-            own = load_resolved(found.config_file, adapters=Catalog())
+            own = load_resolved(found.readable_config(), adapters=Catalog())
             warn_of_unused(resolved, own, found)
             require_objects(found, "resume", model=model, data=data)
             with of_own_config(found, resolved):
@@ -125,7 +125,7 @@ def resume(
         log.info("run %s is completed: there is nothing left to do", found.id)
         return Run(found)
     with reading(found, working_directory(found), resume=True, trust=trust):
-        resolved = load_resolved(found.config_file, adapters=Catalog())
+        resolved = load_resolved(found.readable_config(), adapters=Catalog())
         require_objects(found, "resume", model=model, data=data)
         run_attempt(
             Request(
@@ -172,7 +172,7 @@ def reproduce(
             f"run {original.id} is {original.status()}: only a completed run can be reproduced; resume it first"
         )
     with reading(original, working_directory(original), trust=trust):
-        resolved = load_resolved(original.config_file, adapters=Catalog())
+        resolved = load_resolved(original.readable_config(), adapters=Catalog())
         require_objects(original, "reproduce", model=model, data=data)
         again = RunDir.create(original.path.parent.parent, original.experiment, resolved.dump())
         threads = original.known_manifest().environment.threads

@@ -17,11 +17,14 @@ Values that JSON has no number for are written as the strings "NaN", "Infinity" 
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from trainyard.regular import open_regular
 
 Record = dict[str, Any]
 
@@ -40,7 +43,7 @@ def segments(folder: Path) -> list[Path]:
 
 def read_segment(path: Path) -> Iterator[Record]:
     """The records of one segment, up to a torn line."""
-    with open(path, encoding="utf-8", errors="replace") as lines:
+    with io.TextIOWrapper(open_regular(path, depth=2), encoding="utf-8", errors="replace") as lines:
         for line in lines:
             try:
                 record = json.loads(line) if line.endswith("\n") else None

@@ -10,6 +10,7 @@ from typing import Any
 
 from trainyard.records import journal
 from trainyard.records.journal import Record
+from trainyard.regular import read_regular
 
 Json = Mapping[str, Any]
 
@@ -88,7 +89,7 @@ def read_run(folder: Path) -> RunFiles:
     problems: list[str] = []
     files = {name: _read_json(folder / name, problems) for name in ("manifest.json", "result.json")}
     evaluations = {
-        split: _read_json(folder / "evaluation" / f"{split}.json", problems)
+        split: _read_json(folder / "evaluation" / f"{split}.json", problems, depth=2)
         for split in ("train", "val", "test")
     }
     if not files["manifest.json"]:
@@ -113,9 +114,9 @@ def read_run(folder: Path) -> RunFiles:
     )
 
 
-def _read_text(path: Path, problems: list[str]) -> str:
+def _read_text(path: Path, problems: list[str], depth: int = 1) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return read_regular(path, depth=depth).decode(errors="replace")
     except FileNotFoundError:
         return ""
     except OSError as error:
@@ -123,8 +124,8 @@ def _read_text(path: Path, problems: list[str]) -> str:
         return ""
 
 
-def _read_json(path: Path, problems: list[str]) -> Json:
-    source = _read_text(path, problems)
+def _read_json(path: Path, problems: list[str], depth: int = 1) -> Json:
+    source = _read_text(path, problems, depth)
     if not source:
         return {}
     try:

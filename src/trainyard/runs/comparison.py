@@ -123,7 +123,7 @@ def _tests(first: RunDir, second: RunDir, trust: bool) -> list[Significance]:
 
 
 def _config(first: RunDir, second: RunDir) -> Iterator[Difference]:
-    before, now = (load(run.config_file).flat() for run in (first, second))
+    before, now = (load(run.readable_config()).flat() for run in (first, second))
     for key in [*before, *(key for key in now if key not in before)]:
         old, new = before.get(key), now.get(key)
         if old != new:

@@ -40,7 +40,7 @@ class Predictor:
         stored, manifest = stored_model(run), run.manifest()
         self._run = run
         self._rule = import_rule()  # holds later, too: predictors are used long after they were made
-        self.config: RunConfig = load(run.config_file, adapters=Catalog()).config
+        self.config: RunConfig = load(run.readable_config(), adapters=Catalog()).config
         self.info = DataInfo.from_json(stored.data.info)
         self._preparation = from_json(stored.data.preparation) if stored.data.preparation else None
         threads = (manifest.environment.threads if manifest else None) or default_threads()

@@ -11,7 +11,6 @@ import logging
 import os
 import pkgutil
 import sys
-import sysconfig
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -19,15 +18,14 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
-import trainyard
 from trainyard import registry
 from trainyard.config import Resolved
 from trainyard.errors import InputError
+from trainyard.imported import is_installed
 from trainyard.records.run_dir import RunDir
 from trainyard.require import home_of, import_paths, importing_by
 
 log = logging.getLogger("trainyard")
-_INSTALLED = {"site-packages", "dist-packages"}
 
 
 class RunImports:
@@ -78,7 +76,8 @@ class RunImports:
     def _is_own(self, module: str) -> bool:
         """Return whether all that importing a module would execute is the user's own; a missing one executes nothing."""
         return all(
-            file is not None and self.owns(file) and not _is_installed(file) for file in _files(module)
+            file is not None and self.owns(file) and not is_installed(os.path.abspath(file))  # noqa: PTH100
+            for file in _files(module)
         )
 
     def _announce(self, path: str) -> None:
@@ -157,19 +156,6 @@ def _spec(name: str, search: list[str] | None) -> ModuleSpec | None:
     namespace = ModuleSpec(name, None, is_package=True)
     namespace.submodule_search_locations = folders
     return namespace if folders else None
-
-
-def _is_installed(file: Path) -> bool:
-    """Return whether a file belongs to an installed package; virtual environments are often in the project's folder."""
-    return not _INSTALLED.isdisjoint(file.parts) or any(map(file.absolute().is_relative_to, _libraries()))
-
-
-@cache
-def _libraries() -> tuple[Path, ...]:
-    paths = sysconfig.get_paths()
-    folders = [Path(paths[key]) for key in ("stdlib", "platstdlib", "purelib", "platlib")]
-    environment = [Path(sys.prefix)] if sys.prefix != sys.base_prefix else []
-    return (*folders, *environment, Path(trainyard.__file__).parent)
 
 
 def _is_of_framework(module: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from trainyard.config import Config, Overrides
+from trainyard.digest import write_atomically
 from trainyard.errors import InputError
 from trainyard.evaluation.metrics import EvaluationResult, evaluate
 from trainyard.evaluation.significance import fold_interval
@@ -178,8 +180,9 @@ def _write_rows(path: Path, parts: Sequence[Predicted]) -> None:
     """The predictions as CSV, in the order of the source."""
     rows: list[list[Any]] = [row for fold, part in enumerate(parts) for row in _rows(fold, part)]
     rows.sort(key=lambda row: int(row[0]))
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([["row", "fold", *_columns(parts[0].info)], *rows])
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows([["row", "fold", *_columns(parts[0].info)], *rows])
+    write_atomically(path, text.getvalue().encode())
 
 
 def _columns(info: DataInfo) -> list[str]:

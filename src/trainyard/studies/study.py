@@ -242,7 +242,7 @@ def trained(study: Study, trial: Trial, request: StudyRequest) -> Result:
         bundle = request.bundle(resolved)
         run = study.new_run(trial)
     else:
-        resolved = load_config(run.config_file, adapters=Catalog())
+        resolved = load_config(run.readable_config(), adapters=Catalog())
         bundle = request.bundle(resolved)
         log.info("resuming run %s", run.id)
     parent = Parent.model_validate({"run_id": study.id, "relation": study.record.kind, **trial.place})

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from trainyard.regular import open_regular, read_regular
+
 
 class Position(NamedTuple):
     """A place in the journal: a segment's file name ("" before the first) and the bytes of it that are done with."""
@@ -39,7 +41,7 @@ class State:
     def load(cls, file: Path) -> State:
         """The saved state. Without a readable one, from the start: what the tracker holds is not sent again anyway."""
         try:
-            saved = json.loads(file.read_bytes())
+            saved = json.loads(read_regular(file, depth=2))
             return cls(**{**saved, "position": Position(*saved["position"])})
         except (OSError, ValueError, TypeError, KeyError):
             return cls()
@@ -47,7 +49,8 @@ class State:
     def save(self, file: Path) -> None:
         """Replaces the file. Not fsynced, as losing it loses nothing."""
         aside = file.with_suffix(".tmp")
-        aside.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        with open_regular(aside, "wb", depth=2) as written:
+            written.write(json.dumps(asdict(self)).encode())
         aside.replace(file)
 
     def agree(self, held: Mapping[str, int]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from trainyard.records.journal import Record, last_step, number, segments
+from trainyard.regular import open_regular
 from trainyard.trackers.base import Histogram, Point
 from trainyard.trackers.feed.state import Position, State
 
@@ -28,7 +29,7 @@ def tail(folder: Path, start: Position) -> Iterator[tuple[Record, Position]]:
 
 
 def _records(path: Path, offset: int) -> Iterator[tuple[Record, int]]:
-    with open(path, "rb") as lines:
+    with open_regular(path, depth=2) as lines:
         lines.seek(offset)
         for line in lines:
             try:
