@@ -41,7 +41,7 @@ LAYERS = (
         "stores.base",
         "callbacks.base",
     ),
-    ("config", "order", "digest", "require", "redact", "types", "errors", "version"),
+    ("config", "order", "digest", "imported", "regular", "require", "redact", "types", "errors", "version"),
 )
 SHARED = (
     "frameworks.support",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trainyard.imported import watch
 from trainyard.version import VERSION
 
 __version__ = VERSION
@@ -37,6 +38,8 @@ __all__ = [
     "sync",
     "train",
 ]
+
+watch()
 
 if TYPE_CHECKING:
     from trainyard.api import (

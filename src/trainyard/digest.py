@@ -14,19 +14,18 @@ readers.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from trainyard.regular import open_regular, refuse_links
 from trainyard.types import Array, NamedBuffer
 
 CHUNK_BYTES = 16 << 20
@@ -166,7 +165,7 @@ def _file_record(name: str, chunks: Sequence[Chunk], tensors: Sequence[TensorRec
 
 def write_file(path: Path, data: bytes) -> FileRecord:
     """Writes and fsyncs a small file, hashing it."""
-    with open(path, "wb") as file:
+    with open_regular(path, "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -216,20 +215,26 @@ def _write_parts(path: Path, parts: Sequence[memoryview]) -> list[Chunk]:
         return [Chunk(len(part), found.result()) for part, found in zip(parts, hashes, strict=True)]
 
 
-def damage(path: Path, record: FileRecord) -> str | None:
-    """What is wrong with a file on disk, or None if it holds the recorded bytes exactly."""
+def damage(path: Path, record: FileRecord, *, depth: int = 1) -> str | None:
+    """Return what is wrong with a file on disk, or None if it holds the recorded bytes exactly.
+
+    Args:
+        path: the file.
+        record: what was written.
+        depth: how many names of the path are inside the run directory; see `open_regular`.
+    """
     try:
-        return _damage(path, record)
+        return _damage(path, record, depth)
     except OSError as error:
         return f"{record.name}: {error.strerror}"
 
 
-def _damage(path: Path, record: FileRecord) -> str | None:
-    size = path.stat().st_size
-    if size != record.bytes:
-        return f"{record.name}: {size} bytes instead of {record.bytes}"
-    with open(path, "rb") as file, ThreadPoolExecutor(_THREADS) as pool:
+def _damage(path: Path, record: FileRecord, depth: int) -> str | None:
+    with open_regular(path, depth=depth) as file, ThreadPoolExecutor(_THREADS) as pool:
         fd, offset, pending = file.fileno(), 0, []
+        size = os.fstat(fd).st_size
+        if size != record.bytes:
+            return f"{record.name}: {size} bytes instead of {record.bytes}"
         for chunk in record.chunks:
             pending.append((offset, chunk, pool.submit(_read_sha256, fd, offset, chunk.bytes)))
             offset += chunk.bytes
@@ -260,32 +265,22 @@ def make_folders(folder: Path) -> None:
         fsync_folder(path.parent)
 
 
-def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading; a symbolic link is not followed, and a pipe or a device is not waited for.
-
-    Raises:
-        OSError: There is no such file, or it is of another kind.
-    """
-    try:
-        file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise OSError(errno.ELOOP, "it is a symbolic link, which is not followed", str(path)) from error
-        raise
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
-    return file
-
-
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, *, depth: int = 1) -> None:
     """Replace a file's content durably: after a crash there is the old or the new content, whole.
+
+    A symbolic link at the path is replaced, too; what it leads to is left alone.
+
+    Args:
+        path: the file.
+        data: its new content.
+        depth: how many names of the path are inside the run directory; see `open_regular`.
 
     Raises:
         OSError: It cannot be written; nothing is left behind.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
     try:
+        refuse_links(path.parent, depth=depth - 1)
         write_file(aside, data)
         aside.replace(path)
     except OSError:

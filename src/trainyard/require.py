@@ -8,8 +8,10 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from trainyard.errors import InputError, MissingExtraError
 
@@ -66,11 +68,43 @@ def spared(*libraries: str) -> Iterator[None]:
             del modules[name]
 
 
-def import_path(path: str) -> Any:
-    """What the user's config names as `package.module:attribute`; nothing of it is called.
+class ImportRule(Protocol):
+    """Decides what a config that was read from a run directory may import."""
 
-    The standard library is refused, also where another module lets it through (`my_module:system`): nothing in it is a model
-    or a data set, and much in it does harm when called.
+    def check_module(self, path: str, module: str) -> None:
+        """Raise InputError unless the module of an import path may be imported; called before it is."""
+
+    def check_object(self, path: str, value: Any) -> None:
+        """Raise InputError unless what the import path leads to may be used; called before anything is called."""
+
+    def owns(self, path: Path) -> bool:
+        """Return whether a file or folder belongs to the user's own project."""
+
+
+_rule: ContextVar[ImportRule | None] = ContextVar("import_rule", default=None)
+
+
+def import_rule() -> ImportRule | None:
+    """Return the rule that imports obey now; None where the config is the user's own and may name anything."""
+    return _rule.get()
+
+
+@contextmanager
+def importing_by(rule: ImportRule | None) -> Iterator[None]:
+    """Make `import_path` obey a rule."""
+    token = _rule.set(rule)
+    try:
+        yield
+    finally:
+        _rule.reset(token)
+
+
+def import_path(path: str) -> Any:
+    """Import what a config names as `package.module:attribute`; nothing of it is called.
+
+    The standard library is refused, also where another module lets it through (`my_module:system`): nothing in it is
+    a model or a data set, and much in it does harm when called. Where the config comes from a run directory, the rule
+    of `importing_by` decides the rest.
 
     Raises:
         InputError: the path is malformed, refused, or leads nowhere; the message says which part.
@@ -79,14 +113,24 @@ def import_path(path: str) -> Any:
     if not module_name or not attribute:
         raise InputError(f"{path!r} is no import path: write package.module:name")
     _refuse_standard(path, module_name)
-    found: Any = _module(path, module_name)
+    rule = import_rule()
+    if rule is not None:
+        rule.check_module(path, module_name)
+    value: Any = _module(path, module_name)
     for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise InputError(f"{path!r}: {module_name} has no {attribute!r}; {_near(part, dir(found))}")
-        found = getattr(found, part)
-    if callable(found):
-        _refuse_standard(path, str(getattr(found, "__module__", None) or type(found).__module__))
-    return found
+        if not hasattr(value, part):
+            raise InputError(f"{path!r}: {module_name} has no {attribute!r}; {_near(part, dir(value))}")
+        value = getattr(value, part)
+    if callable(value):
+        _refuse_standard(path, home_of(value))
+    if rule is not None:
+        rule.check_object(path, value)
+    return value
+
+
+def home_of(value: Any) -> str:
+    """Return the name of the module that defines a value, or the class of the value."""
+    return str(getattr(value, "__module__", None) or type(value).__module__)
 
 
 def import_paths(value: Any) -> Iterator[str]:

@@ -9,7 +9,7 @@ from trainyard.integrations.owner import refuse_guest
 from trainyard.runs.lookup import RunName, find
 from trainyard.runs.objects import given_objects, require_objects
 from trainyard.runs.run import Run
-from trainyard.runs.workdir import own_code, working_directory, working_in
+from trainyard.runs.workdir import reading, working_directory
 
 if TYPE_CHECKING:
     from trainyard.runs.comparison import Comparison
@@ -17,24 +17,30 @@ if TYPE_CHECKING:
     from trainyard.types import Metrics, SplitName
 
 
-def load(run: RunName = "last", *, runs_dir: Path | str | None = None, model: Any = None) -> Predictor:
-    """The model of a run, ready to predict: `trainyard.load("last").predict(frame)`.
+def load(
+    run: RunName = "last", *, runs_dir: Path | str | None = None, model: Any = None, trust: bool = False
+) -> Predictor:
+    """Return the model of a run, ready to predict: `trainyard.load("last").predict(frame)`.
 
-    A run directory may come from elsewhere, so code is not imported from where it says that it was started: a model that
-    the config names by an import path must be installed, or lie in the caller's own working directory. That holds for
-    `evaluate` and `predict`, too.
+    A run directory may come from someone else, so that not everything that its config names is imported: only a
+    framework's own model classes, and code in the caller's own working directory. That holds for all functions here;
+    `docs/security.md` has the rules.
 
     Args:
         run: a run, a path, an id, a unique prefix, or `last`.
         runs_dir: where the runs are.
         model: such an object as `train` was given, where it was given one; its weights become those of the run.
+        trust: import all that the run's config names; each import is announced in the log.
+
+    Raises:
+        InputError: the run has no weights, an object is missing, or the run names code that is not imported.
     """
     from trainyard.runs.model import Predictor
 
     found = find(run, runs_dir)
     refuse_guest(found, "load")
     require_objects(found, "load", model=model)
-    with working_in(Path.cwd(), own_code(found)):
+    with reading(found, trust=trust):
         return Predictor(found, model)
 
 
@@ -45,6 +51,7 @@ def evaluate(
     data: Any = None,
     runs_dir: Path | str | None = None,
     model: Any = None,
+    trust: bool = False,
 ) -> Metrics:
     """The metrics of a run's model on one of its splits, or on other rows.
 
@@ -57,6 +64,7 @@ def evaluate(
             again (then `split` is one of theirs), or a file.
         runs_dir: where the runs are.
         model: such an object as `train` was given, where it was given one.
+        trust: as in `load`.
 
     Raises:
         InputError: the run has no weights or no such split, an object is missing, or the data are not the run's own.
@@ -65,19 +73,26 @@ def evaluate(
     refuse_guest(found, "evaluate")
     is_file = isinstance(data, Path | str)
     require_objects(found, "evaluate", model=model, data=data)
-    predictor = load(Run(found), model=model)
+    predictor = load(Run(found), model=model, trust=trust)
     if "data" in given_objects(found) and not is_file:
         from trainyard.runs.model import evaluate_given
 
         return evaluate_given(found, predictor, split, data, model)
     rows = predictor.read(Path(data)) if is_file else data
-    with working_in(working_directory(found), own_code(found)):
+    with reading(found, working_directory(found), trust=trust):
         return predictor.evaluate(split, rows).metrics
 
 
-def predict(run: RunName, data: Path | str, *, runs_dir: Path | str | None = None, model: Any = None) -> Any:
-    """The predictions for the rows of a CSV or Parquet file, as a data frame; `model` and imported code as in `load`."""
-    predictor = load(run, runs_dir=runs_dir, model=model)
+def predict(
+    run: RunName,
+    data: Path | str,
+    *,
+    runs_dir: Path | str | None = None,
+    model: Any = None,
+    trust: bool = False,
+) -> Any:
+    """Return the predictions for the rows of a CSV or Parquet file, as a data frame; the rest is as in `load`."""
+    predictor = load(run, runs_dir=runs_dir, model=model, trust=trust)
     return predictor.predict(predictor.read(Path(data)))
 
 
@@ -88,6 +103,7 @@ def export(
     *,
     runs_dir: Path | str | None = None,
     model: Any = None,
+    trust: bool = False,
 ) -> Path:
     """Writes a run's model as a file or folder of its library's own (`model.ubj`, `model.skops`, a SavedModel ...).
 
@@ -96,13 +112,19 @@ def export(
         path: what to make; one that is there is replaced.
         form: one of the framework's formats; default: the one that the path ends with; its usual one if the path has no ending.
         runs_dir: where the runs are.
-        model: such an object as `train` was given, where it was given one; imported code as in `load`.
+        model: such an object as `train` was given, where it was given one.
+        trust: as in `load`.
     """
-    return load(run, runs_dir=runs_dir, model=model).export(Path(path), form)
+    return load(run, runs_dir=runs_dir, model=model, trust=trust).export(Path(path), form)
 
 
 def explain(
-    run: RunName, *, data: Any = None, runs_dir: Path | str | None = None, model: Any = None
+    run: RunName,
+    *,
+    data: Any = None,
+    runs_dir: Path | str | None = None,
+    model: Any = None,
+    trust: bool = False,
 ) -> dict[str, Any]:
     """What a run's model looks at: importance, permutation importance, SHAP values and partial dependence.
 
@@ -114,11 +136,11 @@ def explain(
     """
     found = find(run, runs_dir)
     require_objects(found, "explain", model=model, data=data)
-    predictor = load(Run(found), model=model)
+    predictor = load(Run(found), model=model, trust=trust)
     from trainyard.runs.model import given_bundle
 
     bundle = given_bundle(found, predictor, data) if data is not None else None
-    with working_in(working_directory(found), own_code(found)):
+    with reading(found, working_directory(found), trust=trust):
         explanation = predictor.explain(bundle)
     report(Run(found))
     return explanation
@@ -131,9 +153,10 @@ def report(run: RunName, *, runs_dir: Path | str | None = None) -> Path:
     return write_report(find(run, runs_dir).path)
 
 
-def compare(first: RunName, second: RunName, *, runs_dir: Path | str | None = None) -> Comparison:
-    """Two runs side by side: in what config and inputs they differ, and what came of it."""
+def compare(
+    first: RunName, second: RunName, *, runs_dir: Path | str | None = None, trust: bool = False
+) -> Comparison:
+    """Compare two runs: in what config and inputs they differ, and what came of it; `trust` is as in `load`."""
     from trainyard.runs.comparison import compare as compare_runs
 
-    with working_in(Path.cwd()):
-        return compare_runs(find(first, runs_dir), find(second, runs_dir))
+    return compare_runs(find(first, runs_dir), find(second, runs_dir), trust=trust)

@@ -19,7 +19,8 @@ from trainyard.runs.catalog import Catalog
 from trainyard.runs.lookup import RunName, find, find_unfinished, warn_of_unused
 from trainyard.runs.objects import make_objects, name_model, require_objects
 from trainyard.runs.run import Run
-from trainyard.runs.workdir import working_directory, working_in
+from trainyard.runs.trust import of_own_config
+from trainyard.runs.workdir import reading, working_directory, working_in
 
 if TYPE_CHECKING:
     from trainyard.callbacks.base import Callback
@@ -75,10 +76,11 @@ def train(
     with working_in(Path.cwd()):
         if resume and (found := find_unfinished(resolved, place)):
             log.info("resuming run %s", found.id)
-            own = load_resolved(found.config_file, adapters=Catalog())
+            own = load_resolved(found.readable_config(), adapters=Catalog())
             warn_of_unused(resolved, own, found)
             require_objects(found, "resume", model=model, data=data)
-            run_attempt(Request(own, found, objects))
+            with of_own_config(found, resolved):
+                run_attempt(Request(own, found, objects))
             return Run(found)
         run = RunDir.create(place, resolved.config.experiment.name, resolved.dump())
         run_attempt(Request(resolved, run, objects))
@@ -93,12 +95,24 @@ def resume(
     model: Any = None,
     data: Any = None,
     callbacks: Sequence[Callback] = (),
+    trust: bool = False,
 ) -> Run:
-    """Goes on with a run from its newest whole checkpoint, to the bits of the run that was never interrupted.
+    """Continue a run from its newest whole checkpoint, to the bits of the run that was never interrupted.
 
-    It works in the directory that the run was started in, and imports the user's code from there.
+    It works in the directory that the run was started in. The user's code is imported from the current working
+    directory, and from that one if the folder of runs is in it; `docs/security.md` has the rules.
+
+    Args:
+        run: a run, a path, an id, a unique prefix, or `last`.
+        runs_dir: where the runs are.
+        allow_change: continue although config, data or code have changed; it is recorded.
+        model: such an object as `train` was given, where it was given one.
+        data: such objects as `train` was given, where it was given some.
+        callbacks: told of what happens.
+        trust: import all that the run's config names; each import is announced in the log.
 
     Raises:
+        InputError: the run names code that is not imported.
         RunNotFoundError: there is no such run.
         RunLockedError: another process owns it.
         ChangedInputsError: config, data or code have changed; `allow_change` lets them, and records it.
@@ -110,8 +124,8 @@ def resume(
     if found.status() == "completed":
         log.info("run %s is completed: there is nothing left to do", found.id)
         return Run(found)
-    with working_in(working_directory(found)):
-        resolved = load_resolved(found.config_file, adapters=Catalog())
+    with reading(found, working_directory(found), resume=True, trust=trust):
+        resolved = load_resolved(found.readable_config(), adapters=Catalog())
         require_objects(found, "resume", model=model, data=data)
         run_attempt(
             Request(
@@ -128,13 +142,23 @@ def reproduce(
     model: Any = None,
     data: Any = None,
     callbacks: Sequence[Callback] = (),
+    trust: bool = False,
 ) -> Reproduction:
-    """Trains a completed run again, as a new run, and compares the two.
+    """Train a completed run again, as a new run, and compare the two.
 
-    It works in the directory that the run was started in, and imports the user's code from there.
+    It works in the directory that the run was started in. The user's code is imported from the current working
+    directory; `docs/security.md` has the rules.
+
+    Args:
+        run: a run, a path, an id, a unique prefix, or `last`.
+        runs_dir: where the runs are.
+        model: such an object as `train` was given, where it was given one.
+        data: such objects as `train` was given, where it was given some.
+        callbacks: told of what happens.
+        trust: import all that the run's config names; each import is announced in the log.
 
     Raises:
-        InputError: the run is not completed, or cannot be repeated here.
+        InputError: the run is not completed, or cannot be repeated here, or names code that is not imported.
         Stopped: a signal ended the repetition.
     """
     from trainyard.engine.signals import Stopped
@@ -147,8 +171,8 @@ def reproduce(
         raise InputError(
             f"run {original.id} is {original.status()}: only a completed run can be reproduced; resume it first"
         )
-    with working_in(working_directory(original)):
-        resolved = load_resolved(original.config_file, adapters=Catalog())
+    with reading(original, working_directory(original), trust=trust):
+        resolved = load_resolved(original.readable_config(), adapters=Catalog())
         require_objects(original, "reproduce", model=model, data=data)
         again = RunDir.create(original.path.parent.parent, original.experiment, resolved.dump())
         threads = original.known_manifest().environment.threads

@@ -24,13 +24,16 @@ from trainyard.cli.output import json_document, say_data, show, table
     metavar="FILE",
     help="A CSV or Parquet file to evaluate on instead; it must have the target column.",
 )
+@options.trust
 @options.runs_dir
 @options.as_json
-def evaluate(run: str, split: Any, data: str | None, runs_dir: str | None, as_json: bool) -> None:
+def evaluate(
+    run: str, split: Any, data: str | None, trust: bool, runs_dir: str | None, as_json: bool
+) -> None:
     """Compute the metrics of a run's model."""
     if split and data:
         raise click.UsageError("--split uses the run's own data and --data other rows: give one of them")
-    metrics = trainyard.evaluate(run, split=split or "test", data=data, runs_dir=runs_dir)
+    metrics = trainyard.evaluate(run, split=split or "test", data=data, runs_dir=runs_dir, trust=trust)
     run_id = trainyard.get(run, runs_dir=runs_dir).id
     show(
         {"run_id": run_id, "data": data, "split": None if data else split or "test", "metrics": metrics},
@@ -49,15 +52,16 @@ def evaluate(run: str, split: Any, data: str | None, runs_dir: str | None, as_js
     help="A .csv or .parquet file.  [default: CSV to stdout]",
 )
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
+@options.trust
 @options.runs_dir
 @options.as_json
 def predict(
-    run: str, file: str, output: Path | None, force: bool, runs_dir: str | None, as_json: bool
+    run: str, file: str, output: Path | None, force: bool, trust: bool, runs_dir: str | None, as_json: bool
 ) -> None:
     """Predict for the rows of a CSV or Parquet FILE."""
     if output is not None:
         _refuse_output(output, force)
-    frame = trainyard.predict(run, file, runs_dir=runs_dir)
+    frame = trainyard.predict(run, file, runs_dir=runs_dir, trust=trust)
     if output is None:
         document = frame.to_dict(orient="records")
         say_data(json_document(document) if as_json else frame.to_csv(index=False).rstrip("\n"))
@@ -75,13 +79,14 @@ def predict(
 
 @click.command()
 @options.run_argument
+@options.trust
 @options.runs_dir
 @options.as_json
-def explain(run: str, runs_dir: str | None, as_json: bool) -> None:
+def explain(run: str, trust: bool, runs_dir: str | None, as_json: bool) -> None:
     """Explain a run's model by importance, SHAP values and partial dependence; update its report."""
     from trainyard.reports.explanations import ranking
 
-    explanation = trainyard.explain(run, runs_dir=runs_dir)
+    explanation = trainyard.explain(run, runs_dir=runs_dir, trust=trust)
     path = trainyard.get(run, runs_dir=runs_dir).path / "report.html"
     rows = ranking(explanation)
     lines = table(rows, ("column", "permutation", "mean |SHAP|")) if rows else []
@@ -97,15 +102,18 @@ def explain(run: str, runs_dir: str | None, as_json: bool) -> None:
     help="ubj, txt, skops ...  [default: by the suffix of PATH; without one, the library's usual format]",
 )
 @click.option("--force", is_flag=True, help="Replace PATH if it exists.")
+@options.trust
 @options.runs_dir
 @options.as_json
-def export(run: str, path: Path, form: str | None, force: bool, runs_dir: str | None, as_json: bool) -> None:
+def export(
+    run: str, path: Path, form: str | None, force: bool, trust: bool, runs_dir: str | None, as_json: bool
+) -> None:
     """Write a run's model to PATH in its library's own format, for use without Trainyard."""
     if path.exists() and not force:
         raise click.BadParameter(
             f"{path} already exists: choose another name, or replace it with --force", param_hint="PATH"
         )
-    predictor = trainyard.load(run, runs_dir=runs_dir)
+    predictor = trainyard.load(run, runs_dir=runs_dir, trust=trust)
     chosen = predictor.export_format(path, form)
     made = predictor.export(path, chosen)
     show({"path": str(made), "format": chosen}, [f"{made} ({chosen})"], as_json)

@@ -37,6 +37,12 @@ def as_json(command: Command) -> Command:
     )(command)
 
 
+def trust(command: Command) -> Command:
+    """Add `--trust`: import all that a run's config names."""
+    text = "Import all code that the run's config names: the run is yours, or from someone you trust."
+    return click.option("--trust", is_flag=True, help=text)(command)
+
+
 def quiet(command: Command) -> Command:
     """Add `--quiet`: no progress, and only the warnings of the log."""
     text = "No progress and no notes: only warnings, and the result."

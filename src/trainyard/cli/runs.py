@@ -83,15 +83,16 @@ def _inputs(manifest: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 @runs.command()
 @click.argument("first")
 @click.argument("second")
+@options.trust
 @options.runs_dir
 @options.as_json
-def compare(first: str, second: str, runs_dir: str | None, as_json: bool) -> None:
+def compare(first: str, second: str, trust: bool, runs_dir: str | None, as_json: bool) -> None:
     """Show how two runs differ: config, other inputs, metrics, digests.
 
     If both were tested on the same rows, their models predict these again, and a significance test says
     whether chance explains the difference.
     """
-    comparison = trainyard.compare(first, second, runs_dir=runs_dir)
+    comparison = trainyard.compare(first, second, runs_dir=runs_dir, trust=trust)
     show(comparison.to_json(), _compared(comparison), as_json)
 
 

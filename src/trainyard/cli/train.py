@@ -48,30 +48,38 @@ def train(
 @click.option(
     "--allow-change", is_flag=True, help="Continue although config, data or code changed; this is recorded."
 )
+@options.trust
 @options.runs_dir
 @options.quiet
 @options.as_json
-def resume(run: str, allow_change: bool, runs_dir: str | None, quiet: bool, as_json: bool) -> None:
+def resume(
+    run: str, allow_change: bool, trust: bool, runs_dir: str | None, quiet: bool, as_json: bool
+) -> None:
     """Continue a run from its newest valid checkpoint."""
     with _watched(quiet, as_json) as callbacks:
-        resumed = trainyard.resume(run, runs_dir=runs_dir, allow_change=allow_change, callbacks=callbacks)
+        resumed = trainyard.resume(
+            run, runs_dir=runs_dir, allow_change=allow_change, callbacks=callbacks, trust=trust
+        )
     _finish(resumed, runs_dir, as_json)
 
 
 @click.command()
 @options.run_argument
+@options.trust
 @options.runs_dir
 @options.quiet
 @options.as_json
 @click.pass_context
-def reproduce(ctx: click.Context, run: str, runs_dir: str | None, quiet: bool, as_json: bool) -> None:
+def reproduce(
+    ctx: click.Context, run: str, trust: bool, runs_dir: str | None, quiet: bool, as_json: bool
+) -> None:
     """Train a run again and say whether it is identical.
 
     Lists the inputs that differ, then says `identical`, or `different` with the first step and the first
     tensor that differ; the exit code is 3 then.
     """
     with _watched(quiet, as_json) as callbacks:
-        reproduction = trainyard.reproduce(run, runs_dir=runs_dir, callbacks=callbacks)
+        reproduction = trainyard.reproduce(run, runs_dir=runs_dir, callbacks=callbacks, trust=trust)
     show(reproduction.to_json(), _verdict(reproduction), as_json)
     ctx.exit(0 if reproduction.verdict == "identical" else _DIFFERENT)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import stat
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from trainyard.stores.base import Store
 FORMAT = 1
 STATE_FILE = "state.json"
 _MANIFEST = "manifest.json"
+_DEPTH = 3  # names in `checkpoints/<checkpoint>/<file>`
 _NAME = re.compile(r"step-\d{9,}-a\d{4,}")
 
 
@@ -142,8 +144,11 @@ class Checkpoints:
         """
         commit = self.read_manifest(name)
         for file in commit.files:
-            if found := damage(self.folder(commit) / file.name, file):
+            if found := damage(self.folder(commit) / file.name, file, depth=_DEPTH):
                 raise CheckpointError(f"checkpoint {name} is damaged: {found}")
+        for path in self.folder(commit).iterdir():
+            if not stat.S_ISREG(path.lstat().st_mode):  # a framework may look for files that no record names
+                raise CheckpointError(f"checkpoint {name} is damaged: {path.name}: it is no regular file")
         return commit
 
     def load_step(self, step: int) -> Commit:
@@ -177,7 +182,7 @@ class Checkpoints:
 
     def state(self, commit: Commit) -> dict[str, Any]:
         """The loop's state that was saved with it."""
-        state: dict[str, Any] = json.loads((self.folder(commit) / STATE_FILE).read_bytes())
+        state: dict[str, Any] = json.loads(self._store.get(f"{self._kind}/{commit.name}/{STATE_FILE}"))
         return state
 
     def prune(self, keep: Collection[str]) -> None:

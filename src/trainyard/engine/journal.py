@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import time
@@ -13,6 +14,7 @@ from typing import Any
 from trainyard.digest import fsync_folder, make_folders
 from trainyard.records.journal import finite
 from trainyard.redact import redacted
+from trainyard.regular import open_regular
 
 
 class Journal:
@@ -21,7 +23,7 @@ class Journal:
     def __init__(self, folder: Path, attempt: int, from_step: int) -> None:
         make_folders(folder)
         self._path = folder / f"{attempt:04d}.jsonl"
-        self._file = open(self._path, "x", encoding="utf-8")  # noqa: SIM115
+        self._file = io.TextIOWrapper(open_regular(self._path, "xb", depth=2), encoding="utf-8")
         self._write({"kind": "start", "time": time.time(), "attempt": attempt, "from_step": from_step})
         self.flush()
         with self._file_named():

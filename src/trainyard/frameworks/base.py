@@ -181,6 +181,9 @@ class Framework(ABC):
     base_modules: ClassVar[
         Sequence[str]
     ]  # packages whose classes, and subclasses, are this framework's models
+    # The import paths of the classes that models derive from. A run directory, which may come from someone else, may
+    # name classes of the framework's library that derive from them, and no others.
+    model_bases: ClassVar[Sequence[str]] = ()
     formats: ClassVar[Sequence[str]] = ()  # the formats that `export` writes, the default first
     unsaved_hint: ClassVar[str] = ""  # what a user can do to have `unsaved_state` saved
 

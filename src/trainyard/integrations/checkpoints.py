@@ -29,6 +29,7 @@ from trainyard.digest import (
     write_atomically,
 )
 from trainyard.errors import CheckpointError
+from trainyard.regular import read_regular
 
 FORMAT = 1
 _MANIFEST = "manifest.json"
@@ -72,7 +73,9 @@ class Checkpoint:
     def damage(self) -> str | None:
         """What is wrong with the files, or None if they hold what was written."""
         base = self.path if self.path.is_dir() else self.path.parent
-        return next((found for file in self.files if (found := damage(base / file.name, file))), None)
+        return next(
+            (found for file in self.files if (found := damage((base / file.name).resolve(), file))), None
+        )
 
 
 class TrainerCheckpoints:
@@ -137,7 +140,7 @@ class TrainerCheckpoints:
     def _known(self, complaints: list[str] | None = None) -> Iterator[Checkpoint]:
         for path in sorted(self._folder.glob(f"*/{_MANIFEST}")):
             try:
-                yield Checkpoint.from_json(json.loads(path.read_bytes()))
+                yield Checkpoint.from_json(json.loads(read_regular(path, depth=3)))
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 if complaints is not None:
                     complaints.append(

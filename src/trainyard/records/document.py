@@ -9,9 +9,10 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from trainyard.digest import open_regular, sha256_bytes, write_atomically
+from trainyard.digest import sha256_bytes, write_atomically
 from trainyard.errors import CheckpointError
 from trainyard.records.journal import finite
+from trainyard.regular import read_regular
 
 FORMAT = 2
 _CHECKSUM = "sha256"
@@ -38,15 +39,14 @@ class Document(Record):
     format: int = FORMAT
 
     @classmethod
-    def load(cls, path: Path) -> Self | None:
-        """Read a file, or return None if there is none.
+    def load(cls, path: Path, *, depth: int = 1) -> Self | None:
+        """Read a file, or return None if there is none; `depth` as in `open_regular`.
 
         Raises:
             CheckpointError: The file is damaged, cannot be read, or is of a later format.
         """
         try:
-            with open_regular(path) as file:
-                content = file.read()
+            content = read_regular(path, depth=depth)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -76,13 +76,13 @@ class Document(Record):
         except ValidationError as error:
             raise ValueError(_brief(error)) from error
 
-    def save(self, path: Path) -> None:
-        """Write the file: after a crash there is the old or the new one, whole.
+    def save(self, path: Path, *, depth: int = 1) -> None:
+        """Write the file: after a crash there is the old or the new one, whole; `depth` as in `open_regular`.
 
         Raises:
             OSError: The file cannot be written.
         """
-        write_atomically(path, dump(self.to_json()))
+        write_atomically(path, dump(self.to_json()), depth=depth)
 
 
 def dump(data: dict[str, Any]) -> bytes:

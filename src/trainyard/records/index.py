@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainyard.digest import open_regular, write_atomically
+from trainyard.digest import write_atomically
 from trainyard.errors import CheckpointError
 from trainyard.records.run_dir import RunDir
+from trainyard.regular import read_regular
 
 log = logging.getLogger("trainyard")
 Json = dict[str, Any]
@@ -103,8 +104,7 @@ def _summary(run: RunDir) -> Json:
 def _load(runs_dir: Path) -> dict[str, _Entry]:
     """Read the index; one that is missing, damaged or of another place is as good as empty."""
     try:
-        with open_regular(runs_dir / FILE) as file:
-            data = json.loads(file.read())
+        data = json.loads(read_regular(runs_dir / FILE))
         if data["format"] != FORMAT or data["runs_dir"] != str(runs_dir.absolute()):
             return {}
         entries = {

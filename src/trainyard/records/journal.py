@@ -27,6 +27,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
+from trainyard.regular import open_regular
+
 Record = dict[str, Any]
 
 LONGEST_LINE = 64 << 20  # bytes; what follows the start of a longer line is not a record that we wrote
@@ -69,7 +71,7 @@ class SegmentReader:
         self.damage = 0
 
     def __iter__(self) -> Iterator[Record]:
-        with open(self.path, "rb") as file:
+        with open_regular(self.path, depth=2) as file:
             file.seek(self.offset)
             for line in iter(partial(file.readline, LONGEST_LINE), b""):
                 if line[-1:] != b"\n" and len(line) < LONGEST_LINE:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from trainyard.errors import CheckpointError, RunLockedError
+from trainyard.regular import open_regular
 
 _PAUSES = (
     0.01,
@@ -36,7 +37,7 @@ class Lock:
         Raises:
             CheckpointError: The lock file is no regular file.
         """
-        file = _open(self._path, os.O_RDWR | os.O_CREAT)
+        file = _open(self._path, "r+b")
         if not _flock(file):
             file.close()
             return False
@@ -59,7 +60,7 @@ class Lock:
         if self._file is not None:
             return True
         try:
-            with _open(self._path, os.O_RDONLY) as file:
+            with _open(self._path, "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except FileNotFoundError:
             return False
@@ -70,7 +71,7 @@ class Lock:
     def owner(self) -> str:
         """Return what the lock file says of its owner."""
         try:
-            with _open(self._path, os.O_RDONLY) as file:
+            with _open(self._path, "rb") as file:
                 owner = file.read(200).decode(errors="replace").strip()
         except OSError:
             return "unknown"
@@ -90,16 +91,15 @@ def _ended(owner: str) -> str:
     return ""
 
 
-def _open(path: Path, flags: int) -> BinaryIO:
+def _open(path: Path, mode: str) -> BinaryIO:
     try:
-        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        return open_regular(path, mode)
     except FileNotFoundError:
         raise
     except OSError as error:
         raise CheckpointError(
             f"{path} cannot be opened: {error.strerror}; it must be a regular file"
         ) from error
-    return os.fdopen(fd, "r+b" if flags & os.O_RDWR else "rb")
 
 
 def _flock(file: BinaryIO) -> bool:

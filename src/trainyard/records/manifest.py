@@ -62,7 +62,9 @@ class GitState(Record):
 
 
 class CodeIdentity(Record):
-    """What identifies the code: the SHA-256 of each of the user's modules.
+    """What identifies the code: the SHA-256 of the source that each of the user's modules was imported from.
+
+    `edited` holds the SHA-256 of the sources on disk that were changed after their import: they did not run.
 
     Trainyard's version and the hash of its sources are records: they are never compared. Its code is identified by
     `Manifest.semantics`.
@@ -72,6 +74,7 @@ class CodeIdentity(Record):
     trainyard: str | None = None
     trainyard_sha256: str | None = None
     modules: dict[str, str] = Field(default_factory=dict)
+    edited: dict[str, str] = Field(default_factory=dict)
     git: GitState | None = None
 
 
@@ -173,7 +176,8 @@ class Manifest(Document):
             ("model", lambda manifest: manifest.model),
             ("weights", lambda manifest: _without_none(manifest.weights.to_json())),
         )
-        return [difference for kind, view in views for difference in _compare(kind, view(self), view(now))]
+        found = [difference for kind, view in views for difference in _compare(kind, view(self), view(now))]
+        return [*found, *_edited(self.code, now.code)]
 
     def _imported(self, now: Manifest) -> set[str]:
         """Return the packages that count: version 1 did not record which ones a run imported."""
@@ -211,6 +215,15 @@ def _code_view(manifest: Manifest) -> Json:
     return {f"module {name}": sha256 for name, sha256 in manifest.code.modules.items()} | {
         f"semantics of {name}": version for name, version in _semantics(manifest).items()
     }
+
+
+def _edited(before: CodeIdentity, now: CodeIdentity) -> list[Difference]:
+    """Return the modules that run as they did, but were edited on disk in the meantime: what is meant is not clear."""
+    return [
+        Difference("code", f"module {name}", now.modules[name], "edited on disk since its import")
+        for name, sha256 in now.edited.items()
+        if sha256 != before.edited.get(name) and before.modules.get(name) == now.modules[name]
+    ]
 
 
 def _semantics(manifest: Manifest) -> dict[str, int]:

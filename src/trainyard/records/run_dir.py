@@ -24,12 +24,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from trainyard.digest import TEMPORARY_SUFFIX, fsync_folder, make_folders, open_regular, write_atomically
+from trainyard.digest import TEMPORARY_SUFFIX, fsync_folder, make_folders, write_atomically
 from trainyard.errors import CheckpointError, InputError
 from trainyard.records.document import Document
 from trainyard.records.lock import Lock, refuse
 from trainyard.records.manifest import Manifest
 from trainyard.records.result import AttemptRecord, Result
+from trainyard.regular import open_regular, read_regular
 
 log = logging.getLogger("trainyard")
 Json = dict[str, Any]
@@ -83,6 +84,20 @@ class RunDir:
         """The file of the resolved config."""
         return self.path / "config.yaml"
 
+    def readable_config(self) -> Path:
+        """Return the file of the resolved config, to be read now.
+
+        Raises:
+            CheckpointError: It is a symbolic link, or no regular file.
+        """
+        try:
+            open_regular(self.config_file).close()
+        except FileNotFoundError:
+            pass  # who reads it says so
+        except OSError as error:
+            raise CheckpointError(f"{self.config_file} cannot be read: {error.strerror}") from error
+        return self.config_file
+
     # -- records
 
     def manifest(self) -> Manifest | None:
@@ -132,7 +147,7 @@ class RunDir:
         records = []
         for path in self._attempt_files():
             try:
-                record = AttemptRecord.load(path)
+                record = AttemptRecord.load(path, depth=2)
             except CheckpointError as error:
                 log.warning("%s", error)
             else:
@@ -146,7 +161,7 @@ class RunDir:
             CheckpointError: One is damaged.
         """
         for path in self._attempt_files():
-            AttemptRecord.load(path)
+            AttemptRecord.load(path, depth=2)
 
     def write(self, name: str, record: Document) -> None:
         """Write a record as a file of the run.
@@ -155,7 +170,7 @@ class RunDir:
             OSError: The file cannot be written.
         """
         self._make_folder(name)
-        record.save(self.path / name)
+        record.save(self.path / name, depth=_depth(name))
 
     def write_attempt(self, record: AttemptRecord) -> None:
         """Write the record of an attempt."""
@@ -168,8 +183,7 @@ class RunDir:
             CheckpointError: It is there, but not whole.
         """
         try:
-            with open_regular(self.path / name) as file:
-                data = json.loads(file.read())
+            data = json.loads(read_regular(self.path / name, depth=_depth(name)))
         except FileNotFoundError:
             return {}
         except OSError as error:
@@ -181,7 +195,8 @@ class RunDir:
     def write_json(self, name: str, data: Json) -> None:
         """Write a JSON file of the run: after a crash there is the old or the new content, whole."""
         self._make_folder(name)
-        write_atomically(self.path / name, (json.dumps(data, indent=1, allow_nan=False) + "\n").encode())
+        content = json.dumps(data, indent=1, allow_nan=False) + "\n"
+        write_atomically(self.path / name, content.encode(), depth=_depth(name))
 
     def _make_folder(self, name: str) -> None:
         """Make the folder of a file of the run, but never the run directory: if that is gone, it stays away."""
@@ -233,7 +248,7 @@ class RunDir:
         if newest is None:
             return "created"
         try:
-            record = AttemptRecord.load(newest)
+            record = AttemptRecord.load(newest, depth=2)
             ended = record.status if record else None
         except CheckpointError:
             result = self.result()  # it says of which attempt it is
@@ -242,3 +257,8 @@ class RunDir:
 
     def _attempt_files(self) -> list[Path]:
         return sorted((self.path / "attempts").glob("[0-9]*.json"))
+
+
+def _depth(name: str) -> int:
+    """Return how many names of a file's path are inside the run directory."""
+    return len(Path(name).parts)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from trainyard.regular import read_regular
 from trainyard.reports.explanation_charts import (
     KINDS,
     SHADES,
@@ -46,9 +47,10 @@ def section(run: RunFiles) -> Section | None:
         ValueError: the file is damaged.
     """
     path = run.folder / "evaluation" / FILE
-    if not path.is_file():
+    try:
+        explanation = json.loads(read_regular(path, depth=2))
+    except FileNotFoundError:
         return None
-    explanation = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(explanation, Mapping) or explanation.get("version") != 1:
         raise ValueError(f"this version cannot show {FILE}")
     return {

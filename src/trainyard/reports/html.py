@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from trainyard.digest import write_atomically
 from trainyard.reports import explanations, pages
 from trainyard.reports.rundir import RunFiles, read_run
 
@@ -36,9 +36,7 @@ def write_report(run_dir: Path) -> Path:
     """
     page = _rendered(read_run(run_dir))
     path = run_dir / "report.html"
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    aside.write_text(page, encoding="utf-8", errors="replace")
-    aside.replace(path)
+    write_atomically(path, page.encode(errors="replace"))
     return path
 
 

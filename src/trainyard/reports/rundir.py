@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.records import journal
+from trainyard.regular import read_regular
 from trainyard.reports.journal import Attempt, History, read_history
 
 Json = Mapping[str, Any]
@@ -96,7 +97,7 @@ def read_run(folder: Path) -> RunFiles:
     problems: list[str] = []
     manifest, result = (_read_json(folder / name, problems) for name in ("manifest.json", "result.json"))
     evaluations = {
-        split: _read_json(folder / "evaluation" / f"{split}.json", problems)
+        split: _read_json(folder / "evaluation" / f"{split}.json", problems, depth=2)
         for split in ("train", "val", "test")
     }
     if not manifest:
@@ -125,9 +126,9 @@ def _newest_attempt(folder: Path) -> int:
     return 0
 
 
-def _read_text(path: Path, problems: list[str]) -> str:
+def _read_text(path: Path, problems: list[str], depth: int = 1) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return read_regular(path, depth=depth).decode(errors="replace")
     except FileNotFoundError:
         return ""
     except OSError as error:
@@ -135,8 +136,8 @@ def _read_text(path: Path, problems: list[str]) -> str:
         return ""
 
 
-def _read_json(path: Path, problems: list[str]) -> Json:
-    source = _read_text(path, problems)
+def _read_json(path: Path, problems: list[str], depth: int = 1) -> Json:
+    source = _read_text(path, problems, depth)
     if not source:
         return {}
     try:

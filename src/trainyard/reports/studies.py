@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -14,6 +13,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from trainyard.digest import write_atomically
+from trainyard.regular import read_regular
 from trainyard.reports import charts
 from trainyard.reports.history import title as metric_title
 from trainyard.reports.rundir import Json, numbers, part
@@ -33,9 +34,7 @@ def write_report(folder: Path) -> Path:
         OSError: the file cannot be written.
     """
     path = folder / "report.html"
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    aside.write_text(_rendered(folder), encoding="utf-8", errors="replace")
-    aside.replace(path)
+    write_atomically(path, _rendered(folder).encode(errors="replace"))
     return path
 
 
@@ -76,7 +75,7 @@ def _style(environment: Any) -> Markup:
 
 def _read(path: Path) -> Json:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(read_regular(path))
     except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}

@@ -13,7 +13,7 @@ from trainyard import registry
 from trainyard.config import Resolved
 from trainyard.config.env import filled_in
 from trainyard.config.schema import RunConfig
-from trainyard.digest import digest, sha256_file, tensor_records
+from trainyard.digest import digest, sha256_bytes, tensor_records
 from trainyard.engine.checkpoint import Commit
 from trainyard.engine.loop import Loop
 from trainyard.engine.signals import Signals, Stopped
@@ -31,6 +31,7 @@ from trainyard.records.manifest import DeterminismRecord, Manifest, Parent
 from trainyard.records.result import COMPLETED, Result
 from trainyard.records.run_dir import RunDir
 from trainyard.redact import redacted
+from trainyard.regular import read_regular
 from trainyard.require import import_paths, open_process
 from trainyard.runs.manifest import check_unchanged, lower_tier, make_manifest
 from trainyard.runs.objects import Objects
@@ -151,7 +152,9 @@ class _Attempt:
                 now = now.model_copy(update={"weights": before.weights})
             manifest = self._go_on(before, now, parts)
         files = (run.config_file.name, manifest.data_file)
-        hashes = {name: sha256_file(run.path / name) for name in files if (run.path / name).exists()}
+        hashes = {
+            name: sha256_bytes(read_regular(run.path / name)) for name in files if (run.path / name).exists()
+        }
         self._checkpoints = run_checkpoints(run, self._session.number, hashes)
         seed_global_random(config.experiment.seed)  # building may have drawn from them
         return parts, RunState() if commit is None else self._restore(parts, commit)

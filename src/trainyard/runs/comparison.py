@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from trainyard.records.manifest import Difference
 from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
 from trainyard.redact import redacted, redacted_value
-from trainyard.runs.workdir import working_directory
+from trainyard.runs.workdir import reading, working_directory
 
 _RESULTS = ("steps", "epochs", "train_seconds", "samples_per_second")
 
@@ -56,7 +55,7 @@ class Comparison:
         return asdict(self) | {"same_digest": self.same_digest, "tests": tests}
 
 
-def compare(first: RunDir, second: RunDir) -> Comparison:
+def compare(first: RunDir, second: RunDir, *, trust: bool = False) -> Comparison:
     """Compare two runs, finished or not.
 
     Where both were tested on the same rows, their models predict these rows again for a significance test. If that is
@@ -78,11 +77,13 @@ def compare(first: RunDir, second: RunDir) -> Comparison:
         inputs,
         list(_numbers(*results)),
         (digests[0], digests[1]),
-        *_tested(first, second, same_model=digests[0] is not None and digests[0] == digests[1]),
+        *_tested(first, second, same_model=digests[0] is not None and digests[0] == digests[1], trust=trust),
     )
 
 
-def _tested(first: RunDir, second: RunDir, *, same_model: bool) -> tuple[Sequence[Significance], str | None]:
+def _tested(
+    first: RunDir, second: RunDir, *, same_model: bool, trust: bool
+) -> tuple[Sequence[Significance], str | None]:
     """Return the tests, or why there is none."""
     from trainyard.runs.predictions import other_rows
 
@@ -97,20 +98,20 @@ def _tested(first: RunDir, second: RunDir, *, same_model: bool) -> tuple[Sequenc
         if objects := manifest.objects:
             return (), f"run {run.id} was given {' and '.join(objects)} as objects, which no file holds"
     try:
-        return _tests(first, second), None
+        return _tests(first, second, trust), None
     except (
         Exception
     ) as error:  # foreign code loads models: whatever it raises, the rest of the comparison stands
         return (), redacted(f"{type(error).__name__}: {error}")
 
 
-def _tests(first: RunDir, second: RunDir) -> list[Significance]:
+def _tests(first: RunDir, second: RunDir, trust: bool) -> list[Significance]:
     from trainyard.runs.predictions import predicted
     from trainyard.runs.wiring import wanted_metrics
 
     predictions = []
     for run in (first, second):
-        with contextlib.chdir(working_directory(run)):
+        with reading(run, working_directory(run), trust=trust):
             predictions.append(predicted(run))
     # Of a metric that a model brings, nothing but its value is known.
     ours, theirs = ({bare(name) for name in wanted_metrics(part.config, part.info)} for part in predictions)
@@ -122,7 +123,7 @@ def _tests(first: RunDir, second: RunDir) -> list[Significance]:
 
 
 def _config(first: RunDir, second: RunDir) -> Iterator[Difference]:
-    before, now = (load(run.config_file).flat() for run in (first, second))
+    before, now = (load(run.readable_config()).flat() for run in (first, second))
     for key in [*before, *(key for key in now if key not in before)]:
         old, new = before.get(key), now.get(key)
         if old != new:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import logging
 import os
 import platform
 import subprocess
@@ -18,11 +19,15 @@ from typing import Any
 from trainyard import registry
 from trainyard.datasets.base import ArraySplit, DataBundle
 from trainyard.digest import array_buffer, digest, sha256_bytes, sha256_file, sha256_json, tensor_records
+from trainyard.imported import source_hash
 from trainyard.records.manifest import CodeIdentity, DataIdentity, Environment, GitState, SplitIdentity
+from trainyard.require import import_rule
 from trainyard.types import SplitName
 from trainyard.version import VERSION
 
+log = logging.getLogger("trainyard")
 Json = dict[str, Any]
+REMOVED = "removed"  # instead of the hash of a source that is gone
 
 # Distributions that are not called like their modules.
 _DISTRIBUTIONS = {"sklearn": "scikit-learn", "PIL": "pillow", "google": "protobuf", "cv2": "opencv-python"}
@@ -82,18 +87,28 @@ def _row_identity(bundle: DataBundle, name: SplitName) -> str | None:
 
 
 def code_inputs(roots: Collection[str], working_directory: Path) -> CodeIdentity:
-    """Return what identifies the code: the user's modules that `roots` (module names) lead to.
+    """Return what identifies the code: the user's modules that `roots` (module names) lead to, as they were imported.
 
     Trainyard's sources and the git commit are records: a change that touches none of the user's modules is no change
     of the run, unless it raises one of the `semantics` versions.
     """
-    modules = {name: sha256_file(path) for name, path in sorted(_user_modules(roots).items())}
+    sources = dict(sorted(_user_modules(roots).items()))
+    on_disk = {name: sha256_file(path) if path.is_file() else REMOVED for name, path in sources.items()}
+    modules = {name: source_hash(name, path) or on_disk[name] for name, path in sources.items()}
     own = {str(path.relative_to(_own_folder())): sha256_file(path) for path in _own_sources(roots)}
+    edited = {name: sha256 for name, sha256 in on_disk.items() if sha256 != modules[name]}
+    for name in edited:
+        log.warning(
+            "module %s was edited after its import: the code that was imported runs, and its hash is recorded; "
+            "restart Python to use what is on disk",
+            name,
+        )
     return CodeIdentity(
         hash=sha256_json(modules),
         trainyard=VERSION,
         trainyard_sha256=sha256_json(own),
         modules=modules,
+        edited=edited,
         git=_git(working_directory),
     )
 
@@ -142,7 +157,7 @@ def _imported(path: Path, package: str) -> Iterator[str]:
     """What a source says that it imports: a constant, once imported, does not tell any more where it came from."""
     try:
         tree = ast.parse(path.read_bytes())
-    except SyntaxError:  # edited since it was imported; its hash tells
+    except (SyntaxError, OSError):  # edited or removed since it was imported; its hash tells
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -162,12 +177,18 @@ def _user_source(module: ModuleType | None) -> Path | None:
     installed = [Path(paths[key]).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib")]
     installed += [Path(sys.prefix).resolve(), _own_folder()]
     path = Path(file).resolve()
-    is_ours = path.suffix == ".py" and path.is_file() and not any(map(path.is_relative_to, installed))
+    is_there = path.is_file() or source_hash(str(getattr(module, "__name__", "")), path) is not None
+    is_ours = path.suffix == ".py" and is_there and not any(map(path.is_relative_to, installed))
     return path if is_ours else None
 
 
 def _git(folder: Path) -> GitState | None:
-    """Return the commit of the working tree and how the tree differs from it, or None outside a repository."""
+    """Return the commit of the working tree and how the tree differs from it, or None outside a repository.
+
+    A repository's own settings can make git run programs: one that may be someone else's is not asked.
+    """
+    if (rule := import_rule()) is not None and not rule.owns(folder):
+        return None
 
     def ask(*words: str) -> bytes:
         return subprocess.run(

@@ -40,7 +40,7 @@ def _computation(run: RunDir) -> str:
     """A run's computation hash; killed before its manifest was written, it is known by its config alone."""
     manifest = run.manifest()
     recorded = manifest.computation_hash if manifest else None
-    return recorded or load_resolved(run.config_file, adapters=Catalog()).computation_hash()
+    return recorded or load_resolved(run.readable_config(), adapters=Catalog()).computation_hash()
 
 
 def warn_of_unused(given: Resolved, own: Resolved, run: RunDir) -> None:

@@ -18,6 +18,7 @@ from trainyard.datasets.rows.preparation import from_json
 from trainyard.errors import InputError
 from trainyard.evaluation.metrics import EvaluationResult, evaluate
 from trainyard.records.run_dir import RunDir
+from trainyard.require import import_rule, importing_by
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.inputs import data_inputs
 from trainyard.runs.objects import given_objects
@@ -38,7 +39,8 @@ class Predictor:
             raise InputError(f"run {run.id} was given its model as an object: give such an object here, too")
         stored, manifest = stored_model(run), run.manifest()
         self._run = run
-        self.config: RunConfig = load(run.config_file, adapters=Catalog()).config
+        self._rule = import_rule()  # holds later, too: predictors are used long after they were made
+        self.config: RunConfig = load(run.readable_config(), adapters=Catalog()).config
         self.info = DataInfo.from_json(stored.data.info)
         self._preparation = from_json(stored.data.preparation) if stored.data.preparation else None
         threads = (manifest.environment.threads if manifest else None) or default_threads()
@@ -178,7 +180,7 @@ class Predictor:
         """
         from trainyard.evaluation.explanation import Model, explain
 
-        bundle = bundle or load_data(self.config)
+        bundle = bundle or self._load_data()
         for split in bundle.splits:
             self._refuse_changed(bundle, split)
         model = Model(self._framework.predict, self.native, self._framework.importance())
@@ -186,8 +188,12 @@ class Predictor:
         self._run.write_json("evaluation/explanation.json", found)
         return found
 
+    def _load_data(self) -> DataBundle:
+        with importing_by(self._rule):
+            return load_data(self.config)
+
     def _own_split(self, split: SplitName) -> Split:
-        bundle = load_data(self.config)
+        bundle = self._load_data()
         if split not in bundle.splits:
             raise InputError(f"run {self._run.id} has no {split} split; it has {', '.join(bundle.splits)}")
         self._refuse_changed(bundle, split)

@@ -61,7 +61,7 @@ def predicted(run: RunDir, split: SplitName = "test", bundle: DataBundle | None 
         InputError: the run has no such split or no weights, or its data have changed; or the framework is not installed.
         CheckpointError: the weights are damaged.
     """
-    config = load_config(run.config_file, adapters=Catalog()).config
+    config = load_config(run.readable_config(), adapters=Catalog()).config
     manifest = run.known_manifest()
     model = stored_model(run)
     bundle = bundle or load_data(config)

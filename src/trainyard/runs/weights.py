@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trainyard.config import load as load_config
 from trainyard.config.schema import RunConfig
-from trainyard.digest import sha256_file
+from trainyard.digest import sha256_bytes
 from trainyard.engine.checkpoint import Commit, RunCheckpoints
 from trainyard.engine.decisions import best_evaluations
 from trainyard.engine.state import evaluations_from_json
@@ -19,6 +19,7 @@ from trainyard.records.data import DataDescription
 from trainyard.records.listing import find_run
 from trainyard.records.result import COMPLETED
 from trainyard.records.run_dir import RunDir
+from trainyard.regular import read_regular
 from trainyard.runs.wiring import Parts, run_checkpoints
 
 
@@ -52,8 +53,9 @@ def stored_model(run: RunDir) -> StoredModel:
         )
     commit, folder = _chosen(run)
     for name, sha256 in commit.run_files.items():
-        _verify(run.path / name, sha256)
-    data_file = next((name for name in commit.run_files if name.startswith("data")), DataDescription.FILE)
+        _verify(run.path / Path(name).name, sha256)
+    names = [Path(name).name for name in commit.run_files]
+    data_file = next((name for name in names if name.startswith("data")), DataDescription.FILE)
     data = DataDescription.load(run.path / data_file)
     if data is None:
         raise CheckpointError(f"{run.path / data_file} is missing: nobody knows how the data were prepared")
@@ -75,7 +77,7 @@ def _chosen(run: RunDir) -> tuple[Commit, Path]:
 
 def _verify(path: Path, sha256: str) -> None:
     try:
-        matches = sha256_file(path) == sha256
+        matches = sha256_bytes(read_regular(path)) == sha256
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}; predictions depend on it") from error
     if not matches:
@@ -89,7 +91,7 @@ def _best_step(run: RunDir, checkpoints: RunCheckpoints, newest: Commit | None) 
         return result.best.step if result.best else None
     if newest is None:
         return None
-    config = load_config(run.config_file).config.checkpoint
+    config = load_config(run.readable_config()).config.checkpoint
     history = evaluations_from_json(checkpoints.resume.state(newest)["evaluations"])
     mode = mode_of(config.metric) if config.mode == "auto" else config.mode
     best = best_evaluations(history, config.metric, mode, min(1, config.save_top_k))

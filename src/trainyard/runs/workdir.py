@@ -1,41 +1,100 @@
-"""Where a run works: its working directory, and where its code may be imported from."""
+"""Where a run works: its working directory, and the folders of the user's own project."""
 
 from __future__ import annotations
 
 import contextlib
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trainyard.records.run_dir import RunDir
+from trainyard.require import importing_by
+from trainyard.runs.trust import RunImports
 
 
 def working_directory(run: RunDir) -> Path:
-    """Where the run was started: what its config names by relative paths lies there."""
+    """Return the folder that relative paths in the run's config start from.
+
+    It is the one in which the run was started, or the current one where that is gone or cannot be right: a relative
+    one, or one inside the run directory.
+    """
     attempts = run.attempts()
-    recorded = Path(attempts[0].working_directory) if attempts else Path.cwd()
-    return recorded if recorded.is_dir() else Path.cwd()
+    recorded = Path(attempts[0].working_directory) if attempts else Path()
+    usable = recorded.is_absolute() and recorded.is_dir() and not _is_inside(recorded, run.path)
+    return recorded if usable else Path.cwd()
 
 
-def own_code(run: RunDir) -> list[Path]:
-    """Where code may be imported from for a run that may come from elsewhere: the caller's own working directory.
+def own_code(run: RunDir, *, resume: bool = False, trust: bool = False) -> list[Path]:
+    """Return the folders of the user's own project, from which the run may import code.
 
-    And the run's, where the caller's lies in it.
+    The first is the caller's working directory. The one that the run records counts, too, but the run directory may
+    come from someone else, so that something else must speak for it: the caller works below it; or resumes the run,
+    which continues their own work, and the folder of runs is in it; or the user trusts the run. A folder inside the run
+    directory never counts.
+
+    Args:
+        run: the run directory.
+        resume: the run is to be resumed.
+        trust: the user trusts the run.
     """
     here, recorded = Path.cwd(), working_directory(run)
-    return [here, *([recorded] if recorded != here and here.is_relative_to(recorded) else [])]
+    runs = run.path.resolve().parent.parent
+    holds_runs = recorded.resolve() in (runs, runs.parent)
+    counts = trust or (_is_private(recorded) and ((resume and holds_runs) or here.is_relative_to(recorded)))
+    folders = [here, *([recorded] if counts and recorded != here else [])]
+    return [folder for folder in folders if not _is_inside(folder, run.path)]
+
+
+def _is_private(folder: Path) -> bool:
+    """Return whether a folder is of the working directory's owner, who alone writes there: unlike `/`, or `/tmp`."""
+    status = folder.stat()
+    is_own = status.st_uid == Path.cwd().stat().st_uid and not status.st_mode & stat.S_IWOTH
+    return is_own and folder != Path(folder.anchor)
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
 
 
 @contextlib.contextmanager
-def working_in(folder: Path, code: Sequence[Path] | None = None) -> Iterator[None]:
-    """Works in a folder; modules can be imported from the folders in `code` (default: from this one)."""
+def reading(
+    run: RunDir, folder: Path | None = None, *, resume: bool = False, trust: bool = False
+) -> Iterator[None]:
+    """Work for a run that may come from someone else: its config imports only what `RunImports` lets pass.
+
+    Args:
+        run: the run directory.
+        folder: where to work; default: the current working directory.
+        resume: see `own_code`.
+        trust: whether the user trusts the run.
+    """
+    rule = RunImports(run, own_code(run, resume=resume, trust=trust), trusted=trust)
+    with importing_by(rule), working_in(folder or Path.cwd(), rule.folders, without=run.path):
+        yield
+
+
+@contextlib.contextmanager
+def working_in(
+    folder: Path, code: Sequence[Path] | None = None, *, without: Path | None = None
+) -> Iterator[None]:
+    """Work in a folder; modules can be imported from the folders in `code` (default: from this one).
+
+    Args:
+        folder: the new working directory.
+        code: where modules are searched first.
+        without: a folder from which nothing is imported, even if it is the current one and Python searches there.
+    """
     before = list(sys.path)
+    code = [folder] if code is None else code
     # "" in it (notebooks have that) would mean the new folder.
-    during = [str(Path(place).absolute()) for place in (*map(str, code or [folder]), *before)]
+    during = [str(Path(path).absolute()) for path in (*map(str, code), *before)]
+    if without is not None:
+        during = [path for path in during if not _is_inside(Path(path), without)]
     with contextlib.chdir(folder):
         sys.path[:] = during
         try:
             yield
         finally:
-            added = [place for place in sys.path if place not in during]
+            added = [path for path in sys.path if path not in during]
             sys.path[:] = [*added, *before]

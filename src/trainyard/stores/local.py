@@ -11,6 +11,7 @@ from pathlib import Path
 
 from trainyard.digest import fsync_folder, make_folders, write_file
 from trainyard.errors import CheckpointError, RunGoneError
+from trainyard.regular import read_regular, refuse_links
 
 _STAGING = ".staging-"
 
@@ -47,7 +48,7 @@ class LocalStore:
             CheckpointError: if the file cannot be read.
         """
         try:
-            return (self._root / key).read_bytes()
+            return read_regular(self._root / key, depth=_depth(key))
         except OSError as error:
             raise CheckpointError(f"{self._root / key}: {error.strerror}") from error
 
@@ -55,14 +56,20 @@ class LocalStore:
         """Yield the keys that begin with `prefix`, sorted by path components."""
         # Only the folder of the prefix is walked: the run directory may contain many other files.
         start = self._root / prefix.rpartition("/")[0]
+        _refuse_links(start, _depth(prefix) - 1)
         for path in sorted(start.rglob("*")):
             key = path.relative_to(self._root).as_posix()
-            if key.startswith(prefix) and not key.startswith(_STAGING) and path.is_file():
+            if (
+                key.startswith(prefix)
+                and not key.startswith(_STAGING)
+                and (path.is_symlink() or path.is_file())
+            ):
                 yield key
 
     def delete(self, key: str) -> None:
         """Delete the file, and its folder if that is now empty."""
         path = self._root / key
+        _refuse_links(path.parent, _depth(key) - 1)
         try:
             path.unlink()
         except FileNotFoundError:
@@ -77,6 +84,7 @@ class LocalStore:
 
     def folder(self, prefix: str) -> Path:
         """Return the folder itself."""
+        _refuse_links(self._root / prefix, _depth(prefix))
         return self._root / prefix
 
     def staging(self) -> Path:
@@ -93,5 +101,18 @@ class LocalStore:
     def _target(self, key: str) -> Path:
         """Return the object's path, with its folders created."""
         target = self._root / key
+        refuse_links(target.parent, depth=_depth(key) - 1)
         make_folders(target.parent)
         return target
+
+
+def _depth(key: str) -> int:
+    return len(key.split("/"))
+
+
+def _refuse_links(path: Path, depth: int) -> None:
+    """Raise CheckpointError where a folder of the store is a symbolic link: what it holds is not the store's."""
+    try:
+        refuse_links(path, depth=depth)
+    except OSError as error:
+        raise CheckpointError(f"{error.filename}: {error.strerror}") from error

@@ -16,6 +16,7 @@ from trainyard.records.run_dir import RunDir
 from trainyard.reports.studies import benchmark_table, markdown_table, write_report
 from trainyard.runs.predictions import predicted
 from trainyard.runs.run import Run
+from trainyard.runs.trust import of_own_config
 from trainyard.studies.ranking import COLUMNS, Entry, as_csv, ranked, split_of
 from trainyard.studies.running import conduct
 from trainyard.studies.study import Json, Study, StudyPlan, StudyRequest, StudyView, Trial, begin
@@ -205,7 +206,8 @@ def _conclude(
             if trial.place["model"] == model and (run := study.run(trial.place)) is not None
         ]
         if model not in failures:
-            first = predicted(own[0][1], split, data.load(*own[0]))
+            with of_own_config(own[0][1], own[0][0].resolved):
+                first = predicted(own[0][1], split, data.load(*own[0]))
             for trial, run in own[1:]:
                 data.check(trial, run)
             warn_of_changes([run.known_manifest() for _, run in own])

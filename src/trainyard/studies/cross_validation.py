@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from trainyard.config import Config, Overrides
+from trainyard.digest import write_atomically
 from trainyard.errors import InputError
 from trainyard.evaluation.metrics import EvaluationResult, evaluate
 from trainyard.evaluation.significance import fold_interval
@@ -21,6 +23,7 @@ from trainyard.records.run_dir import RunDir
 from trainyard.reports.studies import cross_validation_table, write_report
 from trainyard.runs.predictions import Predicted, predicted
 from trainyard.runs.run import Run
+from trainyard.runs.trust import of_own_config
 from trainyard.studies.running import conduct
 from trainyard.studies.study import Json, Study, StudyPlan, StudyRequest, StudyView, Trial, begin
 from trainyard.studies.trials import Source
@@ -116,7 +119,10 @@ def _conclude(study: Study, trials: Sequence[Trial], request: StudyRequest) -> J
         [(trial, run) for trial in trials if (run := study.run(trial.place)) is not None],
         DataNow(study, request),
     )
-    parts = [predicted(run, "test", data.load(trial, run)) for trial, run in done]
+    parts = []
+    for trial, run in done:
+        with of_own_config(run, trial.resolved):
+            parts.append(predicted(run, "test", data.load(trial, run)))
     warn_of_changes([run.known_manifest() for _, run in done])
     pooled = _pooled(parts)
     _write_rows(study.path / OUT_OF_FOLD, parts)
@@ -175,8 +181,9 @@ def _write_rows(path: Path, parts: Sequence[Predicted]) -> None:
     """The predictions as CSV, in the order of the source."""
     rows: list[list[Any]] = [row for fold, part in enumerate(parts) for row in _rows(fold, part)]
     rows.sort(key=lambda row: int(row[0]))
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([["row", "fold", *_columns(parts[0].info)], *rows])
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows([["row", "fold", *_columns(parts[0].info)], *rows])
+    write_atomically(path, text.getvalue().encode())
 
 
 def _columns(info: DataInfo) -> list[str]:

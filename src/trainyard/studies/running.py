@@ -16,6 +16,7 @@ from trainyard.records.result import COMPLETED, Result
 from trainyard.runs.attempt import Request, run_attempt
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.objects import Objects
+from trainyard.runs.trust import of_own_config
 from trainyard.studies.study import RESULT, Study, StudyPlan, StudyRequest, Trial
 from trainyard.studies.unchanged import check_kept
 
@@ -37,11 +38,12 @@ def trained(study: Study, trial: Trial, request: StudyRequest) -> Result:
         bundle = request.bundle(resolved)
         run = study.new_run(trial)
     else:
-        resolved = load_config(run.config_file, adapters=Catalog())
+        resolved = load_config(run.readable_config(), adapters=Catalog())
         bundle = request.bundle(resolved)
         log.info("resuming run %s", run.id)
     parent = Parent.model_validate({"run_id": study.id, "relation": study.record.kind, **trial.place})
-    return run_attempt(Request(resolved, run, Objects(None, bundle, request.callbacks), parent))
+    with of_own_config(run, trial.resolved):
+        return run_attempt(Request(resolved, run, Objects(None, bundle, request.callbacks), parent))
 
 
 def conduct(study: Study, trials: Sequence[Trial], request: StudyRequest, how: StudyPlan) -> None:

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from trainyard.config.schema import Section
 from trainyard.errors import TrackerError
+from trainyard.regular import open_regular
 from trainyard.require import require
 from trainyard.trackers.base import Histogram, Point, RunCard
 
@@ -71,7 +72,7 @@ class TensorboardTracker:
                 held.update(
                     (value.tag, max(event.step, held.get(value.tag, 0))) for value in event.summary.value
                 )
-            self._file = open(folder / _file_name(), "xb")  # noqa: SIM115 - closed in `close`
+            self._file = open_regular(folder / _file_name(), "xb", depth=2)
         except OSError as error:
             raise TrackerError(f"TensorBoard in {folder}: {error}") from error
         self._write([self._event(wall_time=time.time(), file_version="brain.Event:2")])
@@ -153,7 +154,7 @@ class TensorboardTracker:
 
     def _events(self, folder: Path) -> Iterator[Any]:
         for path in sorted(folder.glob("*.tfevents.*")):
-            with open(path, "rb") as file:
+            with open_regular(path, depth=2) as file:
                 for data in _records(file):
                     yield self._event.FromString(data)
 

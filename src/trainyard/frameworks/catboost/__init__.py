@@ -49,6 +49,7 @@ class CatboostFramework(Framework):
 
     models: ClassVar[Mapping[str, type[BaseModel]]] = {"catboost": CatboostParams}
     base_modules: ClassVar[Sequence[str]] = ("catboost",)
+    model_bases: ClassVar[Sequence[str]] = ("catboost:CatBoost",)
     formats: ClassVar[Sequence[str]] = ("cbm", "json")
 
     @staticmethod

@@ -32,6 +32,7 @@ class KerasFramework(Framework):
     optimizers: ClassVar[Mapping[str, type[BaseModel]]] = OPTIMIZERS
     losses: ClassVar[Sequence[str]] = LOSSES
     base_modules: ClassVar[Sequence[str]] = ("keras",)
+    model_bases: ClassVar[Sequence[str]] = ("keras:Model",)
     formats: ClassVar[Sequence[str]] = ("keras", "saved_model")
 
     @staticmethod

@@ -47,6 +47,7 @@ class LightgbmFramework(Framework):
 
     models: ClassVar[Mapping[str, type[BaseModel]]] = {"lightgbm": LightgbmParams}
     base_modules: ClassVar[Sequence[str]] = ("lightgbm",)
+    model_bases: ClassVar[Sequence[str]] = ("lightgbm:LGBMModel",)
     formats: ClassVar[Sequence[str]] = ("txt",)
 
     @staticmethod

@@ -56,6 +56,7 @@ class SklearnFramework(Framework):
 
     models: ClassVar[Mapping[str, type[BaseModel]]] = Models()
     base_modules: ClassVar[Sequence[str]] = ("sklearn",)
+    model_bases: ClassVar[Sequence[str]] = ("sklearn.base:BaseEstimator",)
     formats: ClassVar[Sequence[str]] = ("skops",)
 
     @staticmethod

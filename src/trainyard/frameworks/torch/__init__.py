@@ -43,6 +43,7 @@ class TorchFramework(Framework):
     optimizers: ClassVar[Mapping[str, type[BaseModel]]] = OPTIMIZERS
     losses: ClassVar[Sequence[str]] = LOSSES
     base_modules: ClassVar[Sequence[str]] = ("torch",)
+    model_bases: ClassVar[Sequence[str]] = ("torch.nn:Module",)
     formats: ClassVar[Sequence[str]] = ("safetensors",)
     unsaved_hint: ClassVar[str] = (
         "keep tensors with register_buffer, and give the rest back from get_extra_state and set_extra_state"

@@ -62,6 +62,7 @@ class XgboostFramework(Framework):
 
     models: ClassVar[Mapping[str, type[BaseModel]]] = {"xgboost": XgboostParams}
     base_modules: ClassVar[Sequence[str]] = ("xgboost",)
+    model_bases: ClassVar[Sequence[str]] = ("xgboost:XGBModel",)
     formats: ClassVar[Sequence[str]] = ("ubj", "json")
 
     @staticmethod

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from trainyard.regular import open_regular
 from trainyard.trackers.feed.state import State, state_file
 from trainyard.trackers.feed.tail import pending
 
@@ -107,7 +108,7 @@ class _Feeder:
         ]
         try:
             self._file.parent.mkdir(exist_ok=True)
-            with open(self._file.with_suffix(".log"), "ab") as log:
+            with open_regular(self._file.with_suffix(".log"), "ab", depth=2) as log:
                 self._process = subprocess.Popen(
                     command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
                 )

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from trainyard import registry
 from trainyard.errors import InputError
+from trainyard.regular import open_regular
 from trainyard.trackers.base import Tracker
 from trainyard.trackers.feed.card import expanded, read_run, without_secrets
 from trainyard.trackers.feed.feeder import Feeder
@@ -76,7 +77,7 @@ def main(run_dir: Path, index: int, pid: int) -> int:
     if run.working_directory.is_dir():
         os.chdir(run.working_directory)  # paths in the config are relative to it
     file = state_file(run_dir, index, name)
-    with open(file.with_suffix(".log"), "ab") as lock:
+    with open_regular(file.with_suffix(".log"), "ab", depth=2) as lock:
         if not acquire(lock, training):
             log.error("another process feeds this tracker")
             return 1

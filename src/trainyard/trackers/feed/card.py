@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from trainyard.config.env import VARIABLE
 from trainyard.errors import InputError
 from trainyard.redact import redacted
+from trainyard.regular import read_regular
 from trainyard.trackers.base import RunCard
 
 # Tag -> dotted key in the manifest; a key that a manifest lacks gives no tag.
@@ -42,8 +43,8 @@ def read_run(run_dir: Path) -> RunFiles:
     from ruamel.yaml.error import YAMLError
 
     try:
-        config = YAML(typ="safe", pure=True).load((run_dir / "config.yaml").read_text(encoding="utf-8"))
-        manifest = json.loads((run_dir / "manifest.json").read_text(encoding="utf-8"))
+        config = YAML(typ="safe", pure=True).load(read_regular(run_dir / "config.yaml"))
+        manifest = json.loads(read_regular(run_dir / "manifest.json"))
         return _run_files(run_dir, config, manifest)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, YAMLError) as error:
         raise InputError(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from trainyard.records.journal import Record
 from trainyard.redact import redacted
+from trainyard.regular import read_regular
 from trainyard.trackers.base import Histogram, Point, RunCard, Tracker
 from trainyard.trackers.feed.state import Position, State
 from trainyard.trackers.feed.tail import fresh, histograms, points, tail
@@ -104,11 +105,12 @@ class Feeder:
         batch.points, batch.histograms = [], []
 
     def _send_artifacts(self, tracker: Tracker) -> None:
+        """Send the run's files and folders, but none with a link in it: that may lead to a secret."""
         for name in ARTIFACTS:
             path = self._card.run_dir / name
             if name == "config.yaml":
                 _send_without_passwords(tracker, path, name)
-            elif path.exists():
+            elif path.exists() and not any(part.is_symlink() for part in (path, *path.rglob("*"))):
                 tracker.log_artifact(path, name)
 
 
@@ -135,5 +137,5 @@ class _Batch:
 def _send_without_passwords(tracker: Tracker, path: Path, name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         clean = Path(folder) / path.name
-        clean.write_text(redacted(path.read_text(encoding="utf-8")), encoding="utf-8")
+        clean.write_text(redacted(read_regular(path).decode()), encoding="utf-8")
         tracker.log_artifact(clean, name)

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from trainyard.regular import open_regular, read_regular
+
 
 class Position(NamedTuple):
     """A position in the journal: a segment's file name ("" before the first) and a number of its bytes."""
@@ -43,7 +45,7 @@ class State:
     def load(cls, file: Path) -> State:
         """Return the saved state, or a new one: even then, what the tracker holds is not sent again."""
         try:
-            saved = json.loads(file.read_bytes())
+            saved = json.loads(read_regular(file, depth=2))
             state = cls(**{**saved, "position": Position(*saved["position"])})
             return state if state._is_valid() else cls()
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -60,7 +62,8 @@ class State:
     def save(self, file: Path) -> None:
         """Replace the file. It is not fsynced, as losing it loses nothing."""
         aside = file.with_suffix(".tmp")
-        aside.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        with open_regular(aside, "wb", depth=2) as written:
+            written.write(json.dumps(asdict(self)).encode())
         aside.replace(file)
 
     def agree(self, held: Mapping[str, int]) -> None:

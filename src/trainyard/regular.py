@@ -1,0 +1,81 @@
+"""Opening the files of a run directory, which may come from someone else: no link is followed, no pipe waited for."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO, cast
+
+_FLAGS = {
+    "rb": os.O_RDONLY,
+    "wb": os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
+    "xb": os.O_WRONLY | os.O_CREAT | os.O_EXCL,
+    "ab": os.O_WRONLY | os.O_CREAT | os.O_APPEND,
+    "r+b": os.O_RDWR | os.O_CREAT,
+}
+_STRICT = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def open_regular(path: Path, mode: str = "rb", *, depth: int = 1) -> BinaryIO:
+    """Open a file of a run directory, which may come from someone else.
+
+    No symbolic link is followed in the last `depth` names of the path: those that are inside the run directory. The
+    run directory itself may be a link. A pipe or a device is neither waited for nor read.
+
+    Args:
+        path: the file.
+        mode: `rb`, `wb`, `xb`, `ab`, or `r+b`, which creates a missing file here.
+        depth: how many names of the path are inside the run directory.
+
+    Raises:
+        OSError: there is no such file, it is of another kind, or there is a link on the way to it.
+    """
+    *folders, name = path.parts[-depth:]
+    folder = os.open(path.parents[depth - 1], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for inner in folders:
+            above, folder = folder, _open_at(inner, os.O_RDONLY | os.O_DIRECTORY, folder, path)
+            os.close(above)
+        fd = _open_at(name, _FLAGS[mode], folder, path)
+    finally:
+        os.close(folder)
+    kind = os.fstat(fd).st_mode
+    if not stat.S_ISREG(kind):
+        os.close(fd)
+        if stat.S_ISDIR(kind):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return cast(
+        BinaryIO, open(path, mode, opener=lambda _path, _flags: fd)
+    )  # so that the file knows its name
+
+
+def _open_at(name: str, flags: int, folder: int, path: Path) -> int:
+    try:
+        return os.open(name, flags | _STRICT, 0o666, dir_fd=folder)
+    except OSError as error:
+        if stat.S_ISLNK(_mode_at(name, folder)):
+            raise OSError(errno.ELOOP, "it is a symbolic link, which is not followed", str(path)) from error
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _mode_at(name: str, folder: int) -> int:
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+    except OSError:
+        return 0
+
+
+def read_regular(path: Path, *, depth: int = 1) -> bytes:
+    """Return the content of a file of a run directory; see `open_regular`."""
+    with open_regular(path, depth=depth) as file:
+        return file.read()
+
+
+def refuse_links(path: Path, *, depth: int) -> None:
+    """Raise OSError if one of the last `depth` names of a path, those inside a run directory, is a symbolic link."""
+    for one in [path, *path.parents][:depth]:
+        if one.is_symlink():
+            raise OSError(errno.ELOOP, "it is a symbolic link, which is not followed", str(one))

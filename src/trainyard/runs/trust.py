@@ -1,0 +1,184 @@
+"""What may be imported for a config that was read from a run directory: the directory may come from someone else.
+
+A file of a run directory is never believed where it says that the run is the user's own. What counts is where the code
+is: in the user's own project (see `runs.workdir`), or in the library of a framework, as a class of models.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import pkgutil
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+from trainyard import registry
+from trainyard.config import Resolved
+from trainyard.errors import InputError
+from trainyard.imported import is_installed
+from trainyard.records.run_dir import RunDir
+from trainyard.require import home_of, import_paths, importing_by
+
+log = logging.getLogger("trainyard")
+
+
+class RunImports:
+    """The rule of imports for one run directory (`require.ImportRule`).
+
+    Args:
+        run: the run directory.
+        folders: the folders of the user's own project.
+        named: import paths that the user's own config names; they may be imported wherever they lead.
+        trusted: whether the user trusts the run: then everything is imported, and each import is announced.
+    """
+
+    def __init__(
+        self, run: RunDir, folders: Sequence[Path], *, named: Collection[str] = (), trusted: bool = False
+    ) -> None:
+        self.folders = list(folders)
+        self._run = run
+        self._named = frozenset(named)
+        self._trusted = trusted
+        self._announced: set[str] = set()
+        self._projects = [(folder, _came_with(run, folder)) for folder in self.folders]
+
+    def check_module(self, path: str, module: str) -> None:
+        """Refuse a module unless it is of a framework's library or the user's own; see `ImportRule`."""
+        if self._trusted:
+            self._announce(path)
+        elif path not in self._named and not (self._is_own(module) or _is_of_framework(module)):
+            raise self._refusal(path)
+
+    def check_object(self, path: str, value: Any) -> None:
+        """Refuse an object unless it is a class of models or defined in the user's own code; see `ImportRule`."""
+        if self._trusted or path in self._named or _is_model_class(value):
+            return
+        module = path.partition(":")[0]
+        homes = [module, home_of(value)] if callable(value) else [module]
+        if not all(home in sys.modules and self._is_own(home) for home in homes):
+            raise self._refusal(path)
+
+    def owns(self, path: Path) -> bool:
+        """Return whether a file or folder is in the user's own project, and not in what came with the run."""
+        spellings = (Path(os.path.abspath(path)), path.resolve())  # noqa: PTH100 - one with links, one without
+        return any(
+            any(one.is_relative_to(folder) for one in spellings)
+            and not any(path.resolve().is_relative_to(other) for other in others)
+            for folder, others in self._projects
+        )
+
+    def _is_own(self, module: str) -> bool:
+        """Return whether all that importing a module would execute is the user's own; a missing one executes nothing."""
+        return all(
+            file is not None and self.owns(file) and not is_installed(os.path.abspath(file))  # noqa: PTH100
+            for file in _files(module)
+        )
+
+    def _announce(self, path: str) -> None:
+        if path not in self._announced:
+            self._announced.add(path)
+            log.warning("run %s is trusted: it imports %s", self._run.id, path)
+
+    def _refusal(self, path: str) -> InputError:
+        folders = " or ".join(map(str, self.folders)) or "a project of yours (this folder came with the run)"
+        return InputError(
+            f"{path!r} is not imported: it is neither a framework's model class nor code in {folders}\n"
+            f"run {self._run.id} may come from someone else, and code that it names could do anything\n"
+            "start trainyard in the folder of your own code, or add --trust (in Python: trust=True) if you trust the run"
+        )
+
+
+@contextmanager
+def of_own_config(run: RunDir, own: Resolved) -> Iterator[None]:
+    """Import for a run that is kept what the user's own config names, and the user's own code.
+
+    The config in the run directory should say the same, but the run directory may come from someone else.
+    """
+    named = set(import_paths(own.config.model_dump()))
+    with importing_by(RunImports(run, [Path.cwd()], named=named)):
+        yield
+
+
+def _came_with(run: RunDir, folder: Path) -> list[Path]:
+    """Return what is in a project's folder and may have come with the run: it, and the subfolder that holds it."""
+    project, there = folder.resolve(), run.path.resolve()
+    inside = there.is_relative_to(project) and there != project
+    return [there, *([project / there.relative_to(project).parts[0]] if inside else [])]
+
+
+def _files(module: str) -> Iterator[Path | None]:
+    """Yield the files that importing a module would execute, its packages first; nothing is imported to find out.
+
+    None stands for a module that has no file.
+    """
+    if module in sys.modules:
+        yield from _loaded_file(module)
+        return
+    names, search = module.split("."), None
+    for count in range(1, len(names) + 1):
+        spec = _spec(".".join(names[:count]), search)
+        if spec is None:
+            return
+        if spec.origin is not None or spec.submodule_search_locations is None:
+            yield Path(spec.origin) if spec.origin and spec.has_location else None
+        if count < len(names) and spec.submodule_search_locations is None:
+            return
+        search = list(spec.submodule_search_locations or ())
+
+
+def _loaded_file(module: str) -> Iterator[Path | None]:
+    """Yield the file of a module that is loaded; the code that a user types into a notebook has none, and is theirs."""
+    file = getattr(sys.modules[module], "__file__", None)
+    if file is not None or module != "__main__":
+        yield Path(file) if file is not None else None
+
+
+def _spec(name: str, search: list[str] | None) -> ModuleSpec | None:
+    """Return where a module would be imported from; unlike `importlib.util.find_spec`, its packages are not imported."""
+    if search is None:
+        try:
+            return importlib.util.find_spec(name)
+        except ValueError:  # a loaded module that was made by hand
+            return ModuleSpec(name, None)
+    folders: list[str] = []
+    for entry in search:
+        finder = pkgutil.get_importer(entry)
+        spec = finder.find_spec(name) if finder is not None else None
+        if spec is not None and spec.loader is not None:
+            return spec
+        folders += (spec.submodule_search_locations or []) if spec is not None else []
+    namespace = ModuleSpec(name, None, is_package=True)
+    namespace.submodule_search_locations = folders
+    return namespace if folders else None
+
+
+def _is_of_framework(module: str) -> bool:
+    """Return whether a module is of a framework's library; what is named `torch` in the user's project is not."""
+    return any(_top(module) == _top(base) for base in _model_bases())
+
+
+def _top(path: str) -> str:
+    return path.partition(":")[0].partition(".")[0]
+
+
+def _is_model_class(value: Any) -> bool:
+    return isinstance(value, type) and any(_loaded(base) in value.__mro__ for base in _model_bases())
+
+
+@cache
+def _model_bases() -> tuple[str, ...]:
+    """Return the import paths of the classes that models of the frameworks derive from."""
+    adapters = [registry.adapter("framework", name) for name in registry.names("framework")]
+    return tuple(path for adapter in adapters for path in adapter.model_bases)
+
+
+def _loaded(path: str) -> Any:
+    """Return the class of an import path, or None where its library is not loaded, so that nothing derives from it."""
+    module, _, name = path.partition(":")
+    return getattr(sys.modules.get(module), name, None)

@@ -1,0 +1,349 @@
+"""What a run directory from someone else may import, verb by verb."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import pickle
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import trainyard
+from small_runs import SMALL, preempted
+from trainyard.digest import sha256_json
+from trainyard.errors import InputError
+from trainyard.records.run_dir import RunDir
+from trainyard.require import import_path, importing_by
+from trainyard.runs.run import Run
+from trainyard.runs.trust import RunImports
+from trainyard.runs.workdir import own_code, working_directory
+
+NET = """
+import torch
+from pandas import read_pickle
+from torch.nn import Linear
+
+class Net(torch.nn.Sequential):
+    def __init__(self):
+        super().__init__(torch.nn.Linear(4, 3))
+
+class Plain: ...
+
+def make():
+    return Net()
+"""
+MARKED = "from pathlib import Path\nPath({mark!r}).touch()\n" + NET
+
+
+class Bomb:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.mark,)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A completed run of a built-in model, to be copied."""
+    return trainyard.train(SMALL, {"training.max_steps": 3}, runs_dir=tmp_path_factory.mktemp("made")).path
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A preempted one."""
+    return preempted(tmp_path_factory.mktemp("begun"), at=7).path
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The user's working directory; modules that tests make there or elsewhere are forgotten afterwards."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    known = set(sys.modules)
+    yield folder
+    for name in [
+        name for name in sys.modules if name not in known and name.split(".")[0] in ("planted", "came")
+    ]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+
+
+@pytest.fixture
+def mark(tmp_path: Path) -> Path:
+    """The file that exists if code of the attacker ran."""
+    return tmp_path / "code-ran"
+
+
+def foreign(source: Path, folder: Path, **sections: Any) -> Run:
+    """A copy of a run, `folder/runs/...`, with other sections in its config."""
+    path = folder / "runs" / source.parent.name / source.name
+    shutil.copytree(source, path)
+    config = yaml.safe_load((path / "config.yaml").read_text())
+    (path / "config.yaml").write_text(yaml.safe_dump(config | sections))
+    for file in path.glob("*/step-*/manifest.json"):  # which says what the config was
+        edit(file, checked=True, run_files={})
+    return Run(path)
+
+
+def edit(file: Path, *, checked: bool = False, **values: Any) -> None:
+    """Changes a record as one can who knows the format; without `checked`, its own hash is left out."""
+    data = json.loads(file.read_text()) | values
+    data.pop("sha256", None)
+    file.write_text(json.dumps(data | ({"sha256": sha256_json(data)} if checked else {})))
+
+
+def records(run: Run, folder: Path | str) -> None:
+    """Makes a run say that it was started in a folder."""
+    for file in [run.path / "manifest.json", *(run.path / "attempts").iterdir()]:
+        edit(file, working_directory=str(folder))
+
+
+def rows(here: Path) -> Path:
+    (here / "rows.csv").write_text("a,b,c,d\n1,2,3,4\n")
+    return here / "rows.csv"
+
+
+VERBS: dict[str, Callable[[Run, Path], Any]] = {
+    "load": lambda run, _: trainyard.load(run),
+    "predict": lambda run, here: trainyard.predict(run, rows(here)),
+    "evaluate": lambda run, _: trainyard.evaluate(run),
+    "explain": lambda run, _: trainyard.explain(run),
+    "export": lambda run, here: trainyard.export(run, here / "model"),
+    "reproduce": lambda run, _: trainyard.reproduce(run),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("name", ["torch:load", "torch.hub:load", "joblib:load", "pandas:read_pickle"])
+def test_no_verb_calls_a_librarys_function_as_a_model(
+    verb: str, name: str, made: Path, here: Path, mark: Path
+) -> None:
+    (here / "bomb").write_bytes(pickle.dumps(Bomb(mark)))
+    params = {"f": str(here / "bomb"), "weights_only": False} if name == "torch:load" else {}
+    run = foreign(made, here.parent / "them", model={"type": name, "framework": "torch", "params": params})
+    with pytest.raises(InputError, match=rf"'{name}' is not imported: .*(?s:.*)--trust") as caught:
+        VERBS[verb](run, here)
+    assert len(str(caught.value).splitlines()) <= 4
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "explain", "reproduce", "predictor"])
+@pytest.mark.parametrize(
+    "name", ["pandas:read_pickle", "numpy:load", "joblib:load", "sympy:sympify", "torch:load"]
+)
+def test_no_verb_calls_a_librarys_function_for_the_data(
+    verb: str, name: str, made: Path, here: Path, mark: Path
+) -> None:
+    (here / "bomb").write_bytes(pickle.dumps(Bomb(mark)))
+    params = {"filepath_or_buffer": str(here / "bomb")} if name.startswith("pandas") else {}
+    run = foreign(made, here.parent / "them", data={"type": name, "params": params})
+    verbs = {**VERBS, "predictor": lambda run, _: trainyard.load(run).evaluate("test")}
+    with pytest.raises(InputError, match=rf"data\.type: '{name}' is not imported"):
+        verbs[verb](run, here)
+    assert not mark.exists()
+
+
+def test_compare_says_why_it_makes_no_test(made: Path, here: Path, mark: Path) -> None:
+    (here / "bomb").write_bytes(pickle.dumps(Bomb(mark)))
+    data = {"type": "pandas:read_pickle", "params": {"filepath_or_buffer": str(here / "bomb")}}
+    run = foreign(made, here.parent / "them", data=data)
+    edit(run.path / "result.json", digest="0" * 64)
+    assert "'pandas:read_pickle' is not imported" in str(trainyard.compare(made, run).untested)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("folder", ["inside", "relative", "elsewhere"])
+def test_a_resume_takes_no_code_that_came_with_the_run(
+    folder: str, begun: Path, here: Path, mark: Path
+) -> None:
+    run = foreign(begun, here.parent / "them", model={"type": "planted:Net"})
+    where = {
+        "inside": run.path / "code",
+        "relative": Path("../them/runs"),
+        "elsewhere": here.parent / "other",
+    }[folder]
+    where.mkdir(exist_ok=True)
+    (where / "planted.py").write_text(MARKED.format(mark=str(mark)))
+    records(run, where)
+    for verb in (trainyard.resume, trainyard.reproduce):
+        if verb is trainyard.reproduce:
+            edit(run.path / "result.json", status="completed")
+            edit(max((run.path / "attempts").iterdir()), status="completed")
+        with pytest.raises(InputError, match="there is no module 'planted'"):
+            verb(run)
+    assert not mark.exists()
+
+
+def test_a_run_in_the_working_directory_brings_no_code_along(made: Path, here: Path, mark: Path) -> None:
+    """Neither from the run directory, nor from the folder that it was unpacked with."""
+    came = here / "came"
+    for inside, module in (("", "came.planted"), ("runs", "came.runs.planted")):
+        run = foreign(made, came, model={"type": f"{module}:Net"})
+        (came / inside / "planted.py").write_text(MARKED.format(mark=str(mark)))
+        with pytest.raises(InputError, match=rf"'{module}:Net' is not imported"):
+            trainyard.load(run)
+        shutil.rmtree(came)
+    assert not mark.exists()
+
+
+def test_in_a_run_directory_nothing_is_imported_from_it(
+    made: Path, here: Path, mark: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even by our own libraries: nothing in it may stand before them."""
+    run = foreign(made, here, model={"type": "planted:Net"})
+    (run.path / "planted.py").write_text(MARKED.format(mark=str(mark)))
+    monkeypatch.chdir(run.path)
+    monkeypatch.syspath_prepend(str(run.path))  # as `python -m trainyard` has it
+    with pytest.raises(InputError, match="there is no module 'planted'"):
+        trainyard.load(run)
+    assert not mark.exists()
+
+
+def test_only_a_private_folder_above_the_working_directory_counts(
+    made: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run says where it was started; anyone may have written that."""
+    run = foreign(made, here.parent / "them")
+    (here / "sub").mkdir()
+    monkeypatch.chdir(here / "sub")
+    records(run, "/")
+    assert own_code(RunDir(run.path)) == [here / "sub"]
+    records(run, here)
+    assert own_code(RunDir(run.path)) == [here / "sub", here]
+    here.chmod(0o777)
+    assert own_code(RunDir(run.path)) == [here / "sub"]
+    assert own_code(RunDir(run.path), trust=True) == [here / "sub", here]
+
+
+def test_ones_own_run_resumes_from_anywhere(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its folder of runs is in the folder of its code; a copy elsewhere needs `trust`."""
+    (here / "planted.py").write_text(NET)
+    cut = preempted(Path("runs"), {"model.type": "planted:Net", "model.params": {}}, at=3)
+    copy = foreign(cut.path, tmp_path / "copy")
+    del sys.modules["planted"]
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="there is no module 'planted'"):
+        trainyard.resume(copy)
+    assert trainyard.resume(cut).status == "completed"
+    assert sys.modules.pop("planted").__file__ == str(here / "planted.py")
+    with pytest.raises(InputError, match="there is no module 'planted'"):
+        trainyard.reproduce(cut)
+    assert trainyard.reproduce(cut, trust=True).verdict == "identical"
+    assert trainyard.resume(copy, trust=True).digest == cut.digest
+
+
+def test_trust_announces_each_import_once(made: Path, here: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = foreign(made, here.parent / "them", data={"type": "sklearn.datasets:load_iris"})
+    with caplog.at_level(logging.WARNING), pytest.raises(InputError, match="load_iris"):
+        trainyard.evaluate(run, trust=True)
+    (line,) = [text for text in caplog.messages if "imports" in text]
+    assert line == f"run {run.id} is trusted: it imports sklearn.datasets:load_iris"
+
+
+def test_train_resume_takes_what_the_users_own_config_names(here: Path) -> None:
+    """A library's function, too: but not those that the config of the run names instead."""
+    overrides = {"model": {"type": "torch.nn:Linear", "params": {"in_features": 4, "out_features": 3}}}
+    own = {"model.type": "planted:make", "model.framework": "torch", "model.params": {}}
+    (here / "planted.py").write_text("from torch.nn import Linear\ndef make():\n    return Linear(4, 3)\n")
+    cut = preempted(Path("runs"), own, at=3)
+    config = (cut.path / "config.yaml").read_text()
+    (cut.path / "config.yaml").write_text(config.replace("planted:make", "torch.hub:load"))
+    with pytest.raises(InputError, match=r"'torch.hub:load' is not imported"):
+        trainyard.train(SMALL, own, runs_dir="runs", resume=True)
+    (cut.path / "config.yaml").write_text(config)
+    assert trainyard.train(SMALL, own, runs_dir="runs", resume=True).path == cut.path
+    assert trainyard.train(SMALL, overrides, runs_dir="runs").status == "completed"
+
+
+@pytest.mark.parametrize(
+    ("path", "passes"),
+    [
+        ("torch.nn:Linear", True),
+        ("sklearn.ensemble:RandomForestClassifier", True),
+        ("planted:Net", True),
+        ("planted:make", True),
+        ("planted:Plain", True),
+        ("planted:Linear", True),  # of a framework, and a class of models
+        ("planted:read_pickle", False),  # imported there, but not defined
+        ("torch.utils.data:DataLoader", False),
+        ("torch.package:PackageImporter", False),
+        ("torch:load", False),
+        ("sklearn.datasets:load_iris", False),
+        ("sklearn.externals.array_api_compat:numpy", False),
+        ("yaml:unsafe_load", False),
+        ("trainyard:clean", False),
+        ("trainyard.runs.trust:RunImports", False),
+    ],
+)
+def test_rules(path: str, passes: bool, made: Path, here: Path) -> None:
+    (here / "planted.py").write_text(NET)
+    sys.path.insert(0, str(here))
+    rule = RunImports(RunDir(made), [here])
+    try:
+        with importing_by(rule):
+            if passes:
+                assert import_path(path) is not None
+            else:
+                with pytest.raises(InputError, match="is not imported"):
+                    import_path(path)
+        with importing_by(RunImports(RunDir(made), [], named=[path])):
+            import_path(path)
+    finally:
+        sys.path.remove(str(here))
+
+
+def test_the_packages_of_a_module_are_judged_before_they_are_imported(
+    made: Path, here: Path, mark: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Importing a module runs the code of the packages that it is in, too."""
+    elsewhere = here.parent / "elsewhere" / "planted"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "__init__.py").write_text(MARKED.format(mark=str(mark)))
+    (elsewhere / "inner.py").symlink_to(here / "inner.py")
+    (here / "inner.py").write_text(NET)
+    monkeypatch.syspath_prepend(str(elsewhere.parent))
+    with importing_by(RunImports(RunDir(made), [here])), pytest.raises(InputError, match="is not imported"):
+        import_path("planted.inner:Net")
+    assert not mark.exists()
+
+
+def test_a_virtual_environment_in_the_project_is_no_code_of_the_users(
+    made: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = here / ".venv" / "lib" / "python3" / "site-packages"
+    packages.mkdir(parents=True)
+    (packages / "planted.py").write_text(NET)
+    monkeypatch.syspath_prepend(str(packages))
+    with importing_by(RunImports(RunDir(made), [here])), pytest.raises(InputError, match="is not imported"):
+        import_path("planted:make")
+
+
+def test_git_is_not_asked_in_a_folder_that_came_with_a_run(made: Path, here: Path, mark: Path) -> None:
+    """The settings of a repository can name programs for git to run."""
+    from trainyard.runs.inputs import code_inputs
+
+    run = foreign(made, here.parent / "them")
+    records(run, here.parent / "them")
+    theirs = working_directory(RunDir(run.path))
+    assert theirs == here.parent / "them"
+    import subprocess
+
+    for words in (["init", "-q"], ["config", "core.fsmonitor", f"touch {mark}; false"], ["add", "."]):
+        subprocess.run(["git", "-C", str(theirs), *words], check=True, capture_output=True)
+    mark.unlink(missing_ok=True)
+    with importing_by(RunImports(RunDir(run.path), [here])):
+        assert code_inputs([], theirs).git is None
+    assert not mark.exists()
