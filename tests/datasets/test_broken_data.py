@@ -105,7 +105,7 @@ BROKEN: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
     "other delimiter": (
         csv_text(ROWS, ";"),
         {},
-        r"one column only, 'height;children.*data\.params\.delimiter: ';'",
+        r"only one column, 'height;children.*data\.params\.delimiter: ';'",
     ),
     "not UTF-8": (
         changed(6, city="Zürich").encode("latin-1"),
@@ -127,7 +127,7 @@ BROKEN: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
         {"target": "height", "task": "classification"},
         r"'height' is continuous \(\d+ different values such as",
     ),
-    "one class": (csv_text([row | {"bought": "no"} for row in ROWS]), {}, r"has one value only \('no'\)"),
+    "one class": (csv_text([row | {"bought": "no"} for row in ROWS]), {}, r"has only one value \('no'\)"),
     "stratified values": (
         TEXT,
         {"target": "height", "split": {"stratify": True}},
@@ -166,7 +166,7 @@ BROKEN: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
     ),
     "a folder": (TEXT, {"path": "."}, r"\. is a folder; give one of its files, such as \./a\.csv"),
     "no path": (TEXT, {"path": None}, r"give data\.path, or data\.train_path"),
-    "two paths": (TEXT, {"train_path": "a.csv"}, "path is one file that is to be divided"),
+    "two paths": (TEXT, {"train_path": "a.csv"}, "path is one file to split"),
     "the same file twice": (
         TEXT,
         {"path": None, "train_path": "a.csv", "test_path": "a.csv"},
@@ -232,14 +232,14 @@ ODD: dict[str, tuple[Any, str]] = {
         lambda i, row: i + 1000,
         r"'odd' only numbers the rows; to leave it out: data\.exclude: \[odd\]",
     ),
-    "identifiers": (lambda i, row: f"id-{i}", r"'odd' has another text in most rows"),
+    "identifiers": (lambda i, row: f"id-{i}", r"'odd' has a different text in most rows"),
     "the target renamed": (
         lambda i, row: "bought it" if row["bought"] == "yes" else "left",
-        r"'odd' tells the target all by itself",
+        r"'odd' determines the target all by itself",
     ),
     "the target as a number": (
         lambda i, row: (row["bought"] == "yes") * 3 + i / 1000,
-        r"'odd' tells the target all by itself",
+        r"'odd' determines the target all by itself",
     ),
 }
 
@@ -252,7 +252,7 @@ def test_odd_columns_are_warned_of(name: str) -> None:
 
 def test_a_column_that_tells_a_value() -> None:
     rows = [{"noise": i % 7, "cents": i * i * 100 + 3, "price": i * i} for i in range(100)]
-    assert "'cents' tells the target" in warnings_of(rows, target="price", task="regression")
+    assert "'cents' determines the target" in warnings_of(rows, target="price", task="regression")
 
 
 def test_the_same_rows_in_two_splits() -> None:
@@ -268,12 +268,12 @@ def _with_repeats() -> str:
 
 def test_a_class_of_one_row_trains() -> None:
     bundle = load_text(changed(6, bought="perhaps"))
-    assert "one row only of 'perhaps'" in bundle.warnings[0]
+    assert "only one row of class 'perhaps'" in bundle.warnings[0]
     assert 6 in bundle.rows["train"]
 
 
 def test_an_ambiguous_target_is_said() -> None:
     rows = [row | {"bought": i % 15} for i, row in enumerate(ROWS)]
-    assert "15 different whole numbers, taken for classes; data.task: regression" in warnings_of(rows)
+    assert "15 different integers, taken for classes; set data.task: regression" in warnings_of(rows)
     assert warnings_of(rows, task="regression") == ""
     assert np.allclose(load_text(csv_text(rows), task="regression").splits["train"].targets.max(), 14)

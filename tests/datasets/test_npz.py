@@ -70,7 +70,7 @@ def test_images_keep_their_shape(tmp_path: Path) -> None:
         ),
         (
             {"X": np.zeros((4, 2)), "y": np.arange(4), "z": np.arange(4)},
-            "beside X, y and feature_names there is z",
+            "there is z in addition to X, y and feature_names",
         ),
         ({"X": np.zeros((4, 2))}, "no column 'bought'"),
     ],

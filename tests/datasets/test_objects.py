@@ -76,7 +76,7 @@ def test_items_that_change_are_warned_of() -> None:
     draw = np.random.Generator(np.random.PCG64(0))
     rows = Rows(30, lambda i: (draw.normal(size=2), i % 3))
     bundle = from_objects((rows, Rows(3)), config())
-    assert "the train dataset gives other items when it is read again" in bundle.warnings[0]
+    assert "the train dataset returns other items when it is read again" in bundle.warnings[0]
     assert (
         bundle.splits["train"].fingerprint()
         == from_objects((rows, Rows(3)), config()).splits["train"].fingerprint()
@@ -105,8 +105,8 @@ def fails(i: int) -> Any:
         (Rows(30, lambda i: ({"a": 1}, 0)), "item 0: features is dict; give an array"),
         (Rows(30, lambda i: (np.array([np.nan]), 0)), "item 0: features hold NaN"),
         (Rows(30, fails), r"the train dataset: item \d+ cannot be read: OSError: disk gone"),
-        (Rows(10**6), "too many to read through for their classes"),
-        (np.ones((3, 2)), r"the train split is an array alone; give a pair \(X, y\)"),
+        (Rows(10**6), "too many to read all for their classes"),
+        (np.ones((3, 2)), r"the train split is a single array; give a pair \(X, y\)"),
         (7, "the train split is int; give a pair of arrays"),
         ((np.ones((3, 2)), np.ones(4)), "3 rows of features, but 4 targets"),
         ((np.array([[1.0], [np.inf]]), np.ones(2)), "hold NaN or infinite values in row 2"),
@@ -114,7 +114,7 @@ def fails(i: int) -> Any:
             (np.ones((30, 2)), np.array([[np.nan, 1]] * 30)),
             "have several columns, which must hold finite numbers",
         ),
-        ((np.ones((30, 2)), np.ones(30)), r"the target 'bought' has one value only"),
+        ((np.ones((30, 2)), np.ones(30)), r"the target 'bought' has only one value"),
     ],
 )
 def test_refused(train: Any, says: str) -> None:
@@ -151,9 +151,9 @@ def test_settings_that_need_columns_are_refused() -> None:
     [
         ({"group": "city"}, r"data\.split\.group needs a named column; these items"),
         ({"time": "day"}, r"data\.split\.time needs a named column; these items"),
-        ({"val": 0.2}, r"data\.split\.val: map-style datasets are not divided"),
-        ({"test": 0.1}, r"data\.split\.test: map-style datasets are not divided"),
-        ({"stratify": True}, r"data\.split\.stratify: map-style datasets are not divided"),
+        ({"val": 0.2}, r"data\.split\.val: map-style datasets are not split"),
+        ({"test": 0.1}, r"data\.split\.test: map-style datasets are not split"),
+        ({"stratify": True}, r"data\.split\.stratify: map-style datasets are not split"),
     ],
 )
 def test_a_division_of_items_is_refused(split: dict[str, Any], says: str) -> None:

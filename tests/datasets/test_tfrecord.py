@@ -191,10 +191,10 @@ def test_a_truncated_file_is_refused(cut: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"x,y\n1,2\n3,4\n5,6\n7,8\n", "is no TFRecord file"),
+        (b"x,y\n1,2\n3,4\n5,6\n7,8\n", "is not a TFRecord file"),
         (b"", "holds no records"),
         (gzip.compress(framed(map(example, ROWS)))[:-20], "is compressed, but cannot be unpacked"),
-        (framed([b"\xff\xff"]), "record 1 is no tf.train.Example"),
+        (framed([b"\xff\xff"]), "record 1 is not a tf.train.Example"),
         (framed([b""]), "hold no features"),
         (framed([b"\x12\x02ab"]), "is a tf.train.SequenceExample"),
     ],
@@ -268,11 +268,11 @@ def test_images_keep_their_shape(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("features", "exclude", "says"),
     [
-        (None, [], r"feature 'image' of record \d+ holds bytes that are no text; .*data.params.features"),
+        (None, [], r"feature 'image' of record \d+ holds bytes that are not text; .*data.params.features"),
         (
             {"image": {"dtype": "float64", "shape": [3]}},
             [],
-            r"byte strings of 12 bytes, which are no float64 numbers",
+            r"byte strings of 12 bytes, which are not float64 numbers",
         ),
         (
             {"image": {"dtype": "uint8", "shape": [3, 3]}, "bought": {"dtype": "string"}},
@@ -345,7 +345,7 @@ def test_a_declared_type_changes_no_value(value: Any, dtype: str, told: str, tmp
     features = {"v": {"dtype": dtype, "shape": shape}, "bought": {"dtype": "int64"}}
     with pytest.raises(
         DataError,
-        match=rf"feature 'v' of record 8 holds {told}\S*, which no {dtype} is; set data.params.features",
+        match=rf"feature 'v' of record 8 holds {told}\S*, which is not a {dtype}; set data.params.features",
     ):
         load(TfrecordDataset, config(path=write(tmp_path / "a.tfrecord", rows)), features=features)
     rows[7]["v"] = good
@@ -361,7 +361,7 @@ def test_several_files_make_one(tmp_path: Path) -> None:
     assert {n: s.fingerprint() for n, s in parts.splits.items()} == {
         n: s.fingerprint() for n, s in whole.splits.items()
     }
-    with pytest.raises(DataError, match="no file has such a name"):
+    with pytest.raises(DataError, match="no file matches this pattern"):
         load(TfrecordDataset, config(path=str(tmp_path / "shard-*.tfrecord")))
 
 
@@ -444,9 +444,9 @@ def test_a_dataset_becomes_arrays(dataset: FakeDataset) -> None:
 @pytest.mark.parametrize(
     ("dataset", "says"),
     [
-        (FakeDataset([X], Spec(2)), r"must give \(features, target\) pairs"),
+        (FakeDataset([X], Spec(2)), r"must yield \(features, target\) pairs"),
         (FakeDataset([], Spec(2), Spec()), "is empty"),
-        (FakeDataset([(X[0], Y[0])], Spec(2), Spec(), infinite=True), r"leave out its repeat\(\)"),
+        (FakeDataset([(X[0], Y[0])], Spec(2), Spec(), infinite=True), r"remove its repeat\(\)"),
         (FakeDataset([(X[0], Y[0]), (X[:2, 0][:1], Y[0])], Spec(None), Spec()), "differ in shape"),
     ],
 )

@@ -1,8 +1,8 @@
-"""The contract of datasets: rows in, splits out.
+"""The contract of datasets: from rows to splits.
 
-A dataset adapter (`datasets/csv.py` -> `CsvDataset`) reads its source once, when a run is built. What it returns
-is immutable; every method may be called from any thread. It draws no randomness but what `config.split.seed` gives,
-so equal inputs give equal splits on every machine.
+A dataset adapter (`datasets/csv.py` -> `CsvDataset`) reads its source once, when a run is built. What it
+returns is immutable, and every method may be called from any thread. Its only randomness comes from
+`config.split.seed`, so equal inputs give equal splits on every machine.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Split(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, ids: Ids) -> Batch:
-        """The samples `ids` (any order, repetitions allowed), stacked along a new first axis."""
+        """Return the samples `ids` (in any order, possibly repeated), stacked along a new first axis."""
 
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of what the model gets to see; equal for equal content, whatever the file was called."""
+        """Return the SHA-256 (hex) of what the model sees; equal content gives equal fingerprints."""
 
 
 @runtime_checkable
@@ -38,29 +38,31 @@ class ArraySplit(Split, Protocol):
 
 
 class Preparation(Protocol):
-    """What was fitted on the training split: turns raw rows into features, at training and again at prediction."""
+    """Turns raw rows into features; fitted on the training split, and used again for predictions."""
 
     def features(self, rows: Any) -> Array:
-        """(rows, features) float32 of a data frame, or of a sequence of mappings; extra columns are ignored.
+        """Return the features, (rows, features) float32, of a data frame or a sequence of mappings.
+
+        Extra columns are ignored.
 
         Raises:
             DataError: a column is missing, or a value cannot be used; names both column and row.
         """
 
     def targets(self, rows: Any) -> Array | None:
-        """The targets as in `Batch`, or None where the rows carry no target column."""
+        """Return the targets as in `Batch`, or None if the rows have no target column."""
 
     def to_json(self) -> dict[str, Any]:
-        """Everything needed to do the same elsewhere; no code."""
+        """Return everything that is needed to apply it elsewhere, as plain values."""
 
 
 @dataclass(frozen=True)
 class DataBundle:
-    """What a run trains on.
+    """The data that a run trains on.
 
-    `rows` gives each split's positions in the source (for tables of predictions), where there is one source;
-    `warnings` are what the checks found that does not forbid training; `preparation` is None for datasets that
-    bring finished samples; `content_hashed` is False where a fingerprint could only cover a sample of the rows.
+    `rows` holds the positions of each split's rows in the source (for tables of predictions), if there is one
+    source. `warnings` lists problems that do not prevent training. `preparation` is None for datasets of
+    finished samples. `content_hashed` is False if the fingerprints cover only a sample of the rows.
     """
 
     info: DataInfo
@@ -72,7 +74,7 @@ class DataBundle:
 
 
 class Dataset(Protocol):
-    """An adapter; constructed with the data section and its own validated `Params`."""
+    """An adapter, constructed with the data section and its own validated `Params`."""
 
     names: ClassVar[Sequence[str]]  # the values of data.type that it answers to
     Params: ClassVar[type[BaseModel]]
@@ -80,7 +82,7 @@ class Dataset(Protocol):
     def __init__(self, config: DataConfig, params: BaseModel) -> None: ...
 
     def load(self) -> DataBundle:
-        """Reads, checks, splits and prepares.
+        """Read, check, split and prepare the data.
 
         Raises:
             DataError: what is wrong, where (file, column, row), and what to do.

@@ -23,7 +23,7 @@ from trainyard.require import require
 from trainyard.types import Array
 
 MISSING = ("", "NA", "N/A", "#N/A", "NaN", "nan", "null", "NULL")
-_SAMPLE = 1000  # cells that must look like dates before all are read as dates
+_SAMPLE = 1000  # cells that must look like dates before the whole column is parsed
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _FOREIGN = {
     b"\x1f\x8b": "is a gzip file; unpack it first",
@@ -33,12 +33,13 @@ _FOREIGN = {
 
 
 class CsvParams(Section):
-    """How the file is written."""
+    """The format of the file."""
 
-    delimiter: str = Field(",", min_length=1, max_length=1, description="what stands between two cells")
+    delimiter: str = Field(",", min_length=1, max_length=1, description="the character between two cells")
     encoding: str = Field("utf-8", description="utf-8, latin-1, cp1252, utf-16 ...")
     missing: list[str] = Field(
-        [], description=f"texts that mean a missing value, besides an empty cell and {', '.join(MISSING[1:])}"
+        [],
+        description=f"texts that mean a missing value, like empty cells and {', '.join(MISSING[1:])}",
     )
     text: list[str] = Field(
         [], description="columns to read as text (categories), though they look like numbers or dates"
@@ -46,7 +47,7 @@ class CsvParams(Section):
 
 
 class CsvDataset:
-    """One file that is divided, or one for each split. The first line names the columns."""
+    """CSV files: one file to split, or one file per split. The first line names the columns."""
 
     names: ClassVar[Sequence[str]] = ("csv",)
     Params: ClassVar[type[BaseModel]] = CsvParams
@@ -58,17 +59,18 @@ class CsvDataset:
         self._pandas: Any = require("pandas", "tabular")
 
     def load(self) -> DataBundle:
-        """See `Dataset.load`."""
+        """Load the data; see `Dataset.load`."""
         return load_files(self._config, self.read)
 
     def read(self, path: str, text: Collection[str] = ()) -> Table:
-        """All rows of one file.
+        """Return all rows of one file.
 
-        Numbers are read to the nearest float64. Columns whose texts are all dates (2026-01-31, with or without a time
-        of day) become times.
+        Numbers are read to the nearest float64. Columns whose texts are all dates (2026-01-31, with or
+        without a time of day) become times.
 
         Args:
-            text: columns to read as text, besides those in the options.
+            path: the file.
+            text: columns to read as text, in addition to those in the options.
 
         Raises:
             DataError: the file cannot be read as CSV; names the line.
@@ -84,7 +86,7 @@ class CsvDataset:
         frame = self._parsed(path, content, header, as_text)
         lines = content.count("\n") + (not content.endswith("\n"))
         table = Table(as_table(frame, path).columns, path, first_line=2 if lines == len(frame) + 1 else None)
-        if missing(table.column(header[-1])).any():  # as it would be where a row is too short
+        if missing(table.column(header[-1])).any():  # rows that are too short lack it
             self._refuse_ragged_rows(path, content, len(header))
         columns = {
             name: values if name in as_text else _dates(values) for name, values in table.columns.items()
@@ -108,7 +110,8 @@ class CsvDataset:
             content = raw.decode(encoding)
         except LookupError:
             raise DataError(
-                f"data.params.encoding: there is no encoding {encoding!r}; utf-8, latin-1, cp1252 are some"
+                f"data.params.encoding: there is no encoding {encoding!r}; for example, give utf-8, latin-1 "
+                "or cp1252"
             ) from None
         except UnicodeError as error:
             line = raw.count(b"\n", 0, error.start) + 1 if isinstance(error, UnicodeDecodeError) else 1
@@ -117,11 +120,12 @@ class CsvDataset:
             )
             raise DataError(
                 f"{path}: line {line} is not {self._params.encoding}; save the file as UTF-8, or give its "
-                "encoding as "
-                f"data.params.encoding: {likely}"
+                f"encoding as data.params.encoding: {likely}"
             ) from None
         if "\0" in content:
-            raise DataError(f"{path} holds zero bytes: it is no text file, or not in {self._params.encoding}")
+            raise DataError(
+                f"{path} holds zero bytes: it is not a text file, or not in {self._params.encoding}"
+            )
         return content if "\n" in content else content.replace("\r", "\n")
 
     def _header(self, path: str, content: str) -> list[str]:
@@ -139,9 +143,8 @@ class CsvDataset:
         others = [other for other in ";\t|," if other != self._params.delimiter and other in names[0]]
         if len(names) == 1 and others:
             raise DataError(
-                f"{path}: with the delimiter {self._params.delimiter!r} there is one column only, "
-                f"{names[0]!r}; "
-                f"try data.params.delimiter: {others[0]!r}"
+                f"{path}: with the delimiter {self._params.delimiter!r} there is only one column, "
+                f"{names[0]!r}; try data.params.delimiter: {others[0]!r}"
             )
         return [name or f"column {i + 1}" for i, name in enumerate(names)]
 
@@ -180,15 +183,15 @@ class CsvDataset:
                 if len(row) != cells:
                     raise DataError(
                         f"{path}: row {number} (line {reader.line_num} of the file) has {len(row)} cells, "
-                        f"the header {cells}; "
-                        "is there a delimiter too many or too few, or a text that needs quotes?"
+                        f"the header {cells}; is there a delimiter too many or too few, or a text that "
+                        "needs quotes?"
                     )
         except csv.Error as error:
             raise DataError(f"{path}: line {reader.line_num}: {error}") from error
 
 
 def _lines(content: str) -> Iterator[str]:
-    """The lines, one at a time: most often the first alone is asked for."""
+    """Yield the lines; mostly, only the first one is needed."""
     start = 0
     while start < len(content):
         stop = content.find("\n", start) + 1 or len(content)
@@ -197,7 +200,7 @@ def _lines(content: str) -> Iterator[str]:
 
 
 def _dates(values: Array) -> Array:
-    """Text that is all dates, as times."""
+    """Return a column of text as times if all of it is dates, else unchanged."""
     if kind_of(values) != "text":
         return values
     present = ~missing(values)

@@ -1,8 +1,8 @@
-"""Bring your own data: `type: package.module:function`.
+"""Data from a function of the user: `type: package.module:function`.
 
-The function is called with `data.params` and returns the splits: a mapping {"train": ..., "val": ..., "test": ...}, a tuple
-(train, val) or (train, val, test), or all rows, to be divided: a pair of arrays (X, y) or a data frame.
-See `trainyard.datasets.rows.objects` for what a split may be.
+The function is called with `data.params`. It returns the splits: a mapping {"train": ..., "val": ..., "test":
+...}, or a tuple (train, val) or (train, val, test); or it returns all rows to be split: a pair of arrays (X,
+y) or a data frame. `trainyard.datasets.rows.objects` lists the types that a split may have.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from trainyard.require import import_path
 
 
 class FunctionParams(BaseModel):
-    """The function's own arguments, whatever they are called."""
+    """The function's own arguments, of any name."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
 
 class FunctionDataset:
-    """What a function of the user's returns."""
+    """The data that a function of the user returns."""
 
     names: ClassVar[Sequence[str]] = ()  # any `package.module:function`
     Params: ClassVar[type[BaseModel]] = FunctionParams
@@ -41,7 +41,7 @@ class FunctionDataset:
         self._arguments = params.model_dump()
 
     def load(self) -> DataBundle:
-        """Imports the module and calls the function; see `Dataset.load`."""
+        """Import the module and call the function; see `Dataset.load`."""
         function = find_function(self._config.type)
         return from_objects(self._call(function), self._config, f"what {self._config.type} returned")
 
@@ -50,9 +50,9 @@ class FunctionDataset:
         try:
             inspect.signature(function).bind(**self._arguments)
         except TypeError as error:
-            given = listed(self._arguments) or "nothing"
+            arguments = listed(self._arguments) or "nothing"
             raise DataError(
-                f"{name}{inspect.signature(function)} was given {given}: {error}; see data.params"
+                f"{name}{inspect.signature(function)} was given {arguments}: {error}; see data.params"
             ) from error
         try:
             return function(**self._arguments)
@@ -61,11 +61,11 @@ class FunctionDataset:
 
 
 def find_function(name: str) -> Callable[..., Any]:
-    """The function `package.module:function`, without calling anything of it.
+    """Import the function `package.module:function`, without calling it.
 
     Raises:
-        DataError: there is none, or it is no plain Python function of the user's: classes, builtins and the standard
-            library (`os:system`) are refused.
+        DataError: there is none, or it is not a plain Python function of the user: classes, builtins and the
+            standard library (`os:system`) are refused.
     """
     try:
         function = import_path(name)
@@ -73,7 +73,7 @@ def find_function(name: str) -> Callable[..., Any]:
         raise DataError(f"data.type: {error}") from error
     if not isinstance(function, FunctionType):
         raise DataError(
-            f"data.type: {name!r} is no Python function but {type(function).__name__}; name a function that "
-            "returns the splits"
+            f"data.type: {name!r} is not a Python function but {type(function).__name__}; name a function "
+            "that returns the splits"
         )
     return function

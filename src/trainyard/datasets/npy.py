@@ -1,10 +1,10 @@
-"""Folders of NumPy's npy files, for samples that do not fit in memory: features stay on the disk, and are mapped.
+"""Folders of NumPy's npy files, for samples that do not fit in memory: features stay on disk.
 
-    X.npy, y.npy                                           rows to be divided
+    X.npy, y.npy                                           rows to be split
     X_train.npy, y_train.npy [, X_val.npy, y_val.npy] [, X_test.npy, y_test.npy]
 
-The samples are finished ones: they are served as they are, floats as float32, and no column is prepared. Targets are held
-in memory. The files are read through when a run is built, to look for bad values and to hash them.
+The samples are used as they are: floats become float32, and no column is prepared. Targets are held in
+memory. All files are read once when a run is built, to check for bad values and to hash them.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _BLOCK_BYTES = 64 << 20
 
 
 class NpyParams(Section):
-    """There are no options."""
+    """This format has no options."""
 
 
 class NpyDataset:
-    """A folder that is divided, or brings its splits."""
+    """A folder of npy files: one pair to split, or one pair per split."""
 
     names: ClassVar[Sequence[str]] = ("npy",)
     Params: ClassVar[type[BaseModel]] = NpyParams
@@ -46,7 +46,7 @@ class NpyDataset:
         self._config = config
 
     def load(self) -> DataBundle:
-        """See `Dataset.load`."""
+        """Load the data; see `Dataset.load`."""
         folder = self._folder()
         endings = {name: f"_{name}" for name in SPLITS if (folder / f"X_{name}.npy").exists()} or {
             "train": ""
@@ -73,7 +73,7 @@ class NpyDataset:
             )
         if not Path(config.path).is_dir():
             raise DataError(
-                f"data.path: {config.path} is no folder; type npy reads a folder of X.npy and y.npy"
+                f"data.path: {config.path} is not a folder; type npy reads a folder of X.npy and y.npy"
             )
         return Path(config.path)
 
@@ -92,20 +92,20 @@ def _pair(folder: Path, ending: str) -> tuple[Array, Array]:
 
 def _mapped(path: Path) -> Array:
     if not path.exists():
-        there = listed(sorted(file.name for file in path.parent.iterdir())) or "nothing"
-        raise DataError(f"{path} is missing; the folder holds {there}")
+        names = listed(sorted(file.name for file in path.parent.iterdir())) or "nothing"
+        raise DataError(f"{path} is missing; the folder holds {names}")
     try:
-        found = np.load(existing_file(str(path), mapped=True), mmap_mode="r", allow_pickle=False)
+        array = np.load(existing_file(str(path), mapped=True), mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError, BadZipFile) as error:
         raise DataError(
             f"{path} cannot be read as npy: {error}; save arrays of numbers with numpy.save"
         ) from error
-    if not isinstance(found, np.ndarray):
-        found.close()
-        raise DataError(f"{path} is an archive of arrays (npz), whatever its name; save each with numpy.save")
-    if not found.ndim:
-        raise DataError(f"{path} holds a single value, not one for each row")
-    return found
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise DataError(f"{path} is an archive of arrays (npz) despite its name; save each with numpy.save")
+    if not array.ndim:
+        raise DataError(f"{path} holds a single value instead of one per row")
+    return array
 
 
 def _refuse_bad_values(features: Array, name: SplitName, *, keep: bool) -> None:
@@ -114,8 +114,8 @@ def _refuse_bad_values(features: Array, name: SplitName, *, keep: bool) -> None:
             block = features[start:stop].astype(_served(features.dtype))
         bad = np.isinf(block) if keep else ~np.isfinite(block)
         if bad.any():
-            place = np.unravel_index(int(bad.argmax()), bad.shape)
-            value, row = features[start:stop][place], f"row {start + int(place[0])} (from 0)"
+            index = np.unravel_index(int(bad.argmax()), bad.shape)
+            value, row = features[start:stop][index], f"row {start + int(index[0])} (from 0)"
             if np.isfinite(value):
                 raise DataError(
                     f"the {name} features hold {value} in {row}: too large for float32, in which they are "
@@ -127,7 +127,7 @@ def _refuse_bad_values(features: Array, name: SplitName, *, keep: bool) -> None:
 
 
 def _ranges(rows: int, row_bytes: int) -> Iterator[tuple[int, int]]:
-    """The rows, in blocks of so many as may be in memory at a time."""
+    """Yield the rows in blocks that fit in memory."""
     step = max(1, _BLOCK_BYTES // max(1, row_bytes))
     return ((start, min(start + step, rows)) for start in range(0, rows, step))
 
@@ -137,11 +137,11 @@ def _served(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 class MappedRows:
-    """A split whose features are read from the disk when they are asked for.
+    """A split whose features are read from disk on demand.
 
     Args:
-        features: (rows of the source, ...), mapped.
-        ids: the rows that are this split's, ascending; None: all.
+        features: (rows of the source, ...), memory-mapped.
+        ids: the rows of this split, ascending; None for all rows.
         targets: (rows of the split,) int64, or (rows of the split,) / (rows of the split, outputs) float32.
     """
 
@@ -154,7 +154,7 @@ class MappedRows:
         return len(self._ids)
 
     def take(self, ids: Ids) -> Batch:
-        """The samples `ids`; read in the order of the file, whatever theirs."""
+        """Return the samples `ids`; they are read in the order of the file."""
         rows = self._ids[ids]
         ascending = np.argsort(rows, kind="stable")
         features = np.empty((len(rows), *self._features.shape[1:]), dtype=_served(self._features.dtype))
@@ -162,15 +162,17 @@ class MappedRows:
         return Batch(features, self.targets[ids])
 
     def fingerprint(self) -> str:
-        """Over dtype, shape and bytes of the features as they are on the disk, row by row, and of the targets."""
+        """Return the digest over the features, as on disk and row by row, and the targets."""
         return self._fingerprint
 
     @cached_property
     def _fingerprint(self) -> str:
-        source, found = self._features, hashlib.sha256()
-        found.update(f"{source.dtype.str} {(len(self), *source.shape[1:])}".encode())
+        source, content = self._features, hashlib.sha256()
+        content.update(f"{source.dtype.str} {(len(self), *source.shape[1:])}".encode())
         for start, stop in _ranges(len(self), source[:1].nbytes):
-            found.update(np.ascontiguousarray(source[self._ids[start:stop]]).reshape(-1).view(np.uint8).data)
+            content.update(
+                np.ascontiguousarray(source[self._ids[start:stop]]).reshape(-1).view(np.uint8).data
+            )
         return sha256_json(
-            [found.hexdigest(), digest(tensor_records([array_buffer("targets", self.targets)]))]
+            [content.hexdigest(), digest(tensor_records([array_buffer("targets", self.targets)]))]
         )

@@ -1,13 +1,13 @@
 """NumPy's npz files.
 
-Three layouts are read, told apart by the names of the arrays (capital or not):
+The names of the arrays (in either case) decide between three layouts:
 
-    X, y                                                   rows to be divided (or of one split, with train_path ...)
-    X_train, y_train [, X_val, y_val] [, X_test, y_test]   rows of each split
+    X, y                                                   rows to be split (or of one split, with train_path
+    ...) X_train, y_train [, X_val, y_val] [, X_test, y_test]   rows of each split
     any other names                                        columns, each (rows,), the target among them
 
-X of two dimensions makes columns x0, x1 ..., or those named in an array `feature_names`, which are prepared as any
-other; X of more (images, say) is served as it is, floats as float32.
+A two-dimensional X becomes columns x0, x1 ..., or those named in an array `feature_names`, which are prepared
+like any other columns. An X of more dimensions, such as images, is used as it is; floats become float32.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.files import existing_file
 from trainyard.datasets.rows.objects import from_objects
 from trainyard.datasets.rows.table import Table, listed, tidy
-from trainyard.datasets.rows.tabular import build, given_paths
+from trainyard.datasets.rows.tabular import build, paths_by_split
 from trainyard.errors import DataError
 from trainyard.types import SPLITS, Array, SplitName
 
@@ -32,11 +32,11 @@ _SEVERAL = "X_train, y_train"
 
 
 class NpzParams(Section):
-    """There are no options."""
+    """This format has no options."""
 
 
 class NpzDataset:
-    """One file that is divided or brings its splits, or one file for each split."""
+    """npz files: one file to split, one file with its own splits, or one file per split."""
 
     names: ClassVar[Sequence[str]] = ("npz",)
     Params: ClassVar[type[BaseModel]] = NpzParams
@@ -46,24 +46,22 @@ class NpzDataset:
         self._config = config
 
     def load(self) -> DataBundle:
-        """See `Dataset.load`."""
-        paths = given_paths(self._config)
-        found = {name: _arrays(path) for name, path in paths.items()}
-        if "x_train" in {key.lower() for key in found["train"]}:
+        """Load the data; see `Dataset.load`."""
+        paths = paths_by_split(self._config)
+        arrays = {name: _arrays(path) for name, path in paths.items()}
+        if "x_train" in {key.lower() for key in arrays["train"]}:
             if len(paths) > 1:
-                raise DataError(
-                    f"{paths['train']} brings its own splits ({_SEVERAL} ...); give no other path beside it"
-                )
+                raise DataError(f"{paths['train']} has its own splits ({_SEVERAL} ...); give no other path")
             return self._bundle(
-                _splits(found["train"], paths["train"]), dict.fromkeys(SPLITS, paths["train"])
+                _splits(arrays["train"], paths["train"]), dict.fromkeys(SPLITS, paths["train"])
             )
-        return self._bundle(found, paths)
+        return self._bundle(arrays, paths)
 
     def read(self, path: str, text: Collection[str] = ()) -> Table:  # noqa: ARG002
-        """The rows of a file with X (and y), or with one array for each column; for predictions.
+        """Return the rows of a file with X (and y), or with one array per column; for predictions.
 
         Raises:
-            DataError: the file cannot be read, or its arrays are not of one length.
+            DataError: the file cannot be read, or its arrays differ in length.
         """
         return _table(_arrays(path), path, self._config.target)
 
@@ -80,7 +78,7 @@ class NpzDataset:
 
 
 def _arrays(path: str) -> dict[str, Array]:
-    """Opens the file; objects are refused, since reading them would execute what the file says."""
+    """Read the arrays of a file; pickled objects are refused, because reading them would execute code."""
     file = existing_file(path)
     try:
         opened = np.load(file, allow_pickle=False)
@@ -91,9 +89,9 @@ def _arrays(path: str) -> dict[str, Array]:
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
         if "allow_pickle" in str(error) or "pickle" in str(error):
             raise DataError(
-                f"{path} holds pickled objects or is no npz file; pickles are never read, as they can "
-                "execute code. "
-                "Save arrays of numbers or of fixed-length text (array.astype(str)) with numpy.savez"
+                f"{path} holds pickled objects or is not an npz file; pickles are never read, as they can "
+                "execute code. Save arrays of numbers or of fixed-length text (array.astype(str)) with "
+                "numpy.savez"
             ) from error
         raise DataError(f"{path} cannot be read as npz: {error or type(error).__name__}") from error
     if not arrays:
@@ -102,7 +100,7 @@ def _arrays(path: str) -> dict[str, Array]:
 
 
 def _named(arrays: Mapping[str, Array], name: str) -> Array:
-    """The array of this name, capital or not; an empty one where there is none."""
+    """Return the array of this name, in either case; an empty one if there is none."""
     return next((array for key, array in arrays.items() if key.lower() == name), np.empty(0))
 
 
@@ -133,7 +131,8 @@ def _table(arrays: Mapping[str, Array], path: str, target: str) -> Table:
     if x.ndim == 2:
         if columns:
             raise DataError(
-                f"{path}: beside X, y and feature_names there is {listed(columns)}; leave it out of the file"
+                f"{path}: there is {listed(columns)} in addition to X, y and feature_names; remove it from "
+                "the file"
             )
         if names is not None and len(names) != x.shape[1]:
             raise DataError(f"{path}: feature_names has {len(names)} names, but X {x.shape[1]} columns")

@@ -19,11 +19,11 @@ from trainyard.types import Array
 
 
 class ParquetParams(Section):
-    """There are no options: a Parquet file knows its types."""
+    """This format has no options: a Parquet file holds its types."""
 
 
 class ParquetDataset:
-    """One file that is divided, or one for each split."""
+    """Parquet files: one file to split, or one file per split."""
 
     names: ClassVar[Sequence[str]] = ("parquet",)
     Params: ClassVar[type[BaseModel]] = ParquetParams
@@ -35,25 +35,25 @@ class ParquetDataset:
         self._parquet: Any = require("pyarrow.parquet", "tabular")
 
     def load(self) -> DataBundle:
-        """See `Dataset.load`."""
+        """Load the data; see `Dataset.load`."""
         return load_files(self._config, self.read)
 
     def read(self, path: str, text: Collection[str] = ()) -> Table:  # noqa: ARG002
-        """All rows of one file.
+        """Return all rows of one file.
 
         Raises:
-            DataError: the file is no Parquet file, or a column holds lists or structures.
+            DataError: the file is not a Parquet file, or a column holds lists or structures.
         """
         file = existing_file(path)
         try:
             with file.open("rb") as stream:
-                found = self._parquet.read_table(stream)
+                table = self._parquet.read_table(stream)
         except (self._arrow.ArrowException, OSError) as error:
             raise DataError(
-                f"{path} cannot be read as Parquet (is it whole?): {str(error).splitlines()[0]}"
+                f"{path} cannot be read as Parquet (is it complete?): {str(error).splitlines()[0]}"
             ) from error
         return Table(
-            {name: self._column(found.column(name), name, path) for name in found.column_names}, path
+            {name: self._column(table.column(name), name, path) for name in table.column_names}, path
         )
 
     def _column(self, column: Any, name: str, path: str) -> Array:

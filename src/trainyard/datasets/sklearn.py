@@ -1,4 +1,4 @@
-"""The data sets that ship inside scikit-learn: nothing is downloaded."""
+"""The data sets that are part of scikit-learn; nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from trainyard.require import require
 
 
 class SklearnParams(Section):
-    """There are no options."""
+    """These data sets have no options."""
 
 
 class SklearnDataset:
-    """One of scikit-learn's own data sets, its target in a column `target`: class numbers, or values for diabetes."""
+    """A data set of scikit-learn; its column `target` holds class numbers, or values for diabetes."""
 
     names: ClassVar[Sequence[str]] = ("digits", "iris", "wine", "breast_cancer", "diabetes")
     Params: ClassVar[type[BaseModel]] = SklearnParams
@@ -31,7 +31,7 @@ class SklearnDataset:
         self._library = require("sklearn.datasets", "tabular")
 
     def load(self) -> DataBundle:
-        """Rows are divided as `data.split` says; see `Dataset.load`."""
+        """Load the data and split the rows as `data.split` says; see `Dataset.load`."""
         name = self._config.type
         bunch = getattr(self._library, f"load_{name}")()
         columns = {str(feature): bunch.data[:, i] for i, feature in enumerate(bunch.feature_names)}

@@ -1,4 +1,4 @@
-"""Splits that fit in memory."""
+"""Splits that are held in memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainyard.types import Array, Batch, Ids
 
 
 class Arrays:
-    """A split held as two arrays; an `ArraySplit`.
+    """A split of two arrays; an `ArraySplit`.
 
     Args:
         features: (rows, ...), C-contiguous.
@@ -26,11 +26,11 @@ class Arrays:
         return len(self.features)
 
     def take(self, ids: Ids) -> Batch:
-        """The samples `ids`, copied."""
+        """Return copies of the samples `ids`."""
         return Batch(self.features[ids], self.targets[ids])
 
     def fingerprint(self) -> str:
-        """The digest over dtype, shape and bytes of both arrays."""
+        """Return the digest over dtype, shape and bytes of both arrays."""
         return self._fingerprint
 
     @cached_property

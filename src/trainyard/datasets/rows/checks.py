@@ -1,4 +1,4 @@
-"""What can be wrong with rows: what forbids training is an error, what only looks odd a warning."""
+"""Checks of rows: an error if they cannot be trained on, a warning if they look odd."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ from trainyard.errors import DataError
 from trainyard.types import Array, SplitName
 
 NUMBERS_ROWS = "only numbers the rows"
-_SAMPLE = 10_000  # rows on which a suspicion is formed, before all are looked at
-_ENOUGH = 20  # rows below which one column tells the target by chance too easily
-_IDENTIFIERS = 50  # so many different texts, in most rows another, are no categories
+GIVES_AWAY = "determines the target all by itself (is it known when you predict?)"
+GIVES_AWAY = "determines the target all by itself (is it known when you predict?)"
+_SAMPLE = 10_000  # rows on which a column is checked first, as most columns fail there
+_ENOUGH = 20  # with fewer rows, a column determines the target by chance too easily
+_IDENTIFIERS = 50  # more distinct texts, most of them used once, are identifiers rather than categories
 
 
-def _instead(setting: str, name: str, table: Table) -> str:
-    """What to say of a column that is not there; who may have named no target at all is told how."""
+def _suggestion(setting: str, name: str, table: Table) -> str:
+    """Return the advice about a missing column; the default target means that the user named none."""
     if (setting, name) == ("data.target", DataConfig.model_fields["target"].default):
         return f"set data.target to the column to predict, one of: {listed(table.columns, 12)}"
     return nearest(name, table.columns)
 
 
 def feature_columns(table: Table, config: DataConfig) -> list[str]:
-    """The columns to learn from: all but the target, what the split goes by, and what is excluded.
+    """Return the columns to learn from: all but the target, the columns of the split, and the excluded ones.
 
     Raises:
         DataError: a column that the config names does not exist, or none remain.
@@ -41,7 +43,7 @@ def feature_columns(table: Table, config: DataConfig) -> list[str]:
         "data.exclude": config.exclude,
     }
     unknown = [
-        f"{setting}: there is no column {name!r}; {_instead(setting, name, table)}"
+        f"{setting}: there is no column {name!r}; {_suggestion(setting, name, table)}"
         for setting, names in named.items()
         for name in names
         if name not in table.columns
@@ -60,23 +62,23 @@ def feature_columns(table: Table, config: DataConfig) -> list[str]:
 
 
 def refuse_bad_cells(table: Table, names: Sequence[str], config: DataConfig) -> None:
-    """Names all columns with missing (unless they are to be filled) or infinite values.
+    """Refuse columns with infinite values, or with missing values that are not to be imputed.
 
     Raises:
-        DataError: there are some.
+        DataError: names all such columns.
     """
     problems: list[str] = []
     fillable = False
     for name in names:
         values = table.column(name)
-        gone = missing(values)
-        if config.impute is None and gone.any():
-            problems.append(f"column {name!r} has no value in {table.where(gone)}")
+        absent = missing(values)
+        if config.impute is None and absent.any():
+            problems.append(f"column {name!r} has no value in {table.where(absent)}")
             fillable = True
         if values.dtype.kind == "f" and (infinite := np.isinf(values)).any():
             problems.append(f"column {name!r} is infinite in {table.where(infinite)}")
     if problems:
-        advice = "mend these cells, or leave the columns out with data.exclude"
+        advice = "fix these cells, or leave the columns out with data.exclude"
         fill = (
             ", or fill what is missing with data.impute: median (or mean, most_frequent)" if fillable else ""
         )
@@ -85,27 +87,26 @@ def refuse_bad_cells(table: Table, names: Sequence[str], config: DataConfig) -> 
 
 
 def refuse_mixtures(table: Table, names: Sequence[str]) -> None:
-    """Text that is mostly numbers, in a file that does not know types, is numbers with some mistakes.
+    """Refuse columns of text that are mostly numbers, in files without types: the rest are probably mistakes.
 
     Raises:
-        DataError: a column is such; names the rows that are no numbers.
+        DataError: names the column and the rows that hold no number.
     """
     for name in names:
         if (stray := strays(table, name)).any():
             text = table.column(name)[stray][0]
             raise DataError(
-                f"{table.source}: column {name!r} holds numbers, but {text!r} in {table.where(stray)}; mend "
-                "it, "
-                f"give data.params.missing: {inline([text])} if it means a missing value, "
-                f"or data.params.text: {inline([name])} if the numbers stand for categories"
+                f"{table.source}: column {name!r} holds numbers, but {text!r} in {table.where(stray)}; fix "
+                f"it, give data.params.missing: {inline([text])} if it means a missing value, or "
+                f"data.params.text: {inline([name])} if the numbers stand for categories"
             )
 
 
 def strays(table: Table, name: str) -> Array:
-    """(rows,) bool: the texts in a column of numbers; all false for any other column.
+    """Return a mask, (rows,) bool, of the texts in a column of numbers; all false for any other column.
 
-    A column is one of numbers if more than half of its cells are, and the others are either few (a tenth), or the numbers
-    of too many kinds (over ten) to be names of categories.
+    A column counts as numbers if more than half of its cells are numbers, and either few of its cells are not
+    (a tenth), or its numbers have too many different values (over ten) to be names of categories.
     """
     values = table.column(name)
     texts = np.zeros(len(values), dtype=bool)
@@ -127,59 +128,60 @@ def _is_number(text: str) -> bool:
 def refuse_untrained_classes(
     table: Table, rows: Rows, codes: Array, labels: Sequence[Any], config: DataConfig
 ) -> None:
-    """Every class must have training rows.
+    """Refuse a split that leaves a class without training rows.
 
     Raises:
-        DataError: a class has rows in other splits only, or training sees but one class.
+        DataError: names the class and its rows.
     """
     counts = np.bincount(codes[rows["train"]], minlength=len(labels))
     absent = [label for label, count in zip(labels, counts, strict=True) if not count]
     if absent:
-        here = table.where(np.isin(codes, np.flatnonzero(counts == 0)))
+        rows_of_class = table.where(np.isin(codes, np.flatnonzero(counts == 0)))
         cure = (
             "data.split.stratify: true" if not (config.split.group or config.split.time) else "another split"
         )
         raise DataError(
             f"{table.source}: class {listed(map(repr, absent))} of {config.target!r} has rows for "
-            "validation or test only "
-            f"({here}); {cure} or another data.split.seed would give it training rows"
+            f"validation or test only ({rows_of_class}); {cure} or another data.split.seed would give it "
+            "training rows"
         )
 
 
 def single_rows(codes: Array, labels: Sequence[Any], config: DataConfig) -> list[str]:
-    """Classes that cannot be divided."""
+    """Return a warning about classes of a single row, which cannot be split."""
     counts = np.bincount(codes, minlength=len(labels))
     lonely = [repr(label) for label, count in zip(labels, counts, strict=True) if count == 1]
     if not lonely:
         return []
     return [
-        f"the target {config.target!r} has one row only of {listed(lonely)}: it trains, and is never "
-        "evaluated"
+        f"the target {config.target!r} has only one row of class {listed(lonely)}: it is trained on, but "
+        "never evaluated"
     ]
 
 
 def odd_columns(table: Table, names: Sequence[str], targets: Array) -> list[str]:
-    """Columns of the training rows that are constant, number the rows, identify them, or give the target away."""
-    found: dict[str, list[str]] = {}
+    """Warn of columns that are constant, number or identify the rows, or give the target away."""
+    by_oddity: dict[str, list[str]] = {}
     for name in names:
         if says := oddity(table.column(name), targets):
-            found.setdefault(says, []).append(name)
+            by_oddity.setdefault(says, []).append(name)
     return [
         f"{table.source}: column {listed(map(repr, columns))} {says}; to leave it out: data.exclude: "
         f"{inline(columns)}"
-        for says, columns in found.items()
+        for says, columns in by_oddity.items()
     ]
 
 
 def oddity(values: Array, targets: Array) -> str | None:
+    """Return what is odd about a column of the training rows, or None."""
     if _constant(values):
         return "holds one value in all training rows, and teaches nothing"
     if _numbers_rows(values):
         return NUMBERS_ROWS
     if _identifies(values):
-        return "has another text in most rows, like an identifier"
+        return "has a different text in most rows, like an identifier"
     if _gives_away(values, targets):
-        return "tells the target all by itself (is it known when you predict?)"
+        return GIVES_AWAY
     return None
 
 
@@ -191,7 +193,7 @@ def _numbers_rows(values: Array) -> bool:
     if kind_of(values) != "number" or len(values) < 3:
         return False
     steps = np.diff(values)
-    # Training rows keep their order but not their neighbours, so the steps are small whole numbers above 0.
+    # Training rows keep their order but lose neighbours to other splits: steps are small integers above 0.
     return bool(
         (steps >= 1).all() and (steps == np.trunc(steps)).all() and values[-1] - values[0] <= 4 * len(values)
     )
@@ -209,7 +211,7 @@ def _gives_away(values: Array, targets: Array) -> bool:
 
 
 def _tells_class(values: Array, targets: Array) -> bool:
-    """Whether each class is one category, or one interval of the numbers."""
+    """Return whether each class is one category, or one interval of the numbers."""
     if kind_of(values) == "text":
         classes: dict[str, int] = {}
         alike = all(
@@ -229,25 +231,26 @@ def _tells_value(values: Array, targets: Array) -> bool:
         return False
     x, y = values.astype(np.float64), targets.astype(np.float64)
     x, y = x - x.mean(), y - y.mean()
-    # float32 targets agree with their origin to 7 digits.
+    # Targets were rounded to float32, which has 7 digits.
     return bool(abs(x @ y) >= (1 - 1e-10) * np.sqrt((x @ x) * (y @ y)) > 0)
 
 
 def repeated_rows(splits: Mapping[SplitName, Arrays], sources: Collection[SplitName]) -> list[str]:
-    """Rows (features and target) that stand in two splits.
+    """Return warnings about rows (features and target) that are in two splits.
 
     Args:
-        sources: the splits with rows of their own; the others are cut off the training rows.
+        splits: the splits to compare.
+        sources: the splits with a source of their own; the others are taken from the training rows.
 
     Raises:
-        DataError: two sources that should differ hold the same rows.
+        DataError: all rows of a source are training rows.
     """
     hashes = {name: _row_hashes(split) for name, split in splits.items()}
     from_train = np.concatenate([hashes[name] for name in splits if name == "train" or name not in sources])
     for name in splits:
         if name in sources and name != "train" and np.isin(hashes[name], from_train).all():
             raise DataError(
-                f"all {len(hashes[name])} {name} rows are also train rows: what is measured on them says "
+                f"all {len(hashes[name])} {name} rows are also train rows, so metrics on them mean "
                 "nothing; give other rows"
             )
     warnings = []
@@ -261,7 +264,7 @@ def repeated_rows(splits: Mapping[SplitName, Arrays], sources: Collection[SplitN
 
 
 def _row_hashes(split: Arrays) -> Array:
-    """(rows,) uint64. Chance makes two rows alike once in 10^19 pairs."""
+    """Return a hash of each row, (rows,) uint64; two rows collide once in 10^19 pairs."""
     features = split.features.reshape(len(split), -1)
     targets = split.targets.reshape(len(split), -1)
     hashes = np.zeros(len(split), dtype=np.uint64)

@@ -31,8 +31,8 @@ def existing_file(path: str, *, mapped: bool = False) -> Path:
         mapped: the file is read in parts, so it may be larger than the memory.
 
     Raises:
-        DataError: there is none, or it is something that cannot be read to its end: a folder, a pipe, a device, a file
-            that is larger than the memory or was never written.
+        DataError: there is none, or it is something that cannot be read to its end: a folder, a pipe, a
+            device, a file that is larger than the memory or was never written.
     """
     try:
         file = Path(path).expanduser()
@@ -84,13 +84,13 @@ def _refuse_size(path: str, file: Path, status: os.stat_result, *, mapped: bool)
     available = available_memory()
     if not mapped and available is not None and size > available:
         raise DataError(
-            f"{path} is {_gib(size)}, but only {_gib(available)} of memory are available; give a part of it, "
+            f"{path} is {_gib(size)}, but only {_gib(available)} of memory is available; give a part of it, "
             "or a folder of npy files (data.type: npy), whose features stay on the disk"
         )
 
 
 def _has_hole(file: Path, size: int) -> bool:
-    """Return whether bytes are missing, as compressing file systems also use few blocks for many bytes."""
+    """Return whether bytes were never written; file systems that compress also use few blocks."""
     if not hasattr(os, "SEEK_HOLE"):
         return True
     try:
@@ -105,7 +105,7 @@ def _gib(size: int) -> str:
 
 
 def available_memory() -> int | None:
-    """Return the bytes that this process may still use, or None where the system does not say it (outside Linux)."""
+    """Return the bytes that this process may still use, or None if unknown (outside Linux)."""
     amounts = []
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()

@@ -1,4 +1,4 @@
-"""Files as data frames, for prediction and evaluation on other rows than a run's own."""
+"""Read files of other rows than a run's own, for prediction and evaluation."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from trainyard.require import require
 def read_table(
     path: Path | str, params: Mapping[str, Any] | None = None, text: Collection[str] = ()
 ) -> Table:
-    """The rows of a CSV or Parquet file, told apart by its ending (anything but `.parquet` is read as CSV).
+    """Return the rows of a Parquet file (`.parquet`, `.pq`), or of a CSV file (any other suffix).
 
     Args:
-        params: the options of the CSV reader (`delimiter`, `encoding` ...); those of the run's own data, if these were CSV.
-        text: columns to read as text, whatever they look like: `TabularPreparation.text_columns`.
+        path: the file.
+        params: options of the CSV reader (`delimiter`, `encoding` ...): those of the run's own data, if they
+            were CSV.
+        text: columns to read as text even if they look like numbers: `TabularPreparation.text_columns`.
 
     Raises:
         DataError: the file cannot be read.
@@ -36,6 +38,6 @@ def read_table(
 
 
 def read_frame(path: Path | str, params: Mapping[str, Any] | None = None, text: Collection[str] = ()) -> Any:
-    """The same as a pandas data frame."""
+    """Return the same rows as a pandas data frame."""
     pandas: Any = require("pandas", "tabular")
     return pandas.DataFrame(dict(read_table(path, params, text).columns))

@@ -1,6 +1,6 @@
-"""The user's own map-style datasets: `len(dataset)`, and `dataset[i]` giving (features, target).
+"""Map-style datasets of the user: `len(dataset)`, and `dataset[i]` returns (features, target).
 
-They are never read through: a dataset of 10^8 items costs a start no more than one of 100.
+They are never read as a whole, so a run starts as fast with 10^8 items as with 100.
 """
 
 from __future__ import annotations
@@ -19,33 +19,37 @@ from trainyard.digest import array_buffer, digest, sha256_json, tensor_records
 from trainyard.errors import DataError
 from trainyard.types import Array, Batch, DataInfo, Ids, SplitName, Task
 
-READ_THROUGH = 100_000  # items whose targets are read to learn the classes; beyond, the dataset must say them
+READ_THROUGH = 100_000  # items whose targets are read to find the classes; a larger dataset must name them
 _SAMPLE = 64  # items that a fingerprint covers
 
 
 def as_array(value: Any, what: str) -> Array:
-    """A NumPy array of an array, tensor, number, image or nested list; floats become float32.
+    """Convert an array, tensor, number, image or nested list to NumPy; floats become float32.
+
+    Args:
+        value: what to convert.
+        what: its name in messages.
 
     Raises:
-        DataError: it is none of these; `what` names it.
+        DataError: it is none of these.
     """
     try:
         array = np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
     except (TypeError, ValueError) as error:
-        raise DataError(f"{what} is no array: {error}") from error
+        raise DataError(f"{what} is not an array: {error}") from error
     if array.dtype.kind not in "biufU":
         raise DataError(f"{what} is {type(value).__name__}; give an array, a tensor or a number")
     return array.astype(np.float32) if array.dtype.kind == "f" else array
 
 
 class Items:
-    """A split whose samples are fetched one by one.
+    """A split whose samples are fetched on demand.
 
     Args:
-        dataset: map-style; `__getitems__(list of positions)` is used where there is one.
-        name: how messages call it.
-        classes: the labels in index order; None for regression.
-        indices: whether targets are indices of `classes` already, rather than labels.
+        dataset: map-style; its `__getitems__(list of positions)` is used if it has one.
+        name: its name in messages.
+        classes: the labels in the order of their indices; None for regression.
+        indices: whether targets are indices of `classes` rather than labels.
     """
 
     def __init__(
@@ -60,10 +64,11 @@ class Items:
         return len(self._dataset)
 
     def take(self, ids: Ids) -> Batch:
-        """Fetches the samples and stacks them.
+        """Fetch the samples and stack them.
 
         Raises:
-            DataError: an item cannot be read, is no (features, target), or does not fit the others; names its position.
+            DataError: an item cannot be read, is not (features, target), or has another shape; names its
+                position.
         """
         features, targets = zip(*self.items(ids.tolist()), strict=True)
         shapes = {array.shape for array in features}
@@ -78,20 +83,20 @@ class Items:
         return Batch(np.stack(features), self._encode(np.stack(targets), ids))
 
     def items(self, positions: Sequence[int]) -> list[tuple[Array, Array]]:
-        """The items as the dataset gives them, as arrays."""
+        """Return the items of the dataset as arrays."""
         if hasattr(self._dataset, "__getitems__"):
-            found = self._fetch(positions, lambda: self._dataset.__getitems__(list(positions)))
+            items = self._fetch(positions, lambda: self._dataset.__getitems__(list(positions)))
         else:
-            found = [self._fetch([i], lambda i=i: self._dataset[i]) for i in positions]
-        return [self._pair(i, item) for i, item in zip(positions, found, strict=True)]
+            items = [self._fetch([i], lambda i=i: self._dataset[i]) for i in positions]
+        return [self._pair(i, item) for i, item in zip(positions, items, strict=True)]
 
     def _fetch(self, positions: Sequence[int], read: Any) -> Any:
         try:
             return read()
         except Exception as error:
-            place = f"item {positions[0]}" if len(positions) == 1 else f"items {listed(positions)}"
+            which = f"item {positions[0]}" if len(positions) == 1 else f"items {listed(positions)}"
             raise DataError(
-                f"{self._name}: {place} cannot be read: {type(error).__name__}: {error}"
+                f"{self._name}: {which} cannot be read: {type(error).__name__}: {error}"
             ) from error
 
     def _pair(self, position: int, item: Any) -> tuple[Array, Array]:
@@ -120,24 +125,27 @@ class Items:
         if (unknown := codes < 0).any():
             raise DataError(
                 f"{self._name}: the target of item {ids[unknown][0]} is {targets[unknown][0]!r}, which is "
-                "no class; "
-                f"there are {len(self._classes)}: {listed(self._classes)}"
+                f"not a class; there are {len(self._classes)}: {listed(self._classes)}"
             )
         return codes
 
     def sample(self) -> Ids:
-        """Positions spread evenly over the dataset, the first and the last among them."""
+        """Return positions spread evenly over the dataset, including the first and the last."""
         return np.unique(np.linspace(0, len(self) - 1, _SAMPLE).astype(np.int64))
 
     def fingerprint(self) -> str:
-        """Over class, length, and the dataset's own `fingerprint` (a text, or a method that returns one), or 64 items."""
+        """Return the digest over class, length and content.
+
+        The content is the dataset's own `fingerprint` (a text, or a method that returns one), or a sample of
+        64 items.
+        """
         own = own_fingerprint(self._dataset)
         kind = type(self._dataset)
         return sha256_json([f"{kind.__module__}.{kind.__qualname__}", len(self), own or self.content])
 
     @cached_property
     def content(self) -> str | None:
-        """The digest of a sample of the items; None where they change from one reading to the next."""
+        """The digest of a sample of the items; None if they change when read again."""
         content = self._sample_digest()
         return content if content == self._sample_digest() else None
 
@@ -146,7 +154,7 @@ class Items:
         return digest(tensor_records(array_buffer(f"{i:04}", array) for i, array in enumerate(arrays)))
 
     def targets(self) -> Array:
-        """(rows,) the targets as the dataset gives them; reads it through, unless it has them in `targets`."""
+        """Return the targets, (rows,): the attribute `targets` if there is one, else read from all items."""
         known = getattr(self._dataset, "targets", None)
         if known is not None and len(known) == len(self):
             return as_array(known, f"{self._name}: targets")
@@ -154,35 +162,35 @@ class Items:
 
 
 def own_fingerprint(dataset: Any) -> str | None:
-    """What a dataset says that its content is, if it does."""
+    """Return the dataset's own `fingerprint`, or None if it has none."""
     own = getattr(dataset, "fingerprint", None)
     own = own() if callable(own) else own
     return own if isinstance(own, str) else None
 
 
 def refuse_division(config: SplitConfig) -> None:
-    """Map-style datasets are never divided, so whoever asks for it is told.
+    """Refuse settings that would split a map-style dataset.
 
     Raises:
-        DataError: a share is set (0 is not: there is no such split then), or `stratify` is on.
+        DataError: a share is set (other than 0, which asks for no such split), or `stratify` or `folds`.
     """
-    asked = [
+    settings = [
         name for name in ("val", "test") if getattr(config, name) not in (0, getattr(SplitConfig(), name))
     ]
-    asked += ["stratify"] if config.stratify else []
-    asked += ["folds"] if config.folds is not None else []
-    if asked:
+    settings += ["stratify"] if config.stratify else []
+    settings += ["folds"] if config.folds is not None else []
+    if settings:
         raise DataError(
-            f"data.split.{asked[0]}: map-style datasets are not divided; leave it out, and give a dataset "
+            f"data.split.{settings[0]}: map-style datasets are not split; leave it out, and give a dataset "
             "for each split"
         )
 
 
 def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:
-    """What a run trains on, of one map-style dataset for each split.
+    """Build the data of a run from one map-style dataset per split.
 
     Raises:
-        DataError: a dataset is empty, its items are no (features, target), or the classes cannot be learned from it.
+        DataError: a dataset is empty, its items are not (features, target), or its classes are unknown.
     """
     for name, dataset in datasets.items():
         if not len(dataset):
@@ -209,8 +217,7 @@ def _task(train: Items, config: DataConfig) -> Task:
     if config.task == "classification" and continuous:
         raise DataError(
             f"the targets are {targets[0].dtype} of shape {targets[0].shape}, but the task is "
-            "classification; "
-            "give whole numbers or text, one for each item"
+            "classification; give whole numbers or text, one for each item"
         )
     if config.task == "regression" and targets[0].dtype.kind == "U":
         raise DataError("the targets are text, but the task is regression; give numbers")
@@ -218,17 +225,17 @@ def _task(train: Items, config: DataConfig) -> Task:
 
 
 def _classes(raw: Mapping[SplitName, Items], dataset: Any, target: Array) -> tuple[list[Any], bool]:
-    """The labels, and whether targets are indices of them."""
-    said = getattr(dataset, "classes", None)
-    if said is None:
-        said = getattr(dataset, "num_classes", None)
-    if isinstance(said, int):
-        return list(range(said)), True
-    if said is not None:
-        return list(said), target.dtype.kind in "iub"
+    """Return the labels, and whether targets are indices of them."""
+    declared = getattr(dataset, "classes", None)
+    if declared is None:
+        declared = getattr(dataset, "num_classes", None)
+    if isinstance(declared, int):
+        return list(range(declared)), True
+    if declared is not None:
+        return list(declared), target.dtype.kind in "iub"
     if len(raw["train"]) > READ_THROUGH:
         raise DataError(
-            f"the train dataset has {len(raw['train'])} items, too many to read through for their classes; "
+            f"the train dataset has {len(raw['train'])} items, too many to read all for their classes; "
             "give it an attribute `classes` (the labels in order) or `num_classes`"
         )
     classes = _labels(raw["train"])
@@ -249,8 +256,8 @@ def _labels(items: Items) -> list[Any]:
 
 def _warnings(raw: Mapping[SplitName, Items], datasets: Mapping[SplitName, Any]) -> list[str]:
     warnings = [
-        f"the {name} dataset gives other items when it is read again, so its content cannot be pinned; "
-        "give it a `fingerprint`, and draw randomness from the item's position to make runs repeatable"
+        f"the {name} dataset returns other items when it is read again, so its content cannot be pinned; "
+        "give it a `fingerprint`, and derive randomness from the item's position to make runs repeatable"
         for name, items in raw.items()
         if own_fingerprint(datasets[name]) is None and items.content is None
     ]

@@ -1,8 +1,9 @@
-"""Data that comes as Python objects: from `type: package.module:function`, or passed to `trainyard.train`.
+"""Data given as Python objects: by a function (`type: module:function`), or passed to `trainyard.train`.
 
-A split may be a pair of arrays (X, y), a data frame with the target among its columns, or a map-style dataset.
-Data frames are prepared as files are. Arrays and datasets hold finished samples and are served as they are (floats as
-float32): `standardize` and `encode` have no effect on them, and settings that need named columns are refused.
+A split may be a pair of arrays (X, y), a data frame with the target among its columns, or a map-style
+dataset. Data frames are prepared like files. Arrays and datasets hold finished samples and are used as they
+are (floats become float32): `standardize` and `encode` have no effect on them, and settings that need named
+columns are refused.
 """
 
 from __future__ import annotations
@@ -30,20 +31,23 @@ _NUMERIC = ("number", "boolean")
 
 
 def from_objects(data: Any, config: DataConfig | None = None, source: str = "data") -> DataBundle:
-    """What a run trains on.
+    """Build the data of a run from Python objects.
 
     Args:
-        data: (train, val), (train, val, test), or a mapping of `train`, `val` and `test`, each a pair of arrays (X, y), a
-            data frame, a map-style dataset, or a tf.data.Dataset (which is read into memory, in the order that it gives); or
-            all rows as one pair, data frame or tf.data.Dataset, to be divided by `data.split`.
+        data: (train, val), (train, val, test), or a mapping of `train`, `val` and `test`. Each is a pair of
+            arrays (X, y), a data frame, a map-style dataset, or a tf.data.Dataset (which is read into memory,
+            in its own order). Or all rows as one pair, data frame or tf.data.Dataset, to be split by
+            `data.split`.
         config: the data section; None for the defaults.
-        source: how messages call `data`.
+        source: the name of `data` in messages.
 
     Raises:
         DataError: what is wrong, and what to do.
     """
     config = config or DataConfig()
-    parts = {name: _untie(part, name) for name, part in _by_split(data, source).items() if part is not None}
+    parts = {
+        name: _unpacked(part, name) for name, part in _by_split(data, source).items() if part is not None
+    }
     if "train" not in parts:
         raise DataError(f"{source} has no training rows")
     forms = {name: _form(part, name) for name, part in parts.items()}
@@ -80,8 +84,8 @@ def _by_split(data: Any, source: str) -> Mapping[SplitName, Any]:
     )
 
 
-def _untie(part: Any, name: SplitName) -> Any:
-    """A torch TensorDataset of two tensors is a pair of arrays, and a tf.data.Dataset is read into one."""
+def _unpacked(part: Any, name: SplitName) -> Any:
+    """Return a torch TensorDataset of two tensors or a tf.data.Dataset as a pair, else the part itself."""
     if is_tf_dataset(part):
         return from_tf_dataset(part, f"the {name} split")
     tensors = getattr(part, "tensors", None)
@@ -89,7 +93,7 @@ def _untie(part: Any, name: SplitName) -> Any:
 
 
 def _is_pair(part: Any) -> bool:
-    """Whether this is (X, y) rather than a dataset."""
+    """Return whether this is (X, y) rather than a dataset."""
     return (
         isinstance(part, tuple)
         and len(part) == 2
@@ -103,12 +107,12 @@ def _form(part: Any, name: SplitName) -> Form:
     if hasattr(part, "iloc"):
         return "frame"
     if hasattr(part, "shape"):
-        raise DataError(f"the {name} split is an array alone; give a pair (X, y)")
+        raise DataError(f"the {name} split is a single array; give a pair (X, y)")
     if hasattr(part, "__len__") and hasattr(part, "__getitem__") and not isinstance(part, str | Mapping):
         return "items"
     raise DataError(
         f"the {name} split is {type(part).__name__}; give a pair of arrays (X, y), a data frame, "
-        "or a dataset with __len__ and __getitem__ that gives (features, target)"
+        "or a dataset with __len__ and __getitem__ that returns (features, target)"
     )
 
 
@@ -156,10 +160,10 @@ def _pair(part: tuple[Any, Any], name: SplitName, *, keep: bool) -> Pair:
 
 
 def _numbers(features: Any, what: str) -> Any:
-    """The values of a data frame whose columns are of several kinds; anything else as it is.
+    """Return the values of a data frame with columns of several kinds; anything else unchanged.
 
     Raises:
-        DataError: a column holds no numbers.
+        DataError: a column does not hold numbers.
     """
     if not hasattr(features, "iloc") or np.ndim(features) != 2 or np.asarray(features).dtype.kind in "biuf":
         return features
@@ -171,14 +175,13 @@ def _numbers(features: Any, what: str) -> Any:
     ]:
         raise DataError(
             f"{what}: a pair (X, y) must hold numbers, but these columns do not: {listed(other)}. Give one "
-            "data frame with the "
-            "target among its columns and name that in data.target: its text is encoded"
+            "data frame with the target among its columns and name that in data.target: its text is encoded"
         )
     return np.stack([values.astype(np.float32) for values in columns.values()], axis=1)
 
 
 class _Targets(NamedTuple):
-    """The encoded targets of each split; `labels` are the classes, None for regression."""
+    """Encoded targets by split; `labels` are the classes, None for regression."""
 
     task: Task
     labels: list[Any] | None
@@ -187,7 +190,7 @@ class _Targets(NamedTuple):
 
 
 def in_memory(features: Array, ids: Ids | None, targets: Array) -> Split:
-    """A split of the rows `ids` (None: of all), copied; `targets` are theirs alone."""
+    """Return a split with copies of the rows `ids` (None for all); `targets` belong to these rows."""
     return Arrays(features if ids is None else features[ids], targets)
 
 
@@ -196,19 +199,22 @@ def from_arrays(
     config: DataConfig,
     serve: Callable[[Array, Ids | None, Array], Split] = in_memory,
 ) -> DataBundle:
-    """What a run trains on, of finished samples: features (rows, ...), targets (rows,) or, for regression, (rows, outputs).
+    """Build the data of a run from finished samples.
 
-    `serve` makes a split of features, ids and targets, as `in_memory` does.
+    Args:
+        pairs: features (rows, ...) and targets (rows,), or (rows, outputs) for regression, by split.
+        config: the data section.
+        serve: makes a split from features, ids and targets, like `in_memory`.
 
     Raises:
-        DataError: targets are missing or unfit, or a split would be empty.
+        DataError: targets are missing or of the wrong kind, or a split would be empty.
     """
     several = pairs["train"][1].ndim > 1 and pairs["train"][1].shape[1:] != (1,)
     task, labels, targets, warnings = _several(pairs, config) if several else _single(pairs, config)
     table = Table({config.target: targets["train"]}, "the train rows")
     codes = None if labels is None else targets["train"]
     rows = split_rows(
-        table, config.split, *fractions(config.split, tabular.given_splits(pairs.keys(), config)), codes
+        table, config.split, *fractions(config.split, tabular.provided_splits(pairs.keys(), config)), codes
     )
     if codes is not None and labels is not None:
         checks.refuse_untrained_classes(table, rows, codes, labels, config)
@@ -243,7 +249,7 @@ def _several(pairs: Mapping[SplitName, Pair], config: DataConfig) -> _Targets:
     if config.task == "classification":
         raise DataError(
             "targets of several columns are values for regression, but the task is classification; give one "
-            "class a row"
+            "class per row"
         )
     for name, (_, targets) in pairs.items():
         if targets.dtype.kind not in "iuf" or not np.isfinite(targets).all():

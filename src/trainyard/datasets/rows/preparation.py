@@ -1,9 +1,12 @@
-"""How raw columns become features: fitted on the training rows, applied to all others, kept as JSON.
+"""Turn raw columns into features: fitted on the training rows, applied to all rows, stored as JSON.
 
-Numbers become (x - mean) / scale, booleans 0 and 1, and categories either one column each (`onehot`) or their index in
-alphabetical order (`ordinal` and `category`, which are not standardised). A category that no training row has becomes all
-zeros, -1 (`ordinal`) or NaN (`category`), and so does a missing one where `data.impute` is `keep`; missing numbers then stay NaN.
-All arithmetic is in float64, and sums run in row order, so that every machine gets the same bits; the result is float32.
+Numbers become (x - mean) / scale and booleans 0 and 1. Categories become one column each (`onehot`), or their
+index in alphabetical order (`ordinal` and `category`, which are not standardised). A category that no
+training row has becomes all zeros, -1 (`ordinal`) or NaN (`category`). So does a missing one if `data.impute`
+is `keep`; missing numbers then stay NaN.
+
+All arithmetic is in float64, and sums run in row order, so that every machine gets the same bits; the result
+is float32.
 """
 
 from __future__ import annotations
@@ -21,12 +24,15 @@ from trainyard.datasets.rows.target import Target
 from trainyard.errors import DataError
 from trainyard.types import Array
 
-MAX_FEATURES = 10_000  # of all columns together; beyond, a column of identifiers was taken for a category
+MAX_FEATURES = 10_000  # of all columns; more of them mean that identifiers were taken for categories
 
 
 @dataclass(frozen=True)
 class NumberColumn:
-    """A number or boolean. `fill` stands in for missing values; None: they are an error, or NaN with `keep`."""
+    """A number or boolean.
+
+    `fill` replaces missing values; without it they are an error, or NaN with `keep`.
+    """
 
     kind: ClassVar[str] = "number"
     name: str
@@ -37,31 +43,32 @@ class NumberColumn:
 
     @property
     def outputs(self) -> list[str]:
+        """The names of its features."""
         return [self.name]
 
     def encode(self, table: Table, out: Array) -> None:
-        """Writes the features into `out`, (rows, 1) float32."""
+        """Write the features into `out`, (rows, 1) float32."""
         values = _numbers(table, self.name)
-        gone = np.isnan(values)
-        if gone.any() and not self.keep:
+        absent = np.isnan(values)
+        if absent.any() and not self.keep:
             if self.fill is None:
-                raise _no_value(table, self.name, gone)
-            values = np.where(gone, self.fill, values)
+                raise _no_value(table, self.name, absent)
+            values = np.where(absent, self.fill, values)
         with np.errstate(over="ignore"):
             out[:, 0] = (values - self.mean) / self.scale
-        if not (finite := np.isfinite(out[:, 0]) | (gone & self.keep)).all():
+        if not (finite := np.isfinite(out[:, 0]) | (absent & self.keep)).all():
             raise DataError(
                 f"{table.source}: column {self.name!r} is infinite, or too large for float32, in "
-                f"{table.where(~finite)}; "
-                "mend these cells, or leave the column out with data.exclude"
+                f"{table.where(~finite)}; fix these cells, or leave the column out with data.exclude"
             )
 
 
 @dataclass(frozen=True)
 class CategoryColumn:
-    """Text that stands for categories. `fill` stands in for missing values; None: they are an error, or no category with `keep`.
+    """Text that names categories.
 
-    `native`: the codes are for a model that takes categories.
+    `fill` replaces missing values; without it they are an error, or no category with `keep`. `native`: the
+    codes are for a model that takes categories.
     """
 
     kind: ClassVar[str] = "category"
@@ -74,16 +81,17 @@ class CategoryColumn:
 
     @property
     def outputs(self) -> list[str]:
+        """The names of its features."""
         return [f"{self.name}={category}" for category in self.categories] if self.onehot else [self.name]
 
     def encode(self, table: Table, out: Array) -> None:
-        """Writes the features into `out`, (rows, categories) or (rows, 1) float32."""
+        """Write the features into `out`, (rows, categories) or (rows, 1) float32."""
         values = _texts(table, self.name)
-        gone = missing(values)
-        if gone.any() and not self.keep:
+        absent = missing(values)
+        if absent.any() and not self.keep:
             if self.fill is None:
-                raise _no_value(table, self.name, gone)
-            values = np.where(gone, self.fill, values)
+                raise _no_value(table, self.name, absent)
+            values = np.where(absent, self.fill, values)
         index = {category: i for i, category in enumerate(self.categories)}
         codes = np.fromiter((index.get(value, -1) for value in values), dtype=np.int64, count=len(values))
         if not self.onehot:
@@ -97,16 +105,15 @@ class CategoryColumn:
 Column = NumberColumn | CategoryColumn
 
 
-def _no_value(table: Table, name: str, gone: Array) -> DataError:
+def _no_value(table: Table, name: str, absent: Array) -> DataError:
     return DataError(
-        f"{table.source}: column {name!r} has no value in {table.where(gone)}; the model was trained "
-        "without missing values: "
-        "fill them, or train it with data.impute"
+        f"{table.source}: column {name!r} has no value in {table.where(absent)}; the model was trained "
+        "without missing values: fill them, or train it with data.impute"
     )
 
 
 def _numbers(table: Table, name: str) -> Array:
-    """(rows,) float64; text that spells a number is taken for it."""
+    """Return the column as (rows,) float64; text is parsed as numbers."""
     values = table.column(name)
     if kind_of(values) == "time":
         raise DataError(f"{table.source}: column {name!r} holds dates, where the training rows hold numbers")
@@ -117,23 +124,23 @@ def _numbers(table: Table, name: str) -> Array:
         try:
             numbers[row] = np.nan if text is None else float(text)
         except ValueError:
-            here = table.where(np.arange(len(values)) == row)
+            rows = table.where(np.arange(len(values)) == row)
             raise DataError(
-                f"{table.source}: column {name!r} must hold numbers, but is {text!r} in {here}"
+                f"{table.source}: column {name!r} must hold numbers, but is {text!r} in {rows}"
             ) from None
     return numbers
 
 
 def _texts(table: Table, name: str) -> Array:
-    """(rows,) str or None; a whole number is written without a decimal point, however it was stored."""
+    """Return the column as (rows,) str or None; integers have no decimal point even if stored as floats."""
     values = table.column(name)
     if kind_of(values) == "text":
         return values
-    gone = missing(values)
+    absent = missing(values)
     texts = np.empty(len(values), dtype=object)
     for row, value in enumerate(values.tolist()):
-        whole = isinstance(value, float) and value.is_integer()
-        texts[row] = None if gone[row] else str(int(value) if whole else value)
+        is_integer = isinstance(value, float) and value.is_integer()
+        texts[row] = None if absent[row] else str(int(value) if is_integer else value)
     return texts
 
 
@@ -147,7 +154,7 @@ class TabularPreparation:
 
     @property
     def categories(self) -> list[int]:
-        """For each feature the number of categories that its values are codes of; empty where no model is to take them so."""
+        """The number of categories of each feature of codes, 0 for others; empty if there are only others."""
         counts = [
             len(column.categories) if isinstance(column, CategoryColumn) and column.native else 0
             for column in self.columns
@@ -157,13 +164,13 @@ class TabularPreparation:
 
     @property
     def text_columns(self) -> list[str]:
-        """The columns to read as text from files that do not know types."""
+        """The columns to read as text from files without types."""
         names = [column.name for column in self.columns if isinstance(column, CategoryColumn)]
         text_target = any(isinstance(label, str) for label in self.target.classes or ())
         return [*names, self.target.name] if text_target else names
 
     def features(self, rows: Any) -> Array:
-        """(rows, features) float32, C-contiguous. `rows`: a data frame, a sequence of mappings, or a `Table`.
+        """Return the features, (rows, features) float32, of a data frame, mappings, or a `Table`.
 
         Raises:
             DataError: a column is missing, or a value cannot be used; names both column and row.
@@ -178,25 +185,27 @@ class TabularPreparation:
         return features
 
     def targets(self, rows: Any) -> Array | None:
-        """(rows,) int64 class indices or float32 values; None where the rows carry no target column.
+        """Return the targets, (rows,) int64 class indices or float32 values.
+
+        None if the rows have no target column.
 
         Raises:
-            DataError: a cell is empty, is no class of the training rows, or no finite number.
+            DataError: a cell is empty, not a class of the training rows, or not a finite number.
         """
         table = as_table(rows, only={self.target.name})
         return self.target.encode(table) if self.target.name in table.columns else None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; `from_json` reads them."""
+        """Return plain values, which `from_json` reads."""
         columns = [{"kind": column.kind, **asdict(column)} for column in self.columns]
         return {"version": 1, "columns": columns, "target": self.target.to_json()}
 
 
 def from_json(data: dict[str, Any]) -> TabularPreparation:
-    """The preparation that `to_json` was called on.
+    """Restore the preparation that `to_json` was called on.
 
     Raises:
-        DataError: it was written by another version of Trainyard that this one cannot read.
+        DataError: another version of Trainyard wrote it, in a format that this one cannot read.
     """
     if data.get("version") != 1:
         raise DataError(
@@ -210,30 +219,31 @@ def from_json(data: dict[str, Any]) -> TabularPreparation:
 
 
 def fit(table: Table, names: Sequence[str], target: Target, config: DataConfig) -> TabularPreparation:
-    """Fits on training rows.
+    """Fit a preparation on the training rows.
 
     Args:
         table: the training rows.
         names: the columns to make features of, in their order.
+        target: the column to predict.
+        config: the data section.
 
     Raises:
-        DataError: a column cannot be used: it holds dates, no value at all, or more categories than any model can use.
+        DataError: a column cannot be used: it holds dates, no values, or too many categories.
     """
     columns = [_fit_column(table, name, config) for name in names]
     widest = max(columns, key=lambda column: len(column.outputs))
     if sum(len(column.outputs) for column in columns) > MAX_FEATURES:
         raise DataError(
             f"{table.source}: the columns make more than {MAX_FEATURES} features, {len(widest.outputs)} of "
-            "them from "
-            f"{widest.name!r}; leave it out with data.exclude, or give data.encode: ordinal"
+            f"them from {widest.name!r}; leave it out with data.exclude, or give data.encode: ordinal"
         )
     return TabularPreparation(columns, target)
 
 
 def _fit_column(table: Table, name: str, config: DataConfig) -> Column:
     values = table.column(name)
-    gone = missing(values)
-    if gone.all():
+    absent = missing(values)
+    if absent.all():
         raise DataError(
             f"{table.source}: column {name!r} has no value in any training row; leave it out with "
             "data.exclude"
@@ -242,7 +252,7 @@ def _fit_column(table: Table, name: str, config: DataConfig) -> Column:
     fills = config.impute is not None and not keep
     match kind_of(values):
         case "text":
-            counts = Counter(values[~gone])
+            counts = Counter(values[~absent])
             fill = min(counts, key=lambda category: (-counts[category], category)) if fills else None
             return CategoryColumn(
                 name, sorted(counts), config.encode == "onehot", fill, keep, config.encode == "category"
@@ -250,23 +260,22 @@ def _fit_column(table: Table, name: str, config: DataConfig) -> Column:
         case "boolean":
             return NumberColumn(name, fill=float(_most_frequent(values)) if fills else None, keep=keep)
         case "number":
-            return _fit_number(name, values.astype(np.float64), gone, config, table)
+            return _fit_number(name, values.astype(np.float64), absent, config, table)
         case _:
             raise DataError(
                 f"{table.source}: column {name!r} holds dates, which no model can use as they are; make "
-                "numbers of them (year, "
-                f"weekday), divide the rows by them with data.split.time: {name}, or leave the column out "
-                "with data.exclude"
+                f"numbers of them (year, weekday), divide the rows by them with data.split.time: {name}, or "
+                "leave the column out with data.exclude"
             )
 
 
-def _fit_number(name: str, values: Array, gone: Array, config: DataConfig, table: Table) -> NumberColumn:
+def _fit_number(name: str, values: Array, absent: Array, config: DataConfig, table: Table) -> NumberColumn:
     fill, keep = None, config.impute == "keep"
     if keep:
-        values = values[~gone]
+        values = values[~absent]
     elif config.impute:
-        fill = _FILLS[config.impute](values[~gone])
-        values = np.where(gone, fill, values)
+        fill = _FILLS[config.impute](values[~absent])
+        values = np.where(absent, fill, values)
     if not config.standardize:
         return NumberColumn(name, fill=fill, keep=keep)
     low, high = float(values.min()), float(values.max())
@@ -276,14 +285,13 @@ def _fit_number(name: str, values: Array, gone: Array, config: DataConfig, table
     if not np.isfinite([mean, scale]).all() or scale == 0:
         raise DataError(
             f"{table.source}: column {name!r} has values from {low:g} to {high:g}, which cannot be "
-            "standardised in float64; "
-            "mend them, or leave the column out with data.exclude"
+            "standardised in float64; fix them, or leave the column out with data.exclude"
         )
     return NumberColumn(name, mean, scale, fill, keep)
 
 
 def mean_and_scale(values: Array) -> tuple[float, float]:
-    """Mean and standard deviation (of the population), in float64; not finite, or a scale of 0, where there are none."""
+    """Return mean and population standard deviation in float64; they may overflow, and the scale may be 0."""
     wide = values.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         mean = _mean(wide)
@@ -291,7 +299,7 @@ def mean_and_scale(values: Array) -> tuple[float, float]:
 
 
 def _mean(values: Array) -> float:
-    # numpy.sum adds in an order that depends on the processor's vector width; cumsum goes from first to last.
+    # numpy.sum adds in an order that depends on the processor's vector width; cumsum adds from first to last.
     mean = np.cumsum(values)[-1] / len(values)
     return float(mean + np.cumsum(values - mean)[-1] / len(values))
 

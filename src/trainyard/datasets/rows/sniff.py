@@ -1,4 +1,4 @@
-"""A first config, from a look at a data file."""
+"""Draft a first config from a data file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trainyard.datasets.rows.target import class_indices, inspect, labels_in
 from trainyard.errors import DataError
 from trainyard.types import Array, Task
 
-_MANY = 100  # so many categories make a column that is not worth one feature each
+_MANY = 100  # a column of more categories is not worth one feature per category
 _GROUPS = (
     "group",
     "patient",
@@ -38,7 +38,7 @@ _GROUPS = (
 
 @dataclass
 class Draft:
-    """What was found: lines of the data section, and remarks by column."""
+    """The settings of the data section, and remarks about the columns."""
 
     table: Table
     task: Task
@@ -53,7 +53,7 @@ _READ = (".csv", ".tsv", ".txt", ".parquet", ".pq")
 
 
 def draft_config(path: Path | str, target: str) -> str:
-    """A commented config that trains the built-in `mlp` on a CSV or Parquet file, as it stands.
+    """Return a commented config that trains the built-in `mlp` on a CSV or Parquet file.
 
     Raises:
         DataError: the file cannot be read or trained on, or has no such target; names the nearest column.
@@ -72,9 +72,9 @@ def draft_config(path: Path | str, target: str) -> str:
         params["missing"] = texts
         table = read_table(path, params)
     values = table.column(target, "--target")
-    if (gone := missing(values)).any():
+    if (absent := missing(values)).any():
         raise DataError(
-            f"{table.source}: the target {target!r} has no value in {table.where(gone)}; remove these rows"
+            f"{table.source}: the target {target!r} has no value in {table.where(absent)}; remove these rows"
         )
     config = DataConfig(path=str(path), target=target)
     checks.refuse_mixtures(table, [target])
@@ -82,12 +82,12 @@ def draft_config(path: Path | str, target: str) -> str:
     draft = Draft(
         table, task, [name for name in table.columns if name != target], remarks=doubts, params=params
     )
-    _look(draft, values)
+    _choose_columns(draft, values)
     return "\n".join(_lines(draft, str(path), target)) + "\n"
 
 
 def _csv_params(path: str) -> dict[str, Any]:
-    """The delimiter and the encoding, where they are not the usual ones."""
+    """Return the delimiter and the encoding, unless they are the defaults."""
     with existing_file(path).open("rb") as file:
         start = file.read(1 << 16)
     params: dict[str, Any] = {}
@@ -101,13 +101,13 @@ def _csv_params(path: str) -> dict[str, Any]:
 
 
 def _missing_texts(table: Table) -> list[str]:
-    """What stands for a missing value in columns of numbers, `?` for example: one text, again and again."""
-    found = [set(table.columns[name][checks.strays(table, name)]) for name in table.columns]
-    return sorted({text for texts in found if len(texts) == 1 for text in texts})
+    """Return texts that mark missing values, such as `?`: the only text in a column of numbers."""
+    strays = [set(table.columns[name][checks.strays(table, name)]) for name in table.columns]
+    return sorted({text for texts in strays if len(texts) == 1 for text in texts})
 
 
-def _look(draft: Draft, target: Array) -> None:
-    """Sorts the columns into those to learn from and those to leave out, with the reason."""
+def _choose_columns(draft: Draft, target: Array) -> None:
+    """Divide the columns into those to learn from and those to leave out, with the reason."""
     labels = labels_in(target) if draft.task == "classification" else None
     codes = class_indices(target, labels) if labels is not None else target.astype(np.float32)
     for name in draft.features:
@@ -115,7 +115,7 @@ def _look(draft: Draft, target: Array) -> None:
         if reason := "mixes numbers and text" if mixed else _why_not(draft.table.columns[name], codes):
             draft.exclude[name] = reason
     usable = [name for name in draft.features if name not in draft.exclude]
-    if not usable:  # a column that counts up may be all there is: x in a file of x and y
+    if not usable:  # a column that numbers the rows may be the only one: x in a file of x and y
         usable = [name for name, reason in draft.exclude.items() if reason == checks.NUMBERS_ROWS]
         draft.exclude = {name: reason for name, reason in draft.exclude.items() if name not in usable}
     draft.features = usable
@@ -131,32 +131,33 @@ def _look(draft: Draft, target: Array) -> None:
 
 
 def _why_not(values: Array, targets: Array) -> str | None:
-    gone = missing(values)
-    if gone.all():
+    absent = missing(values)
+    if absent.all():
         return "has no values"
     if values.dtype.kind == "f" and np.isinf(values).any():
         return "has infinite values"
     if kind_of(values) == "time":
         return "holds dates; make numbers of them, or use it as split.time"
-    if kind_of(values) == "text" and len(set(values[~gone])) > max(_MANY, len(values) // 2):
-        return "has another text in most rows, like an identifier"
-    found = checks.oddity(values, targets)
-    return found if found and "tells" not in found else None
+    if kind_of(values) == "text" and len(set(values[~absent])) > max(_MANY, len(values) // 2):
+        return "has a different text in most rows, like an identifier"
+    reason = checks.oddity(values, targets)
+    return reason if reason != checks.GIVES_AWAY else None
 
 
 def _split_hints(draft: Draft) -> Iterator[str]:
     times = [name for name, values in draft.table.columns.items() if kind_of(values) == "time"]
     if times:
-        yield f"rows have dates: if the model is to predict the future, split by them, `time: {inline(times[0])}` under split"
+        column = inline(times[0])
+        yield f"rows have dates: if the model is to predict the future, set `time: {column}` under split"
     for name in [*draft.features, *draft.exclude]:
         repeated = len(set(draft.table.columns[name].tolist())) <= len(draft.table) // 2
         if repeated and any(word in name.lower().replace("-", "_").split("_") for word in _GROUPS):
-            yield f"if rows of one {name} belong together, keep them in one split: `group: {inline(name)}` under split"
+            yield f"to keep the rows of one {name} in one split, set `group: {inline(name)}` under split"
 
 
 def _lines(draft: Draft, path: str, target: str) -> Iterator[str]:
     rows = len(draft.table)
-    yield f"# Written by `trainyard init` for {rows} rows and {len(draft.table.columns)} columns; trains as it stands."
+    yield f"# Written by `trainyard init` for {rows} rows and {len(draft.table.columns)} columns."
     yield "data:"
     yield f"  type: {'parquet' if Path(path).suffix.lower() in ('.parquet', '.pq') else 'csv'}"
     yield f"  path: {inline(path)}"
@@ -210,5 +211,5 @@ def _why_task(draft: Draft, target: str) -> str:
 
 
 def _batch_size(rows: int) -> int:
-    """A power of two that makes some 20 steps an epoch, from 8 to 256, but never more than half the training rows."""
+    """Return a power of two from 8 to 256, for about 20 steps per epoch; at most a third of the rows."""
     return int(max(1, min(2 ** int(np.clip(np.log2(max(rows / 20, 1)), 3, 8)), rows // 3)))

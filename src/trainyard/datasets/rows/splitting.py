@@ -1,7 +1,7 @@
-"""Which rows train, which validate, and which test.
+"""Divide rows into training, validation and test splits.
 
-Rows are ordered by raw counter-based keys of the split's own seed, so equal rows and settings give equal splits on
-every machine and with every version of every library. Within a split, rows keep the order of the source.
+Rows are ordered by counter-based keys of the split's own seed, so equal rows and settings give equal splits
+on every machine and with every version of every library. Within a split, rows keep the order of the source.
 """
 
 from __future__ import annotations
@@ -21,37 +21,38 @@ from trainyard.types import Array, Ids, SplitName
 Rows = dict[SplitName, Ids]
 Kind = Literal["time", "group", "class", "random"]
 
-# Streams of the split's seed that are not the ordinary split's own.
+# Random streams of the split's seed, apart from that of the ordinary split.
 _FOLDS, _FOLD_VAL = 1, 2
 
 
 class _Criterion(NamedTuple):
-    """What rows are divided by: `values` (rows,) are times, group numbers or class indices; nothing for `random`."""
+    """What rows are split by: `values` (rows,) are times, groups or class indices; empty for `random`."""
 
     kind: Kind
     values: Array
 
 
-def fractions(config: SplitConfig, given: AbstractSet[SplitName]) -> tuple[float, float]:
-    """The shares of the training rows to cut off for validation and test.
+def fractions(config: SplitConfig, provided: AbstractSet[SplitName]) -> tuple[float, float]:
+    """Return the shares of the training rows to use for validation and test.
 
     Args:
-        given: the splits that the source brings. One that brings only rows to be divided gives `{"train"}` and both
-            shares count; where there are rows for validation or test of its own, nothing is cut for these.
+        config: the section `data.split`.
+        provided: the splits that have rows of their own; the share of such a split is 0. With `{"train"}`,
+            both shares are taken from the training rows.
 
     Raises:
-        DataError: nothing would be left, or folds are asked of more than one source.
+        DataError: nothing would be left for training, or folds are requested of more than one source.
     """
     if config.folds is not None:
-        if given != {"train"}:
+        if provided != {"train"}:
             raise DataError(
                 "data.split.folds divides the rows of one source into training, validation and test; give "
-                "them as data.path "
-                "(in Python: one pair or data frame), without other rows for validation or test"
+                "them as data.path (in Python: one pair or data frame), without other rows for validation "
+                "or test"
             )
         return config.val, 0.0
-    val = 0.0 if "val" in given else config.val
-    test = 0.0 if "test" in given else DEFAULT_TEST_SHARE if config.test is None else config.test
+    val = 0.0 if "val" in provided else config.val
+    test = 0.0 if "test" in provided else DEFAULT_TEST_SHARE if config.test is None else config.test
     if val + test >= 1:
         raise DataError(
             f"data.split: val {val} and test {test} leave nothing to train on; together they must stay "
@@ -61,19 +62,21 @@ def fractions(config: SplitConfig, given: AbstractSet[SplitName]) -> tuple[float
 
 
 def split_rows(table: Table, config: SplitConfig, val: float, test: float, labels: Array | None) -> Rows:
-    """Divides the rows of a table.
+    """Split the rows of a table.
 
-    With `config.folds`, the test split is fold number `config.fold`, and `val` a share of the other rows. By time, the
-    rows are cut into one block more than there are folds: block i + 1 is fold i, older blocks train and validate, and newer
-    rows are in no split (an expanding window).
+    With `config.folds`, the test split is fold number `config.fold`, and `val` is a share of the other rows.
+    By time, the rows are cut into one block more than there are folds: block i + 1 is fold i, older blocks
+    train and validate, and newer rows are in no split (an expanding window).
 
     Args:
+        table: the rows.
+        config: the section `data.split`.
         val: share of the rows for validation; 0 for no such split.
-        test: share of the rows for the test; 0 for no such split. Without effect where there are folds.
+        test: share of the rows for the test; 0 for no such split. Without effect with folds.
         labels: (rows,) int64 class indices, None for regression.
 
     Returns:
-        The positions of each split's rows, ascending. `train` is always there.
+        The positions of each split's rows, ascending. `train` is always present.
 
     Raises:
         DataError: the settings contradict each other, or a split would be empty.
@@ -81,7 +84,7 @@ def split_rows(table: Table, config: SplitConfig, val: float, test: float, label
     _refuse_contradictions(config, labels)
     by, n = _criterion(table, config, labels), len(table)
     if config.folds is None:
-        rows = _divided(by, n, (_count(n, val), _count(n, test)), config.seed)
+        rows = _split_once(by, n, (_count(n, val), _count(n, test)), config.seed)
     else:
         rows = _fold_rows(table, by, config, val)
         val, test = val * (1 - 1 / config.folds), 1 / config.folds
@@ -99,8 +102,8 @@ def _criterion(table: Table, config: SplitConfig, labels: Array | None) -> _Crit
     return _Criterion("random", np.empty(0))
 
 
-def _divided(by: _Criterion, n: int, wanted: tuple[int, int], seed: int) -> Rows:
-    """`n` rows with so many for validation and test."""
+def _split_once(by: _Criterion, n: int, wanted: tuple[int, int], seed: int) -> Rows:
+    """Split `n` rows, with `wanted` (validation, test) rows."""
     val, test = wanted
     if by.kind == "time":
         return _by_time(by.values, val, test)
@@ -155,9 +158,9 @@ def _refuse_empty(rows: Rows, table: Table, config: SplitConfig, val: float, tes
 
 
 def _fold_rows(table: Table, by: _Criterion, config: SplitConfig, val: float) -> Rows:
-    """One fold tests; of the rows that may train for it, a share validates."""
-    assert config.folds is not None, "the caller has looked"
-    assert config.fold is not None, "`SplitConfig` sees to it"
+    """Return the rows of one fold as the test split; a share of its training rows validates."""
+    assert config.folds is not None, "the caller checks it"
+    assert config.fold is not None, "`SplitConfig` checks it"
     most = len(table) - (by.kind == "time")
     if config.folds > most:
         raise DataError(
@@ -169,12 +172,12 @@ def _fold_rows(table: Table, by: _Criterion, config: SplitConfig, val: float) ->
     if by.kind == "group":
         values = np.unique(values, return_inverse=True)[1].astype(np.int64)
     seed = stream_seed(config.seed, SPLIT, _FOLD_VAL, config.fold)
-    inner = _divided(by._replace(values=values), len(rest), (_count(len(rest), val), 0), seed)
+    inner = _split_once(by._replace(values=values), len(rest), (_count(len(rest), val), 0), seed)
     return {"train": rest[inner["train"]], "val": rest[inner["val"]], "test": tested}
 
 
 def _fold(table: Table, by: _Criterion, folds: int, fold: int, seed: int) -> tuple[Ids, Ids]:
-    """The rows of one fold, and those that may train for it."""
+    """Return the rows of one fold, and those that may train for it."""
     if by.kind == "time":
         return _block_of_time(by.values, folds, fold)
     own = stream_seed(seed, SPLIT, _FOLDS)
@@ -186,32 +189,29 @@ def _fold(table: Table, by: _Criterion, folds: int, fold: int, seed: int) -> tup
             _refuse_lonely(table, by.values)
             order = order[np.argsort(by.values[order], kind="stable")]
         numbers = np.empty(len(table), dtype=np.int64)
-        numbers[order] = (
-            np.arange(len(table)) % folds
-        )  # dealt out like cards: no two folds differ by more than a row
+        numbers[order] = np.arange(len(table)) % folds  # like dealing cards: folds differ by one row at most
     return np.flatnonzero(numbers == fold), np.flatnonzero(numbers != fold)
 
 
 def _refuse_lonely(table: Table, labels: Array) -> None:
-    """A class of one row cannot be tested and trained."""
+    """Refuse classes of one row, which cannot be both trained and tested."""
     alone = np.isin(labels, np.flatnonzero(np.bincount(labels) == 1))
     if alone.any():
         raise DataError(
             f"{table.source}: data.split.folds: the class of {table.where(alone)} has no other row, so the "
-            "fold that tests it "
-            "could not train it; leave such rows out, or give more of them"
+            "fold that tests it could not train it; leave such rows out, or give more of them"
         )
 
 
 def _folds_of_groups(table: Table, groups: Array, folds: int, seed: int) -> Ids:
-    """(rows,) fold numbers: whole groups, the largest first, each to the fold with the fewest rows so far."""
+    """Return fold numbers, (rows,): largest groups first, each to the fold with the fewest rows so far."""
     sizes = np.bincount(groups)
     if len(sizes) < folds:
         raise DataError(
             f"{table.source}: data.split.group has {len(sizes)} groups, too few for {folds} folds; ask for "
             "fewer"
         )
-    order = permutation(seed, len(sizes))  # of equal groups chance decides
+    order = permutation(seed, len(sizes))  # random among groups of equal size
     loads = [(0, fold) for fold in range(folds)]
     fold_of = np.empty(len(sizes), dtype=np.int64)
     for group in order[np.argsort(-sizes[order], kind="stable")].tolist():
@@ -222,7 +222,7 @@ def _folds_of_groups(table: Table, groups: Array, folds: int, seed: int) -> Ids:
 
 
 def _block_of_time(times: Array, folds: int, fold: int) -> tuple[Ids, Ids]:
-    """A block of rows, and all older ones. Rows of one time stay together, in the older block."""
+    """Return a block of rows, and all older rows. Rows of equal time stay together, in the older block."""
     order = np.argsort(times, kind="stable").astype(np.int64)
     size = len(times) // (folds + 1)
     first = len(times) - (folds - fold) * size
@@ -231,22 +231,22 @@ def _block_of_time(times: Array, folds: int, fold: int) -> tuple[Ids, Ids]:
 
 
 def _by_class(labels: Array, val: int, test: int, seed: int) -> Rows:
-    """Each class in proportion, with at least one row to train on; what the rounding leaves goes where it is owed most."""
+    """Split each class in proportion, by largest remainders, with at least one row per class to train on."""
     sizes = np.bincount(labels)
     tests = _apportion(sizes, test, np.maximum(sizes - 1, 0))
     vals = _apportion(sizes, val, np.maximum(sizes - tests - 1, 0))
     order = _order(seed, len(labels))
     by_class = order[np.argsort(labels[order], kind="stable")]
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    rank = np.arange(len(labels)) - np.repeat(starts, sizes)  # of a row within its class, in random order
+    rank = np.arange(len(labels)) - np.repeat(starts, sizes)  # of a row within its class; the order is random
     in_test = rank < np.repeat(tests, sizes)
     in_val = ~in_test & (rank < np.repeat(tests + vals, sizes))
     return {"train": by_class[~in_test & ~in_val], "val": by_class[in_val], "test": by_class[in_test]}
 
 
 def _apportion(sizes: Array, total: int, room: Array) -> Array:
-    """Shares out `total` in proportion to `sizes`, by largest remainders, at most `room` to each."""
-    # In whole numbers, as floating point would break ties differently from one library to the next.
+    """Distribute `total` in proportion to `sizes`, by largest remainders, with at most `room` for each."""
+    # In integers, because floating point would break ties differently from one library to the next.
     quotas, remainders = np.divmod(sizes.astype(np.int64) * total, max(1, int(sizes.sum())))
     shares = np.minimum(quotas, room)
     while (left := total - int(shares.sum())) > 0 and (open_ := np.flatnonzero(shares < room)).size:
@@ -256,11 +256,11 @@ def _apportion(sizes: Array, total: int, room: Array) -> Array:
 
 
 def _groups(table: Table, name: str) -> Array:
-    """(rows,) int64: groups, numbered in the order of their first rows."""
+    """Return group numbers, (rows,) int64, in the order of the groups' first rows."""
     values = table.column(name, "data.split.group")
-    if (gone := missing(values)).any():
+    if (absent := missing(values)).any():
         raise DataError(
-            f"{table.source}: column {name!r} (data.split.group) has no value in {table.where(gone)}"
+            f"{table.source}: column {name!r} (data.split.group) has no value in {table.where(absent)}"
         )
     numbers: dict[object, int] = {}
     return np.fromiter(
@@ -271,13 +271,13 @@ def _groups(table: Table, name: str) -> Array:
 
 
 def _by_group(groups: Array, val: int, test: int, seed: int) -> Rows:
-    """Whole groups, drawn in random order until a split has its rows; the rest train."""
+    """Draw whole groups in random order until a split has its rows; the rest train."""
     sizes = np.bincount(groups)
     free = [int(group) for group in _order(seed, len(sizes))]
     rows: Rows = {}
     wanted: tuple[tuple[SplitName, int], ...] = (("test", test), ("val", val))
     for name, rows_wanted in wanted:
-        later = 1 + (name == "test" and val > 0)  # splits that need a group, too
+        later = 1 + (name == "test" and val > 0)  # splits that still need a group
         drawn = _draw(free, sizes, rows_wanted, len(free) - later)
         free = [group for group in free if group not in drawn]
         rows[name] = np.flatnonzero(np.isin(groups, list(drawn)))
@@ -286,7 +286,7 @@ def _by_group(groups: Array, val: int, test: int, seed: int) -> Rows:
 
 
 def _draw(free: list[int], sizes: Array, wanted: int, most: int) -> set[int]:
-    """At most `most` of the groups, that have `wanted` rows at most; the smallest group, if all are larger."""
+    """Return at most `most` groups with at most `wanted` rows; the smallest group if all are larger."""
     drawn: set[int] = set()
     total = 0
     for group in free:
@@ -299,11 +299,11 @@ def _draw(free: list[int], sizes: Array, wanted: int, most: int) -> set[int]:
 
 
 def _times(table: Table, name: str) -> Array:
-    """(rows,) sortable: numbers, or datetime64 in UTC."""
+    """Return sortable times, (rows,): numbers, or datetime64 in UTC."""
     values = table.column(name, "data.split.time")
-    if (gone := missing(values)).any():
+    if (absent := missing(values)).any():
         raise DataError(
-            f"{table.source}: column {name!r} (data.split.time) has no value in {table.where(gone)}"
+            f"{table.source}: column {name!r} (data.split.time) has no value in {table.where(absent)}"
         )
     if kind_of(values) != "text":
         return values
@@ -311,14 +311,13 @@ def _times(table: Table, name: str) -> Array:
     if (bad := missing(times)).any():
         raise DataError(
             f"{table.source}: column {name!r} (data.split.time): {values[bad][0]!r} is no time, in "
-            f"{table.where(bad)}; "
-            "give numbers, or dates as 2026-01-31 or 2026-01-31T12:00:00"
+            f"{table.where(bad)}; give numbers, or dates as 2026-01-31 or 2026-01-31T12:00:00"
         )
     return times
 
 
 def _by_time(times: Array, val: int, test: int) -> Rows:
-    """The newest rows test, those before them validate. Rows of one time stay together, in the older split."""
+    """Test on the newest rows and validate on those before. Rows of equal time stay in the older split."""
     order = np.argsort(times, kind="stable").astype(np.int64)
     in_order, n = times[order], len(times)
 
@@ -328,6 +327,6 @@ def _by_time(times: Array, val: int, test: int) -> Rows:
 
 
 def _after(in_order: Array, position: int) -> int:
-    """Where to cut ascending times so that those equal to the one before `position` stay together."""
+    """Return where to cut ascending times so that equal times stay together, at `position` or after."""
     inside = 0 < position < len(in_order)
     return int(np.searchsorted(in_order, in_order[position - 1], side="right")) if inside else position

@@ -1,7 +1,7 @@
-"""Rows of any kind, as named NumPy columns.
+"""Tables of named NumPy columns.
 
-Everything behind the adapters works on a `Table`, so that neither training nor prediction needs pandas. A column is
-one of four things, told apart by its dtype:
+The adapters convert rows to a `Table`, so that neither training nor prediction needs pandas. The dtype of a
+column says which of four kinds it is:
 
     number    float64, int64 ...; a missing value is NaN
     boolean   bool
@@ -34,18 +34,18 @@ _KINDS: dict[str, Kind] = {
     "M": "time",
     "O": "text",
 }
-_MISSING_TYPES = {"NoneType", "NAType", "NaTType"}  # of pandas, which is not imported for it
-_SHOWN = 3
+_MISSING_TYPES = {"NoneType", "NAType", "NaTType"}  # by name, so that pandas need not be imported
+_SHOWN = 3  # rows that a message names
 
 
 @dataclass(frozen=True)
 class Table:
     """Rows by column.
 
-    `columns`: each (rows,), all of one length. `source` is how messages call the place that the rows came from. `numbers` are
-    the rows' positions there, None for all rows in order. `first_line` is the line of the file in which the first row stands,
-    None where rows and lines do not run in step. `guessed` are the columns of text whose file does not say that they are;
-    `unread` the names of columns that were not looked at.
+    `columns`: each (rows,), all of one length. `source` names the origin of the rows in messages. `numbers`
+    are the rows' positions in it, None for all rows in order. `first_line` is the line of the file that holds
+    the first row, None if rows and lines do not correspond. `guessed` are columns taken for text in a file
+    without types; `unread` are the names of columns that were not converted.
     """
 
     columns: Mapping[str, Array]
@@ -59,31 +59,35 @@ class Table:
         return len(next(iter(self.columns.values()))) if self.columns else 0
 
     def take(self, ids: Ids) -> Table:
-        """The rows `ids`, which keep their numbers."""
+        """Return the rows `ids`, which keep their numbers."""
         numbers = ids if self.numbers is None else self.numbers[ids]
         return replace(
             self, columns={name: values[ids] for name, values in self.columns.items()}, numbers=numbers
         )
 
     def column(self, name: str, setting: str = "") -> Array:
-        """(rows,) of one column.
+        """Return the values of one column, (rows,).
+
+        Args:
+            name: its name.
+            setting: the config key that names it, for messages.
 
         Raises:
-            DataError: there is none of this name; `setting` is the config key that asked for it.
+            DataError: there is no column of this name.
         """
         if name not in self.columns:
-            asked = f"{setting}: " if setting else ""
+            key = f"{setting}: " if setting else ""
             raise DataError(
-                f"{self.source}: {asked}there is no column {name!r}; "
+                f"{self.source}: {key}there is no column {name!r}; "
                 f"{nearest(name, [*self.columns, *self.unread])}"
             )
         return self.columns[name]
 
     def where(self, mask: Array) -> str:
-        """Names the rows where `mask` (rows,) is true: rows are counted from 1, without the header."""
-        found = np.flatnonzero(mask)
-        first = found[:_SHOWN] if self.numbers is None else self.numbers[found[:_SHOWN]]
-        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        """Name the rows where `mask` (rows,) is true, counted from 1 without the header."""
+        rows = np.flatnonzero(mask)
+        first = rows[:_SHOWN] if self.numbers is None else self.numbers[rows[:_SHOWN]]
+        more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
         text = _numbered("row", first + 1) + more
         return (
             text
@@ -98,14 +102,14 @@ def _numbered(word: str, numbers: Iterable[int]) -> str:
 
 
 def listed(names: Iterable[Any], limit: int = 8) -> str:
-    """`a, b, c and 5 more`."""
+    """Join names like `a, b, c and 5 more`."""
     shown = [str(name) for name in names]
     more = f" and {len(shown) - limit} more" if len(shown) > limit else ""
     return ", ".join(shown[:limit]) + more
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """What to say when `name` is not among `names`."""
+    """Return the advice for a `name` that is not among `names`."""
     known = list(names)
     folded = {other.strip().casefold(): other for other in known}
     close = difflib.get_close_matches(name.strip().casefold(), folded, n=3, cutoff=0.6)
@@ -115,12 +119,12 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def kind_of(values: Array) -> Kind:
-    """What a column holds."""
+    """Return the kind of a column."""
     return _KINDS[values.dtype.kind]
 
 
 def missing(values: Array) -> Array:
-    """(rows,) bool: where a value is missing."""
+    """Return a mask, (rows,) bool, of the missing values."""
     match kind_of(values):
         case "text":
             return np.fromiter((value is None for value in values), dtype=bool, count=len(values))
@@ -133,7 +137,11 @@ def missing(values: Array) -> Array:
 
 
 def iso_times(texts: Array) -> Array:
-    """(rows,) datetime64[us] in UTC of texts like 2026-01-31 or 2026-01-31T12:00:00+01:00; NaT for what is no time."""
+    """Parse texts such as 2026-01-31T12:00:00+01:00.
+
+    Returns:
+        (rows,) datetime64[us] in UTC; NaT for texts that are not times.
+    """
     times = np.full(len(texts), "NaT", dtype="datetime64[us]")
     for row, text in enumerate(texts):
         if text is not None:
@@ -145,7 +153,7 @@ def iso_times(texts: Array) -> Array:
 
 
 def tidy(values: Any, name: str, source: str = "the rows given") -> Array:
-    """Brings the values of one column to one of the four kinds.
+    """Convert the values of a column to one of the four kinds.
 
     Raises:
         DataError: they are of no such kind, or of several.
@@ -166,31 +174,31 @@ def tidy(values: Any, name: str, source: str = "the rows given") -> Array:
 
 
 def _tidy_objects(values: Array, name: str, source: str) -> Array:
-    gone = np.fromiter((_is_missing(value) for value in values), dtype=bool, count=len(values))
-    present = values[~gone]
+    absent = np.fromiter((_is_missing(value) for value in values), dtype=bool, count=len(values))
+    present = values[~absent]
     word = {kind: _word(kind) for kind in set(map(type, present))}
     words = set(word.values())
     if None in words or len(words - {"a boolean"} if "a number" in words else words) > 1:
-        _refuse_mixture(values, gone, word, f"{source}: column {name!r}")
-    if words == {"a boolean"} and not gone.any():
+        _refuse_mixture(values, absent, word, f"{source}: column {name!r}")
+    if words == {"a boolean"} and not absent.any():
         return values.astype(bool)
     if words <= {"a number", "a boolean"} and words:
-        return _filled(values, gone, float("nan")).astype(np.float64)
+        return _filled(values, absent, float("nan")).astype(np.float64)
     if words == {"a time"}:
         return np.array(
-            [None if lost else _naive(value) for value, lost in zip(values, gone, strict=True)],
+            [None if lost else _naive(value) for value, lost in zip(values, absent, strict=True)],
             "datetime64[us]",
         )
-    return _filled(values, gone, None)
+    return _filled(values, absent, None)
 
 
 def _is_missing(value: Any) -> bool:
     return type(value).__name__ in _MISSING_TYPES or (isinstance(value, float) and math.isnan(value))
 
 
-def _filled(values: Array, gone: Array, fill: Any) -> Array:
+def _filled(values: Array, absent: Array, fill: Any) -> Array:
     values = values.copy()
-    values[gone] = fill
+    values[absent] = fill
     return values
 
 
@@ -205,16 +213,16 @@ def _word(kind: type) -> str | None:
 
 
 def _naive(value: Any) -> Any:
-    """Times with a zone become UTC; those without are taken as UTC, too."""
+    """Return a time without zone, in UTC; a time without zone is taken as UTC."""
     if isinstance(value, datetime):
         return value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
     return value
 
 
-def _refuse_mixture(values: Array, gone: Array, word: Mapping[type, str | None], where: str) -> None:
+def _refuse_mixture(values: Array, absent: Array, word: Mapping[type, str | None], where: str) -> None:
     examples: dict[str, str] = {}
     for row, value in enumerate(values):
-        if not gone[row]:
+        if not absent[row]:
             examples.setdefault(word[type(value)] or type(value).__name__, f"{value!r} in row {row + 1}")
     kinds = " and ".join(f"{kind} ({example})" for kind, example in examples.items())
     advice = "make it one kind" if len(examples) > 1 else "numbers, text, booleans and dates can be used"
@@ -222,10 +230,12 @@ def _refuse_mixture(values: Array, gone: Array, word: Mapping[type, str | None],
 
 
 def as_table(rows: Any, source: str = "the rows given", only: Collection[str] | None = None) -> Table:
-    """A table of a data frame, a sequence of mappings, a mapping of columns, or a table.
+    """Return a data frame, a sequence of mappings, a mapping of columns, or a table as a table.
 
     Args:
-        only: the columns to look at; others may hold anything.
+        rows: what to convert.
+        source: its name in messages.
+        only: the columns to convert; others may hold anything.
 
     Raises:
         DataError: `rows` is none of these, or a column cannot be used.
@@ -256,7 +266,7 @@ def _objects(values: Sequence[Any]) -> Array:
 
 
 def _frame_column(series: Any) -> Array:
-    """A pandas column; its own extension types become objects, which `tidy` knows how to read."""
+    """Return the values of a pandas column; extension types become objects, which `tidy` can read."""
     dtype = series.dtype
     if isinstance(dtype, np.dtype) and dtype.kind in "biufM":
         return np.asarray(series.to_numpy())

@@ -1,4 +1,4 @@
-"""From tables to what a run trains on: check, split, prepare, check again."""
+"""Turn tables into the data of a run: check, split, prepare, check again."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ Tables = Mapping[SplitName, Table]
 
 
 class Reader(Protocol):
-    """Reads one file; the columns in `text` are text, whatever they look like."""
+    """A function that reads one file; the columns in `text` are read as text."""
 
-    def __call__(self, path: str, text: Collection[str] = ()) -> Table: ...
+    def __call__(self, path: str, text: Collection[str] = ()) -> Table:
+        """Return the rows of the file."""
 
 
-def given_paths(config: DataConfig) -> dict[SplitName, str]:
-    """The files of the config by split; one file that is to be divided stands under `train`.
+def paths_by_split(config: DataConfig) -> dict[SplitName, str]:
+    """Return the files of the config by split; a single file to split is under `train`.
 
     Raises:
-        DataError: there is no file, or `path` and `train_path` are both given.
+        DataError: no file is given, or `path` together with paths of splits.
     """
     paths: dict[SplitName, str | None] = {
         "train": config.train_path,
@@ -42,8 +43,7 @@ def given_paths(config: DataConfig) -> dict[SplitName, str]:
     if config.path is not None:
         if any(path is not None for path in paths.values()):
             raise DataError(
-                "data: path is one file that is to be divided; give it, or train_path with val_path and "
-                "test_path"
+                "data: path is one file to split; give it, or train_path with val_path and test_path"
             )
         return {"train": config.path}
     if config.train_path is None:
@@ -52,7 +52,7 @@ def given_paths(config: DataConfig) -> dict[SplitName, str]:
 
 
 def refuse_paths(config: DataConfig) -> None:
-    """For data that comes from no file.
+    """Refuse paths in the config of data that is not read from files.
 
     Raises:
         DataError: the config gives a path.
@@ -66,8 +66,8 @@ def refuse_paths(config: DataConfig) -> None:
 
 
 def load_files(config: DataConfig, read: Reader) -> DataBundle:
-    """Reads the files of the config, each in the types of the training file, and builds what a run trains on."""
-    paths = given_paths(config)
+    """Read the files of the config, all with the types of the training file, and build the data of a run."""
+    paths = paths_by_split(config)
     train = read(paths["train"])
     text = [name for name, values in train.columns.items() if kind_of(values) == "text"]
     tables: dict[SplitName, Table] = {"train": train}
@@ -77,25 +77,26 @@ def load_files(config: DataConfig, read: Reader) -> DataBundle:
     return build(tables, config)
 
 
-def given_splits(tables: Collection[SplitName], config: DataConfig) -> set[SplitName]:
-    """The splits for which no rows are cut off the training rows.
+def provided_splits(tables: Collection[SplitName], config: DataConfig) -> set[SplitName]:
+    """Return the splits that take no rows from the training rows.
 
-    One source is divided in three. Where training rows have a source of their own, only what is missing for validation
-    is cut off them, and test rows if `data.split.test` asks for them.
+    A single source is split in three. If the training rows have a source of their own, they give rows for
+    validation only if there are none, and for the test only if `data.split.test` is set.
     """
-    given: set[SplitName] = set(tables)
-    separate = config.train_path is not None or len(given) > 1
+    provided: set[SplitName] = set(tables)
+    separate = config.train_path is not None or len(provided) > 1
     if separate and config.split.test is None:
-        given.add("test")
-    return given
+        provided.add("test")
+    return provided
 
 
 def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBundle:
-    """Checks, splits and prepares.
+    """Build the data of a run: check, split and prepare the rows.
 
     Args:
-        tables: the rows of each split that has a source of its own; `train` is there always.
-        known: the data set is a well-known one, whose columns need no check for oddities.
+        tables: the rows of each split that has a source of its own; `train` is always present.
+        config: the data section.
+        known: whether this is a well-known data set, whose columns are not checked for oddities.
 
     Raises:
         DataError: what is wrong, where, and what to do.
@@ -110,8 +111,8 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
     for table in tables.values():
         checks.refuse_mixtures(table, names)
         checks.refuse_bad_cells(table, names, config)
-    given = given_splits(tables, config)
-    target, rows, more = _divide(train, config, Target(config.target, task), fractions(config.split, given))
+    provided = provided_splits(tables, config)
+    target, rows, more = _split(train, config, Target(config.target, task), fractions(config.split, provided))
     parts: dict[SplitName, Table] = {name: train.take(ids) for name, ids in rows.items()}
     parts |= {name: table for name, table in tables.items() if name != "train"}
     preparation = fit(parts["train"], names, target, config)
@@ -132,7 +133,7 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
     )
 
 
-def _divide(
+def _split(
     table: Table, config: DataConfig, target: Target, shares: tuple[float, float]
 ) -> tuple[Target, Rows, list[str]]:
     val, test = shares
@@ -143,16 +144,16 @@ def _divide(
     codes = class_indices(values, labels)
     rows = split_rows(table, config.split, val, test, codes)
     checks.refuse_untrained_classes(table, rows, codes, labels, config)
-    divided = len(rows) > 1
+    is_split = len(rows) > 1
     return (
         Target(config.target, target.task, labels),
         rows,
-        checks.single_rows(codes, labels, config) if divided else [],
+        checks.single_rows(codes, labels, config) if is_split else [],
     )
 
 
 def _unused_shares(tables: Collection[SplitName], config: DataConfig) -> list[str]:
-    """A share that is set but has no effect is said."""
+    """Return warnings about shares that are set but have no effect."""
     shares = {"val": config.split.val, "test": config.split.test}
     unused = [
         name for name in shares if name in tables and shares[name] not in (0, getattr(SplitConfig(), name))
@@ -170,7 +171,7 @@ def _info(preparation: TabularPreparation, target: Target, to_standardize: Array
 
 
 def scaled(info: DataInfo, values: Array) -> DataInfo:
-    """With the mean and the scale of the training split's values, where there is something to scale."""
+    """Return `info` with mean and scale of the training targets, if there is something to scale."""
     if info.task == "classification":
         return info
     mean, scale = mean_and_scale(values)

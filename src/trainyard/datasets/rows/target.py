@@ -1,4 +1,4 @@
-"""The column to predict: classes or values, and how its cells become numbers."""
+"""The column to predict: whether it holds classes or values, and their encoding."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from trainyard.datasets.rows.table import Table, kind_of, listed, missing
 from trainyard.errors import DataError
 from trainyard.types import Array, Task
 
-_FEW = 20  # so many different whole numbers, at most, are taken for classes
+_FEW = 20  # more different integers are taken for values rather than classes
 
 
 @dataclass(frozen=True)
 class Target:
-    """`classes` are the labels in the order of their indices; None for regression."""
+    """The column to predict; `classes` are the labels in the order of their indices, None for regression."""
 
     name: str
     task: Task
     classes: Sequence[Any] | None = None
 
     def encode(self, table: Table) -> Array:
-        """(rows,) int64 class indices, or float32 values.
+        """Return the targets of a table, (rows,): int64 class indices, or float32 values.
 
         Raises:
-            DataError: a cell is empty, is no class of the training rows, or no finite number.
+            DataError: a cell is empty, not a class of the training rows, or not a finite number.
         """
         values = table.column(self.name, "data.target")
         where = f"{table.source}: the target {self.name!r}"
-        if (gone := missing(values)).any():
-            raise DataError(f"{where} has no value in {table.where(gone)}; remove these rows")
+        if (absent := missing(values)).any():
+            raise DataError(f"{where} has no value in {table.where(absent)}; remove these rows")
         if self.classes is not None:
             codes = class_indices(values, self.classes)
             if (unknown := codes < 0).any():
@@ -49,11 +49,13 @@ class Target:
         return numbers
 
     def to_json(self) -> dict[str, Any]:
+        """Return plain values, which `from_json` reads."""
         classes = None if self.classes is None else list(self.classes)
         return {"name": self.name, "task": self.task, "classes": classes}
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Target:
+        """Restore the target that `to_json` was called on."""
         return Target(data["name"], data["task"], data["classes"])
 
 
@@ -68,7 +70,7 @@ def _as_values(values: Array, where: str) -> Array:
 
 
 def labels_in(values: Array) -> list[Any]:
-    """The different labels, sorted, as plain Python values; whole numbers are ints however they were stored."""
+    """Return the distinct labels, sorted, as plain Python values; floats that are integers become int."""
     if kind_of(values) == "text":
         return sorted(set(values))
     labels = np.unique(values)
@@ -78,7 +80,7 @@ def labels_in(values: Array) -> list[Any]:
 
 
 def class_indices(values: Array, classes: Sequence[Any]) -> Array:
-    """(rows,) int64: the position of each label in the sorted `classes`, -1 for one that is not there."""
+    """Return the index of each label in the sorted `classes`, (rows,) int64; -1 for an unknown label."""
     known = np.asarray(classes)
     if known.dtype.kind in "biuf" and kind_of(values) in ("number", "boolean"):
         at = np.minimum(np.searchsorted(known, values), len(known) - 1)
@@ -90,31 +92,31 @@ def class_indices(values: Array, classes: Sequence[Any]) -> Array:
 
 
 def inspect(table: Table, config: DataConfig) -> tuple[Task, list[str]]:
-    """Decides between classes and values.
+    """Decide whether the target holds classes or values.
 
-    `auto` takes text and booleans, and whole numbers of which there are few (up to 20, each three times on average), for
-    classes; everything else for values.
+    With `auto`, text and booleans are classes, and so are integers with few distinct values (up to 20, each
+    three times on average); everything else is values.
 
     Returns:
-        The task, and what deserves a warning.
+        The task, and warnings.
 
     Raises:
-        DataError: the target is missing, in part or whole, or does not fit the task that the config gives.
+        DataError: the target is missing, has missing values, or does not fit the task in the config.
     """
     name = config.target
     values = table.column(name, "data.target")
     where = f"{table.source}: the target {name!r}"
-    if (gone := missing(values)).any():
-        raise DataError(f"{where} has no value in {table.where(gone)}; remove these rows")
+    if (absent := missing(values)).any():
+        raise DataError(f"{where} has no value in {table.where(absent)}; remove these rows")
     if kind_of(values) == "time":
         raise DataError(f"{where} holds dates; a target holds classes or numbers")
     if kind_of(values) == "number" and not np.isfinite(values).all():
         raise DataError(
-            f"{where} is infinite in {table.where(~np.isfinite(values))}; mend or remove these rows"
+            f"{where} is infinite in {table.where(~np.isfinite(values))}; fix or remove these rows"
         )
     distinct = len(labels_in(values))
     if distinct < 2:
-        raise DataError(f"{where} has one value only ({values[0]!r}): there is nothing to learn")
+        raise DataError(f"{where} has only one value ({values[0]!r}): there is nothing to learn")
     task = _guess(values, distinct) if config.task == "auto" else config.task
     if task == "classification":
         _refuse_continuous(values, distinct, where)
@@ -123,7 +125,7 @@ def inspect(table: Table, config: DataConfig) -> tuple[Task, list[str]]:
     return task, _doubts(values, distinct, where) if config.task == "auto" else []
 
 
-def _whole(values: Array) -> bool:
+def _are_integers(values: Array) -> bool:
     return kind_of(values) == "number" and bool((values == np.trunc(values)).all())
 
 
@@ -132,36 +134,35 @@ def _few(values: Array, distinct: int) -> bool:
 
 
 def _guess(values: Array, distinct: int) -> Task:
-    if kind_of(values) in ("text", "boolean") or (_whole(values) and _few(values, distinct)):
+    if kind_of(values) in ("text", "boolean") or (_are_integers(values) and _few(values, distinct)):
         return "classification"
     return "regression"
 
 
 def _refuse_continuous(values: Array, distinct: int, where: str) -> None:
-    if kind_of(values) == "number" and not _whole(values) and not _few(values, distinct):
+    if kind_of(values) == "number" and not _are_integers(values) and not _few(values, distinct):
         raise DataError(
             f"{where} is continuous ({distinct} different values such as {values[0]:g}), but the task is "
-            "classification; "
-            "give data.task: regression, or a column of classes"
+            "classification; give data.task: regression, or a column of classes"
         )
     if distinct > max(_FEW, len(values) // 2):
         raise DataError(
-            f"{where} has {distinct} classes in {len(values)} rows, hardly a row for each; "
+            f"{where} has {distinct} classes in {len(values)} rows, hardly one row per class; "
             "give data.task: regression if these are amounts, or another column"
         )
 
 
 def _doubts(values: Array, distinct: int, where: str) -> list[str]:
-    if not _whole(values) or distinct <= _FEW // 2:
+    if not _are_integers(values) or distinct <= _FEW // 2:
         return []
     if _few(values, distinct):
         return [
-            f"{where} has {distinct} different whole numbers, taken for classes; data.task: regression if "
+            f"{where} has {distinct} different integers, taken for classes; set data.task: regression if "
             "they are amounts"
         ]
     if len(values) >= 10 * distinct:
         return [
-            f"{where} has {distinct} different whole numbers, taken for amounts; data.task: classification "
+            f"{where} has {distinct} different integers, taken for amounts; set data.task: classification "
             "if they are classes"
         ]
     return []

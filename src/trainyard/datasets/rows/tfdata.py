@@ -1,4 +1,4 @@
-"""`tf.data.Dataset` objects of (features, target) pairs, read into arrays; TensorFlow is not imported for it."""
+"""Read `tf.data.Dataset` objects of (features, target) pairs into arrays, without importing TensorFlow."""
 
 from __future__ import annotations
 
@@ -13,31 +13,33 @@ _INFINITE = -1  # tf.data.INFINITE_CARDINALITY
 
 
 def is_tf_dataset(part: Any) -> bool:
-    """Whether this is a `tf.data.Dataset`, told by what it can do."""
+    """Return whether this is a `tf.data.Dataset`, judged by its methods."""
     return all(hasattr(part, name) for name in ("as_numpy_iterator", "element_spec", "cardinality"))
 
 
 def from_tf_dataset(part: Any, what: str) -> tuple[Array, Array]:
-    """Features (rows, ...) and targets (rows,) or (rows, outputs), in the order in which the dataset gives them.
+    """Return features (rows, ...) and targets, (rows,) or (rows, outputs), in the order of the dataset.
 
-    A dataset is taken for a batched one where both first dimensions are open, or the same. It is read once: one that shuffles
-    without a seed gives other rows to each process, and a run cannot be resumed on other rows.
+    A dataset counts as batched if both first dimensions are unknown, or equal. It is read once: a dataset
+    that shuffles without a seed gives other rows to each process, and a run cannot be resumed on other rows.
 
     Args:
-        what: how messages call it.
+        part: the dataset.
+        what: its name in messages.
 
     Raises:
-        DataError: its elements are no pairs, their shapes differ, or it never ends.
+        DataError: its elements are not pairs, their shapes differ, or it never ends.
     """
     spec = part.element_spec
     if not (isinstance(spec, tuple) and len(spec) == 2 and all(hasattr(one, "shape") for one in spec)):
         raise DataError(
-            f"{what}: a tf.data.Dataset must give (features, target) pairs of one tensor each, but gives "
+            f"{what}: a tf.data.Dataset must yield (features, target) pairs of one tensor each, but yields "
             f"{spec}"
         )
     if int(part.cardinality()) == _INFINITE:
         raise DataError(
-            f"{what}: the tf.data.Dataset never ends; leave out its repeat(), since epochs are counted here"
+            f"{what}: the tf.data.Dataset never ends; remove its repeat(), because Trainyard counts the "
+            "epochs"
         )
     pairs = list(part.as_numpy_iterator())
     if not pairs:
@@ -59,7 +61,7 @@ def _is_batched(features: Any, target: Any) -> bool:
 
 
 def _texts(targets: Array) -> Array:
-    """Class names come as bytes."""
+    """Decode class names, which are bytes."""
     return (
         np.array([value.decode() for value in targets], dtype=object)
         if targets.dtype.kind in "OS"

@@ -1,8 +1,8 @@
 """TFRecord files of `tf.train.Example` records.
 
-Features of one value make columns, and features of several values a column for each (`name_0`, `name_1` ...), which are
-prepared as those of any other file. A feature of more dimensions (an image) must be the only one beside the target; it is
-served as it is, floats as float32.
+A feature of one value becomes a column, and a feature of several values becomes a column per value (`name_0`,
+`name_1` ...); they are prepared like those of any other file. A feature of more dimensions, such as an image,
+must be the only one apart from the target; it is used as it is, and floats become float32.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.files import existing_file
 from trainyard.datasets.rows.objects import from_objects
 from trainyard.datasets.rows.table import Table, listed, nearest, tidy
-from trainyard.datasets.rows.tabular import build, given_paths
+from trainyard.datasets.rows.tabular import build, paths_by_split
 from trainyard.datasets.tfrecord.examples import Feature, Values, infer, read_examples, stacked
 from trainyard.errors import DataError
 from trainyard.types import Array
@@ -29,16 +29,16 @@ Shard = tuple[str, Mapping[str, Sequence[Values]]]  # a file, and its features r
 
 
 class TfrecordParams(Section):
-    """What is in the records."""
+    """The features of the records."""
 
     features: dict[str, Feature] | None = Field(
         None,
-        description="dtype and shape of each feature to read; default: all, as the first record that has it holds it",
+        description="dtype and shape of each feature to read; default: all, as they are first stored",
     )
 
 
 class TfrecordDataset:
-    """One file that is divided, or one for each split; a path may be a pattern (`train-*.tfrecord`) for several files."""
+    """TFRecord files: one to split, or one per split; a path may be a pattern (`train-*.tfrecord`)."""
 
     names: ClassVar[Sequence[str]] = ("tfrecord",)
     Params: ClassVar[type[BaseModel]] = TfrecordParams
@@ -49,38 +49,34 @@ class TfrecordDataset:
         self._features = params.features
 
     def load(self) -> DataBundle:
-        """See `Dataset.load`."""
-        paths = given_paths(self._config)
+        """Load the data; see `Dataset.load`."""
+        paths = paths_by_split(self._config)
         shards = {name: _read(path) for name, path in paths.items()}
         features = self._chosen(shards["train"], paths["train"])
-        found = {name: _tensors(some, features) for name, some in shards.items()}
-        if any(array.ndim > 2 for array in found["train"].values()):
+        tensors = {name: _tensors(parts, features) for name, parts in shards.items()}
+        if any(array.ndim > 2 for array in tensors["train"].values()):
             return from_objects(
-                {name: self._pair(some, paths[name]) for name, some in found.items()}, self._config
+                {name: self._pair(part, paths[name]) for name, part in tensors.items()}, self._config
             )
-        given = self._config
-        update = {
-            "exclude": _expanded(
-                [name for name in given.exclude if name not in self._unread()], found["train"]
-            )
-        }
-        if given.features is not None:
-            update["features"] = _expanded(given.features, found["train"])
-        return build(
-            {name: _table(some, paths[name]) for name, some in found.items()}, given.model_copy(update=update)
-        )
+        config, train = self._config, tensors["train"]
+        excluded = [name for name in config.exclude if name not in self._unread()]
+        update = {"exclude": _expanded(excluded, train)}
+        if config.features is not None:
+            update["features"] = _expanded(config.features, train)
+        tables = {name: _table(part, paths[name]) for name, part in tensors.items()}
+        return build(tables, config.model_copy(update=update))
 
     def read(self, path: str, text: Collection[str] = ()) -> Table:  # noqa: ARG002
-        """The rows of a file of features of at most one dimension, for predictions.
+        """Return the rows of a file whose features have at most one dimension, for predictions.
 
         Raises:
-            DataError: the file is damaged, or holds something else.
+            DataError: the file is damaged, or a feature has more dimensions.
         """
         shards = _read(path)
         return _table(_tensors(shards, self._chosen(shards, path)), path)
 
     def _chosen(self, shards: Sequence[Shard], path: str) -> dict[str, Feature]:
-        """The features to read: what is left out may be of any kind."""
+        """Return the features to read; those that are left out may be of any kind."""
         present = {name: column for _, shard in reversed(shards) for name, column in shard.items()}
         features = infer(present) if self._features is None else self._features
         if unknown := [name for name in features if name not in present]:
@@ -90,19 +86,18 @@ class TfrecordDataset:
         return {name: feature for name, feature in features.items() if name not in self._unread()}
 
     def _unread(self) -> set[str]:
-        """The features that nothing needs: those left out, unless rows are divided by them."""
+        """Return the excluded features, except those that the split needs."""
         return set(self._config.exclude) - {self._config.split.group, self._config.split.time}
 
     def _pair(self, tensors: Tensors, path: str) -> tuple[Any, Any]:
-        chosen = self._config.features
+        wanted = self._config.features
         names = [
-            name for name in tensors if name != self._config.target and (chosen is None or name in chosen)
+            name for name in tensors if name != self._config.target and (wanted is None or name in wanted)
         ]
         if len(names) > 1:
             raise DataError(
                 f"{path}: the features {listed(names)} are of more than one dimension in part; such a one "
-                "must stand alone: "
-                "leave the others out with data.exclude"
+                "must stand alone: leave the others out with data.exclude"
             )
         if self._config.target not in tensors:
             raise DataError(
@@ -120,7 +115,7 @@ def _read(path: str) -> list[Shard]:
 
 
 def _tensors(shards: Sequence[Shard], features: Mapping[str, Feature]) -> dict[str, Array]:
-    """Each feature (rows, ...), one file after another."""
+    """Return each feature, (rows, ...), of all files in order."""
     parts: dict[str, list[Array]] = {name: [] for name in features}
     for file, shard in shards:
         absent = [None] * len(next(iter(shard.values())))
@@ -132,10 +127,10 @@ def _tensors(shards: Sequence[Shard], features: Mapping[str, Feature]) -> dict[s
 def _files(path: str) -> list[str]:
     if not any(letter in path for letter in "*?["):
         return [str(existing_file(path))]
-    found = sorted(glob.glob(path, recursive=True))  # noqa: PTH207 - that of pathlib takes no absolute pattern
-    if not found:
-        raise DataError(f"{path}: no file has such a name")
-    return found
+    files = sorted(glob.glob(path, recursive=True))  # noqa: PTH207 - pathlib takes no absolute pattern
+    if not files:
+        raise DataError(f"{path}: no file matches this pattern")
+    return files
 
 
 def _table(tensors: Tensors, path: str) -> Table:
@@ -154,7 +149,7 @@ def _table(tensors: Tensors, path: str) -> Table:
 
 
 def _expanded(names: Sequence[str], tensors: Tensors) -> list[str]:
-    """The columns that a feature of several values makes, where it is named."""
+    """Replace the names of features with several values by those of their columns."""
     return [
         column
         for name in names

@@ -1,4 +1,4 @@
-"""`tf.train.Example` messages as arrays, read without TensorFlow."""
+"""Read `tf.train.Example` messages into arrays, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class Feature(Section):
     """One feature of the records."""
 
     dtype: Literal["float32", "float64", "int64", "int32", "uint8", "string"] = Field(
-        description="string: text in UTF-8; of bytes, a number's dtype: they are such numbers, little-endian, one after another"
+        description="string: text in UTF-8; for bytes, a numeric dtype: packed numbers, little-endian"
     )
     shape: list[int] = Field(
-        default_factory=list, description="of one record's values; default: a single one"
+        default_factory=list, description="shape of one record's values; default: a single value"
     )
 
 
 def read_examples(path: str) -> dict[str, list[Values]]:
-    """The values of each feature, one entry for each record of the file.
+    """Return the values of each feature, with one entry per record of the file.
 
     Raises:
-        DataError: the file is damaged, or a record is no `tf.train.Example`.
+        DataError: the file is damaged, or a record is not a `tf.train.Example`.
     """
     message = _example()
     decode_error = require("google.protobuf.message", "tfrecord").DecodeError
@@ -52,7 +52,7 @@ def read_examples(path: str) -> dict[str, list[Values]]:
         try:
             example = message.FromString(record.tobytes())
         except decode_error as error:
-            raise DataError(f"{path}: record {number + 1} is no tf.train.Example: {error}") from error
+            raise DataError(f"{path}: record {number + 1} is not a tf.train.Example: {error}") from error
         if example.feature_lists:
             raise DataError(
                 f"{path}: record {number + 1} is a tf.train.SequenceExample; only tf.train.Example can be "
@@ -81,7 +81,7 @@ def _values(feature: Any) -> Values:
 
 @cache
 def _example() -> Any:
-    """The message class, in a pool of its own: TensorFlow may bring the original into this process."""
+    """Return the message class, from its own pool: TensorFlow may register the original in this process."""
     descriptor: Any = require("google.protobuf.descriptor_pb2", "tfrecord")
     pool: Any = require("google.protobuf.descriptor_pool", "tfrecord").DescriptorPool()
     kinds = descriptor.FieldDescriptorProto
@@ -129,18 +129,20 @@ def _example() -> Any:
 
 
 def infer(columns: Mapping[str, Sequence[Values]]) -> dict[str, Feature]:
-    """What the first record that has a feature says of it."""
-    found = {}
+    """Return dtype and shape of each feature, as in the first record that has it."""
+    features = {}
     for name, column in columns.items():
         first = next((values for values in column if values is not None), None)
         if first is not None:
             dtype: Any = "string" if isinstance(first, list) else first.dtype.name
-            found[name] = Feature(dtype=dtype, shape=[len(first)] if len(first) > 1 else [])
-    return found
+            features[name] = Feature(dtype=dtype, shape=[len(first)] if len(first) > 1 else [])
+    return features
 
 
 def stacked(name: str, column: Sequence[Values], feature: Feature, path: str) -> Array:
-    """(rows, *shape) of a feature; (rows,) objects where it is text, or a number that some records lack (None there).
+    """Return the values of a feature, (rows, *shape).
+
+    Text, and single numbers that some records lack, are (rows,) objects; None stands for a missing value.
 
     Raises:
         DataError: a record holds something else; names it.
@@ -183,13 +185,13 @@ def _row(values: Values, feature: Feature, where: str) -> Any:
 
 
 def _typed(values: Array, dtype: str, where: str) -> Array:
-    if values.dtype.kind == np.dtype(dtype).kind == "f":  # stored in 32 bits, or in these
+    if values.dtype.kind == np.dtype(dtype).kind == "f":  # float32 in the file
         return values.astype(dtype)
     with np.errstate(invalid="ignore"):
         typed = values.astype(dtype)
         changed = values[typed.astype(values.dtype) != values]
     if len(changed):
-        raise DataError(f"{where} holds {changed[0]}, which no {dtype} is; set data.params.features")
+        raise DataError(f"{where} holds {changed[0]}, which is not a {dtype}; set data.params.features")
     return typed
 
 
@@ -197,7 +199,7 @@ def _unpacked(values: list[bytes], feature: Feature, where: str) -> Array:
     dtype = np.dtype(feature.dtype).newbyteorder("<")
     if len(values) != 1 or len(values[0]) % dtype.itemsize:
         raise DataError(
-            f"{where} holds {len(values)} byte strings of {len(values[0])} bytes, which are no "
+            f"{where} holds {len(values)} byte strings of {len(values[0])} bytes, which are not "
             f"{feature.dtype} numbers"
         )
     return np.frombuffer(values[0], dtype=dtype)
@@ -208,6 +210,6 @@ def _text(value: bytes, where: str) -> str:
         return value.decode()
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{where} holds bytes that are no text; where they are numbers, say so in data.params.features "
-            "({image: {dtype: uint8, shape: [28, 28]}}, say); encoded images cannot be read"
+            f"{where} holds bytes that are not text; if they are numbers, say so in data.params.features "
+            "(for example {image: {dtype: uint8, shape: [28, 28]}}); encoded images cannot be read"
         ) from error

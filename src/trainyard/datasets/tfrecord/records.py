@@ -1,7 +1,8 @@
-"""Files of records in TensorFlow's framing, read without TensorFlow.
+"""Read files of records in TensorFlow's framing, without TensorFlow.
 
-A record is its length (8 bytes, little-endian), the length's checksum (4 bytes), its bytes, and their checksum (4 bytes). The
-checksum is CRC-32C, rotated and shifted ("masked"): https://www.tensorflow.org/tutorials/load_data/tfrecord
+A record is its length (8 bytes, little-endian), the length's checksum (4 bytes), its bytes, and their
+checksum (4 bytes). The checksum is CRC-32C, rotated and shifted ("masked"):
+https://www.tensorflow.org/tutorials/load_data/tfrecord
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from trainyard.datasets.rows.files import read_bytes
 from trainyard.errors import DataError
 from trainyard.types import Array, Ids
 
-_HEADER, _FOOTER = 12, 4  # bytes around a record's own
-_LANE = 256  # bytes whose checksum is taken by itself: many side by side make up for a slow loop over the bytes of one
+_HEADER, _FOOTER = 12, 4  # bytes before and after those of a record
+_LANE = 256  # bytes of a lane; the checksums of many lanes are computed in parallel, as a Python loop is slow
 _BLOCK_LANES = 1 << 16
 _POLYNOMIAL = 0x82F63B78  # of Castagnoli, bits reversed
 
 
 def read_records(path: str) -> list[memoryview]:
-    """The records of a file, compressed by gzip or not, each of whose checksums is right.
+    """Return the records of a file, which may be compressed by gzip, after verifying their checksums.
 
     Raises:
-        DataError: the file is cut short, damaged, or of another kind; says at which record.
+        DataError: the file is truncated, damaged, or of another format; names the record.
     """
     data = read_bytes(path)
     if data[:2] == b"\x1f\x8b":
@@ -35,7 +36,7 @@ def read_records(path: str) -> list[memoryview]:
             data = gzip.decompress(data)
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(
-                f"{path} is compressed, but cannot be unpacked (is it whole?): {error}"
+                f"{path} is compressed, but cannot be unpacked (is it complete?): {error}"
             ) from error
     starts = np.array(_starts(data, path), dtype=np.int64)
     if not len(starts):
@@ -49,22 +50,22 @@ def read_records(path: str) -> list[memoryview]:
 
 
 def _starts(data: bytes, path: str) -> list[int]:
-    """Where the bytes of each record begin."""
-    found: list[int] = []
+    """Return the position of each record's first byte."""
+    starts: list[int] = []
     position = 0
     while position < len(data):
         start = position + _HEADER
         length = struct.unpack_from("<Q", data, position)[0] if start <= len(data) else 0
         position = start + length + _FOOTER
         if position > len(data):
-            if not found and _masked(_scalar(data[:8])) != int.from_bytes(data[8:12], "little"):
-                raise DataError(f"{path} is no TFRecord file: it does not begin with a record's length")
+            if not starts and _masked(_scalar(data[:8])) != int.from_bytes(data[8:12], "little"):
+                raise DataError(f"{path} is not a TFRecord file: it does not begin with a record's length")
             raise DataError(
-                f"{path} ends within record {len(found) + 1}, after byte {len(data)}: it is cut short, or "
+                f"{path} ends within record {len(starts) + 1}, after byte {len(data)}: it is cut short, or "
                 "damaged"
             )
-        found.append(start)
-    return found
+        starts.append(start)
+    return starts
 
 
 def _verify(data: Array, starts: Ids, lengths: Ids, path: str) -> None:
@@ -75,14 +76,12 @@ def _verify(data: Array, starts: Ids, lengths: Ids, path: str) -> None:
         stored = data[at[:, None] + np.arange(4)].reshape(-1).view("<u4")
         wrong = np.flatnonzero(_masked(crc32c(data, begin, size)) != stored)
         if len(wrong):
-            place = f"record {wrong[0] + 1} (at byte {starts[wrong[0]]})"
-            raise DataError(
-                f"{path}: {place} is damaged: its checksum is not the one that was written with it"
-            )
+            record = f"record {wrong[0] + 1} (at byte {starts[wrong[0]]})"
+            raise DataError(f"{path}: {record} is damaged: its checksum does not match its content")
 
 
 def _masked(checksums: Array | int) -> Array:
-    """The form in which TensorFlow stores a checksum, so that one over bytes that hold checksums stays a good one."""
+    """Return checksums as TensorFlow stores them: masked, as a CRC of data that holds its own CRC is weak."""
     sums = np.asarray(checksums).astype(np.uint64)
     rotated = (sums >> np.uint64(15)) | (sums << np.uint64(17))
     masked: Array = ((rotated + np.uint64(0xA282EAD8)) & np.uint64(0xFFFFFFFF)).astype(np.uint32)
@@ -90,23 +89,24 @@ def _masked(checksums: Array | int) -> Array:
 
 
 def crc32c(data: Array, starts: Ids, lengths: Ids) -> Array:
-    """(messages,) uint32: the CRC-32C of the messages data[start : start + length].
+    """Return the CRC-32C, (messages,) uint32, of the messages data[start : start + length].
 
-    A message is cut into lanes of 256 bytes, with zeros before the first, which change nothing while the register is zero; the
-    register's first value, all ones, is the same as the first four bytes inverted. The lanes of many messages go side by side.
+    A message is cut into lanes of 256 bytes, padded with zeros at its start; these change nothing while the
+    register is zero. The register starts with all ones, which equals inverting the first four bytes. The
+    lanes of many messages are processed in parallel.
     """
-    found = np.zeros(len(starts), dtype=np.uint32)
+    checksums = np.zeros(len(starts), dtype=np.uint32)
     lanes = -(-lengths // _LANE)
     ends = np.cumsum(lanes)
     first = 0
     while first < len(starts):
         done = ends[first - 1] if first else 0
         last = max(first + 1, int(np.searchsorted(ends, done + _BLOCK_LANES, side="right")))
-        found[first:last] = _block(data, starts[first:last], lengths[first:last], lanes[first:last])
+        checksums[first:last] = _block(data, starts[first:last], lengths[first:last], lanes[first:last])
         first = last
     for i in np.flatnonzero(lengths < 4):
-        found[i] = _scalar(data[starts[i] : starts[i] + lengths[i]].tobytes())
-    return found
+        checksums[i] = _scalar(data[starts[i] : starts[i] + lengths[i]].tobytes())
+    return checksums
 
 
 def _block(data: Array, starts: Ids, lengths: Ids, lanes: Ids) -> Array:
@@ -125,7 +125,7 @@ def _block(data: Array, starts: Ids, lengths: Ids, lanes: Ids) -> Array:
 
 @cache
 def _table() -> Array:
-    """(65536,) uint32: what becomes of the register's two lower bytes."""
+    """Return the register after two bytes, (65536,) uint32, by its two lower bytes."""
     values = np.arange(1 << 16, dtype=np.uint32)
     for _ in range(16):
         values = (values >> np.uint32(1)) ^ (np.uint32(_POLYNOMIAL) * (values & np.uint32(1)))
@@ -133,7 +133,7 @@ def _table() -> Array:
 
 
 def _run(lanes: Array, register: Array | None = None) -> Array:
-    """(lanes,) uint32: the register after each row of bytes."""
+    """Return the register, (lanes,) uint32, after each row of bytes."""
     state = np.zeros(len(lanes), dtype=np.uint32) if register is None else register
     table = _table()
     for column in np.ascontiguousarray(lanes.view("<u2").T):
@@ -143,7 +143,7 @@ def _run(lanes: Array, register: Array | None = None) -> Array:
 
 @cache
 def _lane_tables() -> Array:
-    """(4, 256) uint32: what a lane of zeros makes of each byte of the register; it is linear in them."""
+    """Return the register after a lane of zeros, (4, 256) uint32, by its bytes; it is linear in them."""
     values = (
         np.arange(256, dtype=np.uint32)[None, :] << (8 * np.arange(4, dtype=np.uint32)[:, None])
     ).reshape(-1)
