@@ -275,10 +275,7 @@ def _load(plugin: Plugin) -> tuple[Any, str | None]:
         for part in path.split("."):
             cls = getattr(cls, part)
         lacks = _lacks(plugin.kind, cls)
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # foreign code may raise anything, and must not harm other adapters
+    except (Exception, SystemExit) as error:  # foreign code may raise anything
         text = " ".join(str(error).split())
         return None, f"{type(error).__name__}{': ' if text else ''}{text}"
     return (None, lacks) if lacks else (cls, None)
