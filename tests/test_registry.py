@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from plugins import install, python, trainyard
 from trainyard import registry
 from trainyard.errors import InputError, MissingExtraError, ModelError
+from trainyard.frameworks.base import Framework
 from trainyard.registry import BUILT_IN, KINDS, BuiltIn
+from trainyard.stores.local import LocalStore
 
 FLAWS = {  # name of the entry point: (its value, what is said of it)
     "boom": ("flawed_raises:Thing", "RuntimeError: no licence found"),
@@ -224,3 +227,42 @@ def test_ours_win_over_others(site: Path, monkeypatch: pytest.MonkeyPatch) -> No
         sys.modules.pop("working", None)
         for cached in (registry.plugins, registry._load):
             cached.cache_clear()
+
+
+class Plain(BaseModel):
+    """Options."""
+
+
+TRACKER = {
+    "Params": Plain,
+    "wants_histograms": False,
+    **dict.fromkeys(("open", "log", "log_histograms", "log_artifact", "close"), lambda self: None),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "cls", "said"),
+    [
+        ("tracker", type("Whole", (), TRACKER), None),
+        ("tracker", type("Part", (), {**TRACKER, "Params": None}), "its options are no pydantic models"),
+        ("tracker", type("Part", (), {"Params": Plain, "open": print}), "it lacks close, log, "),
+        (
+            "dataset",
+            type("Set", (), {"Params": Plain, "names": "moons", "load": print}),
+            "names must be a sequence",
+        ),
+        ("dataset", type("Set", (), {"Params": Plain}), "it lacks load, names"),
+        ("framework", type("Frame", (), {}), "it is no subclass of trainyard.frameworks.base.Framework"),
+        ("framework", type("Frame", (Framework,), {}), "it lacks base_modules, models"),
+        (
+            "framework",
+            type("Frame", (Framework,), {"models": {}, "base_modules": ("x",)}),
+            "it lacks __init__, ",
+        ),
+        ("store", type("Shop", (), {}), "it lacks delete, folder, get, "),
+        ("store", LocalStore(Path()), "it is of type LocalStore, not a class"),
+    ],
+)
+def test_what_a_class_lacks(kind: registry.Kind, cls: Any, said: str | None) -> None:
+    found = registry._lacks(kind, cls)
+    assert found is None if said is None else str(found).startswith(said)

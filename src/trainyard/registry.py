@@ -275,10 +275,7 @@ def _load(plugin: Plugin) -> tuple[Any, str | None]:
         for part in path.split("."):
             cls = getattr(cls, part)
         lacks = _lacks(plugin.kind, cls)
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # foreign code may raise anything, and must not harm other adapters
+    except (Exception, SystemExit) as error:  # foreign code may raise anything
         text = " ".join(str(error).split())
         return None, f"{type(error).__name__}{': ' if text else ''}{text}"
     return (None, lacks) if lacks else (cls, None)
@@ -286,26 +283,25 @@ def _load(plugin: Plugin) -> tuple[Any, str | None]:
 
 def _lacks(kind: Kind, cls: Any) -> str | None:
     """Return what a class lacks of its kind's contract, or None."""
-    from pydantic import BaseModel
+    from pydantic import BaseModel  # late: `--help` answers without it
 
-    if not inspect.isclass(cls):
-        return f"it is of type {type(cls).__name__}, not a class"
     contract: Any = getattr(importlib.import_module(f"trainyard.{kind}s.base"), kind.capitalize())
+    if not isinstance(cls, type):
+        return f"it is of type {type(cls).__name__}, not a class"
     if kind == "framework" and not issubclass(cls, contract):
         return "it is no subclass of trainyard.frameworks.base.Framework"
-    if missing := [member for member in _members(contract) if not hasattr(cls, member)]:
-        return f"it lacks {', '.join(missing)}"
-    if missing := sorted(getattr(cls, "__abstractmethods__", ())):
-        return f"it lacks {', '.join(missing)}"
-    options = (
-        [getattr(cls, "Params", None)]
-        if "Params" in _members(contract)
-        else list(getattr(cls, "models", {}).values())
+    members = _members(contract)
+    missing = [name for name in members if not hasattr(cls, name)] or sorted(
+        getattr(cls, "__abstractmethods__", ())
     )
-    if not all(inspect.isclass(one) and issubclass(one, BaseModel) for one in options):
+    if missing:
+        return f"it lacks {', '.join(missing)}"
+    attributes = {name: getattr(cls, name) for name in members}
+    options = [attributes["Params"]] if "Params" in attributes else attributes.get("models", {}).values()
+    if not all(isinstance(one, type) and issubclass(one, BaseModel) for one in options):
         return "its options are no pydantic models"
-    listed = [name for name in ("names", "base_modules") if isinstance(getattr(cls, name, ()), str)]
-    return f"{listed[0]} must be a sequence of names, not one text" if listed else None
+    texts = [name for name in ("names", "base_modules") if isinstance(attributes.get(name), str)]
+    return f"{texts[0]} must be a sequence of names, not one text" if texts else None
 
 
 def _members(contract: Any) -> list[str]:

@@ -259,7 +259,7 @@ class TestOverrides:
         )
 
     def test_extends_is_for_files(self):
-        assert messages(GOOD, ["extends=a.yaml"]) == ["command line: extends: can only stand in a file"]
+        assert messages(GOOD, ["extends=a.yaml"]) == ["command line: extends: is allowed only in a file"]
 
     def test_from_python(self):
         config = load(

@@ -140,7 +140,7 @@ def test_validation_rows_are_drawn_anew_for_each_fold() -> None:
     [
         ({"fold": 1}, "fold needs folds"),
         ({"folds": 3}, "folds needs fold beside it, 0 to 2"),
-        ({"folds": 3, "fold": 3}, "counted from 0 to 2"),
+        ({"folds": 3, "fold": 3}, "numbered 0 to 2"),
         ({"folds": 3, "fold": 0, "test": 0.2}, "a fold is the test split"),
         ({"folds": 1, "fold": 0}, "greater than or equal to 2"),
     ],

@@ -10,7 +10,7 @@ import re
 from pathlib import PurePath
 
 from trainyard.config.schema import DEFAULT_TEST_SHARE, SplitConfig, TrainingConfig
-from trainyard.config.tree import Node, Problems, Source, find, given, mapping, put
+from trainyard.config.tree import Node, Problems, Source, find, find_value, mapping, put
 
 FILE_TYPES = {
     ".csv": "csv",
@@ -37,12 +37,16 @@ def fill_defaults(root: Node, stem: str, *, length: bool, objects: bool) -> None
     if find(root, "experiment.name") is None:
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("._-") or "run"
         put(root, "experiment.name", Node(name, Source("default (name of the file)")))
-    if length and given(root, "training.epochs") is None and given(root, "training.max_steps") is None:
+    if (
+        length
+        and find_value(root, "training.epochs") is None
+        and find_value(root, "training.max_steps") is None
+    ):
         put(root, "training.epochs", Node(DEFAULT_EPOCHS, Source("default")))
     scheduler = find(root, "training.scheduler")
     if isinstance(scheduler and scheduler.value, dict):
         mapping(scheduler).setdefault("type", Node("constant", Source("default")))
-    data = given(root, "data")
+    data = find_value(root, "data")
     if data is not None and not _text(data, "type"):
         key, kind = _type_by_path(data)
         if kind is not None:
@@ -58,15 +62,15 @@ def check(root: Node, problems: Problems) -> None:
     _check_length(root, problems)
     _check_microbatch(root, problems)
     _check_warmup(root, problems)
-    data = given(root, "data")
+    data = find_value(root, "data")
     if data is not None and isinstance(data.value, dict):
         _check_source(data, problems)
         _check_paths(data, problems)
         _check_split(data, problems)
     for path in METRIC_KEYS:
-        _check_metric(given(root, path), path, problems)
+        _check_metric(find_value(root, path), path, problems)
     for path in ("model.type", "data.type"):
-        check_import_path(given(root, path), path, problems)
+        check_import_path(find_value(root, path), path, problems)
 
 
 def check_import_path(node: Node | None, path: str, problems: Problems) -> None:
@@ -83,7 +87,7 @@ def check_import_path(node: Node | None, path: str, problems: Problems) -> None:
 
 
 def _number(root: Node, path: str) -> float | None:
-    node = given(root, path)
+    node = find_value(root, path)
     return (
         node.value
         if node is not None and isinstance(node.value, int | float) and not isinstance(node.value, bool)
@@ -102,12 +106,12 @@ def _type_by_path(data: Node) -> tuple[str, str | None]:
 
 
 def _check_length(root: Node, problems: Problems) -> None:
-    steps = given(root, "training.max_steps")
-    if given(root, "training.epochs") is not None and steps is not None:
+    steps = find_value(root, "training.max_steps")
+    if find_value(root, "training.epochs") is not None and steps is not None:
         message = (
             "both epochs and max_steps are given; keep one (null unsets one that comes from another file)"
         )
-        problems.report(message, "training.max_steps", steps.place)
+        problems.report(message, "training.max_steps", steps.key_source)
 
 
 def _check_microbatch(root: Node, problems: Problems) -> None:
@@ -134,7 +138,7 @@ def _check_source(data: Node, problems: Problems) -> None:
         return  # an unset variable has been reported already
     if kind is None and path is None:
         problems.report(
-            "names no source; give type (digits, wine ...), path or train_path", "data", data.place
+            "names no source; give type (digits, wine ...), path or train_path", "data", data.key_source
         )
     elif kind is None:
         endings = ", ".join(FILE_TYPES)
@@ -143,7 +147,7 @@ def _check_source(data: Node, problems: Problems) -> None:
             f"the file name's ending is unknown (known: {endings}); set data.type", "data.path", node.source
         )
     elif kind in FILE_TYPES.values() and path is None:
-        problems.report(f"type {kind} needs path, or train_path", "data", data.place)
+        problems.report(f"type {kind} needs path, or train_path", "data", data.key_source)
     elif kind in FILE_TYPES.values() and _type_by_path(data)[1] not in {None, kind}:
         key, by_path = _type_by_path(data)
         problems.report(
@@ -152,19 +156,19 @@ def _check_source(data: Node, problems: Problems) -> None:
 
 
 def _check_paths(data: Node, problems: Problems) -> None:
-    path, train = given(data, "path"), given(data, "train_path")
+    path, train = find_value(data, "path"), find_value(data, "train_path")
     if path is not None and train is not None:
-        problems.report("both path and train_path are given; keep one", "data.train_path", train.place)
+        problems.report("both path and train_path are given; keep one", "data.train_path", train.key_source)
     for name in ("val_path", "test_path"):
-        other = given(data, name)
+        other = find_value(data, name)
         if other is not None and train is None:
             where = "; rename path to train_path" if path is not None else ""
-            problems.report(f"needs train_path beside it{where}", f"data.{name}", other.place)
+            problems.report(f"needs train_path beside it{where}", f"data.{name}", other.key_source)
 
 
 def _check_split(data: Node, problems: Problems) -> None:
     val, test = _number(data, "split.val"), _number(data, "split.test")
-    one_source = given(data, "train_path") is None
+    one_source = find_value(data, "train_path") is None
     shares = [
         SplitConfig().val if val is None else val,
         (DEFAULT_TEST_SHARE if one_source else 0.0) if test is None else test,
@@ -174,7 +178,7 @@ def _check_split(data: Node, problems: Problems) -> None:
         message = (
             f"val {shares[0]:g} and test {shares[1]:g} leave nothing to train on; their sum must be below 1"
         )
-        problems.report(message, "data.split", split.place)
+        problems.report(message, "data.split", split.key_source)
 
 
 def _check_metric(node: Node | None, path: str, problems: Problems) -> None:

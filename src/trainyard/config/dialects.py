@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainyard.config.schema import TrainingConfig
-from trainyard.config.tree import Node, Problems, find, given, join, put, take
+from trainyard.config.tree import Node, Problems, find, find_value, join, put, take
 
 # Key by key first, then whole sections; the order matters.
 MOVES = (
@@ -45,14 +45,14 @@ def accumulate(root: Node, problems: Problems, notes: list[str]) -> None:
     if not isinstance(steps.value, int) or isinstance(steps.value, bool) or steps.value < 1:
         problems.report("expected a whole number above 0", old, steps.source)
         return
-    if given(root, "training.microbatch_size") is not None:
+    if find_value(root, "training.microbatch_size") is not None:
         problems.report(
             "is the older spelling of training.microbatch_size, which is given too; keep one",
             old,
-            steps.place,
+            steps.key_source,
         )
         return
-    batch = given(root, "training.batch_size")
+    batch = find_value(root, "training.batch_size")
     micro = TrainingConfig.model_fields["batch_size"].default if batch is None else batch.value
     if not isinstance(micro, int) or isinstance(micro, bool):
         return  # validation reports it
@@ -60,7 +60,7 @@ def accumulate(root: Node, problems: Problems, notes: list[str]) -> None:
     put(root, "training.microbatch_size", Node(micro, (batch or steps).source, (batch or steps).key))
     total = micro * steps.value
     notes.append(
-        f"{steps.place}: {old}: {steps.value} is read as training.batch_size: {total}, "
+        f"{steps.key_source}: {old}: {steps.value} is read as training.batch_size: {total}, "
         f"microbatch_size: {micro}"
     )
 
@@ -78,11 +78,13 @@ def _move(root: Node, old: str, new: str, problems: Problems, notes: list[str]) 
     take(root, old)
     if newer is not None:
         problems.report(
-            f"is the older spelling of {new}, which is given too ({newer.place}); keep one", old, node.place
+            f"is the older spelling of {new}, which is given too ({newer.key_source}); keep one",
+            old,
+            node.key_source,
         )
         return
     put(root, new, node)
-    notes.append(f"{node.place}: {old} is read as {new}")
+    notes.append(f"{node.key_source}: {old} is read as {new}")
 
 
 def _tracking_uri(root: Node, problems: Problems, notes: list[str]) -> None:
@@ -94,12 +96,12 @@ def _tracking_uri(root: Node, problems: Problems, notes: list[str]) -> None:
         problems.report(
             "is the older spelling of tracking: [{type: mlflow, uri: ...}], which is given too; keep one",
             old,
-            uri.place,
+            uri.key_source,
         )
         return
-    item = Node({"type": Node("mlflow", uri.place, uri.key), "uri": uri}, uri.place)
-    put(root, "tracking", Node([item], uri.place, uri.key))
-    notes.append(f"{uri.place}: {old} is read as tracking: [{{type: mlflow, uri: ...}}]")
+    item = Node({"type": Node("mlflow", uri.key_source, uri.key), "uri": uri}, uri.key_source)
+    put(root, "tracking", Node([item], uri.key_source, uri.key))
+    notes.append(f"{uri.key_source}: {old} is read as tracking: [{{type: mlflow, uri: ...}}]")
 
 
 def _mixed_precision(root: Node, problems: Problems, notes: list[str]) -> None:
@@ -109,7 +111,7 @@ def _mixed_precision(root: Node, problems: Problems, notes: list[str]) -> None:
         return
     if find(root, "training.precision") is not None:
         problems.report(
-            "is the older spelling of training.precision, which is given too; keep one", old, mixed.place
+            "is the older spelling of training.precision, which is given too; keep one", old, mixed.key_source
         )
     elif not isinstance(mixed.value, bool):
         problems.report("expected true or false", old, mixed.source)
@@ -118,6 +120,6 @@ def _mixed_precision(root: Node, problems: Problems, notes: list[str]) -> None:
         meaning = " (fp16 on CUDA, bf16 on CPU)" if mixed.value else ""
         put(root, "training.precision", Node(precision, mixed.source, mixed.key))
         notes.append(
-            f"{mixed.place}: {old}: {str(mixed.value).lower()} is read as "
+            f"{mixed.key_source}: {old}: {str(mixed.value).lower()} is read as "
             f"training.precision: {precision}{meaning}"
         )

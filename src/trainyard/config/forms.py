@@ -59,14 +59,14 @@ def _fold(children: dict[str, Node], path: str, section: type[TypedSection], pro
     for name, child in inline.items():
         del children[name]
         if name in options:
-            other = options[name].place
+            other = options[name].key_source
             problems.report(
-                f"given twice: here and in params ({other}); keep one", join(path, name), child.place
+                f"given twice: here and in params ({other}); keep one", join(path, name), child.key_source
             )
             continue
         child.inline = True
         options[name] = child
     if params is None:
-        children["params"] = Node(options, first.place, first.key, inline=True)
+        children["params"] = Node(options, first.key_source, first.key, inline=True)
     else:
         params.value = options

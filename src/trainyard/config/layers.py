@@ -52,7 +52,7 @@ class Layers:
         root = Node({}, OVERRIDES if isinstance(overrides, Mapping) else COMMAND_LINE)
         for index, (key, node) in enumerate(pairs):
             if key.partition(".")[0] == "extends":
-                self.problems.report("can only stand in a file", key, root.source)
+                self.problems.report("is allowed only in a file", key, root.source)
                 continue
             if any(key == later for later, _ in pairs[index + 1 :]):
                 self.notes.append(f"{root.source}: {key} is given more than once; the last one counts")
@@ -135,7 +135,7 @@ class Layers:
         for key, child in mapping(top).items():
             if not key.isdecimal() or int(key) >= len(items):
                 indexes = f"0 to {len(items) - 1}" if items else "none, the list is empty"
-                self.problems.report(f"no such item; there are {indexes}", join(path, key), child.place)
+                self.problems.report(f"no such item; there are {indexes}", join(path, key), child.key_source)
             else:
                 items[int(key)] = self.merge(items[int(key)], child, join(path, key))
         return base

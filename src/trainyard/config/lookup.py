@@ -27,8 +27,8 @@ from trainyard.config.tree import (
     Problems,
     Source,
     find,
+    find_value,
     from_plain,
-    given,
     join,
     mapping,
     plain,
@@ -66,7 +66,7 @@ class Lookup:
 
         The name is None for a model class whose framework shows only when the class is imported.
         """
-        chosen, node = given(self.root, "model.framework"), given(self.root, "model.type")
+        chosen, node = find_value(self.root, "model.framework"), find_value(self.root, "model.type")
         framework = None
         if chosen is not None and isinstance(chosen.value, str):
             framework = chosen.value
@@ -86,10 +86,10 @@ class Lookup:
 
     def used(self, framework: str | None) -> Collection[str]:
         """Return the keys of `training` that have an effect; a note names the others that are set."""
-        training, model = given(self.root, "training"), given(self.root, "model.type")
+        training, model = find_value(self.root, "training"), find_value(self.root, "model.type")
         if framework is None or model is None:
             return TrainingConfig.model_fields
-        params = given(self.root, "model.params")
+        params = find_value(self.root, "model.params")
         used = self.adapters.training_keys(
             framework, str(model.value), plain(params) if params is not None else {}
         )
@@ -101,13 +101,13 @@ class Lookup:
                 and node.source != DEFAULT
             ):
                 self.notes.append(
-                    f"{node.place}: training.{key} has no effect on {model.value} ({framework})"
+                    f"{node.key_source}: training.{key} has no effect on {model.value} ({framework})"
                 )
         return used
 
     def defaults(self, framework: str | None, used: Collection[str]) -> None:
         """Fill in the defaults of the framework, and how long to train if nothing says so."""
-        node = given(self.root, "model.type")
+        node = find_value(self.root, "model.type")
         own = (
             self.adapters.defaults(framework, str(node.value))
             if framework is not None and node is not None
@@ -118,10 +118,10 @@ class Lookup:
             if (
                 path != "training.epochs"
                 and find(self.root, path) is None
-                and (section != "data" or given(self.root, "data"))
+                and (section != "data" or find_value(self.root, "data"))
             ):
                 put(self.root, path, Node(value, Source(f"default (of {framework})")))
-        length = [given(self.root, f"training.{key}") for key in ("epochs", "max_steps")]
+        length = [find_value(self.root, f"training.{key}") for key in ("epochs", "max_steps")]
         if length == [None, None] and (not used or "epochs" in used):
             put(self.root, "training.epochs", Node(own.get("training.epochs", DEFAULT_EPOCHS), DEFAULT))
 
@@ -149,20 +149,20 @@ class Lookup:
     def optimizer(self, framework: str | None) -> None:
         """Check the optimizer, or fill in the default one."""
         names = self.adapters.names("optimizer", framework)
-        if not names and given(self.root, "training.optimizer.type") is None:
+        if not names and find_value(self.root, "training.optimizer.type") is None:
             return
         default = OptimizerConfig.model_fields["type"].default
         if default not in names:
             default = next(iter(names), default)  # a framework's own first one
-        if given(self.root, "training.optimizer") is None:
+        if find_value(self.root, "training.optimizer") is None:
             training = mapping(self.root).setdefault("training", Node({}, DEFAULT))
             mapping(training)["optimizer"] = Node({"type": Node(default, DEFAULT)}, DEFAULT)
-        mapping(given(self.root, "training.optimizer")).setdefault("type", Node(default, DEFAULT))
+        mapping(find_value(self.root, "training.optimizer")).setdefault("type", Node(default, DEFAULT))
         self.section("optimizer", "training.optimizer", OptimizerConfig, framework)
 
     def loss(self, framework: str | None) -> None:
         """Check the name of the loss."""
-        node = given(self.root, "training.loss")
+        node = find_value(self.root, "training.loss")
         if node is not None and node.value != "auto":
             self.known("loss", node, "training.loss", framework, extra=("auto",))
 
@@ -170,7 +170,7 @@ class Lookup:
         self, kind: Kind, path: str, section: type[TypedSection], framework: str | None = None
     ) -> None:
         """Check `type`, then the options, of one section."""
-        node = given(self.root, f"{path}.type")
+        node = find_value(self.root, f"{path}.type")
         if node is None or not isinstance(node.value, str) or not node.value:
             return
         if kind == "dataset" and ":" in node.value:
@@ -204,7 +204,7 @@ class Lookup:
         self, kind: Kind, name: str, path: str, section: type[TypedSection], framework: str | None
     ) -> None:
         """Validate `params`, and fill in the defaults."""
-        holder = given(self.root, path)
+        holder = find_value(self.root, path)
         params = mapping(holder).get("params")
         model = self._options_of(kind, name, framework, params)
         if model is None or holder is None:
@@ -243,12 +243,12 @@ class Lookup:
 
     def metrics(self) -> None:
         """Check the names in `evaluation.metrics`, and those of the metrics that decide something."""
-        node = given(self.root, "evaluation.metrics")
+        node = find_value(self.root, "evaluation.metrics")
         wanted = node.value if node is not None and isinstance(node.value, list) else []
         for index, item in enumerate(wanted):
             self.metric(item, item.value, f"evaluation.metrics.{index}")
         for path in METRIC_KEYS:
-            chosen = given(self.root, path)
+            chosen = find_value(self.root, path)
             if chosen is not None and isinstance(chosen.value, str) and chosen.value.startswith("val_"):
                 self.metric(chosen, chosen.value.removeprefix("val_"), path)
 

@@ -162,7 +162,7 @@ class _Report:
         field = without_null(spot.annotation).model_fields[name]
         meaning = f": {field.description}" if field.description else ""
         path = join(self._path(spot.keys), name)
-        self.problems.report(f"is missing; expected {describe(field)}{meaning}", path, spot.node.place)
+        self.problems.report(f"is missing; expected {describe(field)}{meaning}", path, spot.node.key_source)
 
     def _unknown(self, spot: Spot) -> None:
         name = str(spot.left[-1])
@@ -173,7 +173,7 @@ class _Report:
         hint = nearest(name, allowed) or _elsewhere(name) or "."
         listed = self.problems.once(f"Allowed: {some(sorted(allowed), name) or 'no options'}")
         self.problems.report(
-            " ".join([f"unknown key{hint}", *listed]), self._path((*spot.keys, name)), child.place
+            " ".join([f"unknown key{hint}", *listed]), self._path((*spot.keys, name)), child.key_source
         )
 
 

@@ -49,7 +49,7 @@ class Node:
     inline: bool = False
 
     @property
-    def place(self) -> Source:
+    def key_source(self) -> Source:
         """The source to point at if the key is the problem."""
         return self.key or self.source
 
@@ -107,7 +107,7 @@ def find(root: Node, path: str) -> Node | None:
     return node
 
 
-def given(root: Node, path: str) -> Node | None:
+def find_value(root: Node, path: str) -> Node | None:
     """Return the node at a dotted key; None if it is absent or null."""
     node = find(root, path)
     return None if node is None or node.value is None else node

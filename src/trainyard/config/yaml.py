@@ -117,7 +117,7 @@ def read(text: str, file: str, problems: Problems) -> Node | None:
 
 
 def _top(value: Any) -> str:
-    """Return what stands at the top of a file that is no config."""
+    """Describe the top of a file that is no config."""
     if isinstance(value, list):
         return "a list"
     if isinstance(value, str):
