@@ -6,6 +6,7 @@ import pytest
 from file_tracker import FileParams, FileTracker, statuses, stored
 
 from trainyard.engine.journal import Journal
+from trainyard.errors import InputError
 from trainyard.trackers.base import Point
 from trainyard.trackers.feed.card import expanded, read_run, without_secrets
 from trainyard.trackers.feed.feeder import Feeder
@@ -243,3 +244,22 @@ def test_variables_are_filled_in_and_hidden_again(monkeypatch: pytest.MonkeyPatc
     shown = without_secrets("401 for s3cr3t at http://me:hunter2@host", options)
     assert shown.startswith("401 for ${env:TOKEN} at http://")
     assert "hunter2" not in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        *(
+            (name, content)
+            for name in ("config.yaml", "manifest.json")
+            for content in ("", "[]", "3", "[" * 10_000)
+        ),
+        ("config.yaml", "tracking: 3"),
+        ("config.yaml", "tracking: [{}]"),
+    ],
+)
+def test_a_damaged_config_or_manifest_is_an_input_error(make_run, name: str, content: str) -> None:
+    run = make_run({"type": "file"})
+    (run / name).write_text(content)
+    with pytest.raises(InputError, match="missing or damaged"):
+        read_run(run)

@@ -84,7 +84,23 @@ def test_pending_counts_what_is_behind_position_and_marks(tmp_path: Path) -> Non
     )
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", '{"position": 3}', '{"unknown": 1, "position": ["", 0]}'])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "",
+        "{",
+        "[]",
+        "[" * 100_000,
+        '{"position": 3}',
+        '{"position": [3, 0]}',
+        '{"position": ["", "0"]}',
+        '{"position": ["", -1]}',
+        '{"position": ["", 0], "marks": []}',
+        '{"position": ["", 0], "marks": {"a": "1"}}',
+        '{"position": ["", 0], "sent": null}',
+        '{"unknown": 1, "position": ["", 0]}',
+    ],
+)
 def test_a_state_that_cannot_be_read_is_a_new_one(tmp_path: Path, damage: str) -> None:
     (tmp_path / "0-x.json").write_text(damage)
     assert State.load(tmp_path / "0-x.json") == State()

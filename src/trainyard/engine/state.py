@@ -32,6 +32,7 @@ class RunState:
     loss_samples: int = 0
     evaluations: list[Evaluation] = field(default_factory=list)
     train_seconds: float = 0.0
+    _encoded: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)  # as JSON
 
     def to_json(self) -> dict[str, Any]:
         """This state, and that of the global generators of Python and NumPy, which users' code may draw from."""
@@ -40,12 +41,17 @@ class RunState:
             "settled": self.settled,
             "loss_sum": finite(self.loss_sum),
             "loss_samples": self.loss_samples,
-            "evaluations": [
-                [e.step, {name: finite(value) for name, value in e.metrics.items()}] for e in self.evaluations
-            ],
+            "evaluations": self._encoded_evaluations(),
             "train_seconds": self.train_seconds,
             "random": _global_random(),
         }
+
+    def _encoded_evaluations(self) -> list[Any]:
+        """Return the evaluations for JSON; each is encoded once, as a long run has many and saves them often."""
+        for evaluation in self.evaluations[len(self._encoded) :]:
+            metrics = {name: finite(value) for name, value in evaluation.metrics.items()}
+            self._encoded.append([evaluation.step, metrics])
+        return self._encoded.copy()
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> RunState:
