@@ -88,7 +88,9 @@ def crashed(runs: Path, overrides: Mapping[str, Any] | None = None, *, at: int =
 def journal_values(run: Run) -> tuple[dict[int, float], list[Any]]:
     """What the journal says that the inputs alone decide: the loss of each step, and the values of each evaluation."""
     records = read(run.path / "journal")
-    train_losses = [(r["step"], r["values"]["train_loss"]) for r in records if r["kind"] == "metrics"]
+    # A run of more than 10 s, on a busy machine, also records its use of the machine as metrics.
+    metrics = [(r["step"], r["values"]) for r in records if r["kind"] == "metrics"]
+    train_losses = [(step, values["train_loss"]) for step, values in metrics if "train_loss" in values]
     return losses(records), [*evaluations(records), *train_losses]
 
 
