@@ -127,13 +127,13 @@ def _scaled(loss: Loss, info: DataInfo) -> Loss:
     return lambda outputs, targets: loss(outputs, (targets - mean) / scale)
 
 
-def _compiled(keras: Any, given: Any, meaning: Outputs) -> Loss:
+def _compiled(keras: Any, compiled: Any, meaning: Outputs) -> Loss:
     """Return the compiled loss, called as `fit` calls it, with the targets in the form that it expects.
 
     Keras's losses receive classes as one-hot rows unless they are sparse; a user's own function receives
     indices.
     """
-    function, ops = _function(keras, given), keras.ops
+    function, ops = _function(keras, compiled), keras.ops
     one_hot = takes_one_hot(function, meaning)
 
     def loss(outputs: Any, targets: Any) -> Any:
@@ -147,19 +147,19 @@ def _compiled(keras: Any, given: Any, meaning: Outputs) -> Loss:
     return loss
 
 
-def takes_logits(keras: Any, given: Any) -> bool | None:
+def takes_logits(keras: Any, compiled: Any) -> bool | None:
     """Return whether a compiled loss takes logits rather than probabilities; None if it does not say.
 
     Args:
         keras: the keras module.
-        given: the argument of `compile(loss=...)`.
+        compiled: the argument of `compile(loss=...)`.
     """
-    if given is None or isinstance(given, list | tuple | dict):
+    if compiled is None or isinstance(compiled, list | tuple | dict):
         return None
-    if _is_plain_cross_entropy(given):
+    if _is_plain_cross_entropy(compiled):
         return False
     try:
-        function = keras.losses.get(given)
+        function = keras.losses.get(compiled)
         default = getattr(inspect.signature(function).parameters.get("from_logits"), "default", None)
     except (ValueError, TypeError):
         return None  # `build_loss` raises the error, if the loss is used
@@ -167,25 +167,25 @@ def takes_logits(keras: Any, given: Any) -> bool | None:
     return from_logits if isinstance(from_logits, bool) else None
 
 
-def treats_columns_independently(keras: Any, given: Any) -> bool:
+def treats_columns_independently(keras: Any, compiled: Any) -> bool:
     """Return whether a compiled loss is one of Keras's binary losses, which treat each column by itself.
 
     Args:
         keras: the keras module.
-        given: the argument of `compile(loss=...)`.
+        compiled: the argument of `compile(loss=...)`.
     """
-    if given is None:
+    if compiled is None:
         return False
     try:
-        inner = _inner(keras.losses.get(given))
+        inner = _inner(keras.losses.get(compiled))
     except (ValueError, TypeError):
         return False
     return is_from_keras(inner) and "binary" in getattr(inner, "__name__", type(inner).__name__).lower()
 
 
-def _is_plain_cross_entropy(given: Any) -> bool:
+def _is_plain_cross_entropy(compiled: Any) -> bool:
     """Return whether a compiled loss is a name for which Keras itself chooses a cross entropy."""
-    return str(given).lower() in ("crossentropy", "ce")
+    return str(compiled).lower() in ("crossentropy", "ce")
 
 
 def takes_one_hot(measure: Any, meaning: Outputs) -> bool:
@@ -206,22 +206,22 @@ def _inner(measure: Any) -> Any:
     return getattr(inner, "fn", inner)
 
 
-def _function(keras: Any, given: Any) -> Any:
+def _function(keras: Any, compiled: Any) -> Any:
     """Return the function of a compiled loss.
 
     Raises:
         ModelError: the model was compiled with several losses, an unknown one, or one that is not a mean.
     """
-    if isinstance(given, list | tuple | dict):
+    if isinstance(compiled, list | tuple | dict):
         raise ModelError(
-            f"the model was compiled with {len(given)} losses in a list or dictionary; "
+            f"the model was compiled with {len(compiled)} losses in a list or dictionary; "
             "compile it with a single loss"
         )
     try:
-        function = keras.losses.get(given)
+        function = keras.losses.get(compiled)
     except (ValueError, TypeError) as error:
         raise ModelError(
-            f"the model was compiled with the loss {given!r}, which Keras does not know"
+            f"the model was compiled with the loss {compiled!r}, which Keras does not know"
         ) from error
     reduction = getattr(function, "reduction", "mean")
     if reduction not in ("sum_over_batch_size", "mean", "mean_with_sample_weight"):

@@ -65,9 +65,9 @@ def _by_name(keras: Any, training: TrainingConfig, options: dict[str, Any]) -> A
     try:
         return getattr(keras.optimizers, _CLASSES[name])(**own, **options)
     except (ValueError, TypeError) as error:
-        given = ", ".join(f"{key}={value}" for key, value in training.optimizer.params.items())
+        options_text = ", ".join(f"{key}={value}" for key, value in training.optimizer.params.items())
         raise ModelError(
-            f"training.optimizer: {name} does not accept its options ({given}): {error}"
+            f"training.optimizer: {name} does not accept its options ({options_text}): {error}"
         ) from error
 
 
