@@ -210,8 +210,8 @@ def test_the_convolutional_network_trains_and_resumes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        (None, r"\(4,\) are no images .*set model.params.image_shape"),
-        ([3, 3], "takes 9 features a row.* has 4"),
+        (None, r"\(4,\) are not images .*set model.params.image_shape"),
+        ([3, 3], "needs 9 features per row.* have 4"),
     ],
 )
 def test_rows_that_make_no_image(shape: list[int] | None, message: str, tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_losses_mean_what_they_mean_elsewhere(tmp_path: Path) -> None:
     [("iris", "mse", "cross_entropy"), ("diabetes", "cross_entropy", "mse, mae, huber")],
 )
 def test_a_loss_of_another_task_is_refused(data: str, loss: str, allowed: str, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=f"{loss} is no loss for .*allowed: auto, {allowed}"):
+    with pytest.raises(ModelError, match=f"{loss} is not a loss for .*allowed: auto, {allowed}"):
         train(tmp_path, {"data.type": data, "training.loss": loss})
 
 
@@ -517,13 +517,10 @@ def test_metrics_that_a_model_computes_itself_are_told(
 ) -> None:
     whole, resumed = whole_and_resumed(tmp_path, own("Measuring"))
     assert_same(resumed, whole)
-    assert (
-        "keras_of_mine:Measuring: metrics of its own, which it was not compiled with, are never computed"
-        in caplog.text
-    )
+    assert "keras_of_mine:Measuring: metrics that it was not compiled with are never computed" in caplog.text
     caplog.clear()
     train(tmp_path, own("measured") | {"training.max_steps": 1})
-    assert "metrics of its own" not in caplog.text
+    assert "never computed" not in caplog.text
 
 
 def test_a_generator_of_tensorflows_own_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -539,14 +536,14 @@ def test_a_generator_of_tensorflows_own_is_told(tmp_path: Path, caplog: pytest.L
     [
         (
             "Wide",
-            r"for 8 samples it gives \(8, 7\), but the data has 3 classes: a tensor of shape \(8, 3\) is expected",
+            r"for 8 samples it returns \(8, 7\), but the data have 3 classes; expected a tensor of shape \(8, 3\)",
         ),
         ("Fails", r"Fails\(in_features=4, out_features=3\) failed: ValueError: no such width"),
         ("Empty", "it has no weights to train"),
-        ("Pair", "for 8 samples it gives tuple, .* a tensor of shape"),
-        ("OwnStep", "it has a train_step of its own, which .* never called"),
-        ("no_model", "it gives a int, not a keras.Model"),
-        ("SIZE", "int given; a keras.Model class, or a function that makes one"),
+        ("Pair", "for 8 samples it returns tuple, .* a tensor of shape"),
+        ("OwnStep", "it overrides train_step, but .* never calls"),
+        ("no_model", "it returned a int; expected a keras.Model"),
+        ("SIZE", "int given; expected a keras.Model class, or a function that returns one"),
         ("Nets", "keras_of_mine has no 'Nets'"),
     ],
 )
@@ -610,12 +607,12 @@ def test_a_sigmoid_for_each_class_gives_shares_of_their_sum(activation: str | No
 
 def test_probabilities_that_vanish_are_equal_shares() -> None:
     info = DataInfo("classification", (4,), 3, ["a", "b", "c"])
-    found = Outputs(single=False, logits=False, apart=True).to_predictions(
+    found = Outputs(single=False, logits=False, independent=True).to_predictions(
         np.zeros((1, 3), dtype=np.float32), info
     )
     np.testing.assert_allclose(found, 1 / 3, rtol=1e-6)
     low = np.array([[-300, -200, -200]], dtype=np.float32)
-    found = Outputs(single=False, logits=True, apart=True).to_predictions(low, info)
+    found = Outputs(single=False, logits=True, independent=True).to_predictions(low, info)
     np.testing.assert_allclose(found, [[0, 0.5, 0.5]], atol=1e-6)
 
 
@@ -626,21 +623,21 @@ def test_probabilities_that_vanish_are_equal_shares() -> None:
             3,
             None,
             "sparse_categorical_crossentropy",
-            r"gives logits \(linear\), but .* takes probabilities: set from_logits=True",
+            r"returns logits \(linear\), but .* takes probabilities; set from_logits=True",
         ),
         (
             3,
             "softmax",
             keras.losses.CategoricalCrossentropy(from_logits=True),
-            r"gives probabilities \(softmax\), but .* logits",
+            r"returns probabilities \(softmax\), but .* logits",
         ),
         (
             1,
             "sigmoid",
             BINARY(from_logits=True),
-            r"gives probabilities \(sigmoid\), but .* takes logits: set from_logits=False",
+            r"returns probabilities \(sigmoid\), but .* takes logits; set from_logits=False",
         ),
-        (3, "class", "sparse_categorical_crossentropy", "gives logits, but .* takes probabilities"),
+        (3, "class", "sparse_categorical_crossentropy", "returns logits, but .* takes probabilities"),
     ],
 )
 def test_a_loss_that_takes_the_outputs_for_something_else_is_refused(
@@ -696,7 +693,7 @@ def test_one_output_serves_two_classes(activation: str | None, tmp_path: Path) -
 
 def test_one_output_without_a_word_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        ModelError, match="nothing tells whether it is a probability; give it two outputs, or compile"
+        ModelError, match="nothing says whether it is a probability; give it two outputs, or compile"
     ):
         train(tmp_path, own("Net", out_features=1) | {"data.type": "breast_cancer"})
 
@@ -845,12 +842,12 @@ SCHEDULE = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
     [
         (
             {"optimizer": keras.optimizers.SGD(SCHEDULE), "loss": "mse"},
-            "a schedule for a learning rate; .*training.scheduler",
+            "a learning rate schedule, .*training.scheduler",
         ),
         ({"optimizer": keras.optimizers.SGD(use_ema=True), "loss": "mse"}, "use_ema"),
         ({"loss": keras.losses.SparseCategoricalCrossentropy(reduction="sum")}, "reduction is 'sum'"),
         ({"loss": "no_such_loss"}, "'no_such_loss', which Keras does not know"),
-        ({"loss": ["mse", "mae"]}, "2 losses in a list or dictionary; a single one is needed"),
+        ({"loss": ["mse", "mae"]}, "2 losses in a list or dictionary; compile it with a single loss"),
     ],
 )
 def test_what_cannot_be_kept_of_a_compiled_model_is_refused(
@@ -864,7 +861,7 @@ def test_what_cannot_be_kept_of_a_compiled_model_is_refused(
 
 def test_a_function_that_compiles_must_agree_with_the_config(tmp_path: Path) -> None:
     with pytest.raises(
-        ModelError, match=r"compiled with the learning rate 0.05; set training.learning_rate to it"
+        ModelError, match=r"is compiled with the learning rate 0.05; set training.learning_rate to it"
     ):
         train(tmp_path, own("net", activation="softmax", rate=0.05) | AUTO)
     run = train(
@@ -971,9 +968,7 @@ def test_compiled_metrics_are_in_every_result(tmp_path: Path, caplog: pytest.Log
     }
     assert 0.15 < whole.metrics["test_spread_most"] <= 0.5
     assert (float(spread.most), float(spread.least)) == (4.5, 0), "the user's own object has changed"
-    assert (
-        "metric f1_score, which the model was compiled with, gives 3 values, not one: left out" in caplog.text
-    )
+    assert "compiled metric f1_score is left out: it returns 3 values instead of one" in caplog.text
     assert (
         trainyard.load(whole, model=model).evaluate("test").metrics["test_auc"] == whole.metrics["test_auc"]
     )
@@ -1016,7 +1011,7 @@ def test_metrics_of_a_saved_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("metric", "message"),
     [
-        ("no_such", r"cannot be computed: ValueError: .*no_such.*; leave it out of compile"),
+        ("no_such", r"cannot be computed: ValueError: .*no_such.*; remove it from compile"),
         (lambda targets, outputs: 1 / 0, r"\(one of AUC, .*lambda.*\) cannot be computed: ZeroDivisionError"),
     ],
 )
@@ -1065,12 +1060,12 @@ def test_a_saved_model_computes_in_halves_where_asked(tmp_path: Path) -> None:
 
 def test_no_code_of_a_file_is_executed(tmp_path: Path) -> None:
     model = keras.Sequential([keras.Input((4,)), keras.layers.Lambda(lambda x: x * 2), keras.layers.Dense(3)])
-    with pytest.raises(ModelError, match="a Lambda layer holds code, and no code of a file is executed"):
+    with pytest.raises(ModelError, match="a Lambda layer holds code, which is never executed from a file"):
         trainyard.train(SMALL, saved(tmp_path, model), runs_dir=tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(None, "there is no file"), (b"PK not really", "no whole .keras file")]
+    ("content", "message"), [(None, "there is no file"), (b"PK not really", "not a complete .keras file")]
 )
 def test_a_file_that_is_no_model(content: bytes | None, message: str, tmp_path: Path) -> None:
     if content is not None:
@@ -1087,7 +1082,7 @@ def test_classes_of_the_users_in_a_file_are_named(tmp_path: Path) -> None:
     model(np.zeros((1, 4), dtype=np.float32))
     overrides = saved(tmp_path, model)
     with pytest.raises(
-        ModelError, match=r"name the classes of your own that it needs in model.params.custom_objects"
+        ModelError, match=r"list your own classes that it needs in model.params.custom_objects"
     ):
         trainyard.train(SMALL, overrides, runs_dir=tmp_path)
     overrides["model"]["params"]["custom_objects"] = ["keras_of_mine:Net"]
@@ -1141,7 +1136,7 @@ def test_weights_of_a_run_begin_another(tmp_path: Path) -> None:
     other = {**KERAS, "params": {"hidden": [17]}, "init_from": run.id}
     with pytest.raises(
         ModelError,
-        match=r"the weights do not fit the model: 000.dense.kernel is \(4, 17\) here, \(4, 16\) there",
+        match=r"the weights do not fit the model: 000.dense.kernel is \(4, 17\) in the model, \(4, 16\) in the file",
     ):
         train(tmp_path, {"model": other})
 
@@ -1218,7 +1213,7 @@ def test_several_values_at_once(tmp_path: Path) -> None:
 
 def test_threads_that_cannot_be_had_any_more_are_told(tmp_path: Path) -> None:
     with pytest.raises(
-        ModelError, match=r"training.threads: 7 are asked for, but TensorFlow computes with 1 already"
+        ModelError, match=r"training.threads: 7 given, but TensorFlow already runs with 1 threads"
     ):
         train(tmp_path, {"training.threads": 7})
 
@@ -1235,9 +1230,7 @@ def test_a_model_predicts_on_any_number_of_threads(tmp_path: Path) -> None:
 
 
 def test_another_backend_in_the_same_process_is_told(tmp_path: Path) -> None:
-    with pytest.raises(
-        ModelError, match="backend: torch was asked for, but Keras computes with tensorflow already"
-    ):
+    with pytest.raises(ModelError, match="backend: torch given, but Keras already uses tensorflow"):
         train(tmp_path, {"model": {"type": "keras_mlp", "params": {"backend": "torch"}}})
 
 
@@ -1246,7 +1239,7 @@ def test_a_device_that_is_not_there_is_said_so(tmp_path: Path) -> None:
         pytest.skip("there is a CUDA device")
     with pytest.raises(
         ModelError,
-        match=r"device: cuda:0 was asked for, but Keras \(tensorflow\) sees no CUDA device; use cpu",
+        match=r"device: cuda:0 given, but Keras \(tensorflow\) sees no CUDA device; use cpu",
     ):
         train(tmp_path, {"training.device": "cuda:0"})
 

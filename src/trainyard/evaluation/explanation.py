@@ -1,7 +1,7 @@
 """Explain a model by importances, permutation importance, SHAP values and partial dependence, as JSON.
 
 The result is written to `evaluation/explanation.json` of the run directory. It refers to the columns of the
-data: features explanation from one column (one-hot) count as one. It depends only on the model, the rows and
+data: features made from one column (one-hot) count as one. It depends only on the model, the rows and
 the seed.
 
 Cost for n explained columns (beyond 1000 columns only the 200 most important ones are shuffled):

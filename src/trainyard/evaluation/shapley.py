@@ -2,7 +2,7 @@
 
 Method: Lundberg and Lee, "A unified approach to interpreting model predictions" (2017), as implemented in the
 shap library. Tree models get exact values by path-dependent TreeSHAP (Lundberg et al., 2020). Other models
-get antithetic permutation sampling against a background of rows; the features swarm from one column are
+get antithetic permutation sampling against a background of rows; the features made from one column are
 switched together.
 """
 

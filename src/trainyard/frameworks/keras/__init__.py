@@ -1,4 +1,4 @@
-"""Keras 3, on TensorFlow, JAX or PyTorch."""
+"""Keras 3 on TensorFlow, JAX or PyTorch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger("trainyard")
 
 
 class KerasFramework(Framework):
-    """Trains a `keras.Model` on one device; what it is made of stands in the modules beside this one."""
+    """Train a `keras.Model` on one device."""
 
     models: ClassVar[Mapping[str, type[BaseModel]]] = MODELS
     optimizers: ClassVar[Mapping[str, type[BaseModel]]] = OPTIMIZERS
@@ -37,21 +37,31 @@ class KerasFramework(Framework):
 
     @staticmethod
     def defaults(model: str) -> Mapping[str, Any]:
-        """A model of the user's may be compiled; one that is saved has learnt from features and values as they were."""
+        """Return config defaults: a user's model keeps its compiled optimizer and learning rate.
+
+        A saved model also gets unstandardised data, since it was trained on the features as they were.
+        """
         if model == "keras":
             return {"training.optimizer.type": COMPILED, "data.standardize": False}
         return {"training.optimizer.type": COMPILED} if ":" in model else {}
 
     @staticmethod
-    def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:  # noqa: ARG004 - it is what they were made for
+    def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:  # noqa: ARG004 - the same for all
+        """Return all keys of `training`."""
         return TrainingConfig.model_fields
 
     @staticmethod
     def plan(config: RunConfig, rows: int, model: Any = None) -> Plan:
+        """Plan minibatch steps, with the compiled learning rate if the config leaves it open.
+
+        Raises:
+            DataError: `training.batch_size` is larger than the number of training rows.
+            ModelError: the compiled learning rate is a schedule, or the .keras file cannot be read.
+        """
         from trainyard.frameworks.keras import optim
 
         plan, rate = minibatch_plan(config, rows), None
-        if not optim.leaves_rate(config):
+        if not optim.uses_compiled_rate(config):
             return plan
         if (compiled := getattr(model, "optimizer", None)) is not None:
             rate = optim.rate_of(compiled)
@@ -61,11 +71,12 @@ class KerasFramework(Framework):
 
     @staticmethod
     def determinism(config: RunConfig) -> Determinism:
+        """Return `bitwise` on the CPU and on a GPU with enforced deterministic kernels, otherwise `order`."""
         from trainyard.frameworks.keras import backend
 
         name, on_gpu = backend.may_use_gpu(config)
         if on_gpu and (name == "jax" or config.training.determinism == "best"):
-            hint = "" if name == "jax" else "; training.determinism: bitwise refuses those that have not"
+            hint = "" if name == "jax" else "; training.determinism: bitwise refuses those that do not"
             return Determinism(
                 "order", f"Keras ({name}) on CUDA: not every operation has a deterministic kernel{hint}"
             )
@@ -90,7 +101,7 @@ class KerasFramework(Framework):
             self._model, compiled = models.build_model(
                 keras, inputs, models.POLICIES.get(precision, "float32")
             )
-            self._outputs = models.tried(keras, self._model, compiled, inputs)
+            self._outputs = models.check_outputs(keras, self._model, compiled, inputs)
             loss = losses.build_loss(keras, training.loss, compiled.loss, self._outputs, inputs.info)
             optimizer = self._optimizer(compiled.optimizer, precision) if inputs.order else None
             strict = training.determinism == "bitwise"
@@ -106,18 +117,25 @@ class KerasFramework(Framework):
         self._micro = training.microbatch_size or training.batch_size
 
     def describe(self) -> Mapping[str, str]:
+        """Return the versions of Keras and its backend, the device, and Keras's numeric settings."""
         return self._backend.describe()
 
     def definition(self) -> Mapping[str, str]:
+        """Return the digest of a model object's layers, or of a .keras file."""
         if self._inputs.model is not None:
             from trainyard.frameworks.keras.models import definition
 
             return definition(self._inputs.model)
-        named = self._inputs.config.model.type == "keras"
-        return {"file": sha256_file(Path(self._inputs.model_params["file"]))} if named else {}
+        from_file = self._inputs.config.model.type == "keras"
+        return {"file": sha256_file(Path(self._inputs.model_params["file"]))} if from_file else {}
 
     def step(self, step: int, lr: float) -> StepResult:
-        assert self._inputs.order is not None, "made only to predict"
+        """Train one step, summing gradients over the microbatches.
+
+        Raises:
+            TrainingError: Keras or its backend fails.
+        """
+        assert self._inputs.order is not None, "constructed for prediction only"
         ids = self._inputs.order.batch(step)
         train, size = self._inputs.splits["train"], self._micro
         parts = [_contiguous(train.take(ids[start : start + size])) for start in range(0, len(ids), size)]
@@ -131,54 +149,60 @@ class KerasFramework(Framework):
             raise _translated(error, f"step {step + 1}") from error
 
     def predict(self, split: Split) -> Iterator[Predictions]:
-        seed, size = (
-            self._inputs.config.experiment.seed,
-            self._inputs.config.evaluation.batch_size or 4 * self._micro,
-        )
-        parts: list[tuple[Array, Array]] = []  # for the metrics that the model was compiled with, if any
+        """Yield the outputs of a split; the last part also has the values of the compiled metrics."""
+        seed = self._inputs.config.experiment.seed
+        size = self._inputs.config.evaluation.batch_size or 4 * self._micro
+        parts: list[tuple[Array, Array]] = []  # outputs and targets for the compiled metrics, if any
         for start in range(0, len(split), size):
             ids: Ids = np.arange(start, min(start + size, len(split)), dtype=np.int64)
             batch = _contiguous(split.take(ids))
-            seeds = self._seeds_for(
-                stream_seed(seed, PREDICT, start), self._generators
-            )  # as dropout may be on here, too
+            # A model may draw random numbers in prediction, too: layers can be called with training=True.
+            seeds = self._seeds_for(stream_seed(seed, PREDICT, start), self._generators)
             try:
                 with self._backend.scope():
                     outputs, loss = self._engine.forward(batch, seeds)
             except Exception as error:
-                raise _translated(error, "a prediction") from error
+                raise _translated(error, "prediction") from error
             values = self._outputs.to_predictions(outputs, self._inputs.info)
-            found = Predictions(ids, values, batch.targets, loss * len(ids))
+            predictions = Predictions(ids, values, batch.targets, loss * len(ids))
             if self._metrics is not None:
                 parts.append((outputs, batch.targets))
-                found = (
-                    found._replace(measures=self._metrics.over(parts)) if ids[-1] + 1 == len(split) else found
-                )
-            yield found
+                if ids[-1] + 1 == len(split):
+                    predictions = predictions._replace(measures=self._metrics.over(parts))
+            yield predictions
 
     def snapshot(self, *, weights_only: bool = False, step: int | None = None) -> Snapshot:  # noqa: ARG002 - not cumulative
+        """Copy the weights and, unless `weights_only`, the optimizer's variables."""
         self._engine.publish()
         return StoredSnapshot(self._state.arrays(weights_only=weights_only))
 
     def restore(self, folder: Path, *, weights_only: bool = False) -> None:
+        """Load the variables.
+
+        Raises:
+            ModelError: names or shapes differ from the model's.
+        """
         self._state.load(folder, weights_only=weights_only)
         self._engine.adopt()
 
     def state(self, *, weights_only: bool = False) -> Iterator[NamedBuffer]:
+        """Yield the weights and, unless `weights_only`, the optimizer's variables."""
         self._engine.publish()
         yield from buffers(self._state.arrays(weights_only=weights_only))
 
     @property
     def native(self) -> Any:
+        """The `keras.Model`, with its current weights."""
         self._engine.publish()
         return self._model
 
     def export(self, path: Path, form: str) -> None:
-        """Writes a .keras file, or a TensorFlow SavedModel; either gives what the model gives: logits, say, and values in the
-        unit that it learnt them in.
+        """Write a .keras file, or a TensorFlow SavedModel.
+
+        The exported model returns its raw outputs, such as logits, or values in standardised units.
 
         Raises:
-            ModelError: the model has parts that cannot be saved, or the backend writes no SavedModel.
+            ModelError: the model has parts that cannot be saved, or the backend cannot write a SavedModel.
         """
         try:
             if form == "keras":
@@ -191,16 +215,19 @@ class KerasFramework(Framework):
             ) from error
 
     def _save(self, path: Path) -> None:
+        """Write a .keras file to a path with any suffix."""
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            file = Path(folder) / "model.keras"  # Keras insists on the ending
+            file = Path(folder) / "model.keras"  # Keras requires this suffix
             self.native.save(file)
             file.replace(path)
 
     def _precision(self) -> str:
+        """Return `training.precision`, with `mixed` resolved to the 16-bit format of the device."""
         name = self._inputs.config.training.precision
         return ("bf16" if self._backend.device == "cpu" else "fp16") if name == "mixed" else name
 
     def _optimizer(self, compiled: Any, precision: str) -> Any:
+        """Build the optimizer and its variables; `compiled` is the one that the model was compiled with."""
         from trainyard.frameworks.keras import optim
 
         keras, training = self._backend.keras, self._inputs.config.training
@@ -211,11 +238,18 @@ class KerasFramework(Framework):
         return optimizer
 
     def _check_rate(self, compiled: Any) -> None:
-        """Core asks for the learning rate before a class or a function of the user's has made its model."""
+        """Check that the compiled learning rate is the planned one.
+
+        The plan is made before the user's class or function constructs its model, so it cannot know the
+        compiled rate.
+
+        Raises:
+            ModelError: the rates differ.
+        """
         from trainyard.frameworks.keras import optim
 
         config = self._inputs.config
-        if compiled is None or not optim.leaves_rate(config):
+        if compiled is None or not optim.uses_compiled_rate(config):
             return
         rate = optim.rate_of(compiled)
         if (
@@ -224,22 +258,24 @@ class KerasFramework(Framework):
             and rate != config.training.learning_rate
         ):
             raise ModelError(
-                f"model {config.model.type}: it comes compiled with the learning rate {rate}; set training.learning_rate to it, "
-                "or name an optimizer in training.optimizer"
+                f"model {config.model.type}: it is compiled with the learning rate {rate}; "
+                "set training.learning_rate to it, or choose an optimizer in training.optimizer"
             )
-        log.info("learning rate %s: the one that the model was compiled with", rate)
+        log.info("learning rate %s, as the model was compiled with", rate)
 
 
 def _contiguous(batch: Batch) -> Batch:
+    """Return the batch with C-contiguous arrays."""
     return Batch(np.ascontiguousarray(batch.features), np.ascontiguousarray(batch.targets))
 
 
 def _translated(error: Exception, where: str) -> Exception:
+    """Return one of our errors for an error of Keras or its backend."""
     if isinstance(error, TrainyardError):
         return error
     name = type(error).__name__
     text = next(iter(str(error).strip().splitlines()), "")
     hint = "see where with --debug"
     if name in ("ResourceExhaustedError", "OutOfMemoryError") or "RESOURCE_EXHAUSTED" in text:
-        hint = "set training.microbatch_size: smaller microbatches need less memory, and give the same step up to rounding"
+        hint = "set a smaller training.microbatch_size, for less memory and the same step up to rounding"
     return TrainingError(f"{where} failed: {name}: {text}; {hint}")

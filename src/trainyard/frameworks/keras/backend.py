@@ -1,4 +1,7 @@
-"""Which backend Keras computes with, and what it is pinned to; Keras is imported here, and nowhere before."""
+"""Import Keras with a backend, and pin the backend's threads and determinism.
+
+No other module imports Keras before this one does.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,18 @@ from trainyard.config.schema import RunConfig
 from trainyard.errors import ModelError
 from trainyard.require import require, spared
 
-# The backends in the order in which they are looked for, and the extra that brings each.
+# The supported backends in order of preference -> the extra that installs each.
 BACKENDS = {"tensorflow": "keras", "jax": "keras-jax", "torch": "torch"}
 _JAX_ON_CUDA = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 
 
 @dataclass(frozen=True)
 class Backend:
-    """`keras` is the module; `name` one of `BACKENDS`; `device` is `cpu` or `gpu:0` ...; `gpus` are those there are."""
+    """A running backend of Keras.
+
+    `keras` is the imported module, `name` one of `BACKENDS`, `device` is `cpu` or `gpu:0` ..., and `gpus`
+    lists the GPUs that the backend sees.
+    """
 
     keras: Any
     name: str
@@ -32,68 +39,81 @@ class Backend:
     gpus: tuple[str, ...]
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Where Keras makes variables and computes, inside the context."""
+        """Return a context inside which Keras creates variables and computes on the device."""
         if not self.gpus:
-            return nullcontext()  # there is no choice, and Keras's own context would cost time in every step
+            return (
+                nullcontext()
+            )  # the CPU is the only device, and Keras's own context costs time in every step
         name = self.device.replace("gpu", "cuda") if self.name == "torch" else self.device
         context: AbstractContextManager[Any] = self.keras.device(name)
         return context
 
     def describe(self) -> Mapping[str, str]:
-        """What of Keras and its backend the bits depend on."""
+        """Return the versions and settings of Keras and its backend that the bits depend on."""
         config = self.keras.config
-        found = (_version(package) for package in (self.name, f"{self.name}-cpu"))
+        versions = (_version(package) for package in (self.name, f"{self.name}-cpu"))
         return {
             "keras": self.keras.__version__,
-            "backend": " ".join([self.name, *[text for text in found if text][:1]]),
+            "backend": " ".join([self.name, *[text for text in versions if text][:1]]),
             "device": self.device,
             "floatx": f"{config.floatx()}, epsilon {config.epsilon()}, {config.image_data_format()}",
         }
 
 
 def start(config: RunConfig, threads: int, *, trains: bool) -> Backend:
-    """Imports Keras on the backend that the config asks for, and pins what the bits depend on besides the inputs.
+    """Import Keras with the backend that the config names, and pin threads and determinism.
 
     Args:
-        trains: where it is only to predict, other threads will do.
+        config: the resolved config.
+        threads: number of CPU threads to pin the backend to.
+        trains: whether the run trains; if it only predicts, another number of threads is accepted.
 
     Raises:
         MissingExtraError: Keras or the backend is not installed.
-        ModelError: Keras or the backend runs in this process already, and in another way; or there is no such device.
+        ModelError: this process already uses another backend or number of threads, or the device does not
+            exist.
     """
-    keras = import_keras(_asked(config))
+    keras = import_keras(_configured_backend(config))
     name = keras.config.backend()
     if name == "jax":
         _pin_jax(threads, trains=trains)
-    found = _gpus(name)
-    device = _device(config.training.device, name, found)
+    gpus = _gpus(name)
+    device = _device(config.training.device, name, gpus)
     strict = config.training.determinism == "bitwise"
     if name == "tensorflow":
         _pin_tensorflow(threads, deterministic=strict or device == "cpu", trains=trains)
     elif name == "torch":
         _pin_torch(threads, strict=strict)
-    return Backend(keras, name, device, found)
+    return Backend(keras, name, device, gpus)
 
 
 def may_use_gpu(config: RunConfig) -> tuple[str, bool]:
-    """The backend, and whether it would compute on a GPU; it is not started yet."""
-    name = import_keras(_asked(config)).config.backend()
+    """Return the backend's name, and whether it may compute on a GPU, without starting the backend."""
+    name = import_keras(_configured_backend(config)).config.backend()
     if config.training.device == "cpu":
         return name, False
-    if name == "jax":  # to ask it would start it, before its threads are pinned
+    if name == "jax":  # listing its devices would start it before its threads are pinned
         return name, any(find_spec(module) is not None for module in _JAX_ON_CUDA)
     return name, _device(config.training.device, name, _gpus(name)) != "cpu"
 
 
 def import_keras(backend: str | None = None) -> Any:
-    """The module `keras`, which computes with `backend`; None leaves the choice to KERAS_BACKEND, and to what is installed."""
+    """Import and return the module `keras`.
+
+    Args:
+        backend: one of `BACKENDS`; None takes KERAS_BACKEND or, without it, an installed backend.
+
+    Raises:
+        MissingExtraError: Keras or the backend is not installed.
+        ModelError: Keras already uses another backend in this process, or one that cannot train.
+    """
     if "keras" not in sys.modules:
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's errors alone, not its remarks
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow logs errors only
         chosen = backend or os.environ.get("KERAS_BACKEND") or _installed()
         if chosen is not None:
-            os.environ["KERAS_BACKEND"] = chosen  # read once, while Keras is imported
-        # Only its wrappers and its pictures need these, and TensorFlow takes JAX along: seconds, and a run should import no
-        # framework but its own.
+            os.environ["KERAS_BACKEND"] = chosen  # Keras reads it during its import
+        # Keras imports sklearn and matplotlib for wrappers and plots, and TensorFlow imports JAX. That takes
+        # seconds, and a run should import no framework but its own.
         with spared("sklearn", "matplotlib", *([] if (chosen or _preferred()) == "jax" else ["jax"])):
             if chosen in BACKENDS:
                 require(chosen, BACKENDS[chosen])
@@ -102,30 +122,31 @@ def import_keras(backend: str | None = None) -> Any:
     current = keras.config.backend()
     if backend not in (None, current):
         raise ModelError(
-            f"model.params.backend: {backend} was asked for, but Keras computes with {current} already in this process; "
-            f"start a new one (with KERAS_BACKEND={backend}, where your own code imports keras)"
+            f"model.params.backend: {backend} given, but Keras already uses {current} in this process; "
+            f"start a new process (with KERAS_BACKEND={backend}, if your own code imports keras)"
         )
     if current not in BACKENDS:
         raise ModelError(
-            f"Keras computes with {current}, which cannot train; set KERAS_BACKEND to {', '.join(BACKENDS)}"
+            f"Keras uses the backend {current}, which cannot train; "
+            f"set KERAS_BACKEND to one of {', '.join(BACKENDS)}"
         )
     return keras
 
 
-def _asked(config: RunConfig) -> str | None:
-    """The backend that the options of one of our models name; those of the user's own are not for us to read."""
+def _configured_backend(config: RunConfig) -> str | None:
+    """Return the backend that the options of a built-in model name; a user's model has options of its own."""
     return None if ":" in config.model.type else config.model.params.get("backend")
 
 
 def _installed() -> str | None:
-    """What to take instead of TensorFlow, Keras's own choice, where that is not installed."""
+    """Return an installed backend to use if TensorFlow, Keras's default, is missing; None if it is not."""
     if find_spec("tensorflow") is not None:
         return None
     return next((name for name in BACKENDS if find_spec(name) is not None), None)
 
 
 def _preferred() -> str | None:
-    """What Keras's own settings name, as it reads them."""
+    """Return the backend named in Keras's own settings file, if there is one."""
     file = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras") / "keras.json"
     try:
         return str(json.loads(file.read_text(encoding="utf-8"))["backend"])
@@ -134,6 +155,7 @@ def _preferred() -> str | None:
 
 
 def _version(distribution: str) -> str | None:
+    """Return the version of an installed distribution, or None."""
     try:
         return version(distribution)
     except PackageNotFoundError:
@@ -141,7 +163,7 @@ def _version(distribution: str) -> str | None:
 
 
 def _gpus(backend: str) -> tuple[str, ...]:
-    """The GPUs that the backend sees, as Keras calls them."""
+    """Return Keras's names of the GPUs that the backend sees."""
     library: Any = require(backend, BACKENDS[backend])
     if backend == "tensorflow":
         count = len(library.config.list_physical_devices("GPU"))
@@ -152,27 +174,26 @@ def _gpus(backend: str) -> tuple[str, ...]:
     return tuple(f"gpu:{number}" for number in range(count))
 
 
-def _device(asked: str, backend: str, found: tuple[str, ...]) -> str:
-    """What `training.device` means here."""
-    if asked == "auto":
-        return found[0] if found else "cpu"
-    wanted = "cpu" if asked == "cpu" else f"gpu:{asked.partition(':')[2] or 0}"
-    if wanted not in ("cpu", *found):
+def _device(configured: str, backend: str, gpus: tuple[str, ...]) -> str:
+    """Return Keras's name of the device that `training.device` means."""
+    if configured == "auto":
+        return gpus[0] if gpus else "cpu"
+    device = "cpu" if configured == "cpu" else f"gpu:{configured.partition(':')[2] or 0}"
+    if device not in ("cpu", *gpus):
+        available = ", ".join(gpus) or "no CUDA device"
         raise ModelError(
-            f"training.device: {asked} was asked for, but Keras ({backend}) sees {', '.join(found) or 'no CUDA device'}; "
-            "use cpu or auto"
+            f"training.device: {configured} given, but Keras ({backend}) sees {available}; use cpu or auto"
         )
-    return wanted
+    return device
 
 
 def _pin_tensorflow(threads: int, *, deterministic: bool, trains: bool) -> None:
+    """Set TensorFlow's thread counts, and enable deterministic kernels if asked for."""
     config: Any = require("tensorflow", "keras").config
     try:
         config.threading.set_intra_op_parallelism_threads(threads)
-        config.threading.set_inter_op_parallelism_threads(
-            threads
-        )  # operations side by side: of these no bit depends
-    except RuntimeError:  # TensorFlow has begun to compute, and these are settled
+        config.threading.set_inter_op_parallelism_threads(threads)  # does not affect the bits
+    except RuntimeError:  # TensorFlow has already started, after which its thread counts are fixed
         if trains:
             _refuse_other_threads("TensorFlow", threads, config.threading.get_intra_op_parallelism_threads())
     if deterministic:
@@ -180,6 +201,7 @@ def _pin_tensorflow(threads: int, *, deterministic: bool, trains: bool) -> None:
 
 
 def _pin_torch(threads: int, *, strict: bool) -> None:
+    """Set torch's thread count and determinism; if `strict`, operations that are not deterministic raise."""
     torch: Any = require("torch", "torch")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS is not deterministic
     torch.set_num_threads(threads)
@@ -187,12 +209,12 @@ def _pin_torch(threads: int, *, strict: bool) -> None:
     torch.backends.cudnn.benchmark = False
 
 
-_jax_threads = 0  # those that it was started with by us
+_jax_threads = 0  # the thread count with which this module started JAX
 
 
 def _pin_jax(threads: int, *, trains: bool) -> None:
-    """JAX makes its threads with its first array: as many as NPROC says then."""
-    global _jax_threads  # noqa: PLW0603 - it is the process that has them
+    """Start JAX with a thread count; it reads NPROC when it starts, and cannot change the count later."""
+    global _jax_threads  # noqa: PLW0603 - the thread pool belongs to the process
     bridge = require("jax._src.xla_bridge", "keras-jax")
     if bridge.backends_are_initialized():
         if trains:
@@ -209,11 +231,12 @@ def _pin_jax(threads: int, *, trains: bool) -> None:
             os.environ["NPROC"] = before
 
 
-def _refuse_other_threads(library: str, asked: int, now: int) -> None:
-    """`now` is 0 where the library took all processors."""
-    now = now or len(os.sched_getaffinity(0))
-    if now != asked:
+def _refuse_other_threads(library: str, configured: int, current: int) -> None:
+    """Raise a ModelError if a running library has another thread count; 0 means one per available CPU."""
+    current = current or len(os.sched_getaffinity(0))
+    if current != configured:
         raise ModelError(
-            f"training.threads: {asked} are asked for, but {library} computes with {now} already in this process, and cannot "
-            f"change that; set {now}, or start a new process and tell {library} before anything is made with it"
+            f"training.threads: {configured} given, but {library} already runs with {current} threads in "
+            f"this process and cannot change that; set {current}, or start a new process in which "
+            f"{library} has not been used yet"
         )

@@ -1,7 +1,8 @@
-"""The built-in models; their outputs are logits of classes, or values."""
+"""The built-in models; they return logits of classes, or values."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,9 +18,15 @@ def mlp(
     activation: str,
     normalization: str,
 ) -> Any:
-    """Dense layers of the widths `hidden`, each followed by normalization, activation and dropout where asked for.
+    """Build a multilayer perceptron, which maps (rows, ...) to (rows, out_features) float32.
 
-    Takes (rows, ...) and gives (rows, out_features).
+    Args:
+        input_shape: shape of one sample.
+        out_features: number of outputs.
+        hidden: width of each hidden layer.
+        dropout: dropout rate after each hidden layer; 0 adds no dropout layers.
+        activation: name of the activation.
+        normalization: `none`, `batch` or `layer`, before each activation.
     """
     keras: Any = require("keras", "keras")
     layers = keras.layers
@@ -46,12 +53,24 @@ def cnn(
     normalization: str,
     image_shape: Sequence[int] | None,
 ) -> Any:
-    """Convolutions of so many `filters`, each followed by a pooling of 2 x 2; their means over the image go through dense layers.
+    """Build a convolutional network with global average pooling before its dense layers.
 
-    Takes (rows, height, width[, channels]), or rows that `image_shape` makes images of, and gives (rows, out_features).
+    It maps (rows, height, width[, channels]), or rows that are reshaped to `image_shape`, to (rows,
+    out_features) float32.
+
+    Args:
+        input_shape: shape of one sample.
+        out_features: number of outputs.
+        filters: number of filters of each convolution; each is followed by a 2 x 2 max pooling.
+        kernel_size: height and width of the kernels.
+        hidden: width of each dense layer after the pooling.
+        dropout: dropout rate after each of these dense layers.
+        activation: name of the activation.
+        normalization: `none` or `batch`, before the activation of each convolution.
+        image_shape: (height, width[, channels]); None takes `input_shape`.
 
     Raises:
-        ModelError: the features make no image.
+        ModelError: the samples are not images, or cannot be reshaped to `image_shape`.
     """
     keras: Any = require("keras", "keras")
     layers = keras.layers
@@ -75,23 +94,22 @@ def cnn(
     return keras.Sequential([*stack, layers.Dense(out_features, dtype="float32")])
 
 
-def _image(given: Sequence[int], wanted: Sequence[int] | None) -> tuple[int, ...]:
-    image = tuple(wanted or given)
+def _image(input_shape: Sequence[int], image_shape: Sequence[int] | None) -> tuple[int, int, int]:
+    """Return the (height, width, channels) of the images."""
+    image = tuple(image_shape or input_shape)
     if len(image) not in (2, 3):
         raise ModelError(
-            f"model keras_cnn: samples of shape {tuple(given)} are no images (height, width[, channels]); "
-            "set model.params.image_shape, [8, 8] for example"
+            f"model keras_cnn: samples of shape {tuple(input_shape)} are not images "
+            "(height, width[, channels]); set model.params.image_shape, for example to [8, 8]"
         )
-    count, needed = 1, 1
-    for length in given:
-        count *= length
-    for length in image:
-        needed *= length
+    count, needed = math.prod(input_shape), math.prod(image)
     if count != needed:
         raise ModelError(
-            f"model.params.image_shape: {list(image)} takes {needed} features a row, but the data has {count}"
+            f"model.params.image_shape: {list(image)} needs {needed} features per row, "
+            f"but the data have {count}"
         )
-    return (*image, 1) if len(image) == 2 else image
+    height, width, channels = (*image, 1)[:3]
+    return height, width, channels
 
 
 BUILT_IN = {"keras_mlp": mlp, "keras_cnn": cnn}

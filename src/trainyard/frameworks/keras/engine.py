@@ -1,4 +1,4 @@
-"""What a backend does with a model: the steps and the predictions of a run."""
+"""The engine contract: how a backend trains a model and predicts with it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ from trainyard.types import Array, Batch
 
 @dataclass(frozen=True)
 class Learner:
-    """What learns: `optimizer` is None where it is only to predict; `generators` are the variables that all random numbers
-    of the model come from; a `strict` one refuses others.
+    """A model with everything needed to train it.
+
+    `optimizer` is None if the run only predicts. `generators` are the seed variables that the model's random
+    numbers come from. If `strict`, a model that draws random numbers from anywhere else is refused where that
+    can be detected.
     """
 
     model: Any
@@ -31,61 +34,70 @@ class Learner:
 
 
 class Engine(Protocol):
-    """The steps of a learner on one backend.
+    """Trains and predicts on one backend.
 
-    `seeds` (generators, 2) int64 are put into the generators first: what follows is a function of them.
+    Each call first assigns `seeds`, (generators, 2) int64, to the generators, so that its random numbers
+    depend on nothing else.
     """
 
     def step(self, parts: Sequence[Batch], seeds: Sequence[Array], lr: float) -> Any:
-        """One update, from gradients gathered over the microbatches `parts`, each with seeds of its own.
+        """Make one update, from gradients accumulated over microbatches.
 
-        Returns the mean loss over the samples, as a scalar of the backend. What layers and regularizers add to it is
-        learnt from, but not told: it would make the losses of training and of validation two things.
+        Losses that layers and regularizers add are trained on, but not returned: otherwise training and
+        validation losses would not be comparable.
+
+        Args:
+            parts: the microbatches.
+            seeds: the seeds of each microbatch.
+            lr: the learning rate.
+
+        Returns:
+            The mean loss over the samples, as a scalar of the backend.
         """
 
     def forward(self, batch: Batch, seeds: Array) -> tuple[Array, float]:
-        """Outputs (rows, outputs) float32 of the model when it does not train, and the mean loss."""
+        """Return the model's outputs in inference mode, (rows, outputs) float32, and the mean loss."""
 
     def publish(self) -> None:
-        """Puts the state into the model's and the optimizer's variables, where it is kept elsewhere between steps."""
+        """Copy the state into the model's and optimizer's variables, if the engine keeps it elsewhere."""
 
     def adopt(self) -> None:
-        """Takes the state from the variables, which have been set anew."""
+        """Take over the state from the variables after they have been assigned."""
 
 
 def shares(parts: Sequence[Batch]) -> list[float]:
-    """What each microbatch weighs: as many samples as it has, so that the sum is the mean over the batch."""
+    """Return each microbatch's share of the samples; losses weighted by it sum to the mean over the batch."""
     total = sum(len(part.targets) for part in parts)
     return [len(part.targets) / total for part in parts]
 
 
 def generators_of(keras: Any, model: Any) -> list[Any]:
-    """The seeds' variables of a (built) model's layers, and of the shared generator."""
+    """Return the seed variables of a built model's layers, followed by that of the shared generator."""
     weights = {id(variable) for variable in model.weights}
     own = [variable for variable in model.variables if id(variable) not in weights]
     return [*own, shared_generator(keras)]
 
 
 def shared_generator(keras: Any) -> Any:
-    """The seed's variable of the generator that `keras.random` draws from unless it is given one."""
+    """Return the seed variable of the generator that `keras.random` uses by default."""
     return keras.src.random.seed_generator.global_seed_generator().state
 
 
 def seeds_for(stream: int, count: int) -> Array:
-    """(count, 2) int64: the states of so many generators; a backend takes 31 bits of a seed."""
+    """Return the states of `count` generators, (count, 2) int64; backends accept seeds of 31 bits."""
     return np.array([[stream_seed(stream, i) & 0x7FFFFFFF, 0] for i in range(count)], dtype=np.int64)
 
 
 @contextmanager
 def seeded(backend: Backend, stream: int) -> Iterator[None]:
-    """Has everything draw from one seed inside the context: layers seed themselves from Python's generator.
+    """Seed all random generators inside the context, and restore Python's and NumPy's on exit.
 
-    Python's and NumPy's generators go on afterwards as if nothing had been drawn.
+    Layers seed themselves from Python's generator when they are created.
     """
     before = random.getstate(), np.random.get_state()
     seed = stream & 0x7FFFFFFF
     shared_generator(backend.keras).assign([seed, 0])
-    random.seed(seed)  # after what may have made the shared generator, which would draw
+    random.seed(seed)  # after `shared_generator`, which draws from it if it creates the generator
     np.random.seed(seed)
     seed_backend(backend.name, seed)
     try:
@@ -96,7 +108,7 @@ def seeded(backend: Backend, stream: int) -> Iterator[None]:
 
 
 def seed_backend(name: str, seed: int) -> None:
-    """Seeds the backend's own generator, which Keras uses in part; JAX has none."""
+    """Seed the backend's own global generator, which Keras sometimes uses; JAX has none."""
     if name == "tensorflow":
         require("tensorflow", "keras").random.set_seed(seed)
     elif name == "torch":

@@ -1,4 +1,4 @@
-"""Losses by name or as the model was compiled with them, and what outputs mean; on any backend."""
+"""Losses, by name or as the model was compiled, and the meaning of a model's outputs; for every backend."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import numpy as np
 from trainyard.errors import ModelError
 from trainyard.types import Array, DataInfo
 
-# (outputs (rows, outputs) float32, targets as in `Batch`) -> the mean over the samples, as tensors of the backend
+# (outputs (rows, outputs) float32, targets as in `Batch`) -> mean loss over the samples; all tensors of the
+# backend
 Loss = Callable[[Any, Any], Any]
 
 _REGRESSION = ("mse", "mae", "huber")
@@ -20,19 +21,28 @@ _REGRESSION = ("mse", "mae", "huber")
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a model's outputs mean. `single`: one column, of two classes or of one value; `logits`: of classes, else
-    probabilities; `apart`: each of several columns is (the logit of) a probability of its own, and they need not sum to 1, as
-    of one sigmoid for each class.
+    """The meaning of a model's outputs.
+
+    Attributes:
+        single: there is one column, for two classes or for one value.
+        logits: the outputs of a classifier are logits, as opposed to probabilities.
+        independent: each column is (the logit of) an independent probability, as with one sigmoid per class;
+        the
+            probabilities of a row need not sum to 1.
     """
 
     single: bool
     logits: bool
-    apart: bool = False
+    independent: bool = False
 
     def to_predictions(self, outputs: Array, info: DataInfo) -> Array:
-        """Class probabilities (rows, classes), or values (rows,) / (rows, outputs) in the data's unit; float32.
+        """Convert outputs (rows, outputs) to predictions.
 
-        A row has one class only, so that probabilities that stand apart are divided by their sum.
+        Since every row has exactly one class, independent probabilities are divided by their sum.
+
+        Returns:
+            Class probabilities (rows, classes), or values (rows,) / (rows, outputs) in the data's own unit;
+            float32.
         """
         if info.task == "regression":
             values = outputs.reshape(len(outputs)) if self.single else outputs
@@ -40,55 +50,63 @@ class Outputs:
         if self.single:
             second = 1 / (1 + np.exp(-outputs.reshape(-1))) if self.logits else outputs.reshape(-1)
             return np.stack([1 - second, second], axis=1).astype(np.float32)
-        if not (self.logits or self.apart):
+        if not (self.logits or self.independent):
             return outputs
         if not self.logits:
-            outputs = np.log(np.maximum(outputs, np.finfo(np.float32).tiny))  # all may be 0
-        elif self.apart:
-            outputs = -np.logaddexp(np.float32(0), -outputs)  # the logarithm of the sigmoid
+            outputs = np.log(np.maximum(outputs, np.finfo(np.float32).tiny))  # all probabilities may be 0
+        elif self.independent:
+            outputs = -np.logaddexp(np.float32(0), -outputs)  # log of the sigmoid
         shifted = np.exp(outputs - outputs.max(axis=1, keepdims=True))
         probabilities: Array = (shifted / shifted.sum(axis=1, keepdims=True)).astype(np.float32)
         return probabilities
 
 
 def build_loss(keras: Any, name: str, compiled: Any, outputs: Outputs, info: DataInfo) -> Loss:
-    """The loss that `training.loss` names; `auto` takes what the model was compiled with, if anything.
+    """Build the loss that `training.loss` names, on standardised targets.
 
-    Values are learnt in units of their standard deviation.
+    Args:
+        keras: the keras module.
+        name: the loss; `auto` takes the compiled loss, or the usual one of the task if the model was not
+            compiled.
+        compiled: what the model was compiled with (`compile(loss=...)`), if anything.
+        outputs: the meaning of the model's outputs.
+        info: the description of the data.
 
     Raises:
-        ModelError: the loss is not one for this task, or no single function.
+        ModelError: the loss is not for this task, or the compiled loss is not a single function.
     """
     if name == "auto" and compiled is not None and not _is_plain_cross_entropy(compiled):
         return _scaled(_compiled(keras, compiled, outputs), info)
     if name == "auto":
         name = "cross_entropy" if info.task == "classification" else "mse"
     if (name == "cross_entropy") != (info.task == "classification"):
-        fitting = "cross_entropy" if info.task == "classification" else ", ".join(_REGRESSION)
-        raise ModelError(f"training.loss: {name} is no loss for {info.task}; allowed: auto, {fitting}")
+        allowed = "cross_entropy" if info.task == "classification" else ", ".join(_REGRESSION)
+        raise ModelError(f"training.loss: {name} is not a loss for {info.task}; allowed: auto, {allowed}")
     return (
         _cross_entropy(keras, outputs) if name == "cross_entropy" else _scaled(_regression(keras, name), info)
     )
 
 
-def _cross_entropy(keras: Any, form: Outputs) -> Loss:
+def _cross_entropy(keras: Any, meaning: Outputs) -> Loss:
+    """Return the binary cross entropy for a single column, the categorical one for several."""
     ops = keras.ops
 
     def binary(outputs: Any, targets: Any) -> Any:
-        wanted = ops.cast(ops.reshape(targets, (-1, 1)), "float32")
+        labels = ops.cast(ops.reshape(targets, (-1, 1)), "float32")  # (rows, 1)
         return ops.mean(
-            ops.binary_crossentropy(wanted, ops.reshape(outputs, (-1, 1)), from_logits=form.logits)
+            ops.binary_crossentropy(labels, ops.reshape(outputs, (-1, 1)), from_logits=meaning.logits)
         )
 
     def categorical(outputs: Any, targets: Any) -> Any:
-        if form.apart:  # probabilities, whose sum not every backend would divide them by
+        if meaning.independent:  # not every backend divides the probabilities by their sum
             outputs = outputs / (ops.sum(outputs, axis=-1, keepdims=True) + keras.config.epsilon())
-        return ops.mean(ops.sparse_categorical_crossentropy(targets, outputs, from_logits=form.logits))
+        return ops.mean(ops.sparse_categorical_crossentropy(targets, outputs, from_logits=meaning.logits))
 
-    return binary if form.single else categorical
+    return binary if meaning.single else categorical
 
 
 def _regression(keras: Any, name: str) -> Loss:
+    """Return a regression loss, averaged over samples and outputs."""
     losses, ops = keras.losses, keras.ops
     function = {"mse": losses.mean_squared_error, "mae": losses.mean_absolute_error, "huber": losses.huber}[
         name
@@ -102,95 +120,113 @@ def _regression(keras: Any, name: str) -> Loss:
 
 
 def _scaled(loss: Loss, info: DataInfo) -> Loss:
+    """Return a regression loss on standardised targets; a classification loss is returned as it is."""
     mean, scale = info.target_mean, info.target_scale
     if info.task == "classification" or (mean, scale) == (0.0, 1.0):
         return loss
     return lambda outputs, targets: loss(outputs, (targets - mean) / scale)
 
 
-def _compiled(keras: Any, given: Any, form: Outputs) -> Loss:
-    """What `compile(loss=...)` was given, called as `fit` calls it with the targets in the form that it takes.
+def _compiled(keras: Any, compiled: Any, meaning: Outputs) -> Loss:
+    """Return the compiled loss, called as `fit` calls it, with the targets in the form that it expects.
 
-    A loss of Keras that is not sparse is given classes as one-hot rows; the user's own function is given their indices.
+    Keras's losses receive classes as one-hot rows unless they are sparse; a user's own function receives
+    indices.
     """
-    found, ops = _function(keras, given), keras.ops
-    one_hot = takes_one_hot(found, form)
+    function, ops = _function(keras, compiled), keras.ops
+    one_hot = takes_one_hot(function, meaning)
 
     def loss(outputs: Any, targets: Any) -> Any:
-        if form.single:
+        if meaning.single:
             targets = ops.reshape(ops.cast(targets, outputs.dtype), (-1, 1))
             outputs = ops.reshape(outputs, (-1, 1))
         elif one_hot and len(targets.shape) == 1:
             targets = ops.one_hot(targets, outputs.shape[-1])
-        return ops.mean(found(targets, outputs))
+        return ops.mean(function(targets, outputs))
 
     return loss
 
 
-def takes_logits(keras: Any, given: Any) -> bool | None:
-    """Whether what `compile(loss=...)` was given takes logits, and not probabilities; None where it does not say."""
-    if given is None or isinstance(given, list | tuple | dict):
+def takes_logits(keras: Any, compiled: Any) -> bool | None:
+    """Return whether a compiled loss takes logits rather than probabilities; None if it does not say.
+
+    Args:
+        keras: the keras module.
+        compiled: the argument of `compile(loss=...)`.
+    """
+    if compiled is None or isinstance(compiled, list | tuple | dict):
         return None
-    if _is_plain_cross_entropy(given):
+    if _is_plain_cross_entropy(compiled):
         return False
     try:
-        found = keras.losses.get(given)
-        default = getattr(inspect.signature(found).parameters.get("from_logits"), "default", None)
+        function = keras.losses.get(compiled)
+        default = getattr(inspect.signature(function).parameters.get("from_logits"), "default", None)
     except (ValueError, TypeError):
-        return None  # it is refused where it is used
-    told = getattr(found, "from_logits", default)
-    return told if isinstance(told, bool) else None
+        return None  # `build_loss` raises the error, if the loss is used
+    from_logits = getattr(function, "from_logits", default)
+    return from_logits if isinstance(from_logits, bool) else None
 
 
-def judges_columns_apart(keras: Any, given: Any) -> bool:
-    """Whether what `compile(loss=...)` was given is a binary loss of Keras's: to it, each column is a probability of its own."""
-    if given is None:
+def treats_columns_independently(keras: Any, compiled: Any) -> bool:
+    """Return whether a compiled loss is one of Keras's binary losses, which treat each column by itself.
+
+    Args:
+        keras: the keras module.
+        compiled: the argument of `compile(loss=...)`.
+    """
+    if compiled is None:
         return False
     try:
-        inner = _inner(keras.losses.get(given))
+        inner = _inner(keras.losses.get(compiled))
     except (ValueError, TypeError):
         return False
-    return in_keras(inner) and "binary" in getattr(inner, "__name__", type(inner).__name__).lower()
+    return is_from_keras(inner) and "binary" in getattr(inner, "__name__", type(inner).__name__).lower()
 
 
-def _is_plain_cross_entropy(given: Any) -> bool:
-    """Whether it is a name for which Keras chooses among its cross entropies."""
-    return str(given).lower() in ("crossentropy", "ce")
+def _is_plain_cross_entropy(compiled: Any) -> bool:
+    """Return whether a compiled loss is a name for which Keras itself chooses a cross entropy."""
+    return str(compiled).lower() in ("crossentropy", "ce")
 
 
-def takes_one_hot(found: Any, form: Outputs) -> bool:
-    """Whether a loss or a metric is one of Keras's that takes classes as one-hot rows, and not as numbers."""
-    inner = _inner(found)
+def takes_one_hot(measure: Any, meaning: Outputs) -> bool:
+    """Return whether a loss or metric is one of Keras's that expects classes as one-hot rows."""
+    inner = _inner(measure)
     name = getattr(inner, "__name__", type(inner).__name__)
-    return in_keras(found) and not form.single and "sparse" not in name.lower()
+    return is_from_keras(measure) and not meaning.single and "sparse" not in name.lower()
 
 
-def in_keras(found: Any) -> bool:
-    """Whether what a loss or a metric computes with is Keras's own."""
-    return str(_inner(found).__module__).split(".")[0] == "keras"
+def is_from_keras(measure: Any) -> bool:
+    """Return whether the function behind a loss or metric is Keras's own."""
+    return str(_inner(measure).__module__).split(".")[0] == "keras"
 
 
-def _inner(found: Any) -> Any:
-    """The function that one of Keras's metrics or losses is made of, if it is."""
-    inner = getattr(found, "_fn", found)
+def _inner(measure: Any) -> Any:
+    """Return the function that a loss or metric of Keras wraps, or the argument itself."""
+    inner = getattr(measure, "_fn", measure)
     return getattr(inner, "fn", inner)
 
 
-def _function(keras: Any, given: Any) -> Any:
-    if isinstance(given, list | tuple | dict):
+def _function(keras: Any, compiled: Any) -> Any:
+    """Return the function of a compiled loss.
+
+    Raises:
+        ModelError: the model was compiled with several losses, an unknown one, or one that is not a mean.
+    """
+    if isinstance(compiled, list | tuple | dict):
         raise ModelError(
-            f"the model was compiled with {len(given)} losses in a list or dictionary; a single one is needed"
+            f"the model was compiled with {len(compiled)} losses in a list or dictionary; "
+            "compile it with a single loss"
         )
     try:
-        found = keras.losses.get(given)
+        function = keras.losses.get(compiled)
     except (ValueError, TypeError) as error:
         raise ModelError(
-            f"the model was compiled with the loss {given!r}, which Keras does not know"
+            f"the model was compiled with the loss {compiled!r}, which Keras does not know"
         ) from error
-    reduction = getattr(found, "reduction", "mean")
+    reduction = getattr(function, "reduction", "mean")
     if reduction not in ("sum_over_batch_size", "mean", "mean_with_sample_weight"):
         raise ModelError(
-            f"the model was compiled with a loss whose reduction is {reduction!r}, but the loss of a step is the mean over its "
-            "samples; leave the reduction out"
+            f"the model was compiled with a loss whose reduction is {reduction!r}, but the loss of a step "
+            "must be the mean over its samples; remove the reduction"
         )
-    return found
+    return function

@@ -15,79 +15,93 @@ import numpy as np
 from trainyard.errors import ModelError
 from trainyard.frameworks.base import FrameworkInputs
 from trainyard.frameworks.keras.backend import Backend
-from trainyard.frameworks.keras.losses import Outputs, in_keras, takes_one_hot
+from trainyard.frameworks.keras.losses import Outputs, is_from_keras, takes_one_hot
 from trainyard.frameworks.keras.models import Compiled
 from trainyard.types import Array, DataInfo
 
 log = logging.getLogger("trainyard")
 
-# The model's outputs as they are, and the targets as in `Batch`, of some rows.
+# The model's raw outputs (rows, outputs), and the targets as in `Batch`, of some rows.
 Part = tuple[Array, Array]
 
-_TRIED_ROWS = 8
-_ROWS = 1024  # that a metric is given at once, however many the model is: a function may return the mean over them
+_TRIAL_ROWS = 8
+# Rows per update of a metric. It is a constant, so that a function that returns the mean over its rows gives
+# the same result for every batch size of the evaluation.
+_ROWS = 1024
 
 
 class Measures(Mapping[str, float]):
-    """Values that are computed when one is asked for: who wants predictions alone need not wait for them, and may have no
-    targets that mean anything.
+    """Values by name, computed on first access.
+
+    Predictions are also made without meaningful targets; then the values are never accessed.
     """
 
     def __init__(self, compute: Callable[[], Mapping[str, float]]) -> None:
         self._compute = compute
 
     @cached_property
-    def _found(self) -> Mapping[str, float]:
+    def _values(self) -> Mapping[str, float]:
         return self._compute()
 
     def __getitem__(self, name: str) -> float:
-        return self._found[name]
+        return self._values[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
+        return iter(self._values)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._values)
 
 
 def of_model(
     backend: Backend, compiled: Compiled, outputs: Outputs, inputs: FrameworkInputs
 ) -> CompiledMetrics | None:
-    """The metrics that a model was compiled with, if any.
+    """Return the metrics that a model was compiled with, if any.
+
+    Args:
+        backend: the backend.
+        compiled: what the model was compiled with.
+        outputs: the meaning of the model's outputs.
+        inputs: the inputs of the framework.
 
     Raises:
-        ModelError: one cannot be computed.
+        ModelError: a metric cannot be computed.
     """
     if compiled.metrics is None:
         return None
-    found = CompiledMetrics(backend, compiled, outputs, inputs.info)
+    metrics = CompiledMetrics(backend, compiled, outputs, inputs.info)
     if inputs.order is not None:
-        found.try_out()
-    return found
+        metrics.check()
+    return metrics
 
 
 class CompiledMetrics:
-    """`compile(metrics=..., weighted_metrics=...)`: computed from the beginning each time, and no values are left, not even in
-    the user's own objects.
+    """The metrics of `compile(metrics=..., weighted_metrics=...)`.
 
-    They are given the outputs as they are, but values in the data's unit. A metric of Keras's that is not sparse is given classes
-    as one-hot rows, and a function or a class of the user's gets what the compiled loss takes.
+    They are computed from scratch each time and leave no state behind, not even in the user's own metric
+    objects.
+
+    Metrics of a classifier receive the raw outputs; metrics of a regression receive values in the data's own
+    unit. Keras's metrics receive classes as one-hot rows unless they are sparse; a user's own metric receives
+    what the compiled loss receives.
     """
 
     def __init__(self, backend: Backend, compiled: Compiled, outputs: Outputs, info: DataInfo) -> None:
         self._keras = backend.keras
-        self._scope = replace(backend, device="cpu").scope  # where every operation of theirs is deterministic
-        self._form, self._info = outputs, info
+        self._scope = replace(backend, device="cpu").scope  # on the CPU, metrics are deterministic
+        self._meaning, self._info = outputs, info
         self._own_take_one_hot = _loss_takes_one_hot(backend.keras, compiled.loss, outputs)
-        given = compiled.metrics
-        # One of our own, as that of the model may have been built, with the names and the state of then.
-        self._metrics = type(given)(given._user_metrics, given._user_weighted_metrics)
+        original = compiled.metrics
+        # A copy, since the model's own object may already have been built, with names and state.
+        self._metrics = type(original)(original._user_metrics, original._user_weighted_metrics)
         with self._scope(), self._translated():
             self._metrics.build(*self._pair(self._trial()))
 
     def over(self, parts: Sequence[Part]) -> Measures:
-        """Their values over all rows; of one that gives a dictionary, each entry as NAME_KEY. One that gives several values
-        without names is left out. That one cannot be computed is a ModelError where a value is asked for.
+        """Return the metrics over all rows; they are computed on first access, which may raise a ModelError.
+
+        A metric that returns a dictionary gives one value per entry, named NAME_KEY. A metric that returns
+        several values without names is left out.
         """
         return Measures(
             lambda: {
@@ -95,22 +109,23 @@ class CompiledMetrics:
             }
         )
 
-    def try_out(self) -> None:
-        """Feeds them some rows, so that a misfit is found before the first step, and says which are left out.
+    def check(self) -> None:
+        """Compute the metrics on trial rows, so that errors show before the first step; log those left out.
 
         Raises:
-            ModelError: one fails.
+            ModelError: a metric cannot be computed.
         """
         for name, value in self._values([self._trial()]).items():
             if value.size != 1:
                 log.warning(
-                    "metric %s, which the model was compiled with, gives %d values, not one: left out",
+                    "compiled metric %s is left out: it returns %d values instead of one",
                     name,
                     value.size,
                 )
 
     def _values(self, parts: Sequence[Part]) -> dict[str, Array]:
-        # In a stateless scope no variable changes: what is assigned to one lives as long as the scope.
+        """Compute all metrics over the parts; a value may have any shape."""
+        # A stateless scope discards assignments to variables on exit, so the metrics keep no state.
         with (
             self._scope(),
             self._translated(),
@@ -125,56 +140,63 @@ class CompiledMetrics:
                     metric.update_state(
                         *(ops.convert_to_tensor(array[start : start + _ROWS]) for array in pair)
                     )
-            found = {name: ops.convert_to_tensor(value) for name, value in _flat(self._metrics.result())}
-            return {name: np.asarray(ops.convert_to_numpy(value)) for name, value in found.items()}
+            values = {
+                name: ops.convert_to_tensor(value) for name, value in _flattened(self._metrics.result())
+            }
+            return {name: np.asarray(ops.convert_to_numpy(value)) for name, value in values.items()}
 
     def _trial(self) -> Part:
-        columns = 1 if self._form.single else self._info.outputs
-        outputs = np.full((_TRIED_ROWS, columns), 1 / columns, dtype=np.float32)
+        """Return outputs and targets of trial rows in the shapes and dtypes of real ones."""
+        columns = 1 if self._meaning.single else self._info.outputs
+        outputs = np.full((_TRIAL_ROWS, columns), 1 / columns, dtype=np.float32)
         return outputs, np.arange(
-            _TRIED_ROWS
+            _TRIAL_ROWS
         ) % self._info.outputs if self._info.task == "classification" else outputs
 
     def _pair(self, part: Part, *, one_hot: bool = False) -> tuple[Array, Array]:
-        """Targets and outputs, as a metric is given them."""
+        """Return targets and outputs in the form that a metric receives."""
         outputs, targets = part
         if self._info.task == "regression":
-            values = self._form.to_predictions(outputs, self._info)
+            values = self._meaning.to_predictions(outputs, self._info)
             return targets.reshape(len(targets), -1), values.reshape(len(values), -1)
-        if self._form.single:
+        if self._meaning.single:
             return targets.reshape(-1, 1).astype(outputs.dtype), outputs.reshape(-1, 1)
         return np.eye(self._info.outputs, dtype=outputs.dtype)[targets] if one_hot else targets, outputs
 
     def _takes_one_hot(self, metric: Any) -> bool:
-        if not in_keras(metric):
+        """Return whether a metric receives classes as one-hot rows."""
+        if not is_from_keras(metric):
             return self._own_take_one_hot
-        sparse = getattr(metric, "sparse_y_true", None)  # of those of the IoU family
-        return takes_one_hot(metric, self._form) if sparse is None else not (sparse or self._form.single)
+        sparse = getattr(metric, "sparse_y_true", None)  # metrics of the IoU family have this attribute
+        return (
+            takes_one_hot(metric, self._meaning) if sparse is None else not (sparse or self._meaning.single)
+        )
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
+        """Raise errors of the metrics as ModelErrors that name them."""
         try:
             yield
         except Exception as error:
             names = ", ".join(_plain_name(metric) for metric in self._metrics.metrics)
-            raise ModelError(
-                f"a metric that the model was compiled with{names and f' (one of {names})'} cannot be computed: "
-                f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}; leave it out of compile"
-            ) from error
+            which = f"a metric that the model was compiled with{names and f' (one of {names})'}"
+            reason = f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}"
+            raise ModelError(f"{which} cannot be computed: {reason}; remove it from compile") from error
 
 
-def _loss_takes_one_hot(keras: Any, loss: Any, form: Outputs) -> bool:
+def _loss_takes_one_hot(keras: Any, loss: Any, meaning: Outputs) -> bool:
+    """Return whether the compiled loss receives classes as one-hot rows."""
     if loss is None or str(loss).lower() in ("crossentropy", "ce"):
         return False
     try:
-        return takes_one_hot(keras.losses.get(loss), form)
-    except (ValueError, TypeError):  # of no consequence: the config may name another
+        return takes_one_hot(keras.losses.get(loss), meaning)
+    except (ValueError, TypeError):  # the run may use another loss; `build_loss` raises otherwise
         return False
 
 
 @contextmanager
 def _plain_names(metrics: Sequence[Any]) -> Iterator[None]:
-    """Without the numbers by which Keras tells apart what a process has made so far: they would differ in the next one."""
+    """Remove the numbers that Keras appends to metrics' names, since they differ between processes."""
     before = [metric.name for metric in metrics]
     try:
         for metric in metrics:
@@ -186,14 +208,16 @@ def _plain_names(metrics: Sequence[Any]) -> Iterator[None]:
 
 
 def _plain_name(metric: Any) -> str:
+    """Return a metric's name, without the number if Keras derived the name from the class."""
     plain = re.sub(r"_\d+$", "", str(metric.name))
     kinds = (type(metric).__name__, type(getattr(metric, "_fn", metric)).__name__)
-    given = plain.replace("_", "") not in [kind.replace("_", "").lower() for kind in kinds]
-    return str(metric.name) if given else plain
+    chosen_by_user = plain.replace("_", "") not in [kind.replace("_", "").lower() for kind in kinds]
+    return str(metric.name) if chosen_by_user else plain
 
 
-def _flat(found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, value in found.items():
+def _flattened(results: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the results of metrics by name; entries of dictionaries are named NAME_KEY."""
+    for name, value in results.items():
         if isinstance(value, Mapping):
             yield from ((f"{name}_{key}", entry) for key, entry in value.items())
         else:

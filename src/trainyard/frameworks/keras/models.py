@@ -1,4 +1,4 @@
-"""The built-in models, the user's own, and what is known of a model before it learns."""
+"""Build, load or copy the model of a run, and find out what its outputs mean."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainyard.digest import sha256_json
 from trainyard.errors import InputError, ModelError
 from trainyard.frameworks.base import FrameworkInputs
 from trainyard.frameworks.keras.builtin import BUILT_IN
-from trainyard.frameworks.keras.losses import Outputs, judges_columns_apart, takes_logits
+from trainyard.frameworks.keras.losses import Outputs, takes_logits, treats_columns_independently
 from trainyard.frameworks.keras.optim import saved_config
 from trainyard.frameworks.support.definition import path_of
 from trainyard.require import import_path
@@ -25,41 +25,40 @@ from trainyard.types import Array, DataInfo
 log = logging.getLogger("trainyard")
 
 POLICIES = {"bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
-_TRIED_ROWS = 8
-_OUR_STEP = (
-    "train_step",
-    "test_step",
-    "predict_step",
-    "compute_loss",
-)  # what `fit` would call of a model, and we do not
+_TRIAL_ROWS = 8
+# Methods of a model that `fit` would call, and Trainyard does not.
+_UNUSED_METHODS = ("train_step", "test_step", "predict_step", "compute_loss")
 
 
 class Compiled(NamedTuple):
-    """What a model was compiled with; None where it was not."""
+    """What a model was compiled with; all None if it was not compiled."""
 
     loss: Any = None
     optimizer: Any = None
-    metrics: Any = None  # Keras's CompileMetrics, which holds what `compile` was given
+    metrics: Any = None  # Keras's CompileMetrics, which holds the arguments of `compile`
 
 
 def build_model(keras: Any, inputs: FrameworkInputs, policy: str) -> tuple[Any, Compiled]:
-    """The model that the inputs names, and what it was compiled with; its weights are drawn from Python's generator.
+    """Return the model of a run, and what it was compiled with.
+
+    New weights are drawn from Python's random generator, which must be seeded.
 
     Args:
-        policy: Keras's dtype policy of its layers.
+        keras: the keras module.
+        inputs: the inputs of the framework.
+        policy: Keras's dtype policy for the layers.
 
     Raises:
-        ModelError: it cannot be had, or is no Keras model.
+        ModelError: the model cannot be built, loaded or copied, or is not a Keras model.
     """
     source = inputs.model
     if source is None and inputs.config.model.type == "keras":
         source = _loaded(keras, inputs.model_params)
     elif source is None:
-        ours = inputs.config.model.type in BUILT_IN
-        with (
-            _policy(keras, policy) if ours or policy != "float32" else nullcontext()
-        ):  # the user may have set one for a class
-            model = _made(keras, inputs)
+        built_in = inputs.config.model.type in BUILT_IN
+        # With float32, keep the policy that a user may have set globally for a class of theirs.
+        with _policy(keras, policy) if built_in or policy != "float32" else nullcontext():
+            model = _constructed(keras, inputs)
         return _checked(model, inputs), _compiled(model)
     model = _copied(keras, source, inputs) if source is inputs.model else source
     if policy != "float32":
@@ -68,10 +67,10 @@ def build_model(keras: Any, inputs: FrameworkInputs, policy: str) -> tuple[Any, 
 
 
 def definition(model: Any) -> dict[str, str]:
-    """Of a model object: the digest of its layers and of what it was compiled with, and the classes that are the user's own.
+    """Return the digest of a model object's layers and compile options, and the user's own layer classes.
 
-    Keras numbers the layers of a process, so that the same model, made again, has other names; and one that has seen data knows
-    the shapes. Neither counts.
+    The digest is the same for a model that is created again in the same process, although Keras then numbers
+    its layers differently, and for a model that has already been built with the shapes of the data.
     """
     names: dict[str, str] = {}
 
@@ -94,29 +93,36 @@ def definition(model: Any) -> dict[str, str]:
 
 
 def _checked(model: Any, inputs: FrameworkInputs) -> Any:
-    own = [name for name in _OUR_STEP if not _of_keras(getattr(type(model), name))]
+    """Return the model, after checking that no code of its own would be silently ignored.
+
+    Raises:
+        ModelError: the model overrides a method that Trainyard does not call.
+    """
+    own = [name for name in _UNUSED_METHODS if not _of_keras(getattr(type(model), name))]
     if own:
         raise ModelError(
-            f"model {inputs.config.model.type}: it has a {' and a '.join(own)} of its own, which are never called "
-            "here: steps are Trainyard's. Put what they do into layers (`add_loss` takes further losses), or into a compiled loss"
+            f"model {inputs.config.model.type}: it overrides {' and '.join(own)}, but Trainyard makes the "
+            "steps itself and never calls that; move the code into layers (`add_loss` adds losses), or "
+            "into a compiled loss"
         )
     measures = not _of_keras(type(model).compute_metrics) or any(
         layer._metrics for layer in model._flatten_layers()
     )
     if measures and inputs.order:
         log.warning(
-            "model %s: metrics of its own, which it was not compiled with, are never computed here: give them to compile",
+            "model %s: metrics that it was not compiled with are never computed; pass them to compile",
             inputs.config.model.type,
         )
     return model
 
 
 def _of_keras(thing: Any) -> bool:
-    """Whether a class or a function is one of Keras's own."""
+    """Return whether a class or function is one of Keras's own."""
     return str(thing.__module__).split(".")[0] == "keras"
 
 
 def _compiled(model: Any) -> Compiled:
+    """Return what a model was compiled with."""
     if not getattr(model, "compiled", False):
         return Compiled()
     return Compiled(model.loss, model.optimizer, getattr(model, "_compile_metrics", None))
@@ -124,7 +130,7 @@ def _compiled(model: Any) -> Compiled:
 
 @contextmanager
 def _policy(keras: Any, policy: str) -> Iterator[None]:
-    """The dtype policy of layers that are made inside the context."""
+    """Set the dtype policy of layers that are created inside the context."""
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(policy)
     try:
@@ -134,9 +140,9 @@ def _policy(keras: Any, policy: str) -> Iterator[None]:
 
 
 def _set_policy(model: Any, policy: str) -> None:
-    """For layers that are there already: those that compute in float32 because nothing else was asked for.
+    """Set the dtype policy of the existing layers that compute in float32.
 
-    The last ones stay as they are, since a loss wants whole numbers.
+    The last layer keeps float32, since the loss needs its precision.
     """
     last = {id(layer) for layer in model.layers[-1:]}
     for layer in model._flatten_layers():
@@ -145,51 +151,60 @@ def _set_policy(model: Any, policy: str) -> None:
 
 
 def _copied(keras: Any, model: Any, inputs: FrameworkInputs) -> Any:
-    """A model with the same weights, since training must not change an input: it begins a repetition, too."""
+    """Return a copy of a model object with the same weights.
+
+    Training must not change the user's object, because running again must start from the same weights.
+
+    Raises:
+        ModelError: Keras cannot copy the model.
+    """
     classes = {type(layer).__name__: type(layer) for layer in model._flatten_layers()}
     try:
         with keras.saving.custom_object_scope(classes):
-            copied = _twin(keras, model)
-        for mine, its in zip(copied._flatten_layers(), model._flatten_layers(), strict=False):
-            mine.trainable = its.trainable
+            copied = _clone(keras, model)
+        for layer, original in zip(copied._flatten_layers(), model._flatten_layers(), strict=False):
+            layer.trainable = original.trainable
         if model.built:
             if not copied.built:
-                copied(_rows(inputs.info, np.float32))
+                copied(_trial_rows(inputs.info, np.float32))
             copied.set_weights(model.get_weights())
     except Exception as error:
         raise ModelError(
-            f"the model object cannot be copied ({type(error).__name__}: {_first_line(error)}); give its class a get_config that "
-            "returns its constructor's arguments, or name the class in model.type"
+            f"the model object cannot be copied ({type(error).__name__}: {_first_line(error)}); "
+            "give its class a get_config that returns its constructor's arguments, "
+            "or name the class in model.type"
         ) from error
     return copied
 
 
-def _twin(keras: Any, model: Any) -> Any:
-    """A model of the same layers, with weights of its own."""
+def _clone(keras: Any, model: Any) -> Any:
+    """Return a model with the same layers and new weights, not compiled."""
     if not _of_keras(type(model)):
         return type(model).from_config(model.get_config())
 
-    def twin(layer: Any) -> Any:
-        if isinstance(
-            layer, keras.layers.Lambda
-        ):  # Keras would make its function anew, without what it refers to
+    def clone_layer(layer: Any) -> Any:
+        # Keras would rebuild a Lambda's function from its code, without the globals that it refers to.
+        if isinstance(layer, keras.layers.Lambda):
             options = {"output_shape": layer._output_shape, "mask": layer.mask, "arguments": layer.arguments}
             return keras.layers.Lambda(layer.function, name=layer.name, dtype=layer.dtype_policy, **options)
         return type(layer).from_config(layer.get_config())
 
-    compiled, model.compiled = (
-        model.compiled,
-        False,
-    )  # else Keras would compile the other, too, which not every loss lets it
+    # Keras would compile the copy of a compiled model too, which fails for some losses.
+    compiled, model.compiled = model.compiled, False
     try:
-        return keras.models.clone_model(model, clone_function=twin, recursive=True)
+        return keras.models.clone_model(model, clone_function=clone_layer, recursive=True)
     finally:
         model.compiled = compiled
 
 
 def _loaded(keras: Any, params: Mapping[str, Any]) -> Any:
+    """Load a .keras file, without executing any code in it.
+
+    Raises:
+        ModelError: the file cannot be loaded.
+    """
     file = str(params["file"])
-    saved_config(Path(file))  # says what is wrong with a file that is no model at all
+    saved_config(Path(file))  # gives a clear error if the file is not a model at all
     own = {
         path.partition(":")[2].split(".")[-1]: _imported(path, "model.params.custom_objects")
         for path in params["custom_objects"]
@@ -197,19 +212,25 @@ def _loaded(keras: Any, params: Mapping[str, Any]) -> Any:
     try:
         return keras.models.load_model(file, custom_objects=own, safe_mode=True)
     except Exception as error:
-        hint = "name the classes of your own that it needs in model.params.custom_objects"
+        hint = "list your own classes that it needs in model.params.custom_objects"
         if "lambda" in str(error).lower():
-            hint = "a Lambda layer holds code, and no code of a file is executed: make a Layer subclass of it"
+            hint = (
+                "a Lambda layer holds code, which is never executed from a file: use a Layer subclass instead"
+            )
         raise ModelError(
             f"model.params.file: {file} cannot be loaded: {_first_line(error)}; {hint}"
         ) from error
 
 
-def _made(keras: Any, inputs: FrameworkInputs) -> Any:
-    """A built-in model, or what the user's class or function gives.
+def _constructed(keras: Any, inputs: FrameworkInputs) -> Any:
+    """Construct a built-in model, or call the user's class or function.
 
-    It is given `params`, and besides, where it has parameters of these names that `params` does not set: `in_features` (the
-    number of features), `input_shape` (of one sample) and `out_features` (classes or values).
+    The arguments are `params` and, if the callable has parameters with these names that `params` does not
+    set, `in_features` (number of features), `input_shape` (of one sample) and `out_features` (number of
+    classes or values).
+
+    Raises:
+        ModelError: `model.type` is not callable, the call fails, or it does not return a Keras model.
     """
     name, info = inputs.config.model.type, inputs.info
     params = dict(inputs.model_params)
@@ -218,11 +239,13 @@ def _made(keras: Any, inputs: FrameworkInputs) -> Any:
     make: Any = BUILT_IN.get(name) or _imported(name, "model.type")
     if isinstance(make, keras.Model):
         raise ModelError(
-            f"model {name} is an object, whose weights no seed tells: name its class, or a function"
+            f"model {name} is a model object, whose weights do not follow from the seed; "
+            "name its class, or a function"
         )
     if not callable(make):
         raise ModelError(
-            f"model {name}: {type(make).__name__} given; a keras.Model class, or a function that makes one, is needed"
+            f"model {name}: {type(make).__name__} given; "
+            "expected a keras.Model class, or a function that returns one"
         )
     known = {
         "in_features": int(np.prod(info.input_shape)),
@@ -230,25 +253,26 @@ def _made(keras: Any, inputs: FrameworkInputs) -> Any:
         "out_features": info.outputs,
     }
     accepted = inspect.signature(make).parameters
-    ours = {key: value for key, value in known.items() if key in accepted and key not in params}
+    added = {key: value for key, value in known.items() if key in accepted and key not in params}
     try:
-        model = make(**ours, **params)
+        model = make(**added, **params)
     except InputError:
         raise
     except Exception as error:
         # The user's values are not shown: one may be a secret from the environment.
-        given = ", ".join(
-            [*(f"{key}={value!r}" for key, value in ours.items()), *(f"{key}=..." for key in params)]
+        arguments = ", ".join(
+            [*(f"{key}={value!r}" for key, value in added.items()), *(f"{key}=..." for key in params)]
         )
         raise ModelError(
-            f"model {name}: {make.__name__}({given}) failed: {type(error).__name__}: {error}"
+            f"model {name}: {make.__name__}({arguments}) failed: {type(error).__name__}: {error}"
         ) from error
     if not isinstance(model, keras.Model):
-        raise ModelError(f"model {name}: it gives a {type(model).__name__}, not a keras.Model")
+        raise ModelError(f"model {name}: it returned a {type(model).__name__}; expected a keras.Model")
     return model
 
 
 def _imported(path: str, key: str) -> Any:
+    """Import what a config key names; errors name the key."""
     try:
         return import_path(path)
     except InputError as error:
@@ -256,23 +280,30 @@ def _imported(path: str, key: str) -> Any:
 
 
 def _first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or its type if there is no message."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
-def _rows(info: DataInfo, dtype: Any) -> Array:
-    """(8, ...) zeros and ones, different ones: what any model of such features can be fed with, integers or not."""
+def _trial_rows(info: DataInfo, dtype: Any) -> Array:
+    """Return (8, ...) random zeros and ones: valid features for any model, as integers or floats."""
     draw = np.random.Generator(np.random.PCG64(0))
-    return draw.integers(0, 2, (_TRIED_ROWS, *info.input_shape)).astype(dtype)
+    return draw.integers(0, 2, (_TRIAL_ROWS, *info.input_shape)).astype(dtype)
 
 
-def tried(keras: Any, model: Any, compiled: Compiled, inputs: FrameworkInputs) -> Outputs:
-    """Feeds the model some rows, so that a misfit is found here and not as a traceback of step 1, and its weights are made.
+def check_outputs(keras: Any, model: Any, compiled: Compiled, inputs: FrameworkInputs) -> Outputs:
+    """Call the model on trial rows, which builds its weights, and check that its outputs fit the data.
+
+    Args:
+        keras: the keras module.
+        model: the model.
+        compiled: what the model was compiled with.
+        inputs: the inputs of the framework.
 
     Returns:
-        What its outputs mean.
+        The meaning of the outputs.
 
     Raises:
-        ModelError: it fails, or gives what does not fit the data.
+        ModelError: the call fails, the model has no weights to train, or the outputs do not fit the data.
     """
     info, name = inputs.info, inputs.config.model.type
     dtypes = (
@@ -280,39 +311,52 @@ def tried(keras: Any, model: Any, compiled: Compiled, inputs: FrameworkInputs) -
         if inputs.order
         else [np.float32, np.int64]
     )
-    found: Any = None
+    outputs: Any = None
     for dtype in dtypes:
-        rows = _rows(info, dtype)
+        rows = _trial_rows(info, dtype)
         try:
-            found = model(keras.ops.convert_to_tensor(rows), training=False)
+            outputs = model(keras.ops.convert_to_tensor(rows), training=False)
             break
         except Exception as error:
             if dtype == dtypes[-1]:
                 raise ModelError(
-                    f"model {name}: fed with features {rows.shape}, it fails: {_first_line(error)}"
+                    f"model {name}: it fails on features of shape {rows.shape}: {_first_line(error)}"
                 ) from error
     if not model.trainable_variables and inputs.order:
         raise ModelError(f"model {name}: it has no weights to train")
-    shape = tuple(found.shape) if hasattr(found, "shape") else ()
+    shape = tuple(outputs.shape) if hasattr(outputs, "shape") else ()
     columns = {info.outputs, 1} if info.task == "classification" and info.outputs == 2 else {info.outputs}
-    if shape not in {(_TRIED_ROWS, count) for count in columns} | (
-        {(_TRIED_ROWS,)} if 1 in columns else set()
+    if shape not in {(_TRIAL_ROWS, count) for count in columns} | (
+        {(_TRIAL_ROWS,)} if 1 in columns else set()
     ):
-        given = shape or type(found).__name__
+        actual = shape or type(outputs).__name__
         kind = "classes" if info.task == "classification" else "values"
         raise ModelError(
-            f"model {name}: for {_TRIED_ROWS} samples it gives {given}, but the data has {info.outputs} {kind}: a tensor of "
-            f"shape ({_TRIED_ROWS}, {info.outputs}) is expected"
+            f"model {name}: for {_TRIAL_ROWS} samples it returns {actual}, but the data have "
+            f"{info.outputs} {kind}; expected a tensor of shape ({_TRIAL_ROWS}, {info.outputs})"
         )
-    values = np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(found, "float32")))
+    values = np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(outputs, "float32")))
     return _meaning(keras, model, compiled.loss, values, inputs)
 
 
-def _meaning(keras: Any, model: Any, loss: Any, found: Array, inputs: FrameworkInputs) -> Outputs:
-    """Whether outputs are logits or probabilities is told by the last activation; else, of several, by their values; and by the
-    compiled loss, which must not contradict where it is the one that trains.
+def _meaning(keras: Any, model: Any, loss: Any, outputs: Array, inputs: FrameworkInputs) -> Outputs:
+    """Find out what the outputs of a model mean.
+
+    The last activation determines whether they are logits or probabilities. Otherwise the values of several
+    columns do, and then the compiled loss.
+
+    Args:
+        keras: the keras module.
+        model: the model.
+        loss: the loss that the model was compiled with, if any.
+        outputs: (8,) or (8, outputs) float32 outputs of trial rows.
+        inputs: the inputs of the framework.
+
+    Raises:
+        ModelError: the compiled loss trains the model and contradicts its outputs, or nothing determines the
+            meaning.
     """
-    single = found.ndim == 1 or found.shape[1] == 1
+    single = outputs.ndim == 1 or outputs.shape[1] == 1
     if inputs.info.task == "regression":
         return Outputs(single, logits=False)
     activation, by_loss, used = (
@@ -321,38 +365,39 @@ def _meaning(keras: Any, model: Any, loss: Any, found: Array, inputs: FrameworkI
         inputs.config.training.loss == "auto",
     )
     logits = {"linear": True, "sigmoid": False, "softmax": None if single else False}.get(activation)
-    sums_to_one = bool((found >= 0).all() and np.allclose(found.sum(axis=-1), 1, atol=1e-2))
+    sums_to_one = bool((outputs >= 0).all() and np.allclose(outputs.sum(axis=-1), 1, atol=1e-2))
     if logits is None and not single:
-        outside = bool((found < 0).any() or (found > 1 + 1e-2).any())
+        outside = bool((outputs < 0).any() or (outputs > 1 + 1e-2).any())
         logits = False if sums_to_one else True if outside else None
     if used and logits is not None and by_loss is not None and by_loss != logits:
         gives, takes = ("logits" if one else "probabilities" for one in (logits, by_loss))
         raise ModelError(
-            f"the model gives {gives}{activation and f' ({activation})'}, but is compiled with a loss that takes {takes}: set "
-            f"from_logits={logits} in the loss, or give the model another last activation"
+            f"the model returns {gives}{activation and f' ({activation})'}, but is compiled with a loss that "
+            f"takes {takes}; set from_logits={logits} in the loss, or give the model another last activation"
         )
     logits = by_loss if logits is None else logits
     if logits is None and single:
         raise ModelError(
-            "the model gives one output for two classes, and nothing tells whether it is a probability; give it two outputs, or "
-            "compile it with keras.losses.BinaryCrossentropy(from_logits=...)"
+            "the model returns one output for two classes, and nothing says whether it is a probability; "
+            "give it two outputs, or compile it with keras.losses.BinaryCrossentropy(from_logits=...)"
         )
     logits = logits is not False
-    apart = (
-        activation == "sigmoid" or not (logits or sums_to_one) or (used and judges_columns_apart(keras, loss))
+    independent = (
+        activation == "sigmoid"
+        or not (logits or sums_to_one)
+        or (used and treats_columns_independently(keras, loss))
     )
-    return Outputs(single, logits, apart=apart and not single)
+    return Outputs(single, logits, independent=independent and not single)
 
 
 def _last_activation(model: Any) -> str:
-    """The name of what gives a model's outputs: linear, sigmoid, softmax ...; empty where it cannot be told."""
-    outputs = getattr(model, "outputs", None)  # of a class of the user's, any layer may come last
+    """Return the name of a model's last activation (linear, sigmoid, softmax ...); empty if it is unknown."""
+    outputs = getattr(model, "outputs", None)  # a user's subclass has none: any layer of it may be the last
     if not outputs:
         return ""
     layer, node, _ = outputs[0]._keras_history
-    while (
-        type(layer).__name__ == "Activation" and layer.activation.__name__ == "linear"
-    ):  # to bring halves back to float32
+    # Skip linear Activation layers, which only convert 16-bit outputs to float32.
+    while type(layer).__name__ == "Activation" and layer.activation.__name__ == "linear":
         layer, node, _ = layer._inbound_nodes[node].input_tensors[0]._keras_history
     if getattr(layer, "outputs", None):
         return _last_activation(layer)

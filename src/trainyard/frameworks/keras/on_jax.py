@@ -1,4 +1,4 @@
-"""Steps and predictions on JAX: pure functions of the state, compiled once for each shape."""
+"""The engine for JAX: pure functions of the state, compiled once for each shape."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from trainyard.frameworks.keras.engine import Learner, shares
 from trainyard.require import require
 from trainyard.types import Array, Batch
 
-# What changes from step to step, each a list of arrays: trainable variables, other variables, the optimizer's variables.
+# The values of the trainable variables, of the other variables and of the optimizer's variables.
 State = tuple[list[Any], list[Any], list[Any]]
 
 
 class JaxEngine:
-    """See `Engine`. The state lies here between steps: to put it into the variables each time would take longer than a step."""
+    """See `Engine`; keeps the state itself, since assigning variables in every step would take too long."""
 
     def __init__(self, keras: Any, learner: Learner) -> None:
         self._jax: Any = require("jax", "keras-jax")
@@ -26,7 +26,8 @@ class JaxEngine:
         self._variables = [list(model.trainable_variables), list(model.non_trainable_variables)]
         self._variables.append(list(optimizer.variables) if optimizer is not None else [])
         at = {id(variable): i for i, variable in enumerate(self._variables[1])}
-        # The generator that belongs to no layer is not the model's: JAX lets no compiled function use it.
+        # None for the shared generator: it is not a variable of the model, so compiled functions cannot use
+        # it.
         self._generators = [at.get(id(variable)) for variable in learner.generators]
         self._whole = self._jax.jit(self._step)
         self._part = self._jax.jit(self._gradients)
@@ -67,17 +68,19 @@ class JaxEngine:
         self._state = self._read()
 
     def _read(self) -> State:
+        """Return the values of all variables."""
         first, second, third = ([variable.value for variable in variables] for variables in self._variables)
         return first, second, third
 
     def _step(self, state: State, features: Any, targets: Any, seeds: Any, rate: Any) -> tuple[State, Any]:
+        """Compute a whole step of a single microbatch: the new state and the mean loss."""
         gradients, others, loss = self._gradients(state, features, targets, seeds, 1.0)
         return self._apply((state[0], others, state[2]), gradients, rate), loss
 
     def _gradients(
         self, state: State, features: Any, targets: Any, seeds: Any, share: Any
     ) -> tuple[list[Any], list[Any], Any]:
-        """The gradients, the variables that are not trained, and the share of the loss."""
+        """Return the gradients, the other variables' new values, and the microbatch's share of the loss."""
         trainable, others, optimizer_values = state
         learner = self._learner
         scaled_in = self._keras.StatelessScope(
@@ -99,6 +102,7 @@ class JaxEngine:
         return gradients, new, loss
 
     def _apply(self, state: State, gradients: list[Any], rate: Any) -> State:
+        """Return the state after an optimizer update."""
         trainable, others, values = state
         optimizer = self._learner.optimizer
         with self._keras.StatelessScope(
@@ -110,6 +114,7 @@ class JaxEngine:
         return trained, others, values
 
     def _outputs(self, state: State, features: Any, targets: Any, seeds: Any) -> tuple[Any, Any]:
+        """Return the outputs in inference mode, (rows, outputs) float32, and the mean loss."""
         outputs, _ = self._learner.model.stateless_call(
             state[0], self._seeded(state[1], seeds), features, training=False
         )
@@ -117,6 +122,7 @@ class JaxEngine:
         return outputs, self._learner.loss(outputs, targets)
 
     def _seeded(self, others: list[Any], seeds: Any) -> list[Any]:
+        """Return the values of the other variables with the generators' replaced by the seeds."""
         seeded = list(others)
         for i, at in enumerate(self._generators):
             if at is not None:

@@ -1,4 +1,4 @@
-"""Steps and predictions on TensorFlow: each a graph, traced once."""
+"""The engine for TensorFlow: each operation is a graph that is traced once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHANCE = re.compile("Random|Rng|Multinomial|TruncatedNormal|Stateful(Uniform|St
 
 
 class TensorflowEngine:
-    """See `Engine`. The number of rows is left open in every graph, so that a graph does not depend on what came first."""
+    """See `Engine`; graphs accept any number of rows, so that they do not depend on the first batch."""
 
     def __init__(self, keras: Any, learner: Learner) -> None:
         self._tf: Any = require("tensorflow", "keras")
@@ -49,16 +49,17 @@ class TensorflowEngine:
         return outputs.numpy(), float(loss)
 
     def publish(self) -> None:
-        """The variables are the state."""
+        """Do nothing: the variables are the state."""
 
     def adopt(self) -> None:
-        """The variables are the state."""
+        """Do nothing: the variables are the state."""
 
     def _tensors(self, batch: Batch, seeds: Array) -> list[Any]:
+        """Convert features, targets and seeds to tensors."""
         return [self._tf.constant(array) for array in (batch.features, batch.targets, seeds)]
 
     def _graph(self, body: Callable[..., Any], batch: Batch, *scalars: Any) -> Graph:
-        """The graph of a method for batches of such samples."""
+        """Return the graph of a method for batches with these dtypes and shapes, tracing it on first use."""
         key = (body.__name__, *((array.dtype.str, array.shape[1:]) for array in batch))
         if key not in self._graphs:
             spec = self._tf.TensorSpec
@@ -72,7 +73,7 @@ class TensorflowEngine:
         return self._graphs[key]
 
     def _look_for_chance(self, graph: Any) -> None:
-        """TensorFlow's own generators have a state of their own, which no checkpoint holds."""
+        """Warn about TensorFlow's own generators, or refuse them: no checkpoint holds their state."""
         found = {
             op.type
             for op in graph.graph.get_operations()
@@ -81,23 +82,27 @@ class TensorflowEngine:
         if not found:
             return
         told = (
-            f"the model draws from TensorFlow's own generators ({', '.join(sorted(found))}), so that a resumed run differs from "
-            "an uninterrupted one; draw with keras.random and a keras.random.SeedGenerator"
+            f"the model draws from TensorFlow's own generators ({', '.join(sorted(found))}), so that a "
+            "resumed run differs from an uninterrupted one; draw with keras.random and a "
+            "keras.random.SeedGenerator"
         )
         if self._learner.strict:
             raise ModelError(f"training.determinism: bitwise is asked for, but {told}")
         log.warning("%s", told)
 
     def _seed(self, seeds: Any) -> None:
+        """Assign the generators' seeds (generators, 2)."""
         for i, generator in enumerate(self._learner.generators):
             generator.assign(seeds[i])
 
     def _whole(self, features: Any, targets: Any, seeds: Any, rate: Any) -> Any:
+        """Make a whole step of a single microbatch, and return the mean loss."""
         loss, gradients = self._gradients(features, targets, seeds, 1.0)
         self._apply(gradients, rate)
         return loss
 
     def _gradients(self, features: Any, targets: Any, seeds: Any, share: Any) -> tuple[Any, list[Any]]:
+        """Return a microbatch's share of the loss, and the gradients of this share."""
         learner = self._learner
         self._seed(seeds)
         with self._tf.GradientTape() as tape:
@@ -106,15 +111,18 @@ class TensorflowEngine:
             added = [self._keras.ops.cast(some, "float32") for some in learner.model.losses]
             scaled = learner.optimizer.scale_loss(self._tf.add_n([loss, *(some * share for some in added)]))
         found = tape.gradient(scaled, self._variables)
-        # An embedding's are rows of a matrix, one and the same row several times. Those cannot be added up over microbatches, and
-        # Keras squares each for itself, in norms and in Adam's moments, so that it would learn otherwise than elsewhere.
+        # Gradients of embeddings are sparse: rows of a matrix, in which a row may occur several times. They
+        # cannot be summed over microbatches, and Keras would square each occurrence separately in norms and
+        # in Adam's moments, so that training would differ from other backends.
         return loss, [None if one is None else self._tf.convert_to_tensor(one) for one in found]
 
     def _apply(self, gradients: Sequence[Any], rate: Any) -> None:
+        """Update the variables."""
         self._learner.optimizer.learning_rate = rate
         self._learner.optimizer.apply(gradients, self._variables)
 
     def _predict(self, features: Any, targets: Any, seeds: Any) -> tuple[Any, Any]:
+        """Return the outputs in inference mode, (rows, outputs) float32, and the mean loss."""
         self._seed(seeds)
         outputs = self._keras.ops.cast(self._learner.model(features, training=False), "float32")
         return outputs, self._learner.loss(outputs, targets)

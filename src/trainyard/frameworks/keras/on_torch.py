@@ -1,4 +1,4 @@
-"""Steps and predictions on PyTorch, eagerly."""
+"""The engine for PyTorch, in eager mode."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class TorchEngine:
         return found, float(loss)
 
     def publish(self) -> None:
-        """The variables are the state."""
+        """Do nothing: the variables are the state."""
 
     def adopt(self) -> None:
-        """The variables are the state."""
+        """Do nothing: the variables are the state."""
 
     def _backward(self, batch: Batch, seeds: Array, share: float) -> Any:
-        """Adds the gradients of some samples; returns their share of the batch's loss."""
+        """Accumulate the gradients of a microbatch, and return its share of the batch's loss."""
         self._seed(seeds)
         _, loss = self._outputs_and_loss(batch, training=True)
         total = sum((some.float() for some in self._learner.model.losses), loss)
@@ -56,13 +56,14 @@ class TorchEngine:
         return (loss * share).detach()
 
     def _outputs_and_loss(self, batch: Batch, *, training: bool) -> tuple[Any, Any]:
+        """Return the outputs, (rows, outputs) float32, and the mean loss."""
         convert = self._keras.ops.convert_to_tensor
         outputs = self._learner.model(convert(batch.features), training=training).float()
         return outputs, self._learner.loss(outputs, convert(batch.targets))
 
     def _seed(self, seeds: Array) -> None:
-        self._torch.manual_seed(
-            int(seeds[-1, 0])
-        )  # Keras's unseeded dropout draws from torch's own generators
+        """Assign the generators' seeds (generators, 2), and seed torch's own generator with the last one."""
+        # Keras's dropout layers without a seed draw from torch's own generators.
+        self._torch.manual_seed(int(seeds[-1, 0]))
         for generator, seed in zip(self._learner.generators, seeds, strict=True):
             generator.assign(seed)

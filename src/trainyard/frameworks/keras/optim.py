@@ -1,4 +1,4 @@
-"""Optimizers by name, or as the model was compiled with one."""
+"""Optimizers, by name or like the one that the model was compiled with, and their learning rates."""
 
 from __future__ import annotations
 
@@ -23,20 +23,22 @@ _CLASSES = {
     "adamax": "Adamax",
     "lion": "Lion",
 }
-_NAMES = {"eps": "epsilon", "alpha": "rho"}  # of options, as Keras calls them
+_KERAS_NAMES = {"eps": "epsilon", "alpha": "rho"}  # our names of options -> Keras's
 _DEFAULT_RATE = float(TrainingConfig.model_fields["learning_rate"].default)
 
 
 def build_optimizer(keras: Any, training: TrainingConfig, compiled: Any, *, scale_loss: bool) -> Any:
-    """The optimizer that `training.optimizer` names, without any state yet.
+    """Build the optimizer that `training.optimizer` names, without variables.
 
     Args:
-        compiled: the one that the model was compiled with, if any; it stays as it is.
-        scale_loss: keep small gradients from vanishing in 16 bits, and leave out steps whose gradients overflow
-            (Micikevicius et al., 2018).
+        keras: the keras module.
+        training: the `training` section.
+        compiled: the optimizer that the model was compiled with, if any; it is not changed.
+        scale_loss: scale the loss so that small gradients do not vanish in 16 bits, and skip steps whose
+            gradients overflow (Micikevicius et al., 2018).
 
     Raises:
-        ModelError: it refuses its options, or it is one whose result would depend on more than we keep.
+        ModelError: Keras rejects the options, or the compiled optimizer averages weights.
     """
     options: dict[str, Any] = {"learning_rate": float(training.learning_rate)}
     if training.weight_decay:
@@ -44,36 +46,38 @@ def build_optimizer(keras: Any, training: TrainingConfig, compiled: Any, *, scal
     if training.max_grad_norm is not None:
         options |= {"global_clipnorm": training.max_grad_norm, "clipnorm": None, "clipvalue": None}
     if training.optimizer.type == COMPILED and compiled is not None:
-        optimizer = _like(compiled, options)
+        optimizer = _rebuild(compiled, options)
     else:
-        optimizer = _named(keras, training, options)
+        optimizer = _by_name(keras, training, options)
     return keras.optimizers.LossScaleOptimizer(optimizer) if scale_loss else optimizer
 
 
-def _named(keras: Any, training: TrainingConfig, options: dict[str, Any]) -> Any:
+def _by_name(keras: Any, training: TrainingConfig, options: dict[str, Any]) -> Any:
+    """Build an optimizer by its name in the config; AdamW if the model was not compiled."""
     name = "adamw" if training.optimizer.type == COMPILED else training.optimizer.type
-    own = {_NAMES.get(key, key): value for key, value in training.optimizer.params.items()}
+    own = {_KERAS_NAMES.get(key, key): value for key, value in training.optimizer.params.items()}
     if "betas" in own:
         own["beta_1"], own["beta_2"] = own.pop("betas")
     if name == "adagrad":
-        own["initial_accumulator_value"] = 0.0  # as in the paper, and in torch
-    options = (
-        {"weight_decay": 0.0, **options} if name == "adamw" else options
-    )  # which would decay by 0.004 by itself
+        own["initial_accumulator_value"] = 0.0  # as in the paper and in torch
+    if name == "adamw":
+        options = {"weight_decay": 0.0, **options}  # Keras's own default is 0.004
     try:
         return getattr(keras.optimizers, _CLASSES[name])(**own, **options)
     except (ValueError, TypeError) as error:
-        given = ", ".join(f"{key}={value}" for key, value in training.optimizer.params.items())
-        raise ModelError(f"training.optimizer: {name} refuses its options ({given}): {error}") from error
+        options_text = ", ".join(f"{key}={value}" for key, value in training.optimizer.params.items())
+        raise ModelError(
+            f"training.optimizer: {name} does not accept its options ({options_text}): {error}"
+        ) from error
 
 
-def _like(compiled: Any, options: dict[str, Any]) -> Any:
-    """An optimizer like the compiled one, which begins anew."""
+def _rebuild(compiled: Any, options: dict[str, Any]) -> Any:
+    """Build an optimizer of the same kind and options as the compiled one, without its state."""
     source = getattr(compiled, "inner_optimizer", compiled)
     config = source.get_config()
     if config.get("use_ema"):
         raise ModelError(
-            "the model was compiled with use_ema: averaged weights cannot be had here; leave it out"
+            "the model's optimizer was compiled with use_ema: averaged weights are not supported; remove it"
         )
     if "global_clipnorm" not in options:
         options = {key: value for key, value in options.items() if key not in ("clipnorm", "clipvalue")}
@@ -81,63 +85,68 @@ def _like(compiled: Any, options: dict[str, Any]) -> Any:
         return type(source).from_config({**config, **options})
     except (ValueError, TypeError) as error:
         raise ModelError(
-            f"the optimizer that the model was compiled with cannot be made anew: {error}"
+            f"the optimizer that the model was compiled with cannot be rebuilt from its config: {error}"
         ) from error
 
 
-def leaves_rate(config: RunConfig) -> bool:
-    """Whether the learning rate is that which the model was compiled with: `training.learning_rate` is not set, and the
-    optimizer is the compiled one.
+def uses_compiled_rate(config: RunConfig) -> bool:
+    """Return whether the learning rate is the compiled one.
+
+    That is so if the optimizer is the compiled one and `training.learning_rate` has its default value.
     """
     return config.training.optimizer.type == COMPILED and config.training.learning_rate == _DEFAULT_RATE
 
 
 def rate_of(compiled: Any) -> float:
-    """The learning rate of an optimizer.
+    """Return the learning rate of an optimizer.
 
     Raises:
-        ModelError: it is a schedule.
+        ModelError: the learning rate is a schedule.
     """
     return _rate(compiled.get_config())
 
 
 def rate_in(file: Path) -> float | None:
-    """The learning rate that the model of a .keras file was compiled with, if it was; nothing of the file is made.
+    """Return the learning rate that the model in a .keras file was compiled with; construct nothing.
+
+    Returns:
+        The learning rate; None if the model was not compiled.
 
     Raises:
-        ModelError: it is a schedule, or the file is no model.
+        ModelError: the learning rate is a schedule, or the file is not a .keras file.
     """
     optimizer = (saved_config(file).get("compile_config") or {}).get("optimizer")
     return _rate(optimizer.get("config", {})) if isinstance(optimizer, dict) else None
 
 
 def saved_config(file: Path) -> dict[str, Any]:
-    """What a .keras file says of its model; nothing of it is made.
+    """Return the config of the model in a .keras file, without constructing anything.
 
     Raises:
-        ModelError: it is none.
+        ModelError: the file does not exist or is not a complete .keras file.
     """
     try:
         with zipfile.ZipFile(file) as archive:
-            found = json.loads(archive.read("config.json"))
+            config = json.loads(archive.read("config.json"))
     except FileNotFoundError as error:
         raise ModelError(f"model.params.file: there is no file {file}") from error
     except (OSError, zipfile.BadZipFile, KeyError, ValueError) as error:
         raise ModelError(
-            f"model.params.file: {file} is no whole .keras file ({error or type(error).__name__}); "
+            f"model.params.file: {file} is not a complete .keras file ({error or type(error).__name__}); "
             'save the model with model.save("model.keras")'
         ) from error
-    return found if isinstance(found, dict) else {}
+    return config if isinstance(config, dict) else {}
 
 
 def _rate(optimizer: dict[str, Any]) -> float:
+    """Return the learning rate in an optimizer's config."""
     inner = optimizer.get("inner_optimizer")
     if isinstance(inner, dict):
         return _rate(inner.get("config", {}))
     rate = optimizer.get("learning_rate")
     if not isinstance(rate, int | float):
         raise ModelError(
-            "the model was compiled with a schedule for a learning rate; here training.scheduler varies it: "
-            "compile with a number, or name an optimizer in training.optimizer"
+            "the model was compiled with a learning rate schedule, but training.scheduler sets the schedule; "
+            "compile with a number, or choose an optimizer in training.optimizer"
         )
-    return float(str(np.float32(rate)))  # 0.001, and not the 0.0010000000475 that a variable makes of it
+    return float(str(np.float32(rate)))  # 0.001 instead of 0.0010000000475, the value of a float32 variable

@@ -1,6 +1,7 @@
-"""The options of the models and of the optimizers; readable without Keras.
+"""Options of models and optimizers, readable without Keras.
 
-An optimizer's options have the names and the defaults that they have for torch, so that a config means the same with either.
+An optimizer's options have the same names and defaults as under torch, so that a config means the same under
+both.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from trainyard.frameworks.support.optimizers import AdamParams, Betas, RmspropPa
 Width = Annotated[int, Field(gt=0)]
 Activation = Literal["relu", "gelu", "silu", "tanh"]
 
-COMPILED = "compiled"  # the optimizer that the model was compiled with
+COMPILED = "compiled"  # the optimizer type that stands for the one the model was compiled with
 
 
 class BackendParams(Section):
-    """What every model of ours can be told."""
+    """Options that all models share."""
 
     backend: Literal["tensorflow", "jax", "torch"] | None = Field(
         None,
-        description="what Keras computes with; default: KERAS_BACKEND, or the one that is installed, TensorFlow first",
+        description="Keras's backend; default: KERAS_BACKEND, or the first of these that is installed",
     )
 
 
@@ -42,7 +43,7 @@ class KerasCnnParams(BackendParams):
     filters: list[Width] = Field(
         default_factory=lambda: [32, 64],
         min_length=1,
-        description="of each convolution; the image is halved after each",
+        description="number of filters of each convolution; each is followed by a 2 x 2 pooling",
     )
     kernel_size: int = Field(3, gt=0)
     hidden: list[Width] = Field(
@@ -57,19 +58,19 @@ class KerasCnnParams(BackendParams):
         None,
         min_length=2,
         max_length=3,
-        description="how the features of flat rows make an image; default: as the data has it",
+        description="shape to which the features of a row are reshaped; default: the shape in the data",
     )
 
 
 class KerasFileParams(BackendParams):
-    """A model saved with `model.save("model.keras")`: its layers, weights, and what it was compiled with."""
+    """A model saved with `model.save("model.keras")`: its layers, its weights and its compile options."""
 
     file: str = Field(
-        description="a .keras file; nothing in it is executed, so one with Lambda layers is refused"
+        description="a .keras file; no code in it is executed, so files with Lambda layers are refused"
     )
     custom_objects: list[str] = Field(
         default_factory=list,
-        description="layers, losses ... of your own that are in it, as package.module:Name",
+        description="your own layers, losses ... that the file uses, as package.module:Name",
     )
 
 
@@ -100,7 +101,7 @@ class AdagradParams(Section):
 
 
 class CompiledParams(Section):
-    """The optimizer and the learning rate that the model was compiled with; AdamW where it was not compiled."""
+    """The optimizer and learning rate that the model was compiled with; AdamW if it was not compiled."""
 
 
 MODELS: dict[str, type[Section]] = {
