@@ -73,3 +73,68 @@ def test_the_order_of_a_hundred_million_samples_takes_little_memory() -> None:
 def test_epochs_counts_samples() -> None:
     samples = SampleOrder(100, 30, 0)
     assert [samples.epochs(step) for step in (0, 1, 4, 5)] == [0.0, 0.3, 1.0, 1.3]
+
+
+# -- the same in Python's own integers, by the papers: SplitMix64, and a Feistel network with cycle walking
+
+MASK = (1 << 64) - 1
+
+
+def splitmix(x: int) -> int:
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
+    return x ^ (x >> 31)
+
+
+def feistel(seed: int, n: int, position: int) -> int:
+    """Six rounds over the smallest power of two, of 2 bits at least, that holds n; the higher half may be a bit wider."""
+    bits = next(bits for bits in range(2, 65) if 1 << bits >= n)
+    low_bits = bits // 2
+    high_mask, low_mask = (1 << (bits - low_bits)) - 1, (1 << low_bits) - 1
+    while True:
+        high, low = position >> low_bits, position & low_mask
+        for i in range(6):
+            key = stream_seed(seed, i)
+            if i % 2:
+                low ^= splitmix(high ^ key) & low_mask
+            else:
+                high ^= splitmix(low ^ key) & high_mask
+        position = (high << low_bits) | low
+        if position < n:
+            return position
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 100])
+def test_a_keyed_permutation_is_the_network_of_the_papers(n: int) -> None:
+    assert KeyedPermutation(5, n).at(0, n).tolist() == [feistel(5, n, position) for position in range(n)]
+
+
+def test_keys_are_splitmix_of_a_counter() -> None:
+    golden = 0x9E3779B97F4A7C15
+    for seed in (0, 7, MASK, 1 << 64 | 7):
+        start = splitmix(seed & MASK)
+        expected = [splitmix((i * golden + start) & MASK) for i in range(1, 50)]
+        assert random_keys(seed, 49).tolist() == expected
+        assert permutation(seed, 49).tolist() == sorted(range(49), key=expected.__getitem__)
+
+
+def test_large_orders_are_computed_from_ten_million_rows_on() -> None:
+    """The limit decides between two orders, so that it is part of their meaning."""
+    seed = stream_seed(3, order.EPOCH, 1)
+    small, large = (SampleOrder(rows, 4_000_000, 3) for rows in (10_000_000, 10_000_001))
+    assert large.batch(3)[:5].tolist() == KeyedPermutation(seed, 10_000_001).at(0, 5).tolist()
+    assert order.IN_MEMORY_ROWS == 10_000_000
+    assert small._in_memory
+
+
+@pytest.mark.parametrize("block_rows", [1, 10, 25, 64])
+def test_batches_do_not_depend_on_how_much_of_the_order_is_kept(
+    block_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(order, "IN_MEMORY_ROWS", 10)
+    monkeypatch.setattr(order, "_BLOCK_ROWS", block_rows)
+    samples = SampleOrder(107, 10, seed=5)
+    for step in (0, 3, 10, 11, 12, 21, 5):
+        epoch, at = divmod(step, 11)
+        whole = KeyedPermutation(stream_seed(5, order.EPOCH, epoch), 107).at(0, 107)
+        assert samples.batch(step).tolist() == whole[at * 10 : at * 10 + 10].tolist()

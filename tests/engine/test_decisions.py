@@ -105,3 +105,29 @@ def test_learning_rates() -> None:
     assert [round(cosine(step), 6) for step in (9, 10, 60, 110, 200)] == [1.0, 1.0, 0.55, 0.1, 0.1]
     dropped = learning_rate(StepSchedule(step_size=3, gamma=0.5), 8.0, 9)
     assert [dropped(step) for step in range(7)] == [8, 8, 8, 4, 4, 4, 2]
+
+
+def test_the_news_of_each_evaluation_by_hand() -> None:
+    rules = rules_of(
+        {
+            "early_stopping": {"metric": "val_loss", "patience": 3},
+            "scheduler": {"type": "plateau", "metric": "val_loss", "patience": 1, "factor": 0.5},
+        }
+    )
+    growing: list[Evaluation] = []
+    news = []
+    for evaluation in history(3, 2, 2.5, 4, 2):
+        growing.append(evaluation)
+        news.append(dict(rules.news(growing)))
+    best = [{"best": {"metric": "val_loss", "value": value}} for value in (3, 2)]
+    dropped = {"learning_rate_drop": {"factor": 0.5}}
+    assert news == [*best, {}, dropped, {"early_stop": {"metric": "val_loss"}}]
+    assert rules.best_steps(growing) == [20, 50, 30], "of equals, the earlier is the better"
+
+
+@pytest.mark.parametrize(("boundary", "due"), [(1, 100), (2, 4), (8, 8)])
+def test_a_boundary_is_due(boundary: int, due: int) -> None:
+    seldom = {name: {"every_n_steps": 1000} for name in ("evaluation", "checkpoint", "logging")}
+    given = {"model": "mlp", "data": "iris", **seldom}
+    rules = Rules(load(given, adapters=Catalog()).config, Plan(16, 100, 0.1, boundary=boundary), 10, mode_of)
+    assert rules.next_due(3) == due

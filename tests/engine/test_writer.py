@@ -56,3 +56,36 @@ def test_training_waits_where_the_disk_is_several_jobs_behind() -> None:
     writer.drain()
     assert done == [0, 1, 2, 3]
     writer.close()
+
+
+def test_a_best_model_takes_no_resume_checkpoints_place() -> None:
+    writer, done = Writer(), list[str]()
+    release = blocked(writer)
+    writer.submit(PendingWrite(1, lambda: done.append("resume 1"), replaceable=True))
+    writer.submit(PendingWrite(2, lambda: done.append("best 2"), replaceable=False))
+    release.set()
+    writer.drain()
+    assert done == ["resume 1", "best 2"]
+    writer.close()
+
+
+def test_what_waits_when_it_is_closed_is_dropped_and_the_thread_has_ended() -> None:
+    writer, done = Writer(), list[int]()
+    release = blocked(writer)
+    writer.submit(PendingWrite(1, lambda: done.append(1), replaceable=True))
+    closing = threading.Thread(target=writer.close)
+    closing.start()
+    with writer._changed:
+        assert writer._changed.wait_for(lambda: writer._closed, 30)
+    release.set()
+    closing.join(30)
+    assert not closing.is_alive()
+    assert done == []
+    assert not writer._thread.is_alive()
+
+
+def test_a_hanging_disk_does_not_keep_the_process_alive() -> None:
+    writer = Writer()
+    assert writer._thread.daemon
+    writer.close()
+    assert not writer._thread.is_alive(), "close returned before the thread had ended"

@@ -7,7 +7,6 @@ import copy
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -267,8 +266,3 @@ def _header(statement: ast.stmt) -> str:
             return "try"
     text = ast.unparse(ast.fix_missing_locations(shown))
     return " ".join(text.removesuffix("pass").split()).removesuffix(":")
-
-
-def read(path: Path, root: Path) -> list[Mutant]:
-    """Return the mutants of a file below `root`."""
-    return mutants_of(path.relative_to(root).as_posix(), path.read_text(encoding="utf-8"))

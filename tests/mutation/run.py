@@ -38,6 +38,8 @@ HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent
 SOURCES = TESTS.parent / "src" / "trainyard"
 LEAST_CAUGHT = 0.95
+SURVIVED, CAUGHT, NOT_IN = 0, 1, 3  # how the process of a fault ends
+RESULTS = {SURVIVED: "survived", NOT_IN: "could not be put in"}
 # Seconds that a test may take beyond twice what it took without a fault (and traced, which is slow): on the clock, and
 # of the processors.
 DEADLOCK, ENDLESS = 15.0, 2.0
@@ -52,7 +54,7 @@ WARM = [
 ]
 sys.path.insert(0, str(HERE))
 
-from mutants import Mutant, read  # noqa: E402
+from mutants import Mutant, mutants_of  # noqa: E402
 
 
 @dataclass
@@ -71,6 +73,7 @@ class Group:
 
     mutants: list[Mutant]
     guards: list[str]
+    sources: dict[str, str]
     known: list[Guard] = field(default_factory=list)
 
     def guards_of(self, mutant: Mutant) -> list[Guard]:
@@ -86,14 +89,16 @@ def groups_of(only: str, share: str) -> list[Group]:
     groups = []
     for entry in tomllib.loads((HERE / "targets.toml").read_text(encoding="utf-8"))["groups"].values():
         files = sorted({path for pattern in entry["files"] for path in SOURCES.glob(pattern)})
-        wanted = [path for path in files if any(part in str(path) for part in only.split(","))]
-        mutants = [m for path in wanted for m in read(path, SOURCES)]
+        names = [path.relative_to(SOURCES).as_posix() for path in files]
+        wanted = [name for name in names if any(part in name for part in only.split(","))]
+        sources = {name: (SOURCES / name).read_text(encoding="utf-8") for name in wanted}
+        mutants = [m for name, source in sources.items() for m in mutants_of(name, source)]
         functions = entry.get("functions")
         mutants = [m for m in mutants if functions is None or m.function in functions]
         mutants = [m for m in mutants if _number(m.key) % shares == number - 1]
         guards = [str(TESTS / guard) for guard in entry["guards"] if (TESTS / guard).exists()]
         if mutants:
-            groups.append(Group(mutants, guards))
+            groups.append(Group(mutants, guards, sources))
     return groups
 
 
@@ -188,7 +193,7 @@ class Run:
                     self.results[mutant.key] = "no test reaches it"
                     continue
                 if (pid := self._fork()) == 0:
-                    self._attack(mutant, guards, at)
+                    self._attack(mutant, group.sources[mutant.file], guards, at)
                 running[pid] = mutant, guards, at
             if not running:
                 break
@@ -196,19 +201,21 @@ class Run:
             mutant, guards, at = running.pop(pid)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)  # what a test of it left behind
-            self.results[mutant.key] = "" if status else "survived"
-            if status and at.exists() and (text := at.read_text()):
+            self.results[mutant.key] = RESULTS.get(os.waitstatus_to_exitcode(status), "")
+            if not self.results[mutant.key] and at.exists() and (text := at.read_text()):
                 guards[int(text)].kills += 1
             shutil.rmtree(self._folder / f"base-{pid}", ignore_errors=True)
             done = len(self.results)
-            print(f"{done:5d} {'caught  ' if status else 'SURVIVED'} {mutant.key}", flush=True)
+            print(f"{done:5d} {self.results[mutant.key] or 'caught'}: {mutant.key}", flush=True)
 
-    def _attack(self, mutant: Mutant, guards: list[Guard], at: Path) -> None:
+    def _attack(self, mutant: Mutant, source: str, guards: list[Guard], at: Path) -> None:
         """Put the fault in, and run tests until one fails; in a process of its own, which ends here."""
         try:
-            apply(mutant, self._functions[str(SOURCES / mutant.file)])
+            is_in = apply(mutant, source, self._functions[str(SOURCES / mutant.file)])
         except Exception:
-            os._exit(1)  # it cannot even be imported
+            os._exit(CAUGHT)  # it cannot even be imported
+        if not is_in:
+            os._exit(NOT_IN)
         for alarm in (signal.SIGALRM, signal.SIGPROF):
             signal.signal(alarm, signal.SIG_DFL)
         for i, guard in enumerate(guards):
@@ -217,8 +224,8 @@ class Run:
             signal.setitimer(signal.ITIMER_PROF, ENDLESS + 2 * guard.seconds)
             self._test(guard.item, guards[i + 1].item if i + 1 < len(guards) else None)
             if self._session.testsfailed:
-                os._exit(1)
-        os._exit(0)
+                os._exit(CAUGHT)
+        os._exit(SURVIVED)
 
     def _fork(self) -> int:
         sys.stdout.flush()
@@ -299,18 +306,19 @@ def live_functions() -> dict[str, list[FunctionType]]:
     return functions
 
 
-def apply(mutant: Mutant, functions: list[FunctionType]) -> None:
-    """Give the functions of a module that is imported the code of a mutant."""
-    path = SOURCES / mutant.file
-    code = mutant.compiled(path.read_text(encoding="utf-8"), str(path))
+def apply(mutant: Mutant, source: str, functions: list[FunctionType]) -> bool:
+    """Give the functions of an imported module the code of a mutant, and return whether there was one to change."""
+    code = mutant.compiled(source, str(SOURCES / mutant.file))
     changed = {(c.co_qualname, c.co_firstlineno): c for c in _codes(code)}
+    is_in = mutant.at_import
     for function in functions:
-        if (
-            new := changed.get((function.__code__.co_qualname, function.__code__.co_firstlineno))
-        ) is not None:
+        new = changed.get((function.__code__.co_qualname, function.__code__.co_firstlineno))
+        if new is not None and new != function.__code__:
             function.__code__ = new
+            is_in = True
     if mutant.at_import:
         _apply_at_import(module_name(mutant.file), code, functions)
+    return is_in
 
 
 def module_name(file: str) -> str:
