@@ -1,7 +1,7 @@
 """The sources that the user's modules were imported from.
 
-A file may be edited after its import, as happens in notebooks: then the code that runs is not what the file holds. So
-that a run can tell, the hash of each source is noted when it is imported.
+A file may be edited after its import, as happens in notebooks: then the code that runs is not what the file
+holds. So that a run can tell, the hash of each source is noted when it is imported.
 """
 
 from __future__ import annotations

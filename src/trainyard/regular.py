@@ -1,4 +1,4 @@
-"""Opening the files of a run directory, which may come from someone else: no link is followed, no pipe waited for."""
+"""Opening the files of a run directory: no link is followed, and no pipe is waited for."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _STRICT = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 def open_regular(path: Path, mode: str = "rb", *, depth: int = 1) -> BinaryIO:
     """Open a file of a run directory, which may come from someone else.
 
-    No symbolic link is followed in the last `depth` names of the path: those that are inside the run directory. The
-    run directory itself may be a link. A pipe or a device is neither waited for nor read.
+    No symbolic link is followed in the last `depth` names of the path: those that are inside the run
+    directory. The run directory itself may be a link. A pipe or a device is neither waited for nor read.
 
     Args:
         path: the file.
@@ -75,7 +75,7 @@ def read_regular(path: Path, *, depth: int = 1) -> bytes:
 
 
 def refuse_links(path: Path, *, depth: int) -> None:
-    """Raise OSError if one of the last `depth` names of a path, those inside a run directory, is a symbolic link."""
+    """Raise OSError if one of the last `depth` names of a path is a symbolic link; see `open_regular`."""
     for one in [path, *path.parents][:depth]:
         if one.is_symlink():
             raise OSError(errno.ELOOP, "it is a symbolic link, which is not followed", str(one))

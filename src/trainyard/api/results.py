@@ -22,14 +22,14 @@ def load(
 ) -> Predictor:
     """Return the model of a run, ready to predict: `trainyard.load("last").predict(frame)`.
 
-    A run directory may come from someone else, so that not everything that its config names is imported: only a
-    framework's own model classes, and code in the caller's own working directory. That holds for all functions here;
-    `docs/security.md` has the rules.
+    A run directory may come from someone else, so that not everything that its config names is imported: only
+    a framework's own model classes, and code in the caller's own working directory. That holds for all
+    functions here; `docs/security.md` has the rules.
 
     Args:
         run: a run, a path, an id, a unique prefix, or `last`.
         runs_dir: where the runs are.
-        model: such an object as `train` was given, where it was given one; its weights become those of the run.
+        model: such an object as `train` was given, where it was given one; it gets the weights of the run.
         trust: import all that the run's config names; each import is announced in the log.
 
     Raises:
@@ -53,15 +53,15 @@ def evaluate(
     model: Any = None,
     trust: bool = False,
 ) -> Metrics:
-    """The metrics of a run's model on one of its splits, or on other rows.
+    """Compute the metrics of a run's model on one of its splits, or on other rows.
 
     Relative paths in the run's config are relative to where it was started; code is imported as `load` does.
 
     Args:
         run: a run, a path, an id, a unique prefix, or `last`.
         split: a split of the run's own data.
-        data: other rows: a CSV or Parquet file, or a data frame. For a run that was given its data as objects, these
-            again (then `split` is one of theirs), or a file.
+        data: other rows: a CSV or Parquet file, or a data frame. For a run that was given its data as
+            objects, these again (then `split` is one of theirs), or a file.
         runs_dir: where the runs are.
         model: such an object as `train` was given, where it was given one.
         trust: as in `load`.
@@ -105,12 +105,13 @@ def export(
     model: Any = None,
     trust: bool = False,
 ) -> Path:
-    """Writes a run's model as a file or folder of its library's own (`model.ubj`, `model.skops`, a SavedModel ...).
+    """Write a run's model in its library's own format (`model.ubj`, `model.skops`, a SavedModel ...).
 
     Args:
         run: a run, a path, an id, a unique prefix, or `last`.
         path: what to make; one that is there is replaced.
-        form: one of the framework's formats; default: the one that the path ends with; its usual one if the path has no ending.
+        form: one of the framework's formats; default: the one that the path ends with, or its usual one if the
+            path has no ending.
         runs_dir: where the runs are.
         model: such an object as `train` was given, where it was given one.
         trust: as in `load`.
@@ -126,7 +127,7 @@ def explain(
     model: Any = None,
     trust: bool = False,
 ) -> dict[str, Any]:
-    """What a run's model looks at: importance, permutation importance, SHAP values and partial dependence.
+    """Explain a run's model: importance, permutation importance, SHAP values and partial dependence.
 
     They are written into the run's directory, and its report is made anew. `data` and `model` are what `train` was given as
     objects, if it was; paths and imported code are as in `evaluate`.
@@ -147,7 +148,7 @@ def explain(
 
 
 def report(run: RunName, *, runs_dir: Path | str | None = None) -> Path:
-    """Writes the run's `report.html` anew, and returns its path."""
+    """Write the run's `report.html` anew, and return its path."""
     from trainyard.reports.html import write_report
 
     return write_report(find(run, runs_dir).path)

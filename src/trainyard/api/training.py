@@ -45,11 +45,13 @@ def train(
         config: a YAML file, or its content as a mapping.
         overrides: `key.path=value` texts, or a mapping from dotted keys.
         runs_dir: where run directories are made; default `TRAINYARD_RUNS`, or `runs`.
-        resume: go on with the newest unfinished run of the same computation, if there is one. It keeps its own config:
-            what differs and changes only the record (tracking ...) is not used, and named in a warning.
+        resume: continue the newest unfinished run of the same computation, if there is one. It keeps its own
+            config: what differs and changes only the record (tracking ...) is not used, but named in a
+            warning.
         model: a model object instead of `model.type`. Only who has it can reproduce the run.
-        data: (train, val) or (train, val, test), each an (X, y) pair or a map-style dataset, or all rows as one pair or data
-            frame, instead of the source that `data` names; its other settings (target, split ...) hold for them.
+        data: (train, val) or (train, val, test), each an (X, y) pair or a map-style dataset, or all rows as
+            one pair or data frame, instead of the source that `data` names; its other settings (target,
+            split ...) hold for them.
         callbacks: told of what happens.
 
     Raises:
@@ -99,8 +101,8 @@ def resume(
 ) -> Run:
     """Continue a run from its newest whole checkpoint, to the bits of the run that was never interrupted.
 
-    It works in the directory that the run was started in. The user's code is imported from the current working
-    directory, and from that one if the folder of runs is in it; `docs/security.md` has the rules.
+    It works in the directory that the run was started in. The user's code is imported from the current
+    working directory, and from that one if the folder of runs is in it; `docs/security.md` has the rules.
 
     Args:
         run: a run, a path, an id, a unique prefix, or `last`.
@@ -146,8 +148,8 @@ def reproduce(
 ) -> Reproduction:
     """Train a completed run again, as a new run, and compare the two.
 
-    It works in the directory that the run was started in. The user's code is imported from the current working
-    directory; `docs/security.md` has the rules.
+    It works in the directory that the run was started in. The user's code is imported from the current
+    working directory; `docs/security.md` has the rules.
 
     Args:
         run: a run, a path, an id, a unique prefix, or `last`.
@@ -169,7 +171,8 @@ def reproduce(
     refuse_guest(original, "reproduce")
     if original.status() != COMPLETED:
         raise InputError(
-            f"run {original.id} is {original.status()}: only a completed run can be reproduced; resume it first"
+            f"run {original.id} is {original.status()}: only a completed run can be reproduced; "
+            "resume it first"
         )
     with reading(original, working_directory(original), trust=trust):
         resolved = load_resolved(original.readable_config(), adapters=Catalog())

@@ -21,6 +21,7 @@ import numpy as np
 
 from trainyard.records import journal
 from trainyard.records.journal import Record, SegmentReader, finite, number
+from trainyard.regular import open_regular
 from trainyard.reports.curves import Curve, CurveBuilder, Envelope, Floats, joined, up_to
 
 MOST_EVENTS = 1000  # of one name; further ones are only counted
@@ -231,7 +232,8 @@ def _save(path: Path, part: _Part) -> None:
     file = _cache_file(path)
     aside = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
-        aside.write_bytes(b"%d\n" % zlib.crc32(body) + body)
+        with open_regular(aside, "wb", depth=2) as written:
+            written.write(b"%d\n" % zlib.crc32(body) + body)
         aside.replace(file)
     except OSError:
         with contextlib.suppress(OSError):
@@ -241,7 +243,7 @@ def _save(path: Path, part: _Part) -> None:
 def _load(path: Path) -> _Part | None:
     """Read a segment's cache; None without one that fits the segment's bytes."""
     try:
-        with open(_cache_file(path), "rb") as file:
+        with open_regular(_cache_file(path), depth=2) as file:
             crc, body = int(file.readline(_BLOCK)), file.read(_LONGEST_CACHE)
         if crc != zlib.crc32(body):
             return None
@@ -272,7 +274,7 @@ def _curves(entries: list[Any], numbers: Floats) -> Iterator[tuple[str, Curve]]:
 def _crc(path: Path, size: int) -> int:
     """Return the checksum of a file's first bytes."""
     crc = 0
-    with open(path, "rb") as file:
+    with open_regular(path, depth=2) as file:
         while size > 0 and (block := file.read(min(size, _BLOCK))):
             crc = zlib.crc32(block, crc)
             size -= len(block)

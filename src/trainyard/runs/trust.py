@@ -1,7 +1,7 @@
-"""What may be imported for a config that was read from a run directory: the directory may come from someone else.
+"""What may be imported for the config of a run directory, which may come from someone else.
 
-A file of a run directory is never believed where it says that the run is the user's own. What counts is where the code
-is: in the user's own project (see `runs.workdir`), or in the library of a framework, as a class of models.
+A file of a run directory is never believed where it says that the run is the user's own. What counts is where
+the code is: in the user's own project (see `runs.workdir`), or in a framework's library, as a model class.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RunImports:
             raise self._refusal(path)
 
     def check_object(self, path: str, value: Any) -> None:
-        """Refuse an object unless it is a class of models or defined in the user's own code; see `ImportRule`."""
+        """Refuse an object unless it is a model class or defined in the user's own code; see `ImportRule`."""
         if self._trusted or path in self._named or _is_model_class(value):
             return
         module = path.partition(":")[0]
@@ -65,8 +65,8 @@ class RunImports:
             raise self._refusal(path)
 
     def owns(self, path: Path) -> bool:
-        """Return whether a file or folder is in the user's own project, and not in what came with the run."""
-        spellings = (Path(os.path.abspath(path)), path.resolve())  # noqa: PTH100 - one with links, one without
+        """Return whether a file or folder is in the user's own project, and did not come with the run."""
+        spellings = (Path(os.path.abspath(path)), path.resolve())  # noqa: PTH100 - with links, and without
         return any(
             any(one.is_relative_to(folder) for one in spellings)
             and not any(path.resolve().is_relative_to(other) for other in others)
@@ -74,7 +74,10 @@ class RunImports:
         )
 
     def _is_own(self, module: str) -> bool:
-        """Return whether all that importing a module would execute is the user's own; a missing one executes nothing."""
+        """Return whether all that importing a module would execute is the user's own.
+
+        A missing module executes nothing.
+        """
         return all(
             file is not None and self.owns(file) and not is_installed(os.path.abspath(file))  # noqa: PTH100
             for file in _files(module)
@@ -90,7 +93,7 @@ class RunImports:
         return InputError(
             f"{path!r} is not imported: it is neither a framework's model class nor code in {folders}\n"
             f"run {self._run.id} may come from someone else, and code that it names could do anything\n"
-            "start trainyard in the folder of your own code, or add --trust (in Python: trust=True) if you trust the run"
+            "start trainyard in the folder of your code; or, if you trust the run, add --trust (trust=True)"
         )
 
 
@@ -106,14 +109,14 @@ def of_own_config(run: RunDir, own: Resolved) -> Iterator[None]:
 
 
 def _came_with(run: RunDir, folder: Path) -> list[Path]:
-    """Return what is in a project's folder and may have come with the run: it, and the subfolder that holds it."""
+    """Return what in a project may have come with the run: its directory, and the subfolder that holds it."""
     project, there = folder.resolve(), run.path.resolve()
     inside = there.is_relative_to(project) and there != project
     return [there, *([project / there.relative_to(project).parts[0]] if inside else [])]
 
 
 def _files(module: str) -> Iterator[Path | None]:
-    """Yield the files that importing a module would execute, its packages first; nothing is imported to find out.
+    """Yield the files that importing a module would execute, its packages first; nothing is imported.
 
     None stands for a module that has no file.
     """
@@ -133,14 +136,17 @@ def _files(module: str) -> Iterator[Path | None]:
 
 
 def _loaded_file(module: str) -> Iterator[Path | None]:
-    """Yield the file of a module that is loaded; the code that a user types into a notebook has none, and is theirs."""
+    """Yield the file of a module that is loaded, or None if it has none.
+
+    Code that is typed into a notebook has none, and is the user's: nothing is yielded.
+    """
     file = getattr(sys.modules[module], "__file__", None)
     if file is not None or module != "__main__":
         yield Path(file) if file is not None else None
 
 
 def _spec(name: str, search: list[str] | None) -> ModuleSpec | None:
-    """Return where a module would be imported from; unlike `importlib.util.find_spec`, its packages are not imported."""
+    """Return where a module would be imported from, without importing its packages."""
     if search is None:
         try:
             return importlib.util.find_spec(name)
@@ -159,7 +165,7 @@ def _spec(name: str, search: list[str] | None) -> ModuleSpec | None:
 
 
 def _is_of_framework(module: str) -> bool:
-    """Return whether a module is of a framework's library; what is named `torch` in the user's project is not."""
+    """Return whether a module is of a framework's library, or named like one in the user's own project."""
     return any(_top(module) == _top(base) for base in _model_bases())
 
 
@@ -179,6 +185,6 @@ def _model_bases() -> tuple[str, ...]:
 
 
 def _loaded(path: str) -> Any:
-    """Return the class of an import path, or None where its library is not loaded, so that nothing derives from it."""
+    """Return the class of an import path; None if its library is not loaded: then nothing derives from it."""
     module, _, name = path.partition(":")
     return getattr(sys.modules.get(module), name, None)

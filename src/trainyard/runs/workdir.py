@@ -16,8 +16,8 @@ from trainyard.runs.trust import RunImports
 def working_directory(run: RunDir) -> Path:
     """Return the folder that relative paths in the run's config start from.
 
-    It is the one in which the run was started, or the current one where that is gone or cannot be right: a relative
-    one, or one inside the run directory.
+    It is the one in which the run was started, or the current one where that is gone or cannot be right: a
+    relative one, or one inside the run directory.
     """
     attempts = run.attempts()
     recorded = Path(attempts[0].working_directory) if attempts else Path()
@@ -28,10 +28,10 @@ def working_directory(run: RunDir) -> Path:
 def own_code(run: RunDir, *, resume: bool = False, trust: bool = False) -> list[Path]:
     """Return the folders of the user's own project, from which the run may import code.
 
-    The first is the caller's working directory. The one that the run records counts, too, but the run directory may
-    come from someone else, so that something else must speak for it: the caller works below it; or resumes the run,
-    which continues their own work, and the folder of runs is in it; or the user trusts the run. A folder inside the run
-    directory never counts.
+    The first is the caller's working directory. The one that the run records counts, too, but the run
+    directory may come from someone else, so that something else must speak for it: the caller works below it;
+    or resumes the run, which continues their own work, and the folder of runs is in it; or the user trusts
+    the run. A folder inside the run directory never counts.
 
     Args:
         run: the run directory.
@@ -47,7 +47,7 @@ def own_code(run: RunDir, *, resume: bool = False, trust: bool = False) -> list[
 
 
 def _is_private(folder: Path) -> bool:
-    """Return whether a folder is of the working directory's owner, who alone writes there: unlike `/`, or `/tmp`."""
+    """Return whether a folder is of the working directory's owner, and not for everyone to write (`/tmp`)."""
     status = folder.stat()
     is_own = status.st_uid == Path.cwd().stat().st_uid and not status.st_mode & stat.S_IWOTH
     return is_own and folder != Path(folder.anchor)
@@ -83,7 +83,8 @@ def working_in(
     Args:
         folder: the new working directory.
         code: where modules are searched first.
-        without: a folder from which nothing is imported, even if it is the current one and Python searches there.
+        without: a folder from which nothing is imported, even if it is the current one and Python searches
+            there.
     """
     before = list(sys.path)
     code = [folder] if code is None else code
