@@ -164,7 +164,7 @@ def _file_record(name: str, chunks: Sequence[Chunk], tensors: Sequence[TensorRec
 
 
 def write_file(path: Path, data: bytes) -> FileRecord:
-    """Writes and fsyncs a small file, hashing it."""
+    """Write, hash and fsync a small file."""
     with open_regular(path, "wb") as file:
         file.write(data)
         file.flush()
@@ -240,7 +240,9 @@ def _damage(path: Path, record: FileRecord, depth: int) -> str | None:
             offset += chunk.bytes
         for start, chunk, found in pending:
             if found.result() != chunk.sha256:
-                return f"{record.name}: the bytes {start} to {start + chunk.bytes} are not those that were written"
+                return (
+                    f"{record.name}: bytes {start} to {start + chunk.bytes} are not those that were written"
+                )
     return None
 
 

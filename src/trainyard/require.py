@@ -75,7 +75,7 @@ class ImportRule(Protocol):
         """Raise InputError unless the module of an import path may be imported; called before it is."""
 
     def check_object(self, path: str, value: Any) -> None:
-        """Raise InputError unless what the import path leads to may be used; called before anything is called."""
+        """Raise InputError unless the imported object may be used; called before the object is."""
 
     def owns(self, path: Path) -> bool:
         """Return whether a file or folder belongs to the user's own project."""
@@ -85,7 +85,7 @@ _rule: ContextVar[ImportRule | None] = ContextVar("import_rule", default=None)
 
 
 def import_rule() -> ImportRule | None:
-    """Return the rule that imports obey now; None where the config is the user's own and may name anything."""
+    """Return the rule that imports obey now; None if the config is the user's own, which may name anything."""
     return _rule.get()
 
 
@@ -102,9 +102,9 @@ def importing_by(rule: ImportRule | None) -> Iterator[None]:
 def import_path(path: str) -> Any:
     """Import what a config names as `package.module:attribute`; nothing of it is called.
 
-    The standard library is refused, also where another module lets it through (`my_module:system`): nothing in it is
-    a model or a data set, and much in it does harm when called. Where the config comes from a run directory, the rule
-    of `importing_by` decides the rest.
+    The standard library is refused, also where another module lets it through (`my_module:system`): nothing
+    in it is a model or a data set, and much in it does harm when called. Where the config comes from a run
+    directory, the rule of `importing_by` decides the rest.
 
     Raises:
         InputError: the path is malformed, refused, or leads nowhere; the message says which part.

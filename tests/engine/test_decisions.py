@@ -118,7 +118,7 @@ def test_the_news_of_each_evaluation_by_hand() -> None:
     news = []
     for evaluation in history(3, 2, 2.5, 4, 2):
         growing.append(evaluation)
-        news.append(dict(rules.news(growing)))
+        news.append(dict(rules.events(growing)))
     best = [{"best": {"metric": "val_loss", "value": value}} for value in (3, 2)]
     dropped = {"learning_rate_drop": {"factor": 0.5}}
     assert news == [*best, {}, dropped, {"early_stop": {"metric": "val_loss"}}]

@@ -14,7 +14,7 @@ log = logging.getLogger("trainyard")
 
 
 def check(config: Config, overrides: Overrides = ()) -> Resolved:
-    """Reads and checks a config, without any framework.
+    """Read and check a config; no framework is imported.
 
     Raises:
         ConfigError: with every problem.
@@ -23,7 +23,7 @@ def check(config: Config, overrides: Overrides = ()) -> Resolved:
 
 
 def init(file: Path | str, target: str) -> str:
-    """A commented config (YAML) that trains on a data file as it stands.
+    """Return a commented config (YAML) that trains on a data file as it is.
 
     Raises:
         DataError: the file cannot be read, or has no such column.
@@ -34,7 +34,10 @@ def init(file: Path | str, target: str) -> str:
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of config files; plugins that cannot be used are left out, with a warning."""
+    """Return the JSON Schema (draft 2020-12) of config files.
+
+    Plugins that cannot be used are left out, with a warning.
+    """
     from trainyard import registry
     from trainyard.config.jsonschema import json_schema
 

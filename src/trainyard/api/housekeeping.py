@@ -17,13 +17,15 @@ log = logging.getLogger("trainyard")
 
 
 def list_runs(runs_dir: Path | str | None = None, experiment: str | None = None) -> list[Run]:
-    """The runs, newest first."""
+    """Return the runs, newest first."""
     found = all_runs(Path(runs_dir) if runs_dir else default_runs_dir())
     return [Run(run) for run in found if experiment in (None, run.experiment)]
 
 
 def summaries(runs_dir: Path | str | None = None, experiment: str | None = None) -> list[dict[str, Any]]:
-    """Return the result, path and status of each run, newest first; thousands of runs take a fraction of a second.
+    """Return the result, path and status of each run, newest first.
+
+    Thousands of runs take a fraction of a second.
 
     Args:
         runs_dir: The folder of the run directories; default `TRAINYARD_RUNS`, or `runs`.
@@ -35,21 +37,22 @@ def summaries(runs_dir: Path | str | None = None, experiment: str | None = None)
 
 
 def get(run: RunName, *, runs_dir: Path | str | None = None) -> Run:
-    """The run that a path, an id, a unique prefix or `last` means."""
+    """Return the run that a path, an id, a unique prefix or `last` means."""
     return Run(find(run, runs_dir))
 
 
 def clean(
     runs_dir: Path | str | None = None, *, statuses: Sequence[str] | None = None, dry_run: bool = True
 ) -> list[Run]:
-    """Deletes runs, and returns them; with `dry_run`, only returns them.
+    """Delete runs, and return them; with `dry_run`, only return them.
 
-    A run that is under way is never touched, and one that is damaged or cannot be deleted is passed over with a warning.
+    A run that is under way is never touched, and one that is damaged or cannot be deleted is passed over with
+    a warning.
 
     Args:
         runs_dir: where the runs are.
-        statuses: the runs that stand so, whatever they hold; default: those of `CLEANED` that hold no checkpoint, so that
-            nothing is lost that could be resumed.
+        statuses: the runs that stand so, whatever they hold; default: those of `CLEANED` that hold no
+            checkpoint, so that nothing is lost that could be resumed.
         dry_run: delete nothing.
     """
     chosen = []
@@ -64,7 +67,7 @@ def clean(
 
 
 def sync(run: RunName, *, runs_dir: Path | str | None = None) -> Any:
-    """Sends to the trackers what they do not have yet."""
+    """Send to the trackers what they do not have yet."""
     from trainyard.trackers.feed import sync as sync_trackers
 
     return sync_trackers(find(run, runs_dir).path, timeout=None)

@@ -67,7 +67,8 @@ def evaluate(
         trust: as in `load`.
 
     Raises:
-        InputError: the run has no weights or no such split, an object is missing, or the data are not the run's own.
+        InputError: the run has no weights or no such split, an object is missing, or the data are not the
+            run's own.
     """
     found = find(run, runs_dir)
     refuse_guest(found, "evaluate")
@@ -91,7 +92,10 @@ def predict(
     model: Any = None,
     trust: bool = False,
 ) -> Any:
-    """Return the predictions for the rows of a CSV or Parquet file, as a data frame; the rest is as in `load`."""
+    """Return the predictions for the rows of a CSV or Parquet file, as a data frame.
+
+    The rest is as in `load`.
+    """
     predictor = load(run, runs_dir=runs_dir, model=model, trust=trust)
     return predictor.predict(predictor.read(Path(data)))
 
@@ -110,8 +114,8 @@ def export(
     Args:
         run: a run, a path, an id, a unique prefix, or `last`.
         path: what to make; one that is there is replaced.
-        form: one of the framework's formats; default: the one that the path ends with, or its usual one if the
-            path has no ending.
+        form: one of the framework's formats; default: the one that the path ends with, or its usual one if
+            the path has no ending.
         runs_dir: where the runs are.
         model: such an object as `train` was given, where it was given one.
         trust: as in `load`.
@@ -129,8 +133,8 @@ def explain(
 ) -> dict[str, Any]:
     """Explain a run's model: importance, permutation importance, SHAP values and partial dependence.
 
-    They are written into the run's directory, and its report is made anew. `data` and `model` are what `train` was given as
-    objects, if it was; paths and imported code are as in `evaluate`.
+    They are written into the run's directory, and its report is made anew. `data` and `model` are what
+    `train` was given as objects, if it was; paths and imported code are as in `evaluate`.
 
     Raises:
         InputError: the run has no weights, an object is missing, or the data are not the run's own.
@@ -157,7 +161,10 @@ def report(run: RunName, *, runs_dir: Path | str | None = None) -> Path:
 def compare(
     first: RunName, second: RunName, *, runs_dir: Path | str | None = None, trust: bool = False
 ) -> Comparison:
-    """Compare two runs: in what config and inputs they differ, and what came of it; `trust` is as in `load`."""
+    """Compare two runs.
+
+    In what config and inputs they differ, and what came of it; `trust` is as in `load`.
+    """
     from trainyard.runs.comparison import compare as compare_runs
 
     return compare_runs(find(first, runs_dir), find(second, runs_dir), trust=trust)

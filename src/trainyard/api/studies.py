@@ -28,18 +28,21 @@ def cross_validate(
     callbacks: Sequence[Callback] = (),
     watch: Watch | None = None,
 ) -> CrossValidation:
-    """Trains a run for each fold of the rows, and tests it on that fold; gives mean and spread, and each row's prediction.
+    """Trains a run for each fold of the rows, and tests it on that fold.
 
-    Folds are stratified for classes (`data.split.stratify`), keep groups together (`data.split.group`), or follow each other
-    in time (`data.split.time`: each run learns from older rows only). `data.split.val` of the other rows validate. Rows of
-    `val_path` and `test_path` are left out.
+    Gives mean and spread, and each row's prediction.
+
+    Folds are stratified for classes (`data.split.stratify`), keep groups together (`data.split.group`), or
+    follow each other in time (`data.split.time`: each run learns from older rows only). `data.split.val` of
+    the other rows validate. Rows of `val_path` and `test_path` are left out.
 
     Args:
         config: a YAML file, or its content as a mapping.
         overrides: `key.path=value` texts, or a mapping from dotted keys.
         folds: how many; default: `data.split.folds` of the config, or 5.
         runs_dir: where run directories, and the study's folder beside them, are made.
-        resume: go on with the newest unfinished cross-validation of the same config and data: runs that are done are kept.
+        resume: go on with the newest unfinished cross-validation of the same config and data: runs that are
+            done are kept.
         data: all rows as one pair (X, y) or one data frame, instead of `data`.
         callbacks: told of what happens in each run.
         watch: called with a mapping (`fold`, `run_id`, `status`, test metrics) when a run ended.
@@ -74,20 +77,25 @@ def benchmark(
     """Trains several models on the same rows, and ranks them: metric, significance, time, size and latency.
 
     Args:
-        config: a YAML file, or its content as a mapping; its model section holds for the model of its own type.
+        config: a YAML file, or its content as a mapping; its model section holds for the model of its own
+            type.
         overrides: `key.path=value` texts, or a mapping from dotted keys.
         models: the values of `model.type` to compare.
         params: options by model: `{"mlp": {"hidden": [64]}}`.
         folds: cross-validate each in so many folds; None: train each once, on the splits of the config.
-        metric: what to rank by: `f1`, `test_f1` or `val_f1`; default: the first one that the config computes, on the test split.
+        metric: what to rank by: `f1`, `test_f1` or `val_f1`; default: the first one that the config computes,
+            on the test split.
         runs_dir: where run directories, and the study's folder beside them, are made.
-        resume: go on with the newest unfinished benchmark of the same; runs that are done are kept, failed ones tried again.
+        resume: go on with the newest unfinished benchmark of the same; runs that are done are kept, failed
+            ones tried again.
         data: the data as objects, as `train` takes them; with `folds`, one pair (X, y) or one data frame.
         callbacks: told of what happens in each run.
-        watch: called with a mapping (`model`, `fold`, `run_id`, `status`, test metrics or `error`) when a run ended.
+        watch: called with a mapping (`model`, `fold`, `run_id`, `status`, test metrics or `error`) when a run
+            ended.
 
     Returns:
-        The study; `failed` names the models that could not be trained. A model that fails does not stop the others.
+        The study; `failed` names the models that could not be trained. A model that fails does not stop the
+        others.
 
     Raises:
         InputError: config, models or data are wrong; nothing was trained.
@@ -105,7 +113,7 @@ def benchmark(
 def _study_request(
     runs_dir: Path | str | None, resume: bool, data: Any, callbacks: Sequence[Callback], watch: Watch | None
 ) -> StudyRequest:
-    """What stands beside the config of a study."""
+    """Return what a study is asked for beside its config."""
     from trainyard.studies.study import StudyRequest, unwatched
 
     return StudyRequest(

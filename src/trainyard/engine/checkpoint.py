@@ -1,9 +1,9 @@
-"""How a checkpoint is committed, verified and pruned.
+"""Commit, verify and prune checkpoints.
 
-A checkpoint is a folder `checkpoints/step-000000300-a0002` (step 300, saved by attempt 2) of files and, published
-last, `manifest.json` with a SHA-256 of every file, the digests, and a hash of itself. Without a whole manifest there
-is no checkpoint: what a crash left behind is never looked at again. Best models are kept in the same way in `best/`,
-where neither kind prunes the other.
+A checkpoint is a folder `checkpoints/step-000000300-a0002` (step 300, saved by attempt 2) with its files and,
+published last, `manifest.json`: a SHA-256 of every file, the digests, and a hash of itself. A folder without
+a valid manifest is no checkpoint, and is never loaded. Best models are kept in the same way in `best/`;
+neither kind prunes the other.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _NAME = re.compile(r"step-\d{9,}-a\d{4,}")
 class Commit:
     """A committed checkpoint, as its manifest describes it.
 
-    `best` are the steps of the best models that a resume from here needs. `run_files` are the files of the run directory
-    that a prediction depends on (config, preparation of the data), by name, with their SHA-256. Checkpoints of version 1
-    tell neither.
+    `best` are the steps of the best models that a resume from it needs. `run_files` maps the files of the run
+    directory that a prediction depends on (config, preparation of the data) to their SHA-256. Checkpoints of
+    version 1 have neither.
     """
 
     name: str
@@ -62,6 +62,7 @@ class Commit:
         return digest(self.tensors)
 
     def to_json(self) -> dict[str, Any]:
+        """Return the content of the manifest."""
         body: dict[str, Any] = {
             "format": FORMAT,
             "step": self.step,
@@ -79,7 +80,7 @@ class Commit:
 class Checkpoints:
     """The checkpoints of one kind (`checkpoints` or `best`) of one run.
 
-    Used by the thread of the writer while training goes on, and by the loop's before and after.
+    The writer's thread uses them during training, the loop's thread before and after.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Checkpoints:
         """Write a checkpoint and publish it; `best` are the steps of the best models that it needs.
 
         Raises:
-            CheckpointError: it could not be written; what was committed before is untouched.
+            CheckpointError: It cannot be written; what was committed before is untouched.
         """
         name = f"step-{step:09d}-a{self._attempt:04d}"
         try:
@@ -127,20 +128,23 @@ class Checkpoints:
         return files
 
     def sweep(self) -> None:
-        """Removes what processes that died left in staging; only the owner of the run calls it."""
+        """Remove what processes that died left in staging; only the owner of the run calls it."""
         self._store.sweep()
 
     def names(self, *, whole: bool = False) -> list[str]:
-        """The checkpoints that are there, newest first; with `whole`, only those that have a manifest."""
+        """Return the names of the checkpoints, newest first.
+
+        With `whole`, only of those that have a manifest.
+        """
         found = [key.split("/") for key in self._store.list(f"{self._kind}/")]
         names = {path[1] for path in found if len(path) == 3 and (not whole or path[2] == _MANIFEST)}
         return sorted(filter(_NAME.fullmatch, names), reverse=True)
 
     def load(self, name: str) -> Commit:
-        """Reads a manifest and verifies every file against it.
+        """Read a manifest, and verify every file against it.
 
         Raises:
-            CheckpointError: it is damaged; the message says how.
+            CheckpointError: It is damaged; the message says how.
         """
         commit = self.read_manifest(name)
         for file in commit.files:
@@ -152,10 +156,10 @@ class Checkpoints:
         return commit
 
     def load_step(self, step: int) -> Commit:
-        """The newest checkpoint of one step that is whole, verified.
+        """Return the newest valid checkpoint of one step.
 
         Raises:
-            CheckpointError: there is none; the message says why.
+            CheckpointError: There is none; the message says why.
         """
         complaints = ["nothing of it was ever written"]
         for name in self.names():
@@ -167,7 +171,7 @@ class Checkpoints:
         raise CheckpointError(complaints[-1])
 
     def newest(self) -> tuple[Commit | None, list[str]]:
-        """The newest checkpoint that is whole, and what is wrong with those that are newer."""
+        """Return the newest valid checkpoint, and what is wrong with those that are newer."""
         complaints: list[str] = []
         for name in self.names():
             try:
@@ -177,22 +181,22 @@ class Checkpoints:
         return None, complaints
 
     def folder(self, commit: Commit) -> Path:
-        """A local folder with the checkpoint's files."""
+        """Return a local folder with the checkpoint's files."""
         return self._store.folder(f"{self._kind}/{commit.name}")
 
     def state(self, commit: Commit) -> dict[str, Any]:
-        """The loop's state that was saved with it."""
+        """Return the loop's state that was saved with it."""
         state: dict[str, Any] = json.loads(self._store.get(f"{self._kind}/{commit.name}/{STATE_FILE}"))
         return state
 
     def prune(self, keep: Collection[str]) -> None:
-        """Deletes every checkpoint but those named."""
+        """Delete every checkpoint except those named."""
         for name in self.names():
             if name not in keep:
                 self.delete(name)
 
     def delete(self, name: str) -> None:
-        """Deletes one checkpoint; its manifest first, so that a crash in between leaves nothing that looks whole."""
+        """Delete one checkpoint, its manifest first: a crash in between leaves nothing that looks valid."""
         prefix = f"{self._kind}/{name}/"
         self._store.delete(prefix + _MANIFEST)
         for key in list(self._store.list(prefix)):
@@ -235,9 +239,10 @@ class RunCheckpoints:
     best: Checkpoints
 
     def newest(self) -> tuple[Commit | None, list[str]]:
-        """Return the newest checkpoint that is whole, and what is wrong with those that are newer.
+        """Return the newest valid checkpoint, and what is wrong with those that are newer.
 
-        A checkpoint whose best models are damaged is not whole: a resume from it would end with another model.
+        A checkpoint whose best models are damaged is not valid: a resume from it would end with another
+        model.
         """
         complaints: list[str] = []
         for name in self.resume.names():
@@ -260,5 +265,5 @@ class RunCheckpoints:
 
 
 def step_of(name: str) -> int:
-    """The step in a checkpoint's name."""
+    """Return the step in a checkpoint's name."""
     return int(name.split("-")[1])

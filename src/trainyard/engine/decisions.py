@@ -1,4 +1,4 @@
-"""What follows from the evaluations so far: pure functions of the history, so that no decision has a state."""
+"""What the evaluations decide: pure functions of their history, so that no decision has state of its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Mode = Literal["min", "max"]
 
 
 def badness(evaluation: Evaluation, metric: str, mode: Mode) -> float:
-    """The metric, turned so that less is better; a NaN is worse than anything."""
+    """Return the metric with the sign that makes lower better; a NaN becomes infinity."""
     value = evaluation.metrics[metric]
     if math.isnan(value):
         return math.inf
@@ -27,14 +27,23 @@ def badness(evaluation: Evaluation, metric: str, mode: Mode) -> float:
 
 
 def _with(history: Sequence[Evaluation], metric: str) -> list[Evaluation]:
-    """The evaluations that have the metric: a change of config that was let pass may have brought it in later."""
+    """Return the evaluations that have the metric.
+
+    An allowed change of the config may have added it later.
+    """
     return [evaluation for evaluation in history if metric in evaluation.metrics]
 
 
 class Patience:
-    """Counts the evaluations since `metric` improved by more than `min_delta`, and begins anew where they are more than `limit`.
+    """A count of the evaluations since a metric improved.
 
-    What it holds is a function of the evaluations that it was shown, in their order.
+    A function of the evaluations that it has seen, in order.
+
+    Args:
+        metric: Name of the metric.
+        mode: Whether lower (`min`) or higher (`max`) is better.
+        min_delta: An improvement must be larger than this.
+        limit: A count above this starts again from 0, and is counted in `lost`.
     """
 
     def __init__(self, metric: str, mode: Mode, min_delta: float = 0.0, limit: float = math.inf) -> None:
@@ -44,9 +53,10 @@ class Patience:
         self._limit = limit
         self._best = math.inf
         self.stale = 0
-        self.lost = 0  # how often it began anew
+        self.lost = 0  # how often the count exceeded `limit`
 
     def see(self, evaluation: Evaluation) -> None:
+        """Take the next evaluation into account."""
         if self._metric not in evaluation.metrics:
             return
         value = badness(evaluation, self._metric, self._mode)
@@ -59,7 +69,10 @@ class Patience:
 
 
 def best_evaluations(history: Sequence[Evaluation], metric: str, mode: Mode, count: int) -> list[Evaluation]:
-    """The best evaluations, best first; of equal ones the earlier is better. A NaN is never among them."""
+    """Return the best evaluations, best first.
+
+    Of equal ones the earlier is better. A NaN is never among them.
+    """
     real = [evaluation for evaluation in _with(history, metric) if not math.isnan(evaluation.metrics[metric])]
     return heapq.nsmallest(
         count, real, key=lambda evaluation: (badness(evaluation, metric, mode), evaluation.step)
@@ -67,7 +80,7 @@ def best_evaluations(history: Sequence[Evaluation], metric: str, mode: Mode, cou
 
 
 def learning_rate(schedule: ConstantSchedule, base: float, total_steps: int) -> Callable[[int], float]:
-    """The learning rate of each step (from 0), before the drops of a plateau."""
+    """Return the learning rate as a function of the step (from 0), before the drops of a plateau schedule."""
     warmup = schedule.warmup_steps
     decay = _decay(schedule, max(1, total_steps - warmup))
     if warmup == 0 and decay is None:
@@ -82,7 +95,7 @@ def learning_rate(schedule: ConstantSchedule, base: float, total_steps: int) -> 
 
 
 def _decay(schedule: ConstantSchedule, steps: int) -> Callable[[int], float] | None:
-    """The factor on the learning rate, by the number of steps since the warm-up."""
+    """Return the factor on the learning rate as a function of the steps since the warm-up."""
     if isinstance(schedule, StepSchedule):
         return lambda step: schedule.gamma ** (step // schedule.step_size)
     if not isinstance(schedule, LinearSchedule):

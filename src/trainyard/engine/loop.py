@@ -1,8 +1,8 @@
 """The run loop.
 
-The order within a step is fixed: step, evaluate, decide, journal, checkpoint. A checkpoint of step s contains every
-consequence of s, save where a signal cut its evaluation short: then it says so (`settled` < `step`), and a resume
-begins by drawing the consequences.
+The order within a step is fixed: step, evaluate, decide, journal, checkpoint. A checkpoint of step s contains
+every consequence of s. The one exception is an evaluation that a signal cut short: then `settled` < `step` in
+the checkpoint, and a resume begins with that evaluation.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ from trainyard.order import SampleOrder
 from trainyard.types import Evaluation, Metrics
 
 log = logging.getLogger("trainyard")
-_DRAIN_STEPS = 1024  # losses are read at the latest after so many steps
+_DRAIN_STEPS = 1024  # the most steps whose losses wait on the device
 
 
 @dataclass(frozen=True)
 class LoopParts:
-    """Who works together in a loop; `evaluate` gives the metrics of the validation split, or none without one."""
+    """The components of a loop.
+
+    `evaluate` returns the metrics of the validation split, empty if there is none.
+    """
 
     framework: Framework
     order: SampleOrder
@@ -42,7 +45,7 @@ class LoopParts:
 
 
 class Loop:
-    """Trains from `state` to the end, or until a signal comes."""
+    """The training loop: it goes from `state` to the last step, or until a signal comes."""
 
     def __init__(self, parts: LoopParts, state: RunState) -> None:
         self.parts = parts
@@ -53,13 +56,13 @@ class Loop:
         self._until = self._next_due = 0
         self._clock = self._logged_at = time.perf_counter()
         self._logged_samples = 0
-        self.after_first_step: Callable[[], None] | None = None  # set by the owner; called once
+        self.after_first_step: Callable[[], None] | None = None  # set by the attempt; called once
 
     def run(self) -> str:
-        """Returns `completed`, or what a signal asked for: `preempted` or `interrupted`.
+        """Train, and return `completed`, or what a signal asked for: `preempted` or `interrupted`.
 
         Raises:
-            TrainingError: a loss is not finite.
+            TrainingError: A loss is not finite, or the run directory is gone.
         """
         parts, state, step = self.parts, self.state, self.parts.framework.step
         parts.signals.wake = self._wake
@@ -73,7 +76,7 @@ class Loop:
                 self._wake()
             stop = (
                 parts.signals.status
-            )  # looked at only where all losses are read: a signal may come between any two lines
+            )  # read only where no loss waits: a signal may come between any two lines
             while state.step < self._until and not stop:
                 result = step(state.step, self._rate(state.step) * self._drop)
                 state.step += 1
@@ -84,7 +87,7 @@ class Loop:
                     self._settle()
                     stop = parts.signals.status
         except Stopped:
-            pass  # an evaluation was cut short; the save below remembers that it is owed
+            pass  # an evaluation was cut short: the checkpoint below says so
         finally:
             parts.saver.stop_clock()
         parts.saver.save(state, parts.rules.best_steps(state.evaluations), finished=state.step >= self._until)
@@ -96,7 +99,7 @@ class Loop:
             check()
 
     def _settle(self) -> None:
-        """Draws the consequences of the last step."""
+        """Evaluate, decide, journal and save as far as the last step makes it due."""
         parts, state = self.parts, self.state
         self._drain()
         if state.settled < state.step:
@@ -116,7 +119,7 @@ class Loop:
         self._plan()
 
     def _drain(self) -> None:
-        """Reads the losses since the last drain, and journals each."""
+        """Read the losses that wait on the device, and journal each."""
         state, values = self.state, self.parts.framework.read(self._unread)
         if not values:
             return
@@ -130,8 +133,8 @@ class Loop:
         if not math.isfinite(state.loss_sum):
             at = first + next(i for i, value in enumerate(values) if not math.isfinite(value))
             raise TrainingError(
-                f"the loss of step {at} is not finite; lower training.learning_rate, set training.max_grad_norm, "
-                "or look for extreme values in the data"
+                f"the loss of step {at} is not finite; lower training.learning_rate, "
+                "set training.max_grad_norm, or look for extreme values in the data"
             )
 
     def _evaluate(self) -> None:
@@ -143,15 +146,15 @@ class Loop:
         parts.recorder.evaluated(state.step, metrics)
         best = parts.rules.best_steps(state.evaluations)
         parts.saver.keep_best(state.step, best)
-        for name, detail in parts.rules.news(state.evaluations):
+        for name, detail in parts.rules.events(state.evaluations):
             parts.recorder.event(state.step, name, **detail)
 
     def _log(self) -> None:
         state, now = self.state, time.perf_counter()
-        rated = self.parts.rules.has_learning_rate
+        has_rate = self.parts.rules.has_learning_rate
         metrics = {
             "train_loss": state.loss_sum / max(1, state.loss_samples),
-            **({"learning_rate": self._rate(state.step - 1) * self._drop} if rated else {}),
+            **({"learning_rate": self._rate(state.step - 1) * self._drop} if has_rate else {}),
             "epoch": self.parts.order.epochs(state.step),
             "samples_per_second": self._logged_samples / max(1e-9, now - self._logged_at),
         }
@@ -160,16 +163,16 @@ class Loop:
         self._logged_at, self._logged_samples = now, 0
 
     def _plan(self) -> None:
-        """Computes, once for many steps, at which step something is due next, and how far the training goes."""
+        """Compute the next step at which something is due, and the last step: once for many steps."""
         parts, state, now = self.parts, self.state, time.perf_counter()
         state.train_seconds += now - self._clock
         self._clock = now
         self._until = parts.rules.until(state.evaluations)
         self._drop = parts.rules.drop(state.evaluations)
         self._next_due = min(parts.rules.next_due(state.step), state.step + _DRAIN_STEPS, self._until)
-        if parts.signals.status or parts.saver.overdue:  # asked for while this was being computed
+        if parts.signals.status or parts.saver.overdue:  # a request that came during the lines above
             self._wake()
 
     def _wake(self) -> None:
-        """Makes the loop look up after the step that it is at; called by signal handlers and other threads."""
+        """End the current stretch of steps after this one; called by signal handlers and other threads."""
         self._next_due = 0

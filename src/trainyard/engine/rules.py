@@ -1,4 +1,4 @@
-"""What is due when, and what follows from the evaluations: the config's cadences and decisions, resolved for one run."""
+"""What is due at which step, and what the evaluations decide: the config's cadences and rules for one run."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ History = Sequence[Evaluation]
 
 
 def next_multiple(step: int, every: int) -> int:
-    """The smallest multiple of `every` above `step`."""
+    """Return the smallest multiple of `every` above `step`."""
     return (step // every + 1) * every
 
 
 class Rules:
-    """Functions of the step and of the history of evaluations; what is kept of a history saves looking at it again.
+    """Functions of the step and of the history of evaluations.
+
+    Of a history that grows, only new entries are read.
 
     Args:
-        config: the run's config.
-        plan: how the framework goes about it.
-        steps_per_epoch: steps of one pass over the training split.
-        mode: whether a metric is better when it is lower (`min`) or higher (`max`).
+        config: The run's config.
+        plan: How many steps there are, and their learning rate.
+        steps_per_epoch: Steps of one pass over the training split.
+        mode: Returns whether a metric is better when it is lower (`min`) or higher (`max`).
     """
 
     def __init__(
@@ -52,15 +54,15 @@ class Rules:
         self._seen = 0
 
     def evaluates(self, step: int) -> bool:
-        """Whether the validation split is evaluated after this step."""
+        """Return whether the validation split is evaluated after this step."""
         return step % self._evaluate_every == 0 or step == self.total_steps
 
     def logs(self, step: int) -> bool:
-        """Whether metrics are logged after this step."""
+        """Return whether metrics are logged after this step."""
         return step % self._config.logging.every_n_steps == 0
 
     def next_due(self, step: int) -> int:
-        """The first step after `step` at which something is due by the config's cadences."""
+        """Return the first step after `step` at which something is due by the config's cadences."""
         every = [
             self._evaluate_every,
             self._config.logging.every_n_steps,
@@ -70,49 +72,49 @@ class Rules:
         return min(self.total_steps, *(next_multiple(step, n) for n in every if n is not None))
 
     def best_steps(self, history: History) -> list[int]:
-        """The steps of the best models, best first."""
-        return [best.step for best in self._standing(history).best]
+        """Return the steps of the best models, best first."""
+        return [best.step for best in self._decided(history).best]
 
     def until(self, history: History) -> int:
-        """The step that the training ends with, as far as is known."""
-        return history[-1].step if history and self._standing(history).stops else self.total_steps
+        """Return the last step of the training, as far as the evaluations have decided it."""
+        return history[-1].step if history and self._decided(history).stops else self.total_steps
 
     def drop(self, history: History) -> float:
-        """The factor that a plateau schedule puts on the learning rate."""
+        """Return the factor that a plateau schedule applies to the learning rate."""
         schedule = self._schedule
         return (
-            schedule.factor ** self._standing(history).drops if isinstance(schedule, PlateauSchedule) else 1.0
+            schedule.factor ** self._decided(history).drops if isinstance(schedule, PlateauSchedule) else 1.0
         )
 
-    def news(self, history: History) -> list[tuple[str, dict[str, Any]]]:
-        """What the newest evaluation changed, as events."""
-        step, metric, standing = history[-1].step, self._config.checkpoint.metric, self._standing(history)
-        found: list[tuple[str, dict[str, Any]]] = []
+    def events(self, history: History) -> list[tuple[str, dict[str, Any]]]:
+        """Return what the newest evaluation decided, as names and details of events."""
+        step, metric, decided = history[-1].step, self._config.checkpoint.metric, self._decided(history)
+        events: list[tuple[str, dict[str, Any]]] = []
         if self.best_steps(history)[:1] == [step]:
-            found.append(("best", {"metric": metric, "value": history[-1].metrics[metric]}))
-        if standing.has_dropped:
-            found.append(("learning_rate_drop", {"factor": self.drop(history)}))
+            events.append(("best", {"metric": metric, "value": history[-1].metrics[metric]}))
+        if decided.has_dropped:
+            events.append(("learning_rate_drop", {"factor": self.drop(history)}))
         if self.until(history) == step < self.total_steps:
-            found.append(("early_stop", {"metric": self._config.training.early_stopping.metric}))  # type: ignore[union-attr]
-        return found
+            events.append(("early_stop", {"metric": self._config.training.early_stopping.metric}))  # type: ignore[union-attr]
+        return events
 
-    def _standing(self, history: History) -> _Standing:
-        """What the history decides; of one that has grown, only what is new is looked at."""
+    def _decided(self, history: History) -> _Decided:
+        """Return what the history decides; of one that has grown, only the new evaluations are read."""
         if self._history is not history or len(history) < self._seen:
             self._history, self._seen = history, 0
-            self._known = _Standing(self._config, self._schedule, self._mode_of)
+            self._state = _Decided(self._config, self._schedule, self._mode_of)
         for evaluation in history[self._seen :]:
-            self._known.see(evaluation)
+            self._state.see(evaluation)
         self._seen = len(history)
-        return self._known
+        return self._state
 
 
-class _Standing:
-    """What the evaluations up to here decide."""
+class _Decided:
+    """What the evaluations so far decide: the best models, the early stop, the drops of the learning rate."""
 
     def __init__(self, config: RunConfig, schedule: ConstantSchedule, mode_of: Callable[[str], Mode]) -> None:
-        def mode(metric: str, given: Literal["auto", "min", "max"]) -> Mode:
-            return mode_of(metric) if given == "auto" else given
+        def mode(metric: str, configured: Literal["auto", "min", "max"]) -> Mode:
+            return mode_of(metric) if configured == "auto" else configured
 
         self._kept, stopping = config.checkpoint, config.training.early_stopping
         self._mode = mode(self._kept.metric, self._kept.mode)
@@ -132,13 +134,16 @@ class _Standing:
 
     @property
     def stops(self) -> bool:
+        """Whether the training ends early."""
         return self._stopping is not None and self._stopping.stale >= self._patience
 
     @property
     def drops(self) -> int:
+        """How often the plateau schedule has lowered the learning rate."""
         return self._plateau.lost if self._plateau else 0
 
     def see(self, evaluation: Evaluation) -> None:
+        """Take the next evaluation into account."""
         drops = self.drops
         for patience in (self._stopping, self._plateau):
             if patience:

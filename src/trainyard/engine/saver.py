@@ -1,4 +1,4 @@
-"""When to save, and what to keep."""
+"""When checkpoints are saved, and which are kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainyard.frameworks.base import Framework, Plan, Snapshot
 
 @dataclass(frozen=True)
 class _Pending:
-    """A resume checkpoint that may be written; `best` are the steps of the best models that it knows of."""
+    """A resume checkpoint that may be written; `best` are the steps of the best models that it needs."""
 
     step: int
     snapshot: Snapshot
@@ -27,10 +27,7 @@ class _Pending:
 
 
 class Saver:
-    """Takes the snapshots in the loop's thread and has the writer commit them.
-
-    `wake` is called from another thread when the clock says that a save is due.
-    """
+    """Takes snapshots in the loop's thread, and commits them in the writer's."""
 
     def __init__(
         self,
@@ -50,17 +47,20 @@ class Saver:
         self._overdue = False
         self._saved_step = -1
         self._marked: _Pending | None = None  # of the last boundary; None where every step is one
-        self._cut: set[int] = set()  # best models of a cumulative framework that were taken already
-        self._owed: dict[int, Snapshot] = {}  # best models by step; only the writer's thread looks at them
-        self._current_best: frozenset[int] = frozenset()  # by the loop's evaluations
-        self._submitted_best: frozenset[int] = frozenset()  # by the newest save that was asked for
-        self._needed: dict[
-            str, frozenset[int]
-        ] = {}  # by each checkpoint that is kept: a resume may go on from any
-        self.newest = 0  # the step of that save
+        self._extracted: set[int] = set()  # steps of best models that were taken from a cumulative framework
+        self._unwritten: dict[int, Snapshot] = {}  # best models by step; used by the writer's thread only
+        # Steps of best models that are needed: by the evaluations so far, by the newest save that was
+        # submitted, and by each checkpoint that is kept, as a resume may start from any of them.
+        self._current_best: frozenset[int] = frozenset()
+        self._submitted_best: frozenset[int] = frozenset()
+        self._needed: dict[str, frozenset[int]] = {}
+        self.newest = 0  # the step of the newest save that was submitted
 
     def start(self, wake: Callable[[], None]) -> None:
-        """Starts the clock of `every_n_minutes`, anew after each save."""
+        """Start the clock of `every_n_minutes`.
+
+        It starts again after each save, and calls `wake` in its own thread.
+        """
         self.stop_clock()
         self._overdue = False
         if self._config.every_n_minutes is None:
@@ -76,6 +76,7 @@ class Saver:
         self._wake = wake
 
     def stop_clock(self) -> None:
+        """Stop the clock of `every_n_minutes`."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -88,22 +89,26 @@ class Saver:
         return self._marked is not None and self._marked.step > self._saved_step
 
     def is_due(self, step: int) -> bool:
-        """Whether a resume checkpoint is to be saved after this step."""
+        """Return whether a resume checkpoint is to be saved after this step."""
         every = self._config.every_n_steps
         return self._overdue or (every is not None and step % every == 0)
 
     def at_boundary(self, step: int) -> bool:
-        """Whether the state after this step is to be marked."""
+        """Return whether the state after this step is to be marked."""
         return self._plan.boundary > 1 and step % self._plan.boundary == 0
 
     def mark(self, state: RunState, best: Collection[int]) -> None:
-        """Remembers the state at a boundary of the framework: what is saved before the next one falls back to it."""
+        """Remember the state at a boundary of the framework.
+
+        A save before the next boundary writes this one.
+        """
         self._marked = self._pending(state, best)
 
     def save(self, state: RunState, best: Collection[int], *, finished: bool = False) -> None:
-        """Saves a resume checkpoint: of this step or, where the framework cannot go on exactly from here, of its last boundary.
+        """Save a resume checkpoint of this step, or of the last boundary if the framework resumes from these only.
 
-        One that is saved already is not saved again. A `finished` run does not go on, so that any step will do.
+        A step that is saved already is not saved again. A `finished` run is not resumed, so its last step is
+        saved.
         """
         if self._plan.boundary > 1 and not finished:
             pending = self._marked
@@ -113,7 +118,7 @@ class Saver:
             return
         self._saved_step = self.newest = pending.step
         self._submitted_best = pending.best
-        self._cut_best(pending.best)
+        self._extract_best(pending.best)
         self._recorder.journal.flush()
         self._writer.submit(PendingWrite(pending.step, lambda: self._write(pending), replaceable=True))
         self._recorder.saving(pending.step)
@@ -124,10 +129,10 @@ class Saver:
         return _Pending(state.step, self._framework.snapshot(), state.to_json(), frozenset(best))
 
     def _write(self, pending: _Pending) -> None:
-        """Commits a resume checkpoint; in the writer's thread."""
+        """Commit a resume checkpoint; called in the writer's thread."""
         try:
             self._recorder.journal.sync()
-            self._write_owed()  # no resume checkpoint without the best models that it knows of
+            self._write_best()  # a resume checkpoint must not exist without the best models that it needs
             commit = self._checkpoints.resume.commit(
                 pending.step, pending.snapshot, pending.state, pending.best
             )
@@ -136,9 +141,10 @@ class Saver:
                 self._saved_step = -1
             raise
         finally:
-            if self._plan.boundary == 1:  # else it may be asked for again
+            if self._plan.boundary == 1:  # else it may be written again
                 pending.snapshot.release()
-        # A checkpoint of a later step was damaged when this attempt began, or the attempt would have gone on from there.
+        # A checkpoint of a later step was damaged when this attempt began, else the attempt would have
+        # resumed from it.
         whole = [name for name in self._checkpoints.resume.names(whole=True) if step_of(name) <= pending.step]
         kept = {commit.name, *whole[: self._config.keep_last]}
         self._checkpoints.resume.prune(kept)
@@ -148,45 +154,51 @@ class Saver:
         self._prune_best()
 
     def keep_best(self, step: int, best: Collection[int]) -> None:
-        """Saves the weights of this step if it is among the steps `best`, and lets go of those that are not any more."""
+        """Save the weights of this step if it is one of `best`, the steps of the best models from now on."""
         self._current_best = frozenset(best)
         if step in best and not self._plan.cumulative:
             self._submit_best(step, self._framework.snapshot(weights_only=True))
 
-    def _cut_best(self, best: Collection[int]) -> None:
-        """Takes the best models out of a later one, where it holds them: most are surpassed before anyone needs them."""
+    def _extract_best(self, best: Collection[int]) -> None:
+        """Extract best models from the state of a cumulative framework.
+
+        Only now, as most are surpassed before.
+        """
         if self._plan.cumulative:
-            missing, self._cut = sorted(set(best) - self._cut), set(best)
+            missing, self._extracted = sorted(set(best) - self._extracted), set(best)
             for step in missing:
                 self._submit_best(step, self._framework.snapshot(weights_only=True, step=step))
 
     def _submit_best(self, step: int, snapshot: Snapshot) -> None:
         def write() -> None:
-            self._owed[step] = snapshot
-            self._write_owed()
+            self._unwritten[step] = snapshot
+            self._write_best()
             self._prune_best()
 
         self._writer.submit(PendingWrite(step, write, replaceable=False))
 
-    def _write_owed(self) -> None:
-        """Writes the best models that are not on disk yet, those whose writing failed before among them."""
-        for step, snapshot in list(self._owed.items()):
-            if step in self._wanted():  # else it was surpassed while it waited
+    def _write_best(self) -> None:
+        """Write the best models that are not on disk yet, including those whose writing failed before."""
+        for step, snapshot in list(self._unwritten.items()):
+            if step in self._wanted():  # else a better one came while it waited
                 self._checkpoints.best.commit(step, snapshot)
             snapshot.release()
-            del self._owed[step]
+            del self._unwritten[step]
 
     def resumed(self, state: RunState, best: Collection[int]) -> None:
-        """Takes up where a commit left off: best models of later steps, and what a crash left of them, will be made again."""
+        """Continue from a commit, and remove the best models of later steps: they will be made again."""
         self._saved_step = state.step if 0 < state.step == state.settled else -1
         self._current_best = frozenset(best)
         self._needed = {name: self._best_of(name) for name in self._checkpoints.resume.names(whole=True)}
         self._prune_best()
         if self._plan.cumulative:
-            self._cut = {step_of(name) for name in self._checkpoints.best.names(whole=True)}
+            self._extracted = {step_of(name) for name in self._checkpoints.best.names(whole=True)}
 
     def _best_of(self, name: str) -> frozenset[int]:
-        """Return the steps of the best models that a checkpoint needs; none if its manifest cannot be read."""
+        """Return the steps of the best models that a checkpoint needs.
+
+        None if its manifest cannot be read.
+        """
         try:
             return self._checkpoints.resume.read_manifest(name).best
         except CheckpointError:
@@ -198,22 +210,23 @@ class Saver:
         self._prune_best()
 
     def failures(self) -> list[tuple[int, str]]:
-        """The saves that failed since the last call, as (step, message)."""
+        """Return the saves that failed since the last call, as (step, message); see `Writer.failures`."""
         return self._writer.failures()
 
     def drain(self) -> None:
-        """Returns when everything is on disk, or has failed."""
+        """Block until everything is on disk, or has failed."""
         self._writer.drain()
 
     def close(self) -> None:
+        """Stop the clock and the writer; waiting writes are dropped."""
         self.stop_clock()
         self._writer.close()
 
     def _wanted(self) -> Collection[int]:
-        """The steps of the best models that are, or that a resume from some commit, done or to come, will need."""
+        """Return the steps of the best models that are needed now, or by a resume from any commit."""
         marked = self._marked.best if self._marked else frozenset()
         needed = frozenset[int]().union(*self._needed.values())
-        return self._current_best | needed | self._submitted_best | marked | self._cut
+        return self._current_best | needed | self._submitted_best | marked | self._extracted
 
     def _prune_best(self) -> None:
         wanted = self._wanted()

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: finish the step, commit, exit. A second Ctrl-C ends at once."""
+"""SIGTERM and SIGINT: finish the step, commit, exit. A second Ctrl-C ends the process at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STATUS_OF = {signal.SIGTERM: "preempted", signal.SIGINT: "interrupted"}
 
 
 class Stopped(BaseException):
-    """A signal asked to stop. Not an `Exception`, so that nothing on the way takes it for an error."""
+    """A signal asked to stop. It is no `Exception`, so that no handler of errors catches it."""
 
     def __init__(self, status: str) -> None:
         super().__init__(status)
@@ -23,9 +23,10 @@ class Stopped(BaseException):
 
 
 class Signals:
-    """Holds the handlers while a run is under way; `status` says what was asked for, once something was.
+    """The signal handlers of an attempt; `status` is what a signal asked for, None before one came.
 
-    Until `wake` is set there is no step to finish (start-up): the signal raises `Stopped` where it lands.
+    While `wake` is None (start-up), there is no step to finish: the handler raises `Stopped` in the main
+    thread.
     """
 
     def __init__(self) -> None:
@@ -44,7 +45,7 @@ class Signals:
             signal.signal(signum, handler)
 
     def check(self) -> None:
-        """Raises `Stopped` if a signal came; called wherever a long phase may be left."""
+        """Raise `Stopped` if a signal came; long phases call this where they may end."""
         if self.status is not None:
             raise Stopped(self.status)
 

@@ -1,7 +1,7 @@
-"""Everything that a resume needs, in one place.
+"""The state of the loop: with the framework's tensors, all that a resume needs.
 
-The rest is a function of it: the position in the data and the learning rate of the step number, the best models,
-the early stop and the plateau's drops of the evaluation history. The framework's tensors lie beside it.
+The rest is a function of it. The position in the data and the learning rate follow from the step number; the
+best models, the early stop and the drops of a plateau schedule follow from the history of evaluations.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from trainyard.types import Evaluation
 class RunState:
     """The state of the loop after `step` steps.
 
-    `settled` is the last step whose consequences (evaluation, decisions, journal) are all drawn; it is behind `step`
-    only where a signal cut an evaluation short. `loss_sum` and `loss_samples` make the next `train_loss`.
+    `settled` is the last step that was evaluated, decided on and journalled as far as due; it is behind
+    `step` only if a signal cut an evaluation short. The next `train_loss` is `loss_sum` / `loss_samples`.
     """
 
     step: int = 0
@@ -35,7 +35,7 @@ class RunState:
     _encoded: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)  # as JSON
 
     def to_json(self) -> dict[str, Any]:
-        """This state, and that of the global generators of Python and NumPy, which users' code may draw from."""
+        """Return the state, and that of the global generators, which users' code may draw from."""
         return {
             "step": self.step,
             "settled": self.settled,
@@ -47,7 +47,10 @@ class RunState:
         }
 
     def _encoded_evaluations(self) -> list[Any]:
-        """Return the evaluations for JSON; each is encoded once, as a long run has many and saves them often."""
+        """Return the evaluations for JSON.
+
+        Each is encoded once, as a long run has many and saves them often.
+        """
         for evaluation in self.evaluations[len(self._encoded) :]:
             metrics = {name: finite(value) for name, value in evaluation.metrics.items()}
             self._encoded.append([evaluation.step, metrics])
@@ -55,7 +58,7 @@ class RunState:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> RunState:
-        """The state, having put the global generators back."""
+        """Restore the global generators, and return the state."""
         _restore_global_random(data["random"])
         evaluations = evaluations_from_json(data["evaluations"])
         scalars = {key: data[key] for key in ("step", "settled", "loss_samples", "train_seconds")}
@@ -63,21 +66,21 @@ class RunState:
 
 
 def evaluations_from_json(data: list[Any]) -> list[Evaluation]:
-    """The history of evaluations, as `RunState.to_json` wrote it."""
+    """Return the history of evaluations that `RunState.to_json` wrote."""
     return [
         Evaluation(step, {name: number(value) for name, value in metrics.items()}) for step, metrics in data
     ]
 
 
 def seed_global_random(seed: int) -> None:
-    """Seeds the global generators of Python and NumPy at the start of a run."""
+    """Seed the global generators of Python and NumPy."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
 
 
 @contextmanager
 def preserved_global_random() -> Iterator[None]:
-    """Puts the global generators back to where they were, whatever is drawn inside."""
+    """Restore the global generators at the end of the block to what they were at its start."""
     before = random.getstate(), np.random.get_state()
     try:
         yield

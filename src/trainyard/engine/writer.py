@@ -1,7 +1,8 @@
-"""The thread that writes checkpoints while training goes on.
+"""The thread that writes checkpoints while training continues.
 
-Writes are done in the order they came, so a resume checkpoint is never on disk before the best models that it knows
-of. A resume checkpoint that has not been begun gives way to a newer one: no result depends on which were written.
+Writes happen in the order of submission, so a resume checkpoint is never on disk before the best models that
+it needs. A resume checkpoint that still waits is replaced by a newer one: no result depends on which were
+written.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from typing import NamedTuple
 
 from trainyard.errors import CheckpointError, RunGoneError
 
-_MOST_WAITING = 3  # each waiting write holds a copy of the state: beyond this, training waits for the disk
+_MOST_WAITING = 3  # each holds a copy of the state; beyond this, training waits for the disk
 
 
 class PendingWrite(NamedTuple):
-    """Something to write. Of the waiting writes that are `replaceable`, only the newest is kept."""
+    """A write that waits for the thread.
+
+    Of the waiting ones that are `replaceable`, only the newest is kept.
+    """
 
     step: int
     run: Callable[[], None]
@@ -25,7 +29,7 @@ class PendingWrite(NamedTuple):
 
 
 class Writer:
-    """One background thread; `failures` gathers what went wrong as (step, message)."""
+    """A background thread that writes; its failures are kept until the loop asks for them."""
 
     def __init__(self) -> None:
         self._waiting: deque[PendingWrite] = deque()
@@ -38,7 +42,7 @@ class Writer:
         self._thread.start()
 
     def submit(self, write: PendingWrite) -> None:
-        """Queues a write; waits only if the disk is several writes behind."""
+        """Queue a write; block only if the disk is several writes behind."""
         with self._changed:
             if write.replaceable:
                 self._waiting = deque(waiting for waiting in self._waiting if not waiting.replaceable)
@@ -47,12 +51,16 @@ class Writer:
             self._changed.notify_all()
 
     def drain(self) -> None:
-        """Returns when everything that was submitted is written, or has failed."""
+        """Block until everything that was submitted is written, or has failed."""
         with self._changed:
             self._changed.wait_for(lambda: not self._waiting and not self._busy)
 
     def failures(self) -> list[tuple[int, str]]:
-        """What failed since the last call."""
+        """Return the writes that failed since the last call, as (step, message).
+
+        Raises:
+            RunGoneError: The run directory is gone, so that no later write can succeed.
+        """
         if self._gone is not None:
             raise self._gone
         with self._changed:
@@ -60,7 +68,10 @@ class Writer:
         return failures
 
     def close(self) -> None:
-        """Ends the thread after the write it is at; what waits is dropped (call `drain` first to keep it)."""
+        """End the thread after its current write.
+
+        Waiting writes are dropped (call `drain` first to keep them).
+        """
         with self._changed:
             self._closed = True
             self._waiting.clear()

@@ -181,8 +181,8 @@ class Framework(ABC):
     base_modules: ClassVar[
         Sequence[str]
     ]  # packages whose classes, and subclasses, are this framework's models
-    # The import paths of the classes that models derive from. A run directory, which may come from someone else, may
-    # name classes of the framework's library that derive from them, and no others.
+    # The import paths of the classes that models derive from. A run directory, which may come from someone
+    # else, may name classes of the framework's library that derive from them, and no others.
     model_bases: ClassVar[Sequence[str]] = ()
     formats: ClassVar[Sequence[str]] = ()  # the formats that `export` writes, the default first
     unsaved_hint: ClassVar[str] = ""  # what a user can do to have `unsaved_state` saved
@@ -292,15 +292,15 @@ class Framework(ABC):
     def state(self, *, weights_only: bool = False) -> Iterator[NamedBuffer]:
         """Yield the tensors of the state in a fixed order.
 
-        Tensors named `weights.*` are the model; the others are needed only for a resume. With `weights_only`, yield
-        the model alone.
+        Tensors named `weights.*` are the model; the others are needed only for a resume. With `weights_only`,
+        yield the model alone.
         """
 
     def unsaved_state(self) -> Mapping[str, str]:
         """Return a fingerprint of each thing that a step may change and no snapshot holds, by its name.
 
-        It is called before and after the first step of an attempt. Where the fingerprints differ, a resume cannot be
-        exact, and the run's determinism tier is lowered.
+        It is called before and after the first step of an attempt. Where the fingerprints differ, a resume
+        cannot be exact, and the run's determinism tier is lowered.
         """
         return {}
 

@@ -1,4 +1,7 @@
-"""What is known of all runs in a folder, at once: a cache that makes long lists fast, and may be deleted at any time."""
+"""What is known of all runs in a folder, at once.
+
+A cache that makes long lists fast, and may be deleted at any time.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,8 @@ class _Entry(NamedTuple):
 def summaries(runs_dir: Path, experiment: str | None = None) -> list[Json]:
     """Return the result, path and status of each run, newest first; a damaged run has the status `damaged`.
 
-    Runs that have ended are remembered in an index file, and looked at again when their attempts or result change.
+    Runs that have ended are remembered in an index file, and looked at again when their attempts or result
+    change.
 
     Args:
         runs_dir: The folder of the run directories.

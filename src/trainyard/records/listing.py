@@ -46,7 +46,8 @@ def find_run(name: str, runs_dir: Path, before: RunDir | None = None) -> RunDir:
         raise RunNotFoundError(f"{name!r} is the beginning of {len(matches)} runs: {first} ...")
     known = f"the newest is {runs[0].id}" if runs else "it holds no runs"
     raise RunNotFoundError(
-        f"no run {name!r} in {runs_dir.absolute()} ({known}); give a path, an id, the beginning of an id, or `last`"
+        f"no run {name!r} in {runs_dir.absolute()} ({known}); "
+        "give a path, an id, the beginning of an id, or `last`"
     )
 
 

@@ -17,7 +17,10 @@ _SHOWN_CHARACTERS = 40  # of a value in a message
 
 @dataclass(frozen=True)
 class Difference:
-    """An input that differs between two runs; `input` is config, data, code, environment, model or weights."""
+    """An input that differs between two runs.
+
+    `input` is config, data, code, environment, model or weights.
+    """
 
     input: str
     what: str
@@ -40,7 +43,10 @@ class SplitIdentity(Record):
 
 
 class DataIdentity(Record):
-    """What identifies the data. `rows` identifies the rows of each split, however their features were prepared."""
+    """What identifies the data.
+
+    `rows` identifies the rows of each split, however their features were prepared.
+    """
 
     hash: str | None = None
     splits: dict[str, SplitIdentity] = Field(default_factory=dict)
@@ -66,8 +72,8 @@ class CodeIdentity(Record):
 
     `edited` holds the SHA-256 of the sources on disk that were changed after their import: they did not run.
 
-    Trainyard's version and the hash of its sources are records: they are never compared. Its code is identified by
-    `Manifest.semantics`.
+    Trainyard's version and the hash of its sources are records: they are never compared. Its code is
+    identified by `Manifest.semantics`.
     """
 
     hash: str | None = None
@@ -79,7 +85,10 @@ class CodeIdentity(Record):
 
 
 class Environment(Record):
-    """What identifies the environment. Of `packages`, those that the run imported are compared; the rest is a record."""
+    """What identifies the environment.
+
+    Of `packages`, those that the run imported are compared; the rest is a record.
+    """
 
     hash: str | None = None
     python: str | None = None
@@ -218,7 +227,10 @@ def _code_view(manifest: Manifest) -> Json:
 
 
 def _edited(before: CodeIdentity, now: CodeIdentity) -> list[Difference]:
-    """Return the modules that run as they did, but were edited on disk in the meantime: what is meant is not clear."""
+    """Return the modules that run as they did, but were edited on disk in the meantime.
+
+    What is meant is not clear.
+    """
     return [
         Difference("code", f"module {name}", now.modules[name], "edited on disk since its import")
         for name, sha256 in now.edited.items()

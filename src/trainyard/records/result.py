@@ -24,8 +24,9 @@ class BestModel(Record):
 class Result(Document):
     """How a run stands after an orderly end of an attempt.
 
-    `evaluated` says whether `metrics` are those of the `best` or the `final` model (None: not evaluated); `digest` is
-    that of the final weights; `train_seconds` and `samples_per_second` leave out start-up and the last evaluation.
+    `evaluated` says whether `metrics` are those of the `best` or the `final` model (None: not evaluated);
+    `digest` is that of the final weights; `train_seconds` and `samples_per_second` leave out start-up and the
+    last evaluation.
     """
 
     FILE: ClassVar[str] = "result.json"

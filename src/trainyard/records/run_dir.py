@@ -60,7 +60,8 @@ class RunDir:
             write_atomically(run.config_file, config.encode())
         except OSError as error:
             raise InputError(
-                f"cannot make the run directory {run.path}: {error.strerror}; choose another folder with --runs-dir"
+                f"cannot make the run directory {run.path}: {error.strerror}; "
+                "choose another folder with --runs-dir"
             ) from error
         return run
 
@@ -143,7 +144,10 @@ class RunDir:
         return result
 
     def attempts(self) -> list[AttemptRecord]:
-        """Return the records of the attempts, oldest first; one that is damaged is left out and named in a warning."""
+        """Return the records of the attempts, oldest first.
+
+        One that is damaged is left out and named in a warning.
+        """
         records = []
         for path in self._attempt_files():
             try:
@@ -177,7 +181,9 @@ class RunDir:
         self.write(f"attempts/{record.attempt:04d}.json", record)
 
     def read_json(self, name: str) -> Json:
-        """Return the content of a JSON file that is no record (a table, a position); empty if it is not there.
+        """Return the content of a JSON file that is no record (a table, a position).
+
+        Empty if it is not there.
 
         Raises:
             CheckpointError: It is there, but not whole.
@@ -199,7 +205,10 @@ class RunDir:
         write_atomically(self.path / name, content.encode(), depth=_depth(name))
 
     def _make_folder(self, name: str) -> None:
-        """Make the folder of a file of the run, but never the run directory: if that is gone, it stays away."""
+        """Make the folder of a file of the run, but never the run directory.
+
+        If that is gone, it stays away.
+        """
         if "/" in name:
             (self.path / name).parent.mkdir(exist_ok=True)
 
@@ -243,7 +252,10 @@ class RunDir:
         return "running" if self.is_owned() else self.status_on_disk()
 
     def status_on_disk(self) -> str:
-        """Return the status of a run that no process works on: how its newest attempt ended, by that one's record."""
+        """Return the status of a run that no process works on.
+
+        How its newest attempt ended, by that one's record.
+        """
         newest = max(self._attempt_files(), default=None)
         if newest is None:
             return "created"

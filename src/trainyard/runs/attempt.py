@@ -178,7 +178,7 @@ class _Attempt:
         missing = f"run {self._run.id} has checkpoints but no {Manifest.FILE}: its inputs cannot be compared"
         if not self._request.allow_change:
             raise ChangedInputsError(
-                f"{missing}\nput the file back, or resume with --allow-change: then the inputs of now are recorded"
+                f"{missing}\nput the file back, or resume with --allow-change, which records today's inputs"
             )
         log.warning("%s", missing)
 
@@ -201,7 +201,10 @@ class _Attempt:
         return determinism
 
     def _initial_source(self, config: RunConfig, before: Manifest | None) -> Path | None:
-        """Return the source of the initial weights; a resume or a repetition takes them from the same place."""
+        """Return the source of the initial weights.
+
+        A resume or a repetition takes them from the same place.
+        """
         known, parent = before, self._request.parent
         if known is None and parent is not None:
             known = RunDir(self._run.path.parent / parent.run_id).manifest()
@@ -210,7 +213,10 @@ class _Attempt:
         return initial_source(config, self._run)
 
     def _begin(self, manifest: Manifest, parts: Parts, *, known: bool) -> Manifest:
-        """Write what a run begins with; not `known`: its manifest was lost, and nobody can prove it any more."""
+        """Write what a run begins with.
+
+        Not `known`: its manifest was lost, and nobody can prove it any more.
+        """
         if not known:
             lowered = DeterminismRecord(tier="statistical", reason="the manifest was missing at a resume")
             manifest = manifest.model_copy(update={"determinism": lowered})
@@ -221,7 +227,10 @@ class _Attempt:
         return manifest
 
     def _go_on(self, before: Manifest, now: Manifest, parts: Parts) -> Manifest:
-        """Compare the inputs; where others are allowed, the data are described anew, beside the description of before."""
+        """Compare the inputs.
+
+        Where others are allowed, the data are described anew, beside the description of before.
+        """
         if before.data.hash != now.data.hash:
             now = now.model_copy(update={"data_file": f"data-{self._session.number:04d}.json"})
         else:
@@ -247,7 +256,7 @@ class _Attempt:
         restored = digest(record for record in records if record.name.startswith(files))
         if restored != commit.state_digest:
             raise CheckpointError(
-                f"checkpoint {commit.name}: what was restored has digest {restored}, not {commit.state_digest}"
+                f"checkpoint {commit.name} was restored with digest {restored}, not {commit.state_digest}"
             )
         log.info("resuming run %s from step %d", self._run.id, commit.step)
         return RunState.from_json(self._checkpoints.resume.state(commit))

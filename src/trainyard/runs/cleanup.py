@@ -14,6 +14,11 @@ CLEANED = ("created", "crashed", "failed")
 
 
 def is_unwanted(run: RunDir, statuses: Sequence[str] | None) -> bool:
+    """Return whether a run may be deleted: by its status or, without `statuses`, as it holds nothing to resume from.
+
+    Raises:
+        CheckpointError: A record of the run is damaged, so its status is not certain.
+    """
     status = run.status()
     run.check_attempts()
     if statuses is not None:
@@ -22,7 +27,10 @@ def is_unwanted(run: RunDir, statuses: Sequence[str] | None) -> bool:
 
 
 def delete_run(run: RunDir, attempt: int) -> bool:
-    """Deletes a run as its owner; not if another process owns it, or has taken it up since its next attempt was `attempt`."""
+    """Delete a run as its owner; return whether that happened.
+
+    Not if another process owns it, or has taken it up since its next attempt was `attempt`.
+    """
     try:
         run.acquire()
     except RunLockedError as error:

@@ -32,10 +32,11 @@ class NumberPair:
 class Comparison:
     """In what the second run differs from the first.
 
-    `config`: all config values, also those that change no bits; `inputs`: data, code, environment and weights (None
-    where a run ended before they were recorded); `numbers`: the metrics, steps and speed of both; `digests`: of the
-    final weights, None before the end; `tests`: whether the models differ on the test rows, where both were tested on the
-    same ones, by each metric that both computed; else `untested` says why there is none.
+    `config`: all config values, also those that change no bits; `inputs`: data, code, environment and weights
+    (None where a run ended before they were recorded); `numbers`: the metrics, steps and speed of both;
+    `digests`: of the final weights, None before the end; `tests`: whether the models differ on the test rows,
+    where both were tested on the same ones, by each metric that both computed; else `untested` says why there
+    is none.
     """
 
     runs: tuple[str, str]
@@ -48,9 +49,11 @@ class Comparison:
 
     @property
     def same_digest(self) -> bool:
+        """Whether both runs ended with the same weights."""
         return self.digests[0] is not None and self.digests[0] == self.digests[1]
 
     def to_json(self) -> dict[str, Any]:
+        """Return the comparison as JSON holds it."""
         tests = [test.to_json() for test in self.tests]
         return asdict(self) | {"same_digest": self.same_digest, "tests": tests}
 
@@ -58,8 +61,8 @@ class Comparison:
 def compare(first: RunDir, second: RunDir, *, trust: bool = False) -> Comparison:
     """Compare two runs, finished or not.
 
-    Where both were tested on the same rows, their models predict these rows again for a significance test. If that is
-    not possible (weights are missing, a framework is not installed ...), the comparison says why.
+    Where both were tested on the same rows, their models predict these rows again for a significance test. If
+    that is not possible (weights are missing, a framework is not installed ...), the comparison says why.
 
     Raises:
         ConfigError: The config of a run cannot be read any more.

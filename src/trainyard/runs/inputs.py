@@ -77,7 +77,9 @@ def data_inputs(bundle: DataBundle) -> DataIdentity:
 
 
 def _row_identity(bundle: DataBundle, name: SplitName) -> str | None:
-    """SHA-256 over the targets of a split, and over its positions in the source: equal for the same rows, however their
+    """Return the SHA-256 of the targets of a split and of its positions in the source.
+
+    Equal for the same rows, however their
     features were prepared; None where a split does not hold its targets."""
     split = bundle.splits[name]
     if not isinstance(split, ArraySplit):
@@ -87,10 +89,12 @@ def _row_identity(bundle: DataBundle, name: SplitName) -> str | None:
 
 
 def code_inputs(roots: Collection[str], working_directory: Path) -> CodeIdentity:
-    """Return what identifies the code: the user's modules that `roots` (module names) lead to, as they were imported.
+    """Return what identifies the code.
 
-    Trainyard's sources and the git commit are records: a change that touches none of the user's modules is no change
-    of the run, unless it raises one of the `semantics` versions.
+    The user's modules that `roots` (module names) lead to, as they were imported.
+
+    Trainyard's sources and the git commit are records: a change that touches none of the user's modules is no
+    change of the run, unless it raises one of the `semantics` versions.
     """
     sources = dict(sorted(_user_modules(roots).items()))
     on_disk = {name: sha256_file(path) if path.is_file() else REMOVED for name, path in sources.items()}
@@ -99,7 +103,7 @@ def code_inputs(roots: Collection[str], working_directory: Path) -> CodeIdentity
     edited = {name: sha256 for name, sha256 in on_disk.items() if sha256 != modules[name]}
     for name in edited:
         log.warning(
-            "module %s was edited after its import: the code that was imported runs, and its hash is recorded; "
+            "module %s was edited after its import: the imported code runs, and its hash is recorded; "
             "restart Python to use what is on disk",
             name,
         )
@@ -132,7 +136,7 @@ def _own_sources(roots: Collection[str]) -> list[Path]:
 
 
 def _user_modules(roots: Iterable[str]) -> dict[str, Path]:
-    """The sources of `roots` and of all that they use, as far as these are neither Python's, nor installed, nor ours."""
+    """Return the user's sources among `roots` and all that they import: not Python's, installed ones or ours."""
     found: dict[str, Path] = {}
     waiting = list(roots)
     while waiting:
@@ -154,7 +158,10 @@ def _user_modules(roots: Iterable[str]) -> dict[str, Path]:
 
 
 def _imported(path: Path, package: str) -> Iterator[str]:
-    """What a source says that it imports: a constant, once imported, does not tell any more where it came from."""
+    """Yield the modules that a source says it imports.
+
+    A constant, once imported, does not tell any more where it came from.
+    """
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, OSError):  # edited or removed since it was imported; its hash tells
@@ -206,7 +213,10 @@ def _git(folder: Path) -> GitState | None:
 
 
 def environment_inputs(threads: int, framework: Mapping[str, str]) -> Environment:
-    """Return what identifies the environment: Python, packages, processor, threads, flags, and the framework's own."""
+    """Return what identifies the environment.
+
+    Python, packages, processor, threads, flags, and the framework's own.
+    """
     identity: dict[str, Any] = {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -221,9 +231,10 @@ def environment_inputs(threads: int, framework: Mapping[str, str]) -> Environmen
 
 @cache
 def packages() -> dict[str, str]:
-    """The installed distributions and their versions.
+    """Return the installed distributions and their versions.
 
-    Read from the first lines of their metadata: `importlib.metadata` parses all of each file, a fifth of a second in all.
+    Read from the first lines of their metadata: `importlib.metadata` parses all of each file, a fifth of a
+    second in all.
     """
     found: dict[str, str] = {}
     for metadata in (file for place in sys.path for file in sorted(Path(place).glob("*.dist-info/METADATA"))):
@@ -241,8 +252,9 @@ def packages() -> dict[str, str]:
 def imported_packages() -> list[str]:
     """Return the distributions whose modules this process has imported, as far as their names tell.
 
-    A distribution is found by the name of its module, so one that is called otherwise must be in `_DISTRIBUTIONS`;
-    `importlib.metadata.packages_distributions` knows all, but reads the list of files of every installed package.
+    A distribution is found by the name of its module, so one that is called otherwise must be in
+    `_DISTRIBUTIONS`; `importlib.metadata.packages_distributions` knows all, but reads the list of files of
+    every installed package.
     """
     known = {_normalized(name): name for name in packages()}
     modules = {name.partition(".")[0] for name in list(sys.modules)}

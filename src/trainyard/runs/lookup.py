@@ -19,13 +19,14 @@ RunName = Run | Path | str
 
 
 def find(run: RunName, runs_dir: Path | str | None) -> RunDir:
+    """Return the directory of the run that a user names; see `find_run`."""
     if isinstance(run, Run):
         return RunDir(run.path)
     return find_run(str(run), Path(runs_dir) if runs_dir else default_runs_dir())
 
 
 def find_unfinished(resolved: Resolved, runs_dir: Path) -> RunDir | None:
-    """The newest unfinished run of the same computation."""
+    """Return the newest unfinished run of the same computation, or None."""
     wanted, experiment = resolved.computation_hash(), resolved.config.experiment.name
     for run in all_runs(runs_dir):
         try:
@@ -37,7 +38,7 @@ def find_unfinished(resolved: Resolved, runs_dir: Path) -> RunDir | None:
 
 
 def _computation(run: RunDir) -> str:
-    """A run's computation hash; killed before its manifest was written, it is known by its config alone."""
+    """Return a run's computation hash: of its config, if it was killed before its manifest was written."""
     manifest = run.manifest()
     recorded = manifest.computation_hash if manifest else None
     return recorded or load_resolved(run.readable_config(), adapters=Catalog()).computation_hash()

@@ -55,7 +55,10 @@ def make_manifest(
 
 
 def _code_roots(parts: Parts, objects: Objects, definition: Mapping[str, str]) -> list[str]:
-    """The modules that the run's own code begins in: the model's, the data's, and those of adapters from elsewhere."""
+    """Return the modules that the run's own code starts from.
+
+    The model's, the data's, and those of adapters from elsewhere.
+    """
     config = parts.config
     data = config.data and [config.data.type, config.data.params]
     paths = import_paths([config.model.type, config.model.params, data, definition])
@@ -68,8 +71,8 @@ def _code_roots(parts: Parts, objects: Objects, definition: Mapping[str, str]) -
 def check_unchanged(run: RunDir, before: Manifest, now: Manifest, *, allow_change: bool) -> Manifest:
     """Compare a run's inputs with those at its start, or at the last change that was let pass.
 
-    Changed config, data, code or weights are refused; a changed environment is recorded, and refused only where the
-    config demands `bitwise`. With `allow_change` all are recorded.
+    Changed config, data, code or weights are refused; a changed environment is recorded, and refused only
+    where the config demands `bitwise`. With `allow_change` all are recorded.
 
     Returns:
         The run's manifest from here on.

@@ -1,4 +1,4 @@
-"""A trained model, taken up from its run for prediction and evaluation."""
+"""The trained model of a run, for prediction, evaluation, explanation and export."""
 
 from __future__ import annotations
 
@@ -28,10 +28,13 @@ from trainyard.types import Array, DataInfo, Metrics, SplitName
 
 
 class Predictor:
-    """The model of a run (the best one where there is one), ready to predict; draws on nothing but the run directory.
+    """The model of a run (the best one where there is one), ready to predict.
+
+    It needs nothing but the run directory.
 
     Raises:
-        InputError: the run has no weights yet, or was given a model as an object that is not given here.
+        InputError: The run has no weights yet, or was given a model as an object that is not given here.
+        CheckpointError: A file that predictions depend on is damaged.
     """
 
     def __init__(self, run: RunDir, model: Any = None) -> None:
@@ -39,7 +42,7 @@ class Predictor:
             raise InputError(f"run {run.id} was given its model as an object: give such an object here, too")
         stored, manifest = stored_model(run), run.manifest()
         self._run = run
-        self._rule = import_rule()  # holds later, too: predictors are used long after they were made
+        self._rule = import_rule()  # it holds for later calls, too
         self.config: RunConfig = load(run.readable_config(), adapters=Catalog()).config
         self.info = DataInfo.from_json(stored.data.info)
         self._preparation = from_json(stored.data.preparation) if stored.data.preparation else None
@@ -50,11 +53,14 @@ class Predictor:
 
     @property
     def native(self) -> Any:
-        """The model as its library's own object: a `torch.nn.Module`, an `xgboost.Booster`, a scikit-learn estimator ..."""
+        """The model as its library's own object.
+
+        A `torch.nn.Module`, an `xgboost.Booster`, a scikit-learn estimator ...
+        """
         return self._framework.native
 
     def export(self, path: Path, form: str | None = None) -> Path:
-        """Writes the model as a file or folder of its library's own format, which needs no Trainyard to be read.
+        """Write the model in a format of its own library, for use without Trainyard.
 
         Args:
             path: the file or folder to make; one that is there is replaced when the new one is whole.
@@ -73,10 +79,13 @@ class Predictor:
         return path
 
     def export_format(self, path: Path, form: str | None = None) -> str:
-        """The format in which `export` writes: the one asked for, else what the path ends with, else the usual one.
+        """Return the format in which `export` writes.
+
+        The one asked for, else what the path ends with, else the usual one.
 
         Raises:
-            InputError: the framework has no such format, or none is asked for and the path has an ending of another kind.
+            InputError: the framework has no such format, or none is asked for and the path has an ending of
+                another kind.
         """
         forms = self._framework.formats
         if not forms or (form is not None and form not in forms):
@@ -88,12 +97,12 @@ class Predictor:
         if form is None and ending and ending not in forms:
             endings = " or ".join(f".{one}" for one in forms)
             raise InputError(
-                f"{path}: the ending tells no format of this model; end it in {endings}, or give the format (--format)"
+                f"{path}: its ending is none of this model's formats; end it in {endings}, or give --format"
             )
         return form or ending or forms[0]
 
     def read(self, path: Path) -> Any:
-        """The rows of a CSV or Parquet file, read as the training data were.
+        """Read the rows of a CSV or Parquet file as the training data were read.
 
         Raises:
             DataError: it cannot be read.
@@ -106,8 +115,9 @@ class Predictor:
         """Class probabilities (rows, classes) float32, or values (rows,) / (rows, outputs) float32.
 
         Args:
-            rows: a data frame or a sequence of mappings with the columns of the training data; an array with just these
-                columns, in their order; or features (rows, ...) where the data set brought finished samples.
+            rows: a data frame or a sequence of mappings with the columns of the training data; an array with
+                just these columns, in their order; or features (rows, ...) where the data set brought
+                finished samples.
         """
         if self._preparation is not None:
             features = self._preparation.features(self._named(rows) if isinstance(rows, np.ndarray) else rows)
@@ -117,7 +127,7 @@ class Predictor:
                 features = features.astype(np.float32)
         if features.shape[1:] != tuple(self.info.input_shape):
             raise InputError(
-                f"rows of shape {features.shape[1:]} were given; the model takes {tuple(self.info.input_shape)}"
+                f"rows of shape {features.shape[1:]} given; the model takes {tuple(self.info.input_shape)}"
             )
         dtype = np.int64 if self.info.task == "classification" else np.float32
         shape = (
@@ -130,7 +140,7 @@ class Predictor:
         return np.concatenate(parts) if parts else np.empty((0, self.info.outputs), dtype=np.float32)
 
     def _named(self, rows: Array) -> Any:
-        """An array's columns under the names of the training data's, so that they are prepared as those were."""
+        """Name an array's columns like those of the training data, to be prepared in the same way."""
         import pandas as pd
 
         assert self._preparation is not None
@@ -138,14 +148,15 @@ class Predictor:
         if rows.ndim != 2 or rows.shape[1] != len(names):
             shape = tuple(rows.shape)
             raise InputError(
-                f"an array of shape {shape} was given; the columns {', '.join(names)} are needed, in this order"
+                f"an array of shape {shape} given; needed are the columns {', '.join(names)}, in this order"
             )
         return pd.DataFrame(rows, columns=names)
 
     def predict(self, rows: Any) -> Any:
-        """The predictions as a data frame, one row for each row given.
+        """Return the predictions as a data frame, one row for each row given.
 
-        Columns: `prediction`, and for classes `probability_<class>` each; for several values `prediction_<i>`.
+        Columns: `prediction`, and for classes `probability_<class>` each; for several values
+            `prediction_<i>`.
         """
         import pandas as pd
 
@@ -163,14 +174,16 @@ class Predictor:
         return pd.DataFrame({"prediction": chosen, **probabilities}, index=index)
 
     def evaluate(self, split: SplitName = "test", rows: Any = None) -> EvaluationResult:
-        """The metrics on a split of the run's own data, or on other rows, which must have the target column."""
+        """Return the metrics on a split of the run's own data, or on other rows with the target column."""
         chosen = self._own_split(split) if rows is None else self._labelled(rows)
         return evaluate(
             self._framework.predict(chosen), wanted_metrics(self.config, self.info), self.info, split
         )
 
     def explain(self, bundle: DataBundle | None = None) -> dict[str, Any]:
-        """What the model looks at: see `evaluation.explanation.explain`. It is written into the run's directory, for the report.
+        """Explain the model by importance, SHAP values and partial dependence.
+
+        See `evaluation.explanation.explain`. It is written into the run's directory, for the report.
 
         Args:
             bundle: the run's data, where it was given them as objects.
@@ -202,9 +215,7 @@ class Predictor:
     def _refuse_changed(self, bundle: DataBundle, split: SplitName) -> None:
         recorded = self._run.known_manifest().split_sha256(split)
         if bundle.splits[split].fingerprint() != recorded:
-            raise InputError(
-                f"the {split} split is not the one that run {self._run.id} was made with: the data have changed"
-            )
+            raise InputError(f"the {split} split is not that of run {self._run.id}: the data have changed")
 
     def _labelled(self, rows: Any) -> Split:
         if self._preparation is None:
@@ -225,7 +236,7 @@ def _folder(path: Path) -> Path:
 
 
 def evaluate_given(run: RunDir, predictor: Predictor, split: SplitName, data: Any, model: Any) -> Metrics:
-    """The metrics on a split of the data objects that the run was given."""
+    """Return the metrics on a split of the data objects that the run was given."""
     manifest, bundle = run.known_manifest(), given_bundle(run, predictor, data)
     if split not in bundle.splits:
         raise InputError(f"run {run.id} has no {split} split; it has {', '.join(bundle.splits)}")
@@ -239,7 +250,7 @@ def evaluate_given(run: RunDir, predictor: Predictor, split: SplitName, data: An
 
 
 def given_bundle(run: RunDir, predictor: Predictor, data: Any) -> DataBundle:
-    """The data objects that the run was given, prepared as they were.
+    """Return the data objects that the run was given, prepared as they were.
 
     Raises:
         InputError: they are others.

@@ -34,7 +34,8 @@ class Objects:
         return [name for name in ("model", "data") if getattr(self, name) is not None]
 
 
-def make_objects(resolved: Resolved, model: Any, data: Any, callbacks: Sequence[Callback]) -> Any:
+def make_objects(resolved: Resolved, model: Any, data: Any, callbacks: Sequence[Callback]) -> Objects:
+    """Return what was given in Python, the data divided as the config says."""
     bundle = None
     if data is not None:
         from trainyard.datasets.rows.objects import from_objects
@@ -49,7 +50,7 @@ def make_objects(resolved: Resolved, model: Any, data: Any, callbacks: Sequence[
 
 
 def name_model(config: Config, overrides: Overrides, model: Any) -> tuple[Config, Overrides]:
-    """Puts the object's class, and its framework, where the config names the model."""
+    """Name the object's class and its framework in the config."""
     named = {"type": _class_name(type(model)), "framework": registry.framework_of_class(type(model))}
     if isinstance(config, Mapping):
         return {**config, "model": named}, overrides
@@ -60,7 +61,10 @@ def name_model(config: Config, overrides: Overrides, model: Any) -> tuple[Config
 
 
 def _class_name(cls: type) -> str:
-    """`package.module:Name`, as configs name classes; nothing is imported by it, so it need not lead to a local class."""
+    """`package.module:Name`, as configs name classes.
+
+    Nothing is imported by it, so it need not lead to a local class.
+    """
     words = [*cls.__module__.split("."), cls.__qualname__.rpartition(".")[2]]
     *module, name = (re.sub(r"^(?![A-Za-z_])", "_", re.sub(r"\W", "_", word)) for word in words)
     return f"{'.'.join(module)}:{name}"
@@ -73,10 +77,16 @@ def given_objects(run: RunDir) -> list[str]:
 
 
 def require_objects(run: RunDir, verb: str, **given: Any) -> None:
+    """Check that the objects that a run was given are given again.
+
+    Raises:
+        InputError: One is missing; the message shows the call that passes it.
+    """
     names = [name for name in given_objects(run) if name in given]
     if any(given[name] is None for name in names):
         again = ", ".join(f"{name}=..." for name in names)
         raise InputError(
-            f"run {run.id} was given {' and '.join(names)} as {'an object' if len(names) == 1 else 'objects'}, which no file "
-            f"holds: pass such again, in Python: trainyard.{verb}({run.id!r}, {again}); the command line cannot"
+            f"run {run.id} was given {' and '.join(names)} as {'an object' if len(names) == 1 else 'objects'}, "
+            f"which no file holds: pass such again, in Python: trainyard.{verb}({run.id!r}, {again}); "
+            "the command line cannot"
         )

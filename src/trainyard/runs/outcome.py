@@ -42,7 +42,7 @@ def result_so_far(manifest: Manifest, parts: Parts, state: RunState, status: str
 def evaluate_outcome(
     run: RunDir, parts: Parts, state: RunState, best: Checkpoints, check_signals: Callable[[], None]
 ) -> dict[str, Any]:
-    """Evaluate the best model where there is one, else the final one, and leave the framework with its weights.
+    """Evaluate the best model, or the final one if there is none; the framework keeps its weights.
 
     Returns:
         `metrics`, `evaluated` and `best` of the result.
@@ -85,7 +85,9 @@ def _restore_best(parts: Parts, state: RunState, best: Checkpoints) -> BestModel
 
 
 def _explain(run: RunDir, parts: Parts, check_signals: Callable[[], None]) -> None:
-    """Explain the model if the config asks for it, or the framework can for free; a failure is a warning only.
+    """Explain the model if the config asks for it, or the framework can for free.
+
+    A failure is a warning only.
 
     Raises:
         Stopped: A signal came meanwhile.

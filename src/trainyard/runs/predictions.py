@@ -52,13 +52,14 @@ class Predicted:
 
 
 def predicted(run: RunDir, split: SplitName = "test", bundle: DataBundle | None = None) -> Predicted:
-    """Predicts a split of the run's own data with its (best) model.
+    """Predict a split of the run's own data with its (best) model.
 
     Args:
         bundle: the data, where they were given as objects; else they are read as the config says.
 
     Raises:
-        InputError: the run has no such split or no weights, or its data have changed; or the framework is not installed.
+        InputError: the run has no such split or no weights, or its data have changed; or the framework is not
+            installed.
         CheckpointError: the weights are damaged.
     """
     config = load_config(run.readable_config(), adapters=Catalog()).config
@@ -80,7 +81,9 @@ def predicted(run: RunDir, split: SplitName = "test", bundle: DataBundle | None 
 
 
 def other_rows(first: Manifest, second: Manifest, split: SplitName = "test") -> str | None:
-    """Why two models cannot be compared row by row; None where their manifests say that they meet the same rows.
+    """Why two models cannot be compared row by row.
+
+    None where their manifests say that they meet the same rows.
 
     The features need not be the same: models may be given other columns, or the same ones in another form.
     """

@@ -29,9 +29,9 @@ class FirstTensor:
 class Reproduction:
     """The answer of `reproduce`.
 
-    `step` is the first step whose losses differ in their bits (None: none of those that both runs journalled);
-    `tensor` the first tensor of the state that differs at the end; `inputs` are the inputs that differ, `metrics` the final
-    metrics that do. Runs are identical if steps, losses, weights and metrics are.
+    `step` is the first step whose losses differ in their bits (None: none of those that both runs
+    journalled); `tensor` the first tensor of the state that differs at the end; `inputs` are the inputs that
+    differ, `metrics` the final metrics that do. Runs are identical if steps, losses, weights and metrics are.
     """
 
     verdict: Literal["identical", "different"]
@@ -46,6 +46,7 @@ class Reproduction:
     metrics: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:
+        """Return the answer as JSON holds it."""
         return {
             "verdict": self.verdict,
             "original": self.original,
@@ -61,7 +62,7 @@ class Reproduction:
 
 
 def compare(original: RunDir, repetition: RunDir) -> Reproduction:
-    """Compares two finished runs: inputs, the loss of every step, and the final state.
+    """Compare two finished runs: inputs, the loss of every step, and the final state.
 
     Raises:
         InputError: one of them has not come to its end.

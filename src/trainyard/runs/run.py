@@ -17,14 +17,17 @@ class Run:
 
     @property
     def id(self) -> str:
+        """The run id."""
         return self._dir.id
 
     @property
     def experiment(self) -> str:
+        """The name of the experiment."""
         return self._dir.experiment
 
     @property
     def path(self) -> Path:
+        """The run directory."""
         return self._dir.path
 
     @property

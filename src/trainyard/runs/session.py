@@ -1,4 +1,7 @@
-"""What every attempt keeps, whoever trains: its record, its journal, the feeding of its trackers, its result."""
+"""What every attempt keeps, whoever trains.
+
+Its record, its journal, the feeding of its trackers, its result.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,8 @@ class Session:
     def publish(self, result: Result, end_journal: Callable[[], None]) -> None:
         """Write the result and end the attempt: journal, record, report, trackers.
 
-        The trackers come last: what they have not got when the process ends is sent by the next attempt, or by `runs sync`.
+        The trackers come last: what they have not got when the process ends is sent by the next attempt, or
+        by `runs sync`.
 
         Raises:
             OSError: The result or the record cannot be written.

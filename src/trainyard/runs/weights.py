@@ -49,7 +49,8 @@ def stored_model(run: RunDir) -> StoredModel:
     manifest = run.manifest()
     if manifest is not None and manifest.trainer:
         raise InputError(
-            f"run {run.id} was made by {manifest.trainer.name}: name a safetensors file of its checkpoints instead"
+            f"run {run.id} was made by {manifest.trainer.name}: "
+            "name a safetensors file of its checkpoints instead"
         )
     commit, folder = _chosen(run)
     for name, sha256 in commit.run_files.items():
@@ -99,7 +100,9 @@ def _best_step(run: RunDir, checkpoints: RunCheckpoints, newest: Commit | None) 
 
 
 def initial_source(config: RunConfig, run: RunDir) -> Path | None:
-    """Return the safetensors file or run directory that `model.init_from` means; `last` is the run before this one.
+    """Return the safetensors file or run directory that `model.init_from` means.
+
+    `last` is the run before this one.
 
     Raises:
         InputError: There is no such file or run.

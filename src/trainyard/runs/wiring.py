@@ -1,4 +1,4 @@
-"""RunConfig -> wired objects: the only place where things are put together."""
+"""Build what a run is computed with: the only place where components are put together."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from trainyard.types import DataInfo, Metrics, Predictions, SplitName
 
 @dataclass(frozen=True)
 class Parts:
-    """What a run is computed with."""
+    """The components that a run is computed with."""
 
     config: RunConfig
     bundle: DataBundle
@@ -51,15 +51,15 @@ class Parts:
 
 
 def default_threads() -> int:
-    """The processors that this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def load_data(config: RunConfig) -> DataBundle:
-    """Reads and prepares what `data` names.
+    """Read and prepare the data that the config names.
 
     Raises:
-        DataError: there is no data section, or the data cannot be used.
+        DataError: There is no data section, or the data cannot be used.
     """
     if config.data is None:
         raise DataError(
@@ -71,10 +71,10 @@ def load_data(config: RunConfig) -> DataBundle:
 
 
 def framework_name(config: RunConfig, model: Any = None) -> str:
-    """The framework that the model belongs to.
+    """Return the name of the framework that the model belongs to.
 
     Raises:
-        ModelError: the model's import path leads to no class, or no framework knows it.
+        ModelError: The model's import path leads to no class, or no framework knows it.
     """
     if model is not None:
         return registry.framework_of_class(type(model))
@@ -82,14 +82,14 @@ def framework_name(config: RunConfig, model: Any = None) -> str:
         return config.model.framework
     if ":" in config.model.type:
         try:
-            found = import_path(config.model.type)
+            model_type = import_path(config.model.type)
         except InputError as error:
             raise ModelError(f"model.type: {error}") from error
-        if isinstance(found, FunctionType):
+        if isinstance(model_type, FunctionType):
             raise ModelError(
-                f"model {config.model.type} is a function: say in model.framework what its models are made with"
+                f"model {config.model.type} is a function: name the framework of its models in model.framework"
             )
-        return registry.framework_of_class(found if isinstance(found, type) else type(found))
+        return registry.framework_of_class(model_type if isinstance(model_type, type) else type(model_type))
     if (name := registry.framework_of(config.model.type)) is None:
         raise ModelError(f"model {config.model.type}: framework not installed")
     return name
@@ -98,17 +98,17 @@ def framework_name(config: RunConfig, model: Any = None) -> str:
 def build_framework(
     config: RunConfig, bundle: DataBundle, threads: int, order: SampleOrder | None, model: Any = None
 ) -> Framework:
-    """The framework with its model; only to predict where there is no `order`."""
+    """Build the framework with its model; without `order` it can only predict."""
     cls = registry.adapter("framework", framework_name(config, model))
     inputs = FrameworkInputs(config, bundle.info, bundle.splits, order, threads, config.model.params, model)
     return cast(Framework, cls(inputs))
 
 
 def build(config: RunConfig, threads: int, objects: Objects) -> Parts:
-    """Data, framework, order and rules.
+    """Build data, framework, sample order and rules.
 
     Raises:
-        InputError: any of them cannot be had as configured.
+        InputError: One of them cannot be built as configured.
     """
     bundle = objects.data if objects.data is not None else load_data(config)
     _check_metrics(config, bundle)
@@ -123,14 +123,14 @@ def build(config: RunConfig, threads: int, objects: Objects) -> Parts:
 
 
 def _deciding_metrics(config: RunConfig) -> dict[str, str]:
-    """The metrics that decide something, by the key that names them."""
+    """Return the metrics that decide something, by the config key that names them."""
     training = config.training
-    found = {"checkpoint.metric": config.checkpoint.metric} if config.checkpoint.save_top_k else {}
+    metrics = {"checkpoint.metric": config.checkpoint.metric} if config.checkpoint.save_top_k else {}
     if training.early_stopping:
-        found["training.early_stopping.metric"] = training.early_stopping.metric
+        metrics["training.early_stopping.metric"] = training.early_stopping.metric
     if isinstance(training.scheduler, PlateauSchedule):
-        found["training.scheduler.metric"] = training.scheduler.metric
-    return found
+        metrics["training.scheduler.metric"] = training.scheduler.metric
+    return metrics
 
 
 def _check_metrics(config: RunConfig, bundle: DataBundle) -> None:
@@ -143,22 +143,21 @@ def _check_metrics(config: RunConfig, bundle: DataBundle) -> None:
 
 
 def wanted_metrics(config: RunConfig, info: DataInfo) -> list[str]:
-    """The metrics to compute: those that the config lists, or the task's usual ones, and those that decide something."""
+    """Return the metrics to compute: the config's or the task's default ones, and those that decide something."""
     listed = config.evaluation.metrics
     chosen = list(default_metrics(info.task) if listed is None else listed)
     return list(dict.fromkeys([*chosen, *_deciding_metrics(config).values()]))
 
 
 def watched(predictions: Iterator[Predictions], check_signals: Callable[[], None]) -> Iterator[Predictions]:
-    """The same, looking for signals in between."""
-    for found in predictions:
+    """Yield the predictions, and check for signals between them."""
+    for part in predictions:
         check_signals()
-        yield found
+        yield part
 
 
 def evaluate_split(parts: Parts, split: SplitName, check_signals: Callable[[], None]) -> EvaluationResult:
-    """Evaluates the model as it is; leaves no trace in the state, the global random generators included."""
-
+    """Evaluate the model; neither its state nor the global random generators change."""
     predictions = watched(parts.framework.predict(parts.bundle.splits[split]), check_signals)
     with preserved_global_random():
         return evaluate(
@@ -182,7 +181,7 @@ def build_loop(
     signals: Signals,
     callbacks: Sequence[Callback],
 ) -> Loop:
-    """The loop, ready to run."""
+    """Build the loop."""
     config = parts.config
     recorder = Recorder(journal, callbacks)
     recorder.add(Resources(recorder.resources))
@@ -206,7 +205,7 @@ def wants_histograms(config: RunConfig) -> bool:
 
 
 def run_view(parts: Parts, run: RunDir, state: RunState, attempt: int) -> RunView:
-    """What callbacks are told at the start."""
+    """Return what callbacks receive at the start."""
     return RunView(
         run_id=run.id,
         experiment=run.experiment,

@@ -1,8 +1,8 @@
 """Processes that start at once: forks of one that has imported what they need.
 
-A test that kills twenty processes would otherwise spend its time on importing a framework forty times. A fork is a
-process like any other, and dies like any other; whether its bits are those of a process that was started afresh is for
-the tests to compare.
+A test that kills twenty processes would otherwise spend its time on importing a framework forty times. A fork
+is a process like any other, and dies like any other; whether its bits are those of a process that was started
+afresh is for the tests to compare.
 """
 
 from __future__ import annotations
