@@ -85,7 +85,7 @@ _rule: ContextVar[ImportRule | None] = ContextVar("import_rule", default=None)
 
 
 def import_rule() -> ImportRule | None:
-    """Return the rule that imports obey now; None if the config is the user's own, which may name anything."""
+    """Return the rule that imports obey now; None for the user's own config, which may name anything."""
     return _rule.get()
 
 

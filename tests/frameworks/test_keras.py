@@ -489,7 +489,7 @@ def test_a_class_needs_no_framework_beside_it(tmp_path: Path) -> None:
 def test_a_function_that_makes_a_model_needs_it(tmp_path: Path) -> None:
     whole, resumed = whole_and_resumed(tmp_path, own("net", width=5))
     assert_same(resumed, whole)
-    with pytest.raises(InputError, match=r"is a function: say in model\.framework"):
+    with pytest.raises(InputError, match=r"is a function: name its framework in model\.framework"):
         train(tmp_path, {"model": {"type": "keras_of_mine:net"}})
 
 

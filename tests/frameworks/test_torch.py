@@ -388,7 +388,7 @@ def test_a_function_makes_a_model(tmp_path: Path) -> None:
         ("nets_of_mine:Fails", r"Fails\(in_features=4, out_features=3\) failed: ValueError: no such width"),
         ("nets_of_mine:Empty", "it has no parameters to train"),
         ("nets_of_mine:Tuple", "for one sample it gives tuple, .* a tensor of shape"),
-        ("nets_of_mine:function", "is a function: say in model.framework"),
+        ("nets_of_mine:function", "is a function: name its framework in model.framework"),
         ("nets_of_mine:SIZE", "int is no model of a known framework"),
         ("nets_of_mine:OBJECT", "an object, whose weights no seed tells"),
         ("nets_of_mine:NoModel", "no model of a known framework"),

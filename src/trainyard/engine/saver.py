@@ -105,7 +105,7 @@ class Saver:
         self._marked = self._pending(state, best)
 
     def save(self, state: RunState, best: Collection[int], *, finished: bool = False) -> None:
-        """Save a resume checkpoint of this step, or of the last boundary if the framework resumes from these only.
+        """Save a resume checkpoint of this step, or of the last boundary if only boundaries can be resumed.
 
         A step that is saved already is not saved again. A `finished` run is not resumed, so its last step is
         saved.

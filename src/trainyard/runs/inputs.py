@@ -79,8 +79,9 @@ def data_inputs(bundle: DataBundle) -> DataIdentity:
 def _row_identity(bundle: DataBundle, name: SplitName) -> str | None:
     """Return the SHA-256 of the targets of a split and of its positions in the source.
 
-    Equal for the same rows, however their
-    features were prepared; None where a split does not hold its targets."""
+    It is equal for the same rows, however their features were prepared; None if a split does not hold its
+    targets.
+    """
     split = bundle.splits[name]
     if not isinstance(split, ArraySplit):
         return None
@@ -136,7 +137,7 @@ def _own_sources(roots: Collection[str]) -> list[Path]:
 
 
 def _user_modules(roots: Iterable[str]) -> dict[str, Path]:
-    """Return the user's sources among `roots` and all that they import: not Python's, installed ones or ours."""
+    """Return the user's own sources among the modules `roots` and all that these import."""
     found: dict[str, Path] = {}
     waiting = list(roots)
     while waiting:

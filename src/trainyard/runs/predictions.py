@@ -55,7 +55,9 @@ def predicted(run: RunDir, split: SplitName = "test", bundle: DataBundle | None 
     """Predict a split of the run's own data with its (best) model.
 
     Args:
-        bundle: the data, where they were given as objects; else they are read as the config says.
+        run: The run.
+        split: A split of its data.
+        bundle: The data, where they were given as objects; else they are read as the config says.
 
     Raises:
         InputError: the run has no such split or no weights, or its data have changed; or the framework is not

@@ -87,7 +87,7 @@ def framework_name(config: RunConfig, model: Any = None) -> str:
             raise ModelError(f"model.type: {error}") from error
         if isinstance(model_type, FunctionType):
             raise ModelError(
-                f"model {config.model.type} is a function: name the framework of its models in model.framework"
+                f"model {config.model.type} is a function: name its framework in model.framework"
             )
         return registry.framework_of_class(model_type if isinstance(model_type, type) else type(model_type))
     if (name := registry.framework_of(config.model.type)) is None:
@@ -143,7 +143,7 @@ def _check_metrics(config: RunConfig, bundle: DataBundle) -> None:
 
 
 def wanted_metrics(config: RunConfig, info: DataInfo) -> list[str]:
-    """Return the metrics to compute: the config's or the task's default ones, and those that decide something."""
+    """Return the metrics to compute: the config's or the task's own, and those that decide something."""
     listed = config.evaluation.metrics
     chosen = list(default_metrics(info.task) if listed is None else listed)
     return list(dict.fromkeys([*chosen, *_deciding_metrics(config).values()]))
