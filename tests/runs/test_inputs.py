@@ -70,11 +70,14 @@ def test_a_change_in_a_used_module_changes_the_hash_and_in_another_does_not(pack
     assert [d.what for d in of(code=before).differences(of(code=now))] == ["module ours_alone.sizes"]
 
 
-def test_a_source_that_cannot_be_parsed_any_more_is_still_hashed(package: Path) -> None:
-    """Edited between import and manifest: what stands there is hashed, and there is no traceback."""
-    (package / "ours_alone" / "model.py").write_text("def broken(:\n")
-    found = code_inputs(["ours_alone.model"], package).modules
-    assert found["ours_alone.model"] == sha256_file(package / "ours_alone" / "model.py")
+def test_a_source_that_cannot_be_parsed_any_more_is_no_traceback(package: Path) -> None:
+    """Edited between import and manifest: what was imported is hashed, and what is on disk beside it."""
+    path = package / "ours_alone" / "model.py"
+    before = sha256_file(path)
+    path.write_text("def broken(:\n")
+    code = code_inputs(["ours_alone.model"], package)
+    assert code.modules["ours_alone.model"] == before
+    assert code.edited == {"ours_alone.model": sha256_file(path)}
 
 
 def test_the_commit_is_recorded_but_compared_by_nobody(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def code_inputs(roots: Collection[str], working_directory: Path) -> CodeIdentity
             name,
         )
     return CodeIdentity(
-        hash=sha256_json(modules),
+        hash=sha256_json(modules | {f"{name} on disk": sha256 for name, sha256 in edited.items()}),
         trainyard=VERSION,
         trainyard_sha256=sha256_json(own),
         modules=modules,
