@@ -138,3 +138,12 @@ def test_batches_do_not_depend_on_how_much_of_the_order_is_kept(
         epoch, at = divmod(step, 11)
         whole = KeyedPermutation(stream_seed(5, order.EPOCH, epoch), 107).at(0, 107)
         assert samples.batch(step).tolist() == whole[at * 10 : at * 10 + 10].tolist()
+
+
+def test_the_order_of_an_epoch_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[int] = []
+    monkeypatch.setattr(order, "permutation", lambda seed, n: (computed.append(n), permutation(seed, n))[1])
+    samples = SampleOrder(107, 10, seed=5)
+    for step in range(22):
+        samples.batch(step)
+    assert computed == [107, 107]

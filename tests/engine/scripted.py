@@ -10,12 +10,12 @@ from trainyard.callbacks.base import Callback
 from trainyard.config import load
 from trainyard.config.schema import RunConfig
 from trainyard.digest import FileRecord, write_tensors
-from trainyard.engine.checkpoint import Checkpoints
+from trainyard.engine.checkpoint import Checkpoints, RunCheckpoints
 from trainyard.engine.journal import Journal
 from trainyard.engine.loop import Loop, LoopParts
 from trainyard.engine.recorder import Recorder
 from trainyard.engine.rules import Rules
-from trainyard.engine.saver import RunCheckpoints, Saver
+from trainyard.engine.saver import Saver
 from trainyard.engine.signals import Signals
 from trainyard.engine.state import RunState
 from trainyard.evaluation.metrics import mode_of
@@ -99,7 +99,15 @@ class Bench:
         checkpoints = checkpoints_of(self.folder, self.attempt)
         saver = Saver(self.config.checkpoint, self.framework, self.plan, checkpoints, recorder)  # type: ignore[arg-type]
         order = SampleOrder(SAMPLES, BATCH, 0)
-        parts = LoopParts(self.framework, order, self.rules, self._evaluate, recorder, saver, signals)  # type: ignore[arg-type]
+        parts = LoopParts(
+            framework=self.framework,  # type: ignore[arg-type]
+            order=order,
+            rules=self.rules,
+            recorder=recorder,
+            saver=saver,
+            signals=signals,
+            evaluate=self._evaluate,
+        )
         saver.resumed(state, self.rules.best_steps(state.evaluations))
         return Loop(parts, state)
 

@@ -6,10 +6,6 @@ import pytest
 from scripted import Weights, checkpoints_of
 
 from small_runs import flip
-from trainyard.engine.saver import RunCheckpoints
-
-if not hasattr(RunCheckpoints, "newest"):
-    pytest.skip("checkpoints do not say yet which best models they need", allow_module_level=True)
 
 
 @pytest.mark.parametrize("damage", ["flipped", "gone", "none"])
@@ -17,13 +13,13 @@ def test_a_checkpoint_with_a_damaged_best_model_is_passed_over(damage: str, tmp_
     checkpoints = checkpoints_of(tmp_path)
     for step, best in ((10, 7), (20, 14)):
         checkpoints.best.commit(best, Weights(best))
-        checkpoints.resume.commit(step, Weights(step), {"step": step}, frozenset({best}))  # type: ignore[call-arg]
+        checkpoints.resume.commit(step, Weights(step), {"step": step}, frozenset({best}))
     folder = tmp_path / "best" / "step-000000014-a0001"
     if damage == "flipped":
         flip(folder / "weights.safetensors")
     elif damage == "gone":
         checkpoints.best.delete(folder.name)
-    commit, complaints = checkpoints.newest()  # type: ignore[attr-defined]
+    commit, complaints = checkpoints.newest()
     if damage == "none":
         assert (commit.step, set(commit.best), complaints) == (20, {14}, [])
     else:
@@ -35,8 +31,8 @@ def test_a_checkpoint_with_a_damaged_best_model_is_passed_over(damage: str, tmp_
 def test_where_no_checkpoint_is_whole_all_are_named(tmp_path: Path) -> None:
     checkpoints = checkpoints_of(tmp_path)
     for step in (10, 20):
-        checkpoints.resume.commit(step, Weights(step), {"step": step}, frozenset({7}))  # type: ignore[call-arg]
-    commit, complaints = checkpoints.newest()  # type: ignore[attr-defined]
+        checkpoints.resume.commit(step, Weights(step), {"step": step}, frozenset({7}))
+    commit, complaints = checkpoints.newest()
     assert commit is None
     assert [complaint.split()[1] for complaint in complaints] == [
         "step-000000020-a0001",

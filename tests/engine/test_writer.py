@@ -1,6 +1,8 @@
 """The writer: in order, newest pending wins, failures are kept, nothing hangs."""
 
+import gc
 import threading
+import weakref
 
 from trainyard.engine.writer import PendingWrite, Writer
 from trainyard.errors import CheckpointError
@@ -89,3 +91,40 @@ def test_a_hanging_disk_does_not_keep_the_process_alive() -> None:
     assert writer._thread.daemon
     writer.close()
     assert not writer._thread.is_alive(), "close returned before the thread had ended"
+
+
+def test_draining_waits_for_the_write_that_has_begun() -> None:
+    writer, drained = Writer(), threading.Event()
+    release = blocked(writer)
+    draining = threading.Thread(target=lambda: (writer.drain(), drained.set()))
+    draining.start()
+    assert not drained.wait(0.05), "the write is not done yet"
+    release.set()
+    assert drained.wait(30)
+    writer.close()
+
+
+def test_what_was_written_is_freed_before_there_is_more_to_write() -> None:
+    class Copy:
+        """Stands for the copy of a large state."""
+
+    writer, copy = Writer(), Copy()
+    freed = weakref.ref(copy)
+    writer.submit(PendingWrite(1, lambda copy=copy: None, replaceable=True))  # type: ignore[misc]
+    del copy
+    writer.drain()
+    gc.collect()
+    assert freed() is None
+    writer.close()
+
+
+def test_a_failure_of_any_kind_is_told_with_its_name() -> None:
+    writer = Writer()
+
+    def fail() -> None:
+        raise ValueError("oops")
+
+    writer.submit(PendingWrite(5, fail, replaceable=True))
+    writer.drain()
+    assert writer.failures() == [(5, "ValueError: oops")]
+    writer.close()

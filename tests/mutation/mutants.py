@@ -110,8 +110,8 @@ def _sites(node: ast.AST, path: tuple[Any, ...], context: _Context) -> Iterator[
     """Walk over what may be mutated: no annotations, no messages, no docstrings."""
     if isinstance(node, ast.JoinedStr) or _is_docstring(node):
         return
-    if isinstance(node, ast.keyword) and node.arg == "strict":
-        return  # of zip: a check that never fails
+    if isinstance(node, ast.keyword) and node.arg in ("strict", "copy"):
+        return  # of zip, a check that never fails; of NumPy, time and no value
     if isinstance(node, ast.stmt):
         context = _Context(context.function, node, path, context.at_import, context.in_init)
     yield _Site(node, path, context)
@@ -146,7 +146,7 @@ def _replacements(node: ast.AST, context: _Context) -> Iterator[tuple[str, ast.A
         yield "and/or", ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), node.values)
     elif isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC:
         yield "arithmetic", ast.BinOp(node.left, ARITHMETIC[type(node.op)](), node.right)
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub):
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         yield "unary", node.operand
     elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
         yield "constant", ast.Constant(not node.value)
