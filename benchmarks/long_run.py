@@ -1,9 +1,9 @@
 """What looking at, reporting on and resuming a long run costs: `python benchmarks/long_run.py`.
 
-A small run is trained for a moment and stopped. Its journal is then replaced by that of a run of two million steps
-with several attempts, each of which repeats the end of the one before, and its checkpoint is committed again as that
-of the last steps. `resume` therefore trains only ten steps: everything else that it takes comes from the length of
-the run. The same for a run of ten thousand steps shows what start-up and imports take.
+A small run is trained for a moment and stopped. Its journal is then replaced by that of a run of two million
+steps with several attempts, each of which repeats the end of the one before, and its checkpoint is committed
+again as that of the last steps. `resume` therefore trains only ten steps: everything else that it takes comes
+from the length of the run. The same for a run of ten thousand steps shows what start-up and imports take.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def timed(folder: Path, run_dir: RunDir, rounds: int) -> dict[str, list[Cost]]:
-    """Run each command several times on a fresh copy of the run: without the journal's cache, then with it."""
+    """Run each command several times on a fresh copy of the run, without the journal's cache and with it."""
     costs: dict[str, list[Cost]] = {}
     for number in range(rounds):
         for verb in (["runs", "show"], ["report"], ["resume"]):

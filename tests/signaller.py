@@ -1,4 +1,7 @@
-"""The command line, in a process that sends itself a signal in a phase: `signaller.py SIGNAL PHASE COUNT WORDS...`."""
+"""The command line, in a process that sends itself a signal in a phase.
+
+`signaller.py SIGNAL PHASE COUNT WORDS...`.
+"""
 
 import signal
 import sys

@@ -1,4 +1,7 @@
-"""Small real runs, for the tests of whatever trains: on iris, half a second each, with all that is random switched on."""
+"""Small real runs, for the tests of whatever trains.
+
+On iris, half a second each, with all that is random switched on.
+"""
 
 import os
 import signal
@@ -41,7 +44,10 @@ class SignalAt(Callback):
 
 @contextmanager
 def every_save_on_disk() -> Iterator[None]:
-    """Has the loop wait for each save: such short runs are faster than the disk, and most saves would be coalesced."""
+    """Has the loop wait for each save.
+
+    Such short runs are faster than the disk, and most saves would be coalesced.
+    """
     save = Saver.save
 
     def save_and_wait(saver: Saver, *args: Any, **how: Any) -> None:
@@ -76,7 +82,10 @@ def preempted(runs: Path, overrides: Mapping[str, Any] | None = None, *, at: int
 
 
 def crashed(runs: Path, overrides: Mapping[str, Any] | None = None, *, at: int = 13, **objects: Any) -> Run:
-    """A run that died after step `at`, all its saves done: with the config above, after 13, those of 5 and 10."""
+    """A run that died after step `at`, all its saves done.
+
+    With the config above, after 13, those of 5 and 10.
+    """
     try:
         with every_save_on_disk():
             trainyard.train(SMALL, overrides or {}, runs_dir=runs, callbacks=[CrashAt(at)], **objects)
@@ -86,7 +95,10 @@ def crashed(runs: Path, overrides: Mapping[str, Any] | None = None, *, at: int =
 
 
 def journal_values(run: Run) -> tuple[dict[int, float], list[Any]]:
-    """What the journal says that the inputs alone decide: the loss of each step, and the values of each evaluation."""
+    """What the journal says that the inputs alone decide.
+
+    The loss of each step, and the values of each evaluation.
+    """
     records = list(read(run.path / "journal"))
     logged = [(r["step"], r["values"]) for r in records if r["kind"] == "metrics"]
     # A slow run also logs what it takes of the machine, as `system_...`.

@@ -55,7 +55,8 @@ def test_the_config_reference_is_up_to_date() -> None:
     assert (ROOT / "docs" / "config.md").read_text(encoding="utf-8") == module.render(), "run `make docs`"
 
 
-# The config on the page about adapters needs the adapters of that page: `test_adapters_page.py` trains with it.
+# The config on the page about adapters needs the adapters of that page: `test_adapters_page.py` trains with
+# it.
 @pytest.mark.parametrize(
     "text", [block for block in blocks("yaml") if not str(block.id).startswith("adapters.md")]
 )

@@ -87,7 +87,10 @@ def splitmix(x: int) -> int:
 
 
 def feistel(seed: int, n: int, position: int) -> int:
-    """Six rounds over the smallest power of two, of 2 bits at least, that holds n; the higher half may be a bit wider."""
+    """Six rounds over the smallest power of two, of 2 bits at least, that holds n.
+
+    The higher half may be a bit wider.
+    """
     bits = next(bits for bits in range(2, 65) if 1 << bits >= n)
     low_bits = bits // 2
     high_mask, low_mask = (1 << (bits - low_bits)) - 1, (1 << low_bits) - 1

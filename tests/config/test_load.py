@@ -1,4 +1,7 @@
-"""What `load` makes of good configs: long form, defaults, layers, variables, and where each value came from."""
+"""What `load` makes of good configs.
+
+Long form, defaults, layers, variables, and where each value came from.
+"""
 
 from pathlib import Path
 

@@ -117,7 +117,10 @@ def test_computation_names_the_bits_and_hides_text(adapters, monkeypatch):
 
 @pytest.fixture
 def secretive(adapters, monkeypatch):
-    """A config with secrets: whole, inside a text, as a number, with quotes, and two that are too short or too plain."""
+    """A config with secrets.
+
+    Whole, inside a text, as a number, with quotes, and two that are too short or too plain.
+    """
     secrets = {
         "CODE": "0451987",
         "PIN": "7319",

@@ -137,7 +137,10 @@ except Exception as error:
 
 @pytest.fixture(scope="module")
 def by_tensorflow(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The files that TensorFlow wrote, and what converting its data sets printed: in one process, as it takes long to import."""
+    """The files that TensorFlow wrote, and what converting its data sets printed.
+
+    In one process, as it takes long to import.
+    """
     if importlib.util.find_spec("tensorflow") is None:
         pytest.skip("tensorflow is not installed")
     folder = tmp_path_factory.mktemp("tensorflow")

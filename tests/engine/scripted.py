@@ -1,4 +1,7 @@
-"""A framework whose losses and metrics are written down, and a loop around it: the engine alone, in milliseconds."""
+"""A framework whose losses and metrics are written down, and a loop around it.
+
+The engine alone, in milliseconds.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""A checkpoint, read by nothing of ours: safetensors' own reader, and hashlib by the rule that `digest.py` documents."""
+"""A checkpoint, read by nothing of ours.
+
+Safetensors' own reader, and hashlib by the rule that `digest.py` documents.
+"""
 
 import hashlib
 import json
@@ -101,7 +104,10 @@ WIDTHS = {
 
 
 def test_items_lie_at_multiples_of_their_size(tmp_path: Path) -> None:
-    """Wide items first, then by name, behind a header whose length is a multiple of eight: readers may map the file."""
+    """Wide items first, then by name, behind a header whose length is a multiple of eight.
+
+    Readers may map the file.
+    """
     widths = {f"{i}.{dtype}": width for dtype, width in WIDTHS.items() for i in (1, 2)}
     buffers = [
         NamedBuffer(name, name.split(".")[1], (3,), memoryview(bytes(3 * width)))

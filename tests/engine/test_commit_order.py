@@ -1,4 +1,7 @@
-"""What reaches the disk before what, recorded call by call: a power cut between any two leaves nothing that looks whole."""
+"""What reaches the disk before what, recorded call by call.
+
+A power cut between any two leaves nothing that looks whole.
+"""
 
 import json
 import os

@@ -1,4 +1,7 @@
-"""The loop, against formulas: what it logs, when it evaluates and saves, which rate a step gets, and where it ends."""
+"""The loop, against formulas.
+
+What it logs, when it evaluates and saves, which rate a step gets, and where it ends.
+"""
 
 import itertools
 import json

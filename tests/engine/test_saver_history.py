@@ -1,4 +1,7 @@
-"""What the saver remembers over a resume, and what it forgets in time: with a framework that is written down."""
+"""What the saver remembers over a resume, and what it forgets in time.
+
+With a framework that is written down.
+"""
 
 import math
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""SIGTERM and SIGINT in every phase: a commit, the right exit code, and a resume that ends with the same bits."""
+"""SIGTERM and SIGINT in every phase.
+
+A commit, the right exit code, and a resume that ends with the same bits.
+"""
 
 import json
 import os

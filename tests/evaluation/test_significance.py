@@ -72,7 +72,10 @@ def test_mcnemar_of_many_rows() -> None:
 
 
 def test_mcnemar_against_a_published_value() -> None:
-    """Agresti, Categorical Data Analysis, 2nd ed., table 10.1 (approval of the prime minister): 86 against 150."""
+    """Agresti, Categorical Data Analysis, 2nd ed., table 10.1 (approval of the prime minister).
+
+    86 against 150.
+    """
     assert mcnemar(*answers(86, 150, 794, 570)) == pytest.approx(3.72e-5, rel=0.01)
 
 
@@ -228,7 +231,10 @@ def test_chance_is_called_significant_one_time_in_twenty(
 
 
 def two_targets(rows: int = 200) -> tuple[Scores, Scores, Scores]:
-    """Targets in units of 1000 and of 1; the first model is bad at the small one, where the others are alike."""
+    """Targets in units of 1000 and of 1.
+
+    The first model is bad at the small one, where the others are alike.
+    """
     draw = np.random.default_rng(0)
     targets = draw.normal(0, [1000, 1], (rows, 2))
     spreads = ([300, 1.2], [300, 0.05], [300, 0.05])
@@ -341,7 +347,9 @@ def test_of_many_pairs_enough_is_drawn_to_see_any() -> None:
 
 @pytest.mark.parametrize("count", [2, 5, 10])
 def test_the_best_of_equal_models_is_seldom_called_better(count: int) -> None:
-    """As a benchmark does it: the best is chosen on the rows that it is tested on. Holm over the tests with it alone would
+    """As a benchmark does it.
+
+    The best is chosen on the rows that it is tested on. Holm over the tests with it alone would
     give false alarms in 8% and 11% with 5 and with 10 models."""
     draw, alarms = np.random.default_rng(count), 0
     targets = np.zeros(500, np.int64)

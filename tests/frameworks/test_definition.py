@@ -1,4 +1,7 @@
-"""What a model is made from is an input of the run: code that an option leads to, and the options of an object."""
+"""What a model is made from is an input of the run.
+
+Code that an option leads to, and the options of an object.
+"""
 
 import functools
 from collections.abc import Callable

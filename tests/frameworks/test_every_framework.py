@@ -1,4 +1,7 @@
-"""What holds for all frameworks alike: one config, the same rows, and no framework that gets in the way of another."""
+"""What holds for all frameworks alike.
+
+One config, the same rows, and no framework that gets in the way of another.
+"""
 
 import json
 import subprocess

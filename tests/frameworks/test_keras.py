@@ -1,4 +1,7 @@
-"""The Keras framework: every optimizer, precision, loss and kind of model trains, and resumes to the same bits."""
+"""The Keras framework.
+
+Every optimizer, precision, loss and kind of model trains, and resumes to the same bits.
+"""
 
 import json
 import logging
@@ -93,7 +96,10 @@ def test_every_optimizer_learns_and_resumes_to_the_same_bits(options: dict[str, 
 
 
 def test_the_same_options_make_the_same_update_as_in_torch(tmp_path: Path) -> None:
-    """Adam's first step moves every weight by the learning rate, where epsilon is small; AdamW decays by what is asked for."""
+    """Adam's first step moves every weight by the learning rate, where epsilon is small.
+
+    AdamW decays by what is asked for.
+    """
     options = {"training.max_steps": 1, "training.learning_rate": 0.5, "model.params.dropout": 0.0}
     runs = {
         decay: weights(
@@ -137,7 +143,10 @@ def test_precisions_differ(tmp_path: Path) -> None:
 
 
 def test_the_scale_of_the_loss_is_part_of_the_state(tmp_path: Path) -> None:
-    """With values so large that the scaled gradients overflow at first: the scale falls, and steps are left out."""
+    """With values so large that the scaled gradients overflow at first.
+
+    The scale falls, and steps are left out.
+    """
     overrides = {"training.precision": "fp16", "data.standardize": False, "data.type": "wine"}
     whole, resumed = whole_and_resumed(tmp_path, overrides)
     assert_same(resumed, whole)

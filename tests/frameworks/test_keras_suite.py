@@ -1,4 +1,7 @@
-"""The Keras framework keeps the contract: with dropout, batch normalization and microbatches, and with all that decides."""
+"""The Keras framework keeps the contract.
+
+With dropout, batch normalization and microbatches, and with all that decides.
+"""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""The scikit-learn framework: every short name fits, is stored and goes on exactly; what cannot work is said at once."""
+"""The scikit-learn framework.
+
+Every short name fits, is stored and goes on exactly; what cannot work is said at once.
+"""
 
 import json
 import logging

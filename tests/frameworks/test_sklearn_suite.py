@@ -1,4 +1,7 @@
-"""The scikit-learn framework keeps the contract: as trees are added, minibatch by minibatch, and in a single step."""
+"""The scikit-learn framework keeps the contract.
+
+As trees are added, minibatch by minibatch, and in a single step.
+"""
 
 from typing import Any, ClassVar
 

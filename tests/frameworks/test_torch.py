@@ -1,4 +1,7 @@
-"""The torch framework: every optimizer, precision, schedule and model trains, and resumes to the same bits."""
+"""The torch framework.
+
+Every optimizer, precision, schedule and model trains, and resumes to the same bits.
+"""
 
 import sys
 import textwrap
@@ -106,7 +109,10 @@ def test_every_precision_learns_and_resumes_to_the_same_bits(
 
 
 def test_the_gradient_scaler_is_part_of_the_state(tmp_path: Path) -> None:
-    """With values large enough that the scaled gradients overflow at first: the scale falls, and steps are left out."""
+    """With values large enough that the scaled gradients overflow at first.
+
+    The scale falls, and steps are left out.
+    """
     overrides = {"training.precision": "fp16", "data.standardize": False}
     whole, resumed = whole_and_resumed(tmp_path, overrides)
     assert_same(resumed, whole)
@@ -359,7 +365,10 @@ def test_a_module_of_the_users_resumes_to_the_same_bits(name: str, precision: st
 
 
 def test_an_evaluation_that_draws_is_the_same_after_a_resume(tmp_path: Path) -> None:
-    """Even where the run died after its last step: the final evaluation is made by a process that made no step."""
+    """Even where the run died after its last step.
+
+    The final evaluation is made by a process that made no step.
+    """
     overrides = {"model.type": "nets_of_mine:Drawing", "model.params": {}}
     whole = trainyard.train(SMALL, overrides, runs_dir=tmp_path / "whole")
     assert_same(trainyard.resume(preempted(tmp_path / "cut", overrides, at=30)), whole)

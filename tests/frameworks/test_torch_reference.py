@@ -1,7 +1,10 @@
-"""Runs of torch beside a training loop by hand, which shares no code with Trainyard: every number must have the same bits.
+"""Runs of torch beside a training loop by hand, which shares no code with Trainyard.
 
-The loop follows the documents: the order of the samples and the seeds as `order.py` describes them, the formulas of
-the learning rate, microbatches that weigh as many samples as they have, dropout seeded for (seed, step, microbatch).
+Every number must have the same bits.
+
+The loop follows the documents: the order of the samples and the seeds as `order.py` describes them, the
+formulas of the learning rate, microbatches that weigh as many samples as they have, dropout seeded for (seed,
+step, microbatch).
 """
 
 import copy
@@ -244,7 +247,10 @@ def evaluate(task: Task, model: nn.Module, rows: tuple[Tensor, Tensor]) -> tuple
 
 
 def classes() -> Task:
-    """Classification with everything switched on: microbatches that do not divide, an uneven last batch, clipping."""
+    """Classification with everything switched on.
+
+    Microbatches that do not divide, an uneven last batch, clipping.
+    """
     random = np.random.default_rng(0)
     sizes = (53, 17, 13)
     x = [torch.from_numpy(random.normal(size=(n, 5)).astype(np.float32)) for n in sizes]

@@ -1,4 +1,7 @@
-"""What a checkpoint of torch holds: memory layouts, buffers, extra state, and the warning about what it does not hold."""
+"""What a checkpoint of torch holds.
+
+Memory layouts, buffers, extra state, and the warning about what it does not hold.
+"""
 
 import json
 import sys

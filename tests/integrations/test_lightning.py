@@ -1,6 +1,7 @@
 """Lightning's own Trainer, with a tiny network.
 
-Run as a script, this file is the training of a user: `test_lightning.py FOLDER`, killed after the step in KILL_AT.
+Run as a script, this file is the training of a user: `test_lightning.py FOLDER`, killed after the step in
+KILL_AT.
 """
 
 import json

@@ -199,7 +199,8 @@ def _statements(node: ast.stmt, context: _Context) -> Iterator[tuple[str, ast.AS
     elif isinstance(node, ast.Break | ast.Continue):
         yield "jump", ast.Continue() if isinstance(node, ast.Break) else ast.Break()
     elif _is_removable(node, context):
-        # The statement stays below a condition that is never true, so that the function's variables remain the same.
+        # The statement stays below a condition that is never true, so that the function's variables remain
+        # the same.
         yield "remove", ast.If(ast.Constant(False), [node], [])
 
 

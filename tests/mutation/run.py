@@ -4,9 +4,9 @@
     python tests/mutation/run.py --share 2/4           a quarter of it
     python tests/mutation/run.py --only engine/saver   files whose path holds this
 
-One process imports and collects everything. Each fault then gets a fork of it, where the changed functions get their
-changed code, and the tests that reach the changed line run until one fails. It ends with 1 where a fault survives that
-`survivors.toml` does not explain, or where less than 95% are caught.
+One process imports and collects everything. Each fault then gets a fork of it, where the changed functions
+get their changed code, and the tests that reach the changed line run until one fails. It ends with 1 where a
+fault survives that `survivors.toml` does not explain, or where less than 95% are caught.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ SOURCES = TESTS.parent / "src" / "trainyard"
 LEAST_CAUGHT = 0.95
 SURVIVED, CAUGHT, NOT_IN = 0, 1, 3  # how the process of a fault ends
 RESULTS = {SURVIVED: "survived", NOT_IN: "could not be put in"}
-# Seconds that a test may take beyond twice what it took without a fault (and traced, which is slow): on the clock, and
-# of the processors.
+# Seconds that a test may take beyond twice what it took without a fault (and traced, which is slow): on the
+# clock, and of the processors.
 DEADLOCK, ENDLESS = 15.0, 2.0
 # Imported before the forks, once for all of them.
 WARM = [

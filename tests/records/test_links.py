@@ -80,7 +80,10 @@ def test_what_a_prediction_needs_is_read_from_regular_files(
 
 @pytest.mark.parametrize("what", ["weights", "manifest", "more", "folder", "all"])
 def test_checkpoints_are_read_from_regular_files(what: str, begun: Path, tmp_path: Path) -> None:
-    """A checkpoint with a link in it is damaged: an older one is resumed from, and where all are links, none."""
+    """A checkpoint with a link in it is damaged.
+
+    An older one is resumed from, and where all are links, none.
+    """
     path = tmp_path / "runs" / begun.parent.name / begun.name
     shutil.copytree(begun, path)
     run = Run(path)

@@ -13,7 +13,8 @@ from trainyard.errors import CheckpointError, RunLockedError
 from trainyard.records.lock import Lock
 from trainyard.records.run_dir import RunDir
 
-# Takes the lock, forks a child that lives on, and says so; the child waits until its standard input is closed.
+# Takes the lock, forks a child that lives on, and says so; the child waits until its standard input is
+# closed.
 OWNER = """
 import os, sys
 from pathlib import Path

@@ -166,7 +166,10 @@ def test_a_best_model_that_is_damaged_at_the_end_fails_the_run_until_a_resume(
 
 
 def test_best_models_of_a_future_that_was_lost_are_made_again(whole: Run, tmp_path: Path) -> None:
-    """Killed between a best model and the next commit: the best model's step lies ahead of where the run goes on."""
+    """Killed between a best model and the next commit.
+
+    The best model's step lies ahead of where the run goes on.
+    """
     run = crashed(tmp_path, at=16)  # evaluated at 14, saved at 15
     run = Run(run.path)
     for folder in checkpoints(run)[1:]:
@@ -346,7 +349,10 @@ def test_a_final_save_that_fails_is_an_error_and_the_last_commit_stays(
 
 @pytest.mark.slow
 def test_a_real_full_disk(tmp_path: Path) -> None:
-    """A process that may write no file beyond a size: its checkpoints do not fit, but whatever is small does."""
+    """A process that may write no file beyond a size.
+
+    Its checkpoints do not fit, but whatever is small does.
+    """
     config = tmp_path / "wide.yaml"
     config.write_text(load(SMALL, {"model.params.hidden": [700, 700]}, adapters=Catalog()).dump())
     driver = tmp_path / "driver.py"

@@ -97,7 +97,10 @@ def foreign(source: Path, folder: Path, **sections: Any) -> Run:
 
 
 def edit(file: Path, *, checked: bool = False, **values: Any) -> None:
-    """Changes a record as one can who knows the format; without `checked`, as of version 1, without its own hash."""
+    """Changes a record as one can who knows the format.
+
+    Without `checked`, as of version 1, without its own hash.
+    """
     data = json.loads(file.read_text()) | values | ({} if checked else {"format": 1})
     data.pop("sha256", None)
     file.write_text(json.dumps(data | ({"sha256": sha256_json(data)} if checked else {})))

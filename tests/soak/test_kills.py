@@ -1,4 +1,7 @@
-"""Kills that are drawn at random, in each framework: in any phase, many in a row, and from outside at any moment."""
+"""Kills that are drawn at random, in each framework.
+
+In any phase, many in a row, and from outside at any moment.
+"""
 
 import os
 import random

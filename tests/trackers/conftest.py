@@ -42,7 +42,10 @@ def make_run(tmp_path: Path) -> MakeRun:
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`file_tracker.py`, as if it had been installed by another package: processes started from now on find it."""
+    """`file_tracker.py`, as if it had been installed by another package.
+
+    Processes started from now on find it.
+    """
     info = tmp_path / "site" / "file_tracker-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: file-tracker\nVersion: 1.0\n")

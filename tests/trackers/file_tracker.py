@@ -1,4 +1,7 @@
-"""A tracker that is a folder, to be fed by real processes; it can be dead, and it can kill the process that feeds it."""
+"""A tracker that is a folder, to be fed by real processes.
+
+It can be dead, and it can kill the process that feeds it.
+"""
 
 import json
 import os

@@ -1,4 +1,7 @@
-"""MLflow's adapter: the contract, on a sqlite store and on a real server, and what MLflow's users expect of it."""
+"""MLflow's adapter.
+
+The contract, on a sqlite store and on a real server, and what MLflow's users expect of it.
+"""
 
 import os
 import signal

@@ -14,7 +14,7 @@ CLEANED = ("created", "crashed", "failed")
 
 
 def is_unwanted(run: RunDir, statuses: Sequence[str] | None) -> bool:
-    """Return whether a run may be deleted, by its status; without `statuses`, only if nothing resumes from it.
+    """Return whether a run may be deleted by its status; without `statuses`: if nothing resumes from it.
 
     Raises:
         CheckpointError: A record of the run is damaged, so its status is not certain.

@@ -111,7 +111,7 @@ def _depth(key: str) -> int:
 
 
 def _refuse_links(path: Path, depth: int) -> None:
-    """Raise CheckpointError where a folder of the store is a symbolic link: what it holds is not the store's."""
+    """Raise CheckpointError if a folder of the store is a symbolic link: its content is not the store's."""
     try:
         refuse_links(path, depth=depth)
     except OSError as error:

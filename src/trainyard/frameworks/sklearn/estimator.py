@@ -306,7 +306,8 @@ def _check_data(name: str, estimator: Any, inputs: FrameworkInputs) -> None:
             and (np.asarray(train.take(np.arange(len(train))).features) < 0).any()
         ):
             raise ModelError(
-                f"model {name} accepts no negative values; set data.standardize: false, or exclude such columns"
+                f"model {name} accepts no negative values; "
+                "set data.standardize: false, or exclude such columns"
             )
     several = info.task == "regression" and info.outputs > 1
     if several and not (tags.target_tags.multi_output or tags.target_tags.two_d_labels):

@@ -1,4 +1,7 @@
-"""Softmax regression in NumPy, with momentum and noisy inputs: as small as a framework can be that has all of it."""
+"""Softmax regression in NumPy, with momentum and noisy inputs.
+
+As small as a framework can be that has all of it.
+"""
 
 from __future__ import annotations
 
