@@ -377,7 +377,7 @@ def test_a_model_object_that_does_not_fit_or_is_none(tmp_path: Path) -> None:
     features = np.arange(480, dtype=np.float32).reshape(120, 4)
     with pytest.raises(ModelError, match=r"gives \(1, 3\), but the data has 2 classes"):
         trainyard.train(WITHOUT_DATA, runs_dir=tmp_path, model=Net(), data=(features, np.arange(120) % 2))
-    with pytest.raises(InputError, match="no model of a known framework"):
+    with pytest.raises(InputError, match="belongs to no known framework"):
         trainyard.train(SMALL, runs_dir=tmp_path, model=object())
     assert not list(all_runs(tmp_path))
 
