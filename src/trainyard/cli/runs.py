@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import trainyard
-from trainyard.api import summaries
 from trainyard.cli import options
 from trainyard.cli.output import existing, run_document, show, size, table
 
@@ -32,6 +31,8 @@ def runs() -> None:
 @options.as_json
 def list_runs(experiment: str | None, runs_dir: str | None, as_json: bool) -> None:
     """List the runs, newest first."""
+    from trainyard.api import summaries
+
     documents = summaries(runs_dir, experiment)
     if as_json:
         for document in documents:
