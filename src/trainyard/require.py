@@ -82,6 +82,7 @@ class ImportRule(Protocol):
 
 
 _rule: ContextVar[ImportRule | None] = ContextVar("import_rule", default=None)
+_used: set[str] = set()  # import paths that the user's own configs have led to in this process
 
 
 def import_rule() -> ImportRule | None:
@@ -97,6 +98,11 @@ def importing_by(rule: ImportRule | None) -> Iterator[None]:
         yield
     finally:
         _rule.reset(token)
+
+
+def is_used(path: str) -> bool:
+    """Return whether a config of the user's own has imported this path in this process."""
+    return path in _used
 
 
 def import_path(path: str) -> Any:
@@ -125,6 +131,8 @@ def import_path(path: str) -> Any:
         _refuse_standard(path, home_of(value))
     if rule is not None:
         rule.check_object(path, value)
+    else:
+        _used.add(path)
     return value
 
 

@@ -472,7 +472,7 @@ def test_a_restored_layout_that_is_another_is_an_error(
     with monkeypatch.context() as patch:
         patch.setattr(snapshot, "with_strides", lambda source, strides, device: source)
         patch.setattr(snapshot, "like", lambda source, parameter, device: source)
-        with pytest.raises(CheckpointError, match="what was restored has digest"):
+        with pytest.raises(CheckpointError, match="was restored with digest"):
             trainyard.resume(cut)
 
 

@@ -328,10 +328,25 @@ def test_a_virtual_environment_in_the_project_is_no_code_of_the_users(
 ) -> None:
     packages = here / ".venv" / "lib" / "python3" / "site-packages"
     packages.mkdir(parents=True)
-    (packages / "planted.py").write_text(NET)
+    (packages / "installed.py").write_text(NET)
     monkeypatch.syspath_prepend(str(packages))
     with importing_by(RunImports(RunDir(made), [here])), pytest.raises(InputError, match="is not imported"):
-        import_path("planted:make")
+        import_path("installed:make")
+
+
+def test_what_the_users_own_config_named_in_this_process_is_imported_again(
+    made: Path, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "on_the_path"
+    elsewhere.mkdir()
+    (elsewhere / "named_before.py").write_text(NET)
+    monkeypatch.syspath_prepend(str(elsewhere))
+    rule = RunImports(RunDir(made), [here])
+    with importing_by(rule), pytest.raises(InputError, match="is not imported"):
+        import_path("named_before:make")
+    import_path("named_before:make")  # as `train` does for the user's own config
+    with importing_by(rule):
+        import_path("named_before:make")
 
 
 def test_git_is_not_asked_in_a_folder_that_came_with_a_run(made: Path, here: Path, mark: Path) -> None:

@@ -23,7 +23,7 @@ from trainyard.config import Resolved
 from trainyard.errors import InputError
 from trainyard.imported import is_installed
 from trainyard.records.run_dir import RunDir
-from trainyard.require import home_of, import_paths, importing_by
+from trainyard.require import home_of, import_paths, importing_by, is_used
 
 log = logging.getLogger("trainyard")
 
@@ -52,12 +52,12 @@ class RunImports:
         """Refuse a module unless it is of a framework's library or the user's own; see `ImportRule`."""
         if self._trusted:
             self._announce(path)
-        elif path not in self._named and not (self._is_own(module) or _is_of_framework(module)):
+        elif not self._is_named(path) and not (self._is_own(module) or _is_of_framework(module)):
             raise self._refusal(path)
 
     def check_object(self, path: str, value: Any) -> None:
         """Refuse an object unless it is a model class or defined in the user's own code; see `ImportRule`."""
-        if self._trusted or path in self._named or _is_model_class(value):
+        if self._trusted or self._is_named(path) or _is_model_class(value):
             return
         module = path.partition(":")[0]
         homes = [module, home_of(value)] if callable(value) else [module]
@@ -72,6 +72,10 @@ class RunImports:
             and not any(path.resolve().is_relative_to(other) for other in others)
             for folder, others in self._projects
         )
+
+    def _is_named(self, path: str) -> bool:
+        """Return whether a config of the user's own names the path, or did so before in this process."""
+        return path in self._named or is_used(path)
 
     def _is_own(self, module: str) -> bool:
         """Return whether all that importing a module would execute is the user's own.
