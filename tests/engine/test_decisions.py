@@ -66,7 +66,7 @@ def test_a_history_that_grows_decides_as_one_that_is_given_whole() -> None:
     for evaluation in history(*values):
         growing.append(evaluation)
         fresh, whole = rules_of(training), list(growing)
-        for decide in ("news", "best_steps", "until", "drop"):
+        for decide in ("events", "best_steps", "until", "drop"):
             assert getattr(grown, decide)(growing) == getattr(fresh, decide)(whole), decide
     assert (grown.drop(growing), grown.until(growing), grown.best_steps(growing)) == (
         0.5**4,
