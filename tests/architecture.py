@@ -369,7 +369,7 @@ def wrong_extras(tree: Tree, table: Table, extras: Mapping[str, Sequence[str]]) 
 def readers_of_records(
     tree: Tree, home: str, files: Collection[str], free: Collection[str] = ()
 ) -> list[str]:
-    """Modules outside `home` and `free` that name the file of a record, so that they can read it by themselves."""
+    """Modules outside `home` and `free` that name the file of a record, as its second reader would."""
     some(tree.inside(home), f"module in {home}")
     named = some(
         ((name, file) for name, syntax in tree.syntax.items() for file in _texts(syntax) if file in files),

@@ -19,8 +19,8 @@ class StudyRun(Record):
 class StudyRecord(Document):
     """The content of `study.json`.
 
-    `asked` is what makes two studies the same; `state` is `running` while a process works on it, and how it ended
-    afterwards; `created` is in seconds since the epoch.
+    `asked` is what makes two studies the same; `state` is `running` while a process works on it, and how it
+    ended afterwards; `created` is in seconds since the epoch.
     """
 
     FILE: ClassVar[str] = "study.json"
