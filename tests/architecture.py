@@ -363,6 +363,35 @@ def wrong_extras(tree: Tree, table: Table, extras: Mapping[str, Sequence[str]]) 
     return wrong
 
 
+# --- records
+
+
+def readers_of_records(
+    tree: Tree, home: str, files: Collection[str], free: Collection[str] = ()
+) -> list[str]:
+    """Modules outside `home` and `free` that name the file of a record, as its second reader would."""
+    some(tree.inside(home), f"module in {home}")
+    named = some(
+        ((name, file) for name, syntax in tree.syntax.items() for file in _texts(syntax) if file in files),
+        "name of a record's file",
+    )
+    gone = [f"no module is in {package}" for package in free if not tree.inside(package)]
+    return gone + [
+        f"{name} names {file}"
+        for name, file in named
+        if not any(f"{name}.".startswith(f"{package}.") for package in (home, *free))
+    ]
+
+
+def _texts(syntax: ast.Module) -> list[str]:
+    """Return the strings of a module; a docstring that merely mentions a file is longer than its name."""
+    return [
+        node.value
+        for node in ast.walk(syntax)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+
+
 # --- budgets
 
 

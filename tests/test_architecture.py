@@ -15,6 +15,9 @@ import architecture as rules
 import trainyard
 from architecture import NothingToCheck, Tree
 from trainyard.cli.main import main
+from trainyard.records.manifest import Manifest
+from trainyard.records.result import Result
+from trainyard.records.study import StudyRecord
 from trainyard.registry import BUILT_IN
 
 ROOT = Path(trainyard.__file__).parent
@@ -114,6 +117,13 @@ def test_optional_libraries_are_imported_late(ours: Tree, heavy: set[str]) -> No
     assert rules.heavy_imports(ours, heavy, BUILT_IN, ["testing"]) == []
 
 
+def test_records_have_one_reader(ours: Tree) -> None:
+    files = [Manifest.FILE, Result.FILE, StudyRecord.FILE]
+    # A checkpoint has a manifest of its own.
+    free = ["engine.checkpoint", "integrations.checkpoints", "testing.store_suite"]
+    assert rules.readers_of_records(ours, "records", files, free) == []
+
+
 def test_budgets(ours: Tree) -> None:
     assert rules.long_files(ours) == []
     assert rules.long_functions(ours) == []
@@ -210,6 +220,8 @@ def test_an_empty_tree_is_nothing_to_check(tmp_path: Path, make: Make) -> None:
         lambda: rules.wrong_extras(bare, {}, {"x": ["x"]}),
         lambda: rules.heavy_imports(bare, {"torch"}, {}, []),
         lambda: sorted(rules.heavy_libraries({}, {})),
+        lambda: rules.readers_of_records(bare, "records", ["a.json"]),
+        lambda: rules.readers_of_records(bare, "a", ["a.json"]),
         lambda: rules.long_functions(bare),
         lambda: rules.wide_constructors(bare),
         lambda: rules.missing_links(bare, ["a"]),
@@ -369,6 +381,21 @@ def test_a_wrong_extra_is_found(make: Make) -> None:
     assert len(rules.wrong_extras(tree, wrong, {"torch": [], "y": []})) == 2
     idle = {"thing": {"shared": entry("pack.things.shared:S", "torch")}}
     assert rules.wrong_extras(tree, idle, {"torch": []}) == ["shared needs no extra, the table says torch"]
+
+
+@pytest.mark.parametrize(
+    ("source", "wrong"),
+    [
+        ("x = folder / 'a.json'", ["b names a.json"]),
+        ("def f():\n    return read('a.json')", ["b names a.json"]),
+        ('def f():\n    """Return the content of `a.json`."""\n    # a.json', []),
+    ],
+)
+def test_a_second_reader_of_a_record_is_found(source: str, wrong: list[str], make: Make) -> None:
+    tree = make({"records/a": "FILE = 'a.json'", "b": source})
+    assert rules.readers_of_records(tree, "records", ["a.json"]) == wrong
+    assert rules.readers_of_records(tree, "records", ["a.json"], ["b"]) == []
+    assert rules.readers_of_records(tree, "records", ["a.json"], ["b", "gone"]) == ["no module is in gone"]
 
 
 def test_long_things_are_found(make: Make) -> None:

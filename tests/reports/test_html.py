@@ -13,6 +13,8 @@ import pytest
 from trainyard.engine.journal import Journal
 from trainyard.evaluation.metrics import evaluate
 from trainyard.evaluation.tables import tables
+from trainyard.records.result import AttemptRecord
+from trainyard.records.run_dir import RunDir
 from trainyard.reports.html import write_report
 from trainyard.reports.summary import html_table, summary_table
 from trainyard.types import DataInfo, Predictions
@@ -76,6 +78,7 @@ RESULT = {
 
 
 def journalled(run: Path, attempt: int, first: int, last: int, status: str = "") -> None:
+    RunDir(run).write_attempt(AttemptRecord(attempt=attempt, status=status or None))
     journal = Journal(run / "journal", attempt, first)
     for step in range(first + 1, last + 1):
         journal.losses(step, [2.0 / step])
@@ -214,9 +217,10 @@ def test_regression(run):
 def test_a_run_that_was_killed(run):
     (run / "result.json").unlink()
     (run / "journal" / "0002.jsonl").unlink()
+    (run / "attempts" / "0002.json").unlink()
     (run / "evaluation" / "test.json").unlink()
     text = page(run).text
-    assert "unfinished" in text
+    assert "crashed" in text
     assert f"trainyard resume {RUN_ID}" in text
     assert "validation f1" in text
     assert "killed, or still training" in text
@@ -226,13 +230,50 @@ def test_a_result_of_an_earlier_attempt_does_not_count(run):
     (run / "result.json").write_text(json.dumps(RESULT | {"status": "preempted", "attempts": 1}))
     (run / "journal" / "0002.jsonl").unlink()
     journalled(run, 2, 57, 70)
-    assert dict(summary_table(run))["status"] == "unfinished"
+    assert dict(summary_table(run))["status"] == RunDir(run).status() == "crashed"
     assert DIGEST not in page(run).text
+
+
+def test_a_page_of_a_run_that_trains_says_so(run):
+    journalled(run, 3, 100, 110)
+    owner = RunDir(run)
+    owner.acquire()
+    try:
+        assert "running" in page(run).text
+        assert dict(summary_table(run))["status"] == "running"
+        # Its owner writes the report when the end of the attempt is on disk.
+        owner.write_attempt(AttemptRecord(attempt=3, status="preempted"))
+        assert dict(summary_table(run))["status"] == "preempted"
+    finally:
+        owner.release()
+
+
+def test_the_status_is_that_of_the_newest_attempt(run):
+    RunDir(run).write_attempt(AttemptRecord(attempt=3, status="failed"))  # before it opened its journal
+    facts = dict(summary_table(run))
+    assert facts["status"] == RunDir(run).status() == "failed"
+    assert facts["digest"] == DIGEST
+
+
+def test_a_run_whose_records_do_not_tell_its_status_is_damaged(run):
+    (run / "attempts" / "0002.json").write_text("{")
+    assert dict(summary_table(run))["status"] == "completed"  # the result tells
+    (run / "result.json").write_text("{")
+    text = page(run).text
+    assert "damaged" in text
+    assert "result.json: is damaged" in text
+    assert "status:" in text
+
+
+def test_the_parent_is_named(run):
+    parent = {"run_id": "20250101-120000-abcdef", "relation": "reproduce"}
+    (run / "manifest.json").write_text(json.dumps(MANIFEST | {"parent": parent}))
+    assert "Its parent is run 20250101-120000-abcdef ." in page(run).text
 
 
 def test_an_empty_directory(tmp_path):
     text = page(tmp_path).text
-    assert "unfinished" in text
+    assert "created" in text
     assert "The journal has no metrics yet." in text
     assert "manifest.json: missing" in text
 

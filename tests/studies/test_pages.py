@@ -39,7 +39,8 @@ def study(
     folder: Path, kind: str, result: dict[str, Any] | None, state: str = "completed", **more: Any
 ) -> str:
     runs = [{"place": {"fold": 0}, "run_id": "run-0"}]
-    described = {"kind": kind, "experiment": "odd <names>", "state": state, "runs": runs, **more}
+    named = {"study_id": folder.name, "created": 0.0}
+    described = {**named, "kind": kind, "experiment": "odd <names>", "state": state, "runs": runs, **more}
     (folder / "study.json").write_text(json.dumps(described), encoding="utf-8")
     if result is not None:
         (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")

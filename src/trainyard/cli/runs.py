@@ -15,6 +15,7 @@ from trainyard.cli.output import existing, run_document, show, size, table
 
 if TYPE_CHECKING:
     from trainyard.evaluation.significance import Significance
+    from trainyard.records.manifest import Manifest
     from trainyard.runs.comparison import Comparison
 
 _STATUSES = ("created", "crashed", "failed", "preempted", "interrupted", "completed")
@@ -58,27 +59,33 @@ def _brief(metrics: dict[str, Any], count: int = 3) -> str:
 @options.as_json
 def show_run(run: str, runs_dir: str | None, as_json: bool) -> None:
     """Show a run: its status, inputs and results."""
+    from trainyard.records.run_dir import RunDir
     from trainyard.reports.summary import journal_problems, summary_table
 
     shown = trainyard.get(run, runs_dir=runs_dir)
     for problem in journal_problems(shown.path):
         logging.getLogger("trainyard").warning("%s", problem)
-    document = run_document(shown) | {"manifest": shown.manifest}
+    manifest = RunDir(shown.path).manifest()
+    document = run_document(shown) | {"manifest": manifest.to_json() if manifest else {}}
     rows = [
         *summary_table(shown.path),
-        *_inputs(shown.manifest),
+        *(_inputs(manifest) if manifest else ()),
         ("directory", shown.path),
         ("report", document["report"]),
     ]
     show(document, table(rows), as_json)
 
 
-def _inputs(manifest: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    for key, name in (("created", "created"), ("seed", "seed"), ("computation_hash", "config")):
-        yield name, manifest.get(key)
-    for name in ("data", "code", "environment"):
-        yield name, manifest.get(name, {}).get("hash")
-    yield "initial weights", manifest.get("weights", {}).get("initial")
+def _inputs(manifest: Manifest) -> list[tuple[str, Any]]:
+    return [
+        ("created", manifest.created),
+        ("seed", manifest.seed),
+        ("config", manifest.computation_hash),
+        ("data", manifest.data.hash),
+        ("code", manifest.code.hash),
+        ("environment", manifest.environment.hash),
+        ("initial weights", manifest.weights.initial),
+    ]
 
 
 @runs.command()

@@ -101,7 +101,9 @@ def _watched(quiet: bool, as_json: bool) -> Iterator[list[Callback]]:
 
 def _finish(run: Run, runs_dir: str | None, as_json: bool) -> None:
     """Print the result, and exit with the code of the run's status."""
-    status = run.result.get("status", run.status)
+    from trainyard.records.run_dir import RunDir
+
+    status = RunDir(run.path).status_on_disk()
     if as_json:
         show(run_document(run), (), as_json)
     else:

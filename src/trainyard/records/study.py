@@ -24,6 +24,7 @@ class StudyRecord(Document):
     """
 
     FILE: ClassVar[str] = "study.json"
+    RESULT: ClassVar[str] = "result.json"  # what came out, beside it
 
     study_id: str
     kind: str

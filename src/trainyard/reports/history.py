@@ -9,7 +9,7 @@ import numpy as np
 
 from trainyard.reports.charts import Line, LineChart, Marker
 from trainyard.reports.curves import Curve
-from trainyard.reports.rundir import RunFiles, part
+from trainyard.reports.rundir import RunFiles
 from trainyard.reports.scales import number
 
 Curves = Mapping[str, Curve]
@@ -29,16 +29,10 @@ _MAYBE_LOG = ("grad_norm",)
 
 def best_marker(run: RunFiles) -> list[Marker]:
     """Return the star at the best model."""
-    best = part(run.result, "best")
-    if not isinstance(best.get("step"), int):
+    if (best := run.best) is None:
         return []
-    return [
-        Marker(
-            best["step"],
-            "best",
-            f"best model at step {number(best['step'])}: {best.get('metric')} {number(best.get('value'))}",
-        )
-    ]
+    text = f"best model at step {number(best.step)}: {best.metric} {number(best.value)}"
+    return [Marker(best.step, "best", text)]
 
 
 def markers(run: RunFiles) -> list[Marker]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from trainyard.records.result import Result
 from trainyard.redact import redacted
 from trainyard.reports import charts, history
 from trainyard.reports.rundir import Json, RunFiles, numbers, part
@@ -45,32 +47,32 @@ def moment(seconds: Any) -> str:
 
 def headline(run: RunFiles) -> Section:
     """Return the outcome: status, the metrics that count, the digest, and how exactly the run repeats."""
-    result, best = run.result, part(run.result, "best")
-    tier = part(result, "determinism") or part(run.manifest, "determinism")
+    determinism = run.determinism
+    digest, best_digest = run.result and run.result.digest, run.best and run.best.digest
     return {
         "status": run.status,
         "sign": _STATUS_SIGNS.get(run.status, "…"),
-        "created": moment(run.manifest.get("created")),
+        "created": moment(run.manifest and run.manifest.created),
         "figures": _figures(run),
-        "evaluated": _evaluated(result, best),
-        "digest": result.get("digest"),
-        "best_digest": best.get("digest") if best.get("digest") != result.get("digest") else None,
-        "tier": tier.get("tier"),
-        "tier_means": _TIERS.get(str(tier.get("tier")), ""),
-        "tier_reason": str(tier.get("reason") or "").rstrip("."),
+        "evaluated": _evaluated(run.result) if run.result else "",
+        "digest": digest,
+        "best_digest": best_digest if best_digest != digest else None,
+        "tier": determinism and determinism.tier,
+        "tier_means": _TIERS[determinism.tier] if determinism else "",
+        "tier_reason": determinism.reason.rstrip(".") if determinism else "",
     }
 
 
-def _evaluated(result: Json, best: Json) -> str:
-    if result.get("evaluated") == "best" and "step" in best:
-        value = f"{best.get('metric')} {number(best.get('value'))}"
-        return f"of the best model, step {number(best['step'])} ({value})"
-    return "of the final model" if result.get("evaluated") else ""
+def _evaluated(result: Result) -> str:
+    if result.evaluated == "best" and result.best:
+        best = result.best
+        return f"of the best model, step {number(best.step)} ({best.metric} {number(best.value)})"
+    return "of the final model" if result.evaluated else ""
 
 
 def _figures(run: RunFiles) -> list[dict[str, str]]:
     """Return up to four metrics, those of the test split if there are any, then steps and time."""
-    metrics = numbers(part(run.result, "metrics"))
+    metrics, result = run.metrics, run.result
     if not metrics:
         curves = run.history.curves.items()
         metrics = {name: curve.last for name, curve in curves if name.startswith("val_")}
@@ -79,22 +81,13 @@ def _figures(run: RunFiles) -> list[dict[str, str]]:
         (name for name in metrics if name.startswith(f"{split}_")), key=lambda name: name.endswith("_loss")
     )
     figures = [_figure("metric", history.title(name), number(metrics[name])) for name in chosen[:4]]
-    epochs = run.result.get("epochs")
     figures.append(
-        _figure(
-            "cost",
-            "steps",
-            number(run.steps),
-            f"{epochs:.4g} epochs" if isinstance(epochs, int | float) else "",
-        )
+        _figure("cost", "steps", number(run.steps), f"{result.epochs:.4g} epochs" if result else "")
     )
-    seconds, rate = (numbers(run.result).get(key) for key in ("train_seconds", "samples_per_second"))
-    if seconds is not None:
-        figures.append(
-            _figure(
-                "cost", "training time", duration(seconds), f"{number(round(rate))} samples/s" if rate else ""
-            )
-        )
+    if result:
+        rate = result.samples_per_second
+        note = f"{number(round(rate))} samples/s" if rate and math.isfinite(rate) else ""
+        figures.append(_figure("cost", "training time", duration(result.train_seconds), note))
     return figures
 
 
@@ -184,37 +177,32 @@ def _worst_row(row: Json) -> list[str]:
 
 def data(run: RunFiles) -> Section | None:
     """Return what the run learned from."""
-    described = part(run.manifest, "data")
-    if not described:
+    if run.manifest is None:
         return None
-    splits = part(described, "splits")
-    rows = {name: part(splits, name).get("rows") for name in splits}
-    total = sum(count for count in rows.values() if isinstance(count, int))
-    features, classes = _texts(described.get("features")), _texts(described.get("classes"))
+    described = run.manifest.data
+    rows = {name: split.rows or 0 for name, split in described.splits.items()}
+    total = sum(rows.values())
+    features = described.features
     return {
         "facts": _facts(
-            ("task", described.get("task")),
-            ("target", described.get("target")),
-            ("classes", _listed(classes)),
+            ("task", described.task),
+            ("target", described.target),
+            ("classes", _listed(described.classes or [])),
             (f"features ({len(features)})" if features else "features", _listed(features)),
-            ("hash of the data", described.get("hash")),
+            ("hash of the data", described.hash),
         ),
         "splits": [
             {
                 "name": name,
-                "rows": number(rows[name] or 0),
-                "share": (rows[name] or 0) / max(1, total),
-                "sha256": part(splits, name).get("sha256"),
+                "rows": number(rows[name]),
+                "share": rows[name] / max(1, total),
+                "sha256": split.sha256,
             }
-            for name in splits
+            for name, split in described.splits.items()
         ],
-        "warnings": [redacted(warning) for warning in _texts(described.get("warnings"))],
-        "content_hashed": described.get("content_hashed", True),
+        "warnings": [redacted(warning) for warning in described.warnings],
+        "content_hashed": described.content_hashed,
     }
-
-
-def _texts(value: Any) -> list[str]:
-    return [str(item) for item in value] if isinstance(value, Sequence) and not isinstance(value, str) else []
 
 
 def _listed(names: list[str]) -> str:
@@ -229,28 +217,24 @@ def _facts(*pairs: tuple[str, Any]) -> Facts:
 
 def repeat(run: RunFiles) -> Section:
     """Return the commands that repeat or continue this run, and the directory for them."""
-    commit = part(run.manifest, "code", "git").get("commit")
+    manifest = run.manifest
+    git, command = (manifest.code.git, _command(manifest.command)) if manifest else (None, "")
     commands = _own_commands(run)
-    if part(run.manifest, "trainer"):  # a training of another trainer, which belongs to its script
-        commands = [
-            (
-                "start its script again: it goes on where it stopped",
-                f"python {_command(run.manifest.get('command'))}",
-            )
-        ]
-    if commit:
+    if manifest and manifest.trainer:  # a training of another trainer, which belongs to its script
+        commands = [("start its script again: it goes on where it stopped", f"python {command}")]
+    if git:
         commands.append(
             (
                 "bring back the code of this run first, if it has changed",
-                f"git checkout {shlex.quote(str(commit))}",
+                f"git checkout {shlex.quote(git.commit)}",
             )
         )
     return {
         "commands": commands,
-        "directory": run.manifest.get("working_directory"),
-        "command": _command(run.manifest.get("command")),
-        "parent": run.manifest.get("parent"),
-        "dirty": bool(part(run.manifest, "code", "git").get("dirty")),
+        "directory": manifest and manifest.working_directory,
+        "command": command,
+        "parent": manifest and manifest.parent and manifest.parent.run_id,
+        "dirty": bool(git and git.dirty),
     }
 
 
@@ -269,48 +253,43 @@ def _own_commands(run: RunFiles) -> Facts:
     return commands
 
 
-def _command(words: Any) -> str:
+def _command(words: Sequence[str]) -> str:
     """Return the command line as it was typed; nothing for a run that a Python session started."""
-    if not isinstance(words, list) or not words or str(words[0]).startswith("-"):
+    if not words or words[0].startswith("-"):
         return ""
-    return redacted(shlex.join([Path(str(words[0])).name, *map(str, words[1:])]))
+    return redacted(shlex.join([Path(words[0]).name, *words[1:]]))
 
 
 def inputs(run: RunFiles) -> Section | None:
     """Return code, environment and hashes."""
     manifest = run.manifest
-    if not manifest:
+    if manifest is None:
         return None
-    environment, git, weights = (
-        part(manifest, "environment"),
-        part(manifest, "code", "git"),
-        part(manifest, "weights"),
-    )
-    dirty = ", with uncommitted changes" if git.get("dirty") else ""
+    code, environment, git = manifest.code, manifest.environment, manifest.code.git
+    dirty = ", with uncommitted changes" if git and git.dirty else ""
     return {
         "environment": _facts(
-            ("Trainyard", manifest.get("trainyard") or part(manifest, "code").get("trainyard")),
-            ("Python", environment.get("python")),
-            ("platform", environment.get("platform")),
-            ("processor", environment.get("cpu")),
-            ("GPUs", _listed(_texts(environment.get("gpus")))),
-            ("threads", environment.get("threads")),
-            *part(environment, "framework").items(),
-            *part(environment, "flags").items(),
+            ("Trainyard", code.trainyard),
+            ("Python", environment.python),
+            ("platform", environment.platform),
+            ("processor", environment.cpu),
+            ("threads", environment.threads),
+            *environment.framework.items(),
+            *environment.flags.items(),
         ),
         "identity": _facts(
-            ("seed", manifest.get("seed")),
-            ("config", manifest.get("config_hash")),
-            ("computation", manifest.get("computation_hash")),
-            ("data", part(manifest, "data").get("hash")),
-            ("code", part(manifest, "code").get("hash")),
-            ("git commit", f"{git['commit']}{dirty}" if git.get("commit") else None),
-            ("environment", environment.get("hash")),
-            ("initial weights", weights.get("initial")),
-            ("initial weights from", manifest.get("init_from")),
+            ("seed", manifest.seed),
+            ("config", manifest.config_hash),
+            ("computation", manifest.computation_hash),
+            ("data", manifest.data.hash),
+            ("code", code.hash),
+            ("git commit", f"{git.commit}{dirty}" if git else None),
+            ("environment", environment.hash),
+            ("initial weights", manifest.weights.initial),
+            ("initial weights from", manifest.init_from),
         ),
-        "modules": [(str(name), str(sha256)) for name, sha256 in part(manifest, "code", "modules").items()],
-        "packages": [(str(name), str(version)) for name, version in part(environment, "packages").items()],
+        "modules": list(code.modules.items()),
+        "packages": list(environment.packages.items()),
     }
 
 

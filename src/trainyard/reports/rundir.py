@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from trainyard.errors import CheckpointError
 from trainyard.records import journal
+from trainyard.records.manifest import DeterminismRecord, Manifest
+from trainyard.records.result import BestModel, Result
+from trainyard.records.run_dir import RunDir
 from trainyard.regular import read_regular
 from trainyard.reports.journal import Attempt, History, read_history
 
 Json = Mapping[str, Any]
+Content = TypeVar("Content")
 
 
 @dataclass(frozen=True)
 class RunFiles:
-    """What a run directory holds; a part that is missing is empty.
+    """What a run directory holds; a part that is missing is empty or None.
 
-    `problems` names the files that could not be read. The journal is read once, when `history` is first used.
+    `status` is the status of the run, or `damaged` where its records do not tell. `problems` names the files that
+    could not be read. The journal is read once, when `history` is first used.
     """
 
     folder: Path
+    status: str
     config: str = ""
-    manifest: Json = field(default_factory=dict)
-    result: Json = field(default_factory=dict)
+    manifest: Manifest | None = None
+    result: Result | None = None
     evaluations: Mapping[str, Json] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
@@ -34,10 +41,9 @@ class RunFiles:
     def history(self) -> History:
         """What the journal holds."""
         history = read_history(self.folder / "journal")
-        if history.attempts and not history.attempts[-1].status:
+        if self.result and history.attempts and not history.attempts[-1].status:
             # A report is made just before the last line of the journal is written.
-            status = str(self.result.get("status", ""))
-            history.attempts[-1] = replace(history.attempts[-1], status=status)
+            history.attempts[-1] = replace(history.attempts[-1], status=self.result.status)
         return history
 
     @property
@@ -48,27 +54,36 @@ class RunFiles:
     @property
     def run_id(self) -> str:
         """The run's id."""
-        return str(self.manifest.get("run_id") or self.folder.name)
+        return self.manifest.run_id if self.manifest else self.folder.name
 
     @property
     def experiment(self) -> str:
         """The name of the run's experiment."""
-        return str(self.manifest.get("experiment") or self.folder.parent.name)
-
-    @property
-    def status(self) -> str:
-        """The status of the result or last attempt; `unfinished` if the run still trains or was killed."""
-        if self.result.get("status"):
-            return str(self.result["status"])
-        return (self.attempts[-1].status if self.attempts else "") or "unfinished"
+        return self.manifest.experiment if self.manifest else self.folder.parent.name
 
     @property
     def steps(self) -> int:
         """The last step that was trained."""
-        steps = self.result.get("steps")
-        if isinstance(steps, int):
-            return steps
+        if self.result:
+            return self.result.steps
         return max((attempt.last_step for attempt in self.attempts), default=0)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The metrics of the evaluated model; empty before its evaluation."""
+        return self.result.metrics if self.result else {}
+
+    @property
+    def best(self) -> BestModel | None:
+        """The best model, if the run has come to an end with one."""
+        return self.result.best if self.result else None
+
+    @property
+    def determinism(self) -> DeterminismRecord | None:
+        """How exactly the run can be repeated: what its result says or, before the end, its manifest."""
+        if self.result and self.result.determinism:
+            return self.result.determinism
+        return self.manifest.determinism if self.manifest else None
 
 
 def part(data: Json, *keys: str) -> Json:
@@ -94,25 +109,41 @@ def _is_number(value: Any) -> bool:
 
 def read_run(folder: Path) -> RunFiles:
     """Read a run directory, as far as it is there and undamaged."""
-    problems: list[str] = []
-    manifest, result = (_read_json(folder / name, problems) for name in ("manifest.json", "result.json"))
-    evaluations = {
-        split: _read_json(folder / "evaluation" / f"{split}.json", problems, depth=2)
-        for split in ("train", "val", "test")
-    }
-    if not manifest:
-        problems.insert(0, "manifest.json: missing or empty, so the inputs of this run are not known")
-    attempts = result.get("attempts")
-    if isinstance(attempts, int) and attempts < _newest_attempt(folder / "journal"):
-        result = {}  # it says how an earlier attempt ended
+    run, problems = RunDir(folder), list[str]()
+    manifest = _undamaged(run.manifest, Manifest.FILE, folder, problems)
+    if manifest is None and not problems:
+        problems.append(f"{Manifest.FILE}: missing, so the inputs of this run are not known")
+    result = _undamaged(run.result, Result.FILE, folder, problems)
+    if result and 0 < result.attempts < _newest_attempt(folder / "journal"):
+        result = None  # it says how an earlier attempt ended
+    evaluations = {split: _read_tables(folder, split, problems) for split in ("train", "val", "test")}
     return RunFiles(
         folder,
+        _undamaged(lambda: _status(run), "status", folder, problems) or "damaged",
         _read_text(folder / "config.yaml", problems),
         manifest,
         result,
-        {split: data for split, data in evaluations.items() if data},
+        {split: tables for split, tables in evaluations.items() if tables},
         problems,
     )
+
+
+def _undamaged(
+    read: Callable[[], Content | None], name: str, folder: Path, problems: list[str]
+) -> Content | None:
+    """Return what `read` returns; None if it is damaged, which is added to the problems."""
+    try:
+        return read()
+    except CheckpointError as error:
+        message = str(error).removeprefix(f"{folder.absolute() / name} ")
+        problems.append(f"{name}: {message}; left out of this report")
+        return None
+
+
+def _status(run: RunDir) -> str:
+    """Return the status; the owner of a run writes its report when the end of the attempt is on disk."""
+    status = run.status_on_disk()
+    return run.status() if status in ("created", "crashed") else status
 
 
 def _newest_attempt(folder: Path) -> int:
@@ -136,8 +167,10 @@ def _read_text(path: Path, problems: list[str], depth: int = 1) -> str:
         return ""
 
 
-def _read_json(path: Path, problems: list[str], depth: int = 1) -> Json:
-    source = _read_text(path, problems, depth)
+def _read_tables(folder: Path, split: str, problems: list[str]) -> Json:
+    """Return the tables of an evaluation; empty if there are none, or if they are damaged."""
+    path = folder / "evaluation" / f"{split}.json"
+    source = _read_text(path, problems, depth=2)
     if not source:
         return {}
     try:

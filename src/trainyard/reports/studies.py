@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -14,7 +13,9 @@ from typing import Any
 from markupsafe import Markup
 
 from trainyard.digest import write_atomically
-from trainyard.regular import read_regular
+from trainyard.errors import CheckpointError
+from trainyard.records.run_dir import RunDir
+from trainyard.records.study import StudyRecord, StudyRun
 from trainyard.reports import charts
 from trainyard.reports.history import title as metric_title
 from trainyard.reports.rundir import Json, numbers, part
@@ -45,23 +46,23 @@ def _rendered(folder: Path) -> str:
     environment = Environment(
         loader=templates, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    state, result = _read(folder / "study.json"), _read(folder / "result.json")
-    done = str(state.get("state")) in ("completed", "failed") and bool(result)
+    record, result = _record(folder), _read(folder, StudyRecord.RESULT)
+    kind, state = (record.kind, record.state) if record else ("", "unknown")
     made: Section = dict.fromkeys(("picture", "summary", "detail", "trade_off", "pooled")) | {
         "figures": [],
         "notes": [],
     }
-    if done:
-        made |= _benchmark(result) if state.get("kind") == "benchmark" else _cross_validation(folder, result)
+    if result and state in ("completed", "failed"):
+        made |= _benchmark(result) if kind == "benchmark" else _cross_validation(folder, result)
     return environment.get_template(_TEMPLATE).render(
         **made,
         style=_style(environment),
-        kind={"cv": "Cross-validation", "benchmark": "Benchmark"}.get(str(state.get("kind")), "Study"),
+        kind={"cv": "Cross-validation", "benchmark": "Benchmark"}.get(kind, "Study"),
         study_id=folder.name,
-        experiment=str(state.get("experiment") or folder.parent.name),
-        status=str(state.get("state", "unknown")),
-        error=state.get("error"),
-        runs=[(_trial_name(run), run["run_id"]) for run in state.get("runs", [])],
+        experiment=record.experiment if record else folder.parent.name,
+        status=state,
+        error=record.error if record else None,
+        runs=[(_trial_name(run), run.run_id) for run in record.runs] if record else [],
         made=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
     )
 
@@ -73,16 +74,24 @@ def _style(environment: Any) -> Markup:
     return Markup(match[1] if match else "")  # it is ours, and holds no values of a run
 
 
-def _read(path: Path) -> Json:
+def _record(folder: Path) -> StudyRecord | None:
+    """Return the record of a study; None if it is missing or damaged."""
     try:
-        data = json.loads(read_regular(path))
-    except (OSError, ValueError):
+        return StudyRecord.load(folder / StudyRecord.FILE)
+    except CheckpointError:
+        return None
+
+
+def _read(folder: Path, name: str) -> Json:
+    """Return the content of a file of a study that is no record; empty if it is missing or damaged."""
+    try:
+        return RunDir(folder).read_json(name)
+    except CheckpointError:
         return {}
-    return data if isinstance(data, dict) else {}
 
 
-def _trial_name(run: Json) -> str:
-    return ", ".join(f"{name} {value}" for name, value in part(run, "place").items())
+def _trial_name(run: StudyRun) -> str:
+    return ", ".join(f"{name} {value}" for name, value in run.place.items())
 
 
 def _figure(name: str, value: str, note: str = "", kind: str = "metric") -> dict[str, str]:
@@ -113,7 +122,7 @@ def _cross_validation(folder: Path, result: Json) -> Section:
         "picture": Markup(_fold_chart(metrics, folds)) if metrics else None,
         "summary": (METRICS_HEAD, metric_rows(result)),
         "detail": _fold_rows(folds),
-        "pooled": _pooled(_read(folder / "out_of_fold.json")),
+        "pooled": _pooled(_read(folder, "out_of_fold.json")),
     }
 
 
@@ -185,7 +194,7 @@ def _pooled(tables: Json) -> Section | None:
 
 def cross_validation_table(folder: Path) -> str:
     """Return the metrics of a cross-validation as an HTML table, for notebooks."""
-    return html_table(METRICS_HEAD, metric_rows(_read(folder / "result.json")))
+    return html_table(METRICS_HEAD, metric_rows(_read(folder, StudyRecord.RESULT)))
 
 
 # -- benchmark
@@ -285,7 +294,7 @@ def markdown_table(models: Sequence[Json]) -> str:
 
 def benchmark_table(folder: Path) -> str:
     """Return the table of a benchmark as HTML, for notebooks."""
-    return html_table(BENCHMARK_HEAD, benchmark_rows(_read(folder / "result.json").get("models", [])))
+    return html_table(BENCHMARK_HEAD, benchmark_rows(_read(folder, StudyRecord.RESULT).get("models", [])))
 
 
 def html_table(head: Sequence[str], rows: Rows) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
-from trainyard.reports.rundir import numbers, part, read_run
+from trainyard.reports.rundir import read_run
 from trainyard.reports.scales import duration, number
 
 
@@ -29,20 +29,16 @@ def _facts(run_dir: Path) -> Iterator[tuple[str, str]]:
     yield "experiment", run.experiment
     yield "status", run.status
     yield "steps", number(run.steps)
-    for name, value in numbers(part(run.result, "metrics")).items():
+    for name, value in run.metrics.items():
         yield name, number(value)
-    best, tier = (
-        part(run.result, "best"),
-        part(run.result, "determinism") or part(run.manifest, "determinism"),
-    )
-    if "step" in best:
-        yield "best step", f"{number(best['step'])} ({best.get('metric')} {number(best.get('value'))})"
-    seconds = numbers(run.result).get("train_seconds")
-    if seconds is not None:
-        yield "training time", duration(seconds)
-    for name, fact in (("digest", run.result.get("digest")), ("determinism", tier.get("tier"))):
-        if fact:
-            yield name, str(fact)
+    if best := run.best:
+        yield "best step", f"{number(best.step)} ({best.metric} {number(best.value)})"
+    if result := run.result:
+        yield "training time", duration(result.train_seconds)
+        if result.digest:
+            yield "digest", result.digest
+    if run.determinism:
+        yield "determinism", run.determinism.tier
 
 
 def html_table(run_dir: Path) -> str:

@@ -26,7 +26,7 @@ from trainyard.runs.wiring import load_data
 log = logging.getLogger("trainyard")
 Json = dict[str, Any]
 Watch = Callable[[Mapping[str, Any]], None]
-RESULT = "result.json"
+RESULT = StudyRecord.RESULT
 
 
 def unwatched(_: Mapping[str, Any]) -> None:

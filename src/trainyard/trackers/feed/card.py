@@ -9,20 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainyard.config.env import VARIABLE
-from trainyard.errors import InputError
+from trainyard.errors import CheckpointError, InputError
+from trainyard.records.manifest import Manifest
+from trainyard.records.run_dir import RunDir
 from trainyard.redact import redacted
 from trainyard.regular import read_regular
 from trainyard.trackers.base import RunCard
-
-# Tag -> dotted key in the manifest; a key that a manifest lacks gives no tag.
-TAGS = {
-    "trainyard.config_hash": "config_hash",
-    "trainyard.computation_hash": "computation_hash",
-    "trainyard.seed": "seed",
-    "trainyard.data_hash": "data.hash",
-    "trainyard.code_hash": "code.hash",
-    "trainyard.git_commit": "code.git.commit",
-}
 
 
 class RunFiles(NamedTuple):
@@ -44,27 +36,35 @@ def read_run(run_dir: Path) -> RunFiles:
 
     try:
         config = YAML(typ="safe", pure=True).load(read_regular(run_dir / "config.yaml"))
-        manifest = json.loads(read_regular(run_dir / "manifest.json"))
-        return _run_files(run_dir, config, manifest)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, YAMLError) as error:
+        return _run_files(run_dir, config, RunDir(run_dir).known_manifest())
+    except (
+        CheckpointError,
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        YAMLError,
+    ) as error:
         raise InputError(
             f"the trackers of {run_dir} cannot be fed: its config.yaml or manifest.json is missing or "
             f"damaged: {error}"
         ) from error
 
 
-def _run_files(run_dir: Path, config: Any, manifest: Any) -> RunFiles:
+def _run_files(run_dir: Path, config: Any, manifest: Manifest) -> RunFiles:
     card = RunCard(
-        run_id=manifest.get("run_id", run_dir.name),
-        experiment=manifest.get("experiment", run_dir.parent.name),
+        run_id=manifest.run_id,
+        experiment=manifest.experiment,
         run_dir=run_dir,
         params={key: redacted(value) for key, value in _flat("", config)},
-        tags=dict(_tags(manifest)),
+        tags=_tags(manifest),
     )
     return RunFiles(
         card,
         [_tracker(entry) for entry in config.get("tracking") or ()],
-        Path(manifest.get("working_directory", ".")),
+        Path(manifest.working_directory),
     )
 
 
@@ -74,11 +74,18 @@ def _tracker(entry: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     return entry["type"], dict(entry.get("params") or {})
 
 
-def _tags(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    flat = dict(_flat("", manifest))
-    for tag, key in TAGS.items():
-        if key in flat:
-            yield tag, flat[key]
+def _tags(manifest: Manifest) -> dict[str, str]:
+    """Return what identifies the inputs of the run; what is not known gives no tag."""
+    git = manifest.code.git
+    tags = {
+        "trainyard.config_hash": manifest.config_hash,
+        "trainyard.computation_hash": manifest.computation_hash,
+        "trainyard.seed": manifest.seed,
+        "trainyard.data_hash": manifest.data.hash,
+        "trainyard.code_hash": manifest.code.hash,
+        "trainyard.git_commit": git.commit if git else None,
+    }
+    return {tag: str(value) for tag, value in tags.items() if value is not None}
 
 
 def _flat(path: str, value: Any) -> Iterator[tuple[str, str]]:

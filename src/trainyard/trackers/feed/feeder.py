@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainyard.records.journal import Record
+from trainyard.records.result import Result
 from trainyard.redact import redacted
 from trainyard.regular import read_regular
 from trainyard.trackers.base import Histogram, Point, RunCard, Tracker
@@ -15,7 +16,7 @@ from trainyard.trackers.feed.state import Position, State
 from trainyard.trackers.feed.tail import fresh, histograms, points, tail
 
 BATCH = 1000  # values; what MLflow takes in one call
-ARTIFACTS = ("config.yaml", "result.json", "report.html", "best")
+ARTIFACTS = ("config.yaml", Result.FILE, "report.html", "best")
 
 
 class Feeder:
