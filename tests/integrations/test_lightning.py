@@ -18,7 +18,7 @@ import pytest
 
 import trainyard
 from trainyard.errors import RunLockedError
-from trainyard.integrations.attempt import Attempt
+from trainyard.integrations.attempt import TrainerAttempt
 from trainyard.integrations.fingerprints import weights_digest
 from trainyard.records.journal import read
 from trainyard.records.run_dir import RunDir
@@ -136,13 +136,13 @@ def raised(folder: Path, step: int, error: BaseException, monkeypatch: pytest.Mo
 
 def every_checkpoint_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has the training wait until a checkpoint is verified: so short a one would be over before."""
-    commit = Attempt.commit
+    commit = TrainerAttempt.commit
 
-    def commit_and_wait(attempt: Attempt, saved: Any) -> None:
+    def commit_and_wait(attempt: TrainerAttempt, saved: Any) -> None:
         commit(attempt, saved)
         attempt._writer.drain()
 
-    monkeypatch.setattr(Attempt, "commit", commit_and_wait)
+    monkeypatch.setattr(TrainerAttempt, "commit", commit_and_wait)
 
 
 def kinds(run: Any, kind: str) -> list[dict[str, Any]]:

@@ -20,9 +20,9 @@ from click.testing import CliRunner
 import trainyard
 from trainyard.cli.commands import cli
 from trainyard.errors import ConfigError, InputError, RunLockedError
-from trainyard.integrations.attempt import Attempt
+from trainyard.integrations.attempt import TrainerAttempt
 from trainyard.integrations.fingerprints import weights_digest
-from trainyard.integrations.guest import guarded
+from trainyard.integrations.trainer_run import record_safely
 from trainyard.records.journal import read
 from trainyard.records.run_dir import RunDir
 
@@ -127,13 +127,13 @@ def failed(folder: Path, step: int, monkeypatch: pytest.MonkeyPatch, **options: 
 
 def every_checkpoint_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has the training wait until a checkpoint is verified: so short a one would be over before."""
-    commit = Attempt.commit
+    commit = TrainerAttempt.commit
 
-    def commit_and_wait(attempt: Attempt, saved: Any) -> None:
+    def commit_and_wait(attempt: TrainerAttempt, saved: Any) -> None:
         commit(attempt, saved)
         attempt._writer.drain()
 
-    monkeypatch.setattr(Attempt, "commit", commit_and_wait)
+    monkeypatch.setattr(TrainerAttempt, "commit", commit_and_wait)
 
 
 def kinds(run: Any, kind: str) -> list[dict[str, Any]]:
@@ -485,9 +485,9 @@ def test_only_the_first_process_records(tmp_path: Path) -> None:
     )
 
 
-def test_guarded_says_what_is_lost(caplog: pytest.LogCaptureFixture) -> None:
-    assert guarded(lambda: 3, "three") == 3
-    assert guarded(lambda: 1 // 0, "a quotient", {"loss": 0.5}) is None
+def test_a_failed_record_says_what_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+    assert record_safely(lambda: 3, "three") == 3
+    assert record_safely(lambda: 1 // 0, "a quotient", {"loss": 0.5}) is None
     assert (
         "a quotient cannot be recorded: ZeroDivisionError: integer division or modulo by zero; {'loss': 0.5}"
         in caplog.text

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from study_configs import TOY
 
 import trainyard
+from study_configs import TOY
 from trainyard.evaluation.scores import Scores
 from trainyard.evaluation.significance import same_rows
 from trainyard.runs.run import Run

@@ -177,11 +177,11 @@ def test_two_processes_do_not_work_on_one_study(tmp_path: Path) -> None:
     owner.acquire()
     try:
         assert cut.status == "running"
-        from trainyard.studies.running import conduct
+        from trainyard.studies.running import run_study
         from trainyard.studies.study import Study, StudyPlan, StudyRequest
 
         with pytest.raises(RunLockedError):
-            conduct(Study(cut.path), [], StudyRequest(tmp_path), StudyPlan(lambda _: {}, lambda _: None))
+            run_study(Study(cut.path), [], StudyRequest(tmp_path), StudyPlan(lambda _: {}, lambda _: None))
     finally:
         owner.release()
 
@@ -214,10 +214,10 @@ def test_wrong_input_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_the_number_of_folds() -> None:
-    from trainyard.studies.trials import Source
+    from trainyard.studies.trials import StudyConfig
 
-    plain = Source.read(TOY, (), Path("runs"), objects=False)
-    chosen = Source.read(TOY, {"data.split.folds": 4, "data.split.fold": 0}, Path("runs"), objects=False)
+    plain = StudyConfig.read(TOY, (), Path("runs"), objects=False)
+    chosen = StudyConfig.read(TOY, {"data.split.folds": 4, "data.split.fold": 0}, Path("runs"), objects=False)
     assert [plain.folds(None), plain.folds(3), chosen.folds(None), chosen.folds(3)] == [5, 3, 4, 3]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.integrations.owner import refuse_guest
+from trainyard.integrations.foreign import refuse_foreign_run
 from trainyard.runs.lookup import RunName, find
 from trainyard.runs.objects import given_objects, require_objects
 from trainyard.runs.run import Run
@@ -38,7 +38,7 @@ def load(
     from trainyard.runs.model import Predictor
 
     found = find(run, runs_dir)
-    refuse_guest(found, "load")
+    refuse_foreign_run(found, "load")
     require_objects(found, "load", model=model)
     with reading(found, trust=trust):
         return Predictor(found, model)
@@ -71,7 +71,7 @@ def evaluate(
             run's own.
     """
     found = find(run, runs_dir)
-    refuse_guest(found, "evaluate")
+    refuse_foreign_run(found, "evaluate")
     is_file = isinstance(data, Path | str)
     require_objects(found, "evaluate", model=model, data=data)
     predictor = load(Run(found), model=model, trust=trust)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trainyard.callbacks.base import Callback
     from trainyard.studies.benchmark import Benchmark
     from trainyard.studies.cross_validation import CrossValidation
-    from trainyard.studies.study import StudyRequest, Watch
+    from trainyard.studies.study import StudyRequest, TrialWatcher
 
 
 def cross_validate(
@@ -26,7 +26,7 @@ def cross_validate(
     resume: bool = False,
     data: Any = None,
     callbacks: Sequence[Callback] = (),
-    watch: Watch | None = None,
+    watch: TrialWatcher | None = None,
 ) -> CrossValidation:
     """Trains a run for each fold of the rows, and tests it on that fold.
 
@@ -72,7 +72,7 @@ def benchmark(
     resume: bool = False,
     data: Any = None,
     callbacks: Sequence[Callback] = (),
-    watch: Watch | None = None,
+    watch: TrialWatcher | None = None,
 ) -> Benchmark:
     """Trains several models on the same rows, and ranks them: metric, significance, time, size and latency.
 
@@ -111,11 +111,15 @@ def benchmark(
 
 
 def _study_request(
-    runs_dir: Path | str | None, resume: bool, data: Any, callbacks: Sequence[Callback], watch: Watch | None
+    runs_dir: Path | str | None,
+    resume: bool,
+    data: Any,
+    callbacks: Sequence[Callback],
+    watch: TrialWatcher | None,
 ) -> StudyRequest:
     """Return what a study is asked for beside its config."""
-    from trainyard.studies.study import StudyRequest, unwatched
+    from trainyard.studies.study import StudyRequest, ignore_trials
 
     return StudyRequest(
-        Path(runs_dir) if runs_dir else default_runs_dir(), resume, data, callbacks, watch or unwatched
+        Path(runs_dir) if runs_dir else default_runs_dir(), resume, data, callbacks, watch or ignore_trials
     )

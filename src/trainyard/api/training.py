@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.config import Config, Overrides, Resolved
 from trainyard.config import load as load_resolved
 from trainyard.errors import ConfigError, InputError, Problem
-from trainyard.integrations.owner import refuse_guest
+from trainyard.integrations.foreign import refuse_foreign_run
 from trainyard.records.listing import default_runs_dir
 from trainyard.records.manifest import Parent
 from trainyard.records.result import COMPLETED
@@ -122,7 +122,7 @@ def resume(
     from trainyard.runs.attempt import Request, run_attempt
 
     found = find(run, runs_dir)
-    refuse_guest(found, "resume")
+    refuse_foreign_run(found, "resume")
     if found.status() == "completed":
         log.info("run %s is completed: there is nothing left to do", found.id)
         return Run(found)
@@ -168,7 +168,7 @@ def reproduce(
     from trainyard.runs.reproduce import compare as compare_bits
 
     original = find(run, runs_dir)
-    refuse_guest(original, "reproduce")
+    refuse_foreign_run(original, "reproduce")
     if original.status() != COMPLETED:
         raise InputError(
             f"run {original.id} is {original.status()}: only a completed run can be reproduced; "

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from trainyard.studies.benchmark import Benchmark
     from trainyard.studies.cross_validation import CrossValidation
-    from trainyard.studies.study import Watch
+    from trainyard.studies.study import TrialWatcher
 
 
 @click.command("cross-validate")
@@ -144,7 +144,7 @@ def _params(texts: Sequence[str], models: Sequence[str]) -> dict[str, dict[str, 
     return params
 
 
-def _watch(quiet: bool, as_json: bool) -> Watch | None:
+def _watch(quiet: bool, as_json: bool) -> TrialWatcher | None:
     """Return a callback that prints a line for each run that ended; on stderr if stdout gets a document."""
     if quiet:
         return None

@@ -1,11 +1,11 @@
-"""Callbacks that give other trainers' trainings our record: run directory, manifest, journal, verified checkpoints, report.
+"""Callbacks that record the trainings of other trainers: manifest, journal, checkpoints, report.
 
-`transformers.py` and `lightning.py` hold what each trainer says of itself; the rest is shared:
+`transformers.py` and `lightning.py` hold what is specific to one trainer; the rest is shared:
 
-    guest.py        which run it is, and that no failure of the record ends the training
+    trainer_run.py  finds or creates the run, and keeps failures of the recording from ending the training
     attempt.py      one process life: journal, trackers, checkpoints, result
-    checkpoints.py  what is known of the checkpoints that the trainer writes, which stay where it puts them
+    checkpoints.py  hashes of the checkpoints that the trainer writes, which stay where it puts them
     description.py  a trainer's arguments as config and manifest
-    owner.py        what our own commands say of such a run
-    fingerprints.py what identifies its data and weights
+    foreign.py      refuses such runs in the commands that work on our own runs only
+    fingerprints.py identifies the data and the weights
 """

@@ -12,7 +12,7 @@ from typing import Any
 from trainyard.callbacks.resources import Resources
 from trainyard.engine.writer import PendingWrite, Writer
 from trainyard.integrations.checkpoints import Checkpoint, TrainerCheckpoints
-from trainyard.integrations.description import plain
+from trainyard.integrations.description import to_json_value
 from trainyard.records.journal import number, read
 from trainyard.records.result import BestModel, Result
 from trainyard.records.run_dir import RunDir
@@ -25,8 +25,8 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Saved:
-    """A checkpoint that the trainer has written, or (`wait` returns when it has) is writing."""
+class SavedCheckpoint:
+    """A checkpoint that the trainer has written or is writing; `wait` returns when it is written."""
 
     path: Path
     step: int
@@ -36,10 +36,11 @@ class Saved:
 
 
 @dataclass(frozen=True)
-class Ending:
-    """How far a training came.
+class TrainingEnd:
+    """The state of a training at its end.
 
-    `samples` are those of an epoch; `best` is as in `result.json`; `is_best`: the final weights are the best model's.
+    `samples` is the number of samples in an epoch. `best` is as in `result.json`. `is_best` says whether the
+    final weights are those of the best model.
     """
 
     step: int
@@ -50,14 +51,21 @@ class Ending:
     is_best: bool = False
 
 
-class Attempt:
-    """Begins when it is made, the run being owned and its config and manifest written; `end` ends it.
+class TrainerAttempt:
+    """One process life of a run; the constructor begins it, `end` ends it.
 
-    Methods raise OSError where the disk does; they are for one thread.
+    The run must be owned by this process, and its config and manifest written. Methods let the OSError of a
+    disk pass; they must be called from one thread.
     """
 
     def __init__(self, run: RunDir, step: int, train_seconds: float = 0.0) -> None:
-        """`step` is where the training goes on; `train_seconds` is what it took up to there."""
+        """Open the journal and start the trackers.
+
+        Args:
+            run: The run, owned by this process.
+            step: The step from which the training continues.
+            train_seconds: The training time up to that step.
+        """
         self.run = run
         self.last_step = step
         self._session = Session(run)
@@ -73,19 +81,26 @@ class Attempt:
         self._session.feed([name for name, _ in read_run(self.run.path).trackers])
 
     def values(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """A record of kind `metrics`, or `evaluation` with names that have `val_` or `test_` before them."""
+        """Journal values.
+
+        Args:
+            kind: `metrics`, or `evaluation` with names that begin with `val_` or `test_`.
+            step: The step that they are of.
+            values: The values by name; nested mappings get dotted names.
+        """
         self.last_step = max(step, self.last_step)
-        self._values(kind, step, values)
+        self._write_values(kind, step, values)
         if kind == "metrics":
             self._resources.on_log(step, {})
-        self._tell_failures(step)
+        self._report_failed_saves(step)
 
     def event(self, step: int, name: str, **detail: Any) -> None:
-        self._journal.event(step, name, **plain(detail))
+        """Journal an event."""
+        self._journal.event(step, name, **to_json_value(detail))
         self._journal.flush()
 
-    def commit(self, saved: Saved) -> None:
-        """Has a checkpoint verified while the training goes on."""
+    def commit(self, saved: SavedCheckpoint) -> None:
+        """Hash a checkpoint in the background; the training continues."""
         self.last_step = max(saved.step, self.last_step)
         self._journal.flush()
         seconds = time.monotonic() - self._begun
@@ -100,35 +115,35 @@ class Attempt:
 
         self._writer.submit(PendingWrite(saved.step, work, replaceable=False))
 
-    def end(self, status: str, ending: Ending, error: str = "") -> None:
-        """Writes the result and the report, and gives the run up."""
+    def end(self, status: str, end: TrainingEnd, error: str = "") -> None:
+        """Write the result and the report, and release the run."""
         try:
             self._writer.drain()
-            self._tell_failures(ending.step)
+            self._report_failed_saves(end.step)
             self._writer.close()
             self._checkpoints.prune()
             if error:
-                self.event(ending.step, status, message=redacted(error))
+                self.event(end.step, status, message=redacted(error))
             self._journal.flush()
-            self._result = self._so_far(status, ending, redacted(error) or None)
+            self._result = self._make_result(status, end, redacted(error) or None)
             self._publish(self._result)
         finally:
             if not self._session.has_ended:
                 self._session.record(status, redacted(error))
             self.run.release()
 
-    def late(self, kind: str, values: Mapping[str, Any]) -> None:
-        """What comes after the training; an evaluation is of the final weights."""
+    def record_after_end(self, kind: str, values: Mapping[str, Any]) -> None:
+        """Journal values that arrive after the training; an evaluation is of the final weights."""
         result = self._result
         if result is None:
             return
         self.run.acquire()
         try:
             best = result.best if result.evaluated == "best" else None
-            self._values(kind, best.step if best else result.steps, values)
+            self._write_values(kind, best.step if best else result.steps, values)
             metrics = {name: value for name, value in _numbers(values).items() if _is_metric(name)}
             if kind == "evaluation" and metrics:
-                before = result.metrics if result.evaluated else {}  # else they are of earlier weights
+                before = result.metrics if result.evaluated else {}  # otherwise they are of earlier weights
                 result = result.with_values(metrics=before | metrics, evaluated=result.evaluated or "final")
             self._result = result
             self._feed()
@@ -139,56 +154,55 @@ class Attempt:
     def _publish(self, result: Result) -> None:
         self._session.publish(result, lambda: self._journal.end(result.steps, result.status))
 
-    def _values(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+    def _write_values(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         numbers = _numbers(values)
         self._journal.values(kind, step, numbers)
-        if others := {
+        others = {
             name: value for name, value in values.items() if name not in numbers and not _is_nested(value)
-        }:
-            self._journal.event(step, "not_a_number", values=plain(others))
+        }
+        if others:
+            self._journal.event(step, "not_a_number", values=to_json_value(others))
         self._journal.flush()
 
     def _system(self, step: int, values: Mapping[str, Any]) -> None:
         self._journal.values("metrics", step, {f"system_{name}": value for name, value in values.items()})
 
-    def _tell_failures(self, step: int) -> None:
+    def _report_failed_saves(self, step: int) -> None:
         for saved, message in self._writer.failures():
             log.warning("%s", message)
             self._journal.event(step, "checkpoint_failed", saved_step=saved, message=message)
 
-    def _so_far(self, status: str, ending: Ending, error: str | None) -> Result:
+    def _make_result(self, status: str, end: TrainingEnd, error: str | None) -> Result:
         seconds = time.monotonic() - self._begun
-        metrics, evaluated = self._evaluated(ending)
+        metrics, evaluated = self._last_metrics(end)
         return Result(
             status=status,
             run_id=self.run.id,
             experiment=self.run.experiment,
-            steps=ending.step,
-            epochs=ending.epochs,
+            steps=end.step,
+            epochs=end.epochs,
             metrics=metrics,
             evaluated=evaluated,
-            best=None if ending.best is None else BestModel.model_validate(ending.best),
-            digest=ending.digest,
+            best=None if end.best is None else BestModel.model_validate(end.best),
+            digest=end.digest,
             attempts=self._session.number,
             determinism=self.run.known_manifest().determinism,
             train_seconds=seconds,
-            samples_per_second=ending.samples * ending.epochs / max(1e-9, seconds)
-            if ending.samples
-            else None,
+            samples_per_second=end.samples * end.epochs / max(1e-9, seconds) if end.samples else None,
             error=error,
         )
 
-    def _evaluated(self, ending: Ending) -> tuple[dict[str, float], str | None]:
-        """Return the metrics of the final weights or, where they were not evaluated, the last ones there are."""
+    def _last_metrics(self, end: TrainingEnd) -> tuple[dict[str, float], str | None]:
+        """Return the metrics of the final weights or, if those were not evaluated, the last metrics."""
         metrics: dict[int, dict[str, float]] = {}
         for record in read(self.run.journal):
             if record["kind"] == "evaluation":
                 values = {name: number(value) for name, value in record["values"].items() if _is_metric(name)}
                 metrics.setdefault(record["step"], {}).update(values)
         last = max(metrics, default=0)
-        if ending.is_best and ending.best and ending.best["step"] in metrics:
-            return metrics[ending.best["step"]], "best"
-        return metrics.get(last, {}), "final" if metrics and last == ending.step else None
+        if end.is_best and end.best and end.best["step"] in metrics:
+            return metrics[end.best["step"]], "best"
+        return metrics.get(last, {}), "final" if metrics and last == end.step else None
 
 
 def _is_metric(name: str) -> bool:
@@ -196,16 +210,19 @@ def _is_metric(name: str) -> bool:
 
 
 def _numbers(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """The values that are numbers, those of nested mappings by their dotted names."""
-    found: dict[str, float] = {}
+    """Return the values that are numbers; those of nested mappings get dotted names."""
+    numbers: dict[str, float] = {}
     for name, value in values.items():
         if _is_nested(value):
-            found |= _numbers(value, f"{prefix}{name}.")
-        elif (
-            isinstance(value, bool | int | float) or getattr(value, "shape", None) == ()
-        ):  # the latter of NumPy or torch
-            found[prefix + name] = float(value)
-    return found
+            numbers |= _numbers(value, f"{prefix}{name}.")
+        elif isinstance(value, bool | int | float) or _is_scalar_array(value):
+            numbers[prefix + name] = float(value)
+    return numbers
+
+
+def _is_scalar_array(value: Any) -> bool:
+    """Return whether it is a NumPy or torch value without dimensions."""
+    return getattr(value, "shape", None) == ()
 
 
 def _is_nested(value: Any) -> bool:

@@ -1,8 +1,9 @@
-"""Checkpoints that another trainer writes: they stay where it puts them, and we know what they must hold.
+"""Checkpoints that another trainer writes: they stay where it puts them, and the run records their hashes.
 
-For each there is `RUN_DIR/checkpoints/<name>-<hash of its path>/manifest.json`, with a SHA-256 of every file, published
-when all of them are on the disk. Nothing is written into the trainer's own folders: transformers, for one, prunes by the
-time that a folder was last changed. What it prunes is forgotten here, too.
+Each has a record `RUN_DIR/checkpoints/<name>-<hash of its path>/manifest.json` with a SHA-256 of every file.
+The record is published when all files are on the disk. Nothing is written into the trainer's own folders:
+transformers, for one, prunes by the time that a folder was last changed. The record of a pruned checkpoint is
+deleted.
 """
 
 from __future__ import annotations
@@ -33,14 +34,18 @@ from trainyard.regular import read_regular
 
 FORMAT = 1
 _MANIFEST = "manifest.json"
-_LONGEST = 200  # characters of a name, so that what we put behind it still fits into a folder's name
+_LONGEST = 200  # characters of a name, so that the name with a hash behind it is a valid folder name
 
 log = logging.getLogger("trainyard")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What is known of a checkpoint: a folder, or a single file. `epochs` and `train_seconds` are how far the training was."""
+    """The record of a checkpoint, which is a folder or a single file.
+
+    `epochs` and `train_seconds` are those of the training at that step. `saved` is in seconds since the
+    epoch.
+    """
 
     path: Path
     step: int
@@ -52,6 +57,7 @@ class Checkpoint:
     saved: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
+        """Return the content of the record, with a hash of itself."""
         body = vars(self) | {
             "format": FORMAT,
             "path": str(self.path),
@@ -61,7 +67,13 @@ class Checkpoint:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Checkpoint:
-        """Raises ValueError, KeyError or TypeError where it is not what `to_json` made."""
+        """Read what `to_json` returned.
+
+        Raises:
+            ValueError: It was changed, or has another format.
+            KeyError: A key is missing.
+            TypeError: A value has another type.
+        """
         body = {key: value for key, value in data.items() if key != "sha256"}
         if sha256_json(body) != data["sha256"]:
             raise ValueError("its manifest is not what was written")
@@ -71,102 +83,101 @@ class Checkpoint:
         return Checkpoint(**{**body, "path": Path(body["path"]), "files": files})
 
     def damage(self) -> str | None:
-        """What is wrong with the files, or None if they hold what was written."""
+        """Return what is wrong with the files, or None if they hold what was written."""
         base = self.path if self.path.is_dir() else self.path.parent
         return next(
-            (found for file in self.files if (found := damage((base / file.name).resolve(), file))), None
+            (problem for file in self.files if (problem := damage((base / file.name).resolve(), file))), None
         )
 
 
 class TrainerCheckpoints:
-    """What a run knows of its trainer's checkpoints."""
+    """The records that a run keeps of its trainer's checkpoints."""
 
     def __init__(self, run_dir: Path) -> None:
         self._folder = run_dir / "checkpoints"
 
     def commit(self, checkpoint: Checkpoint) -> None:
-        """Brings the checkpoint's files to the disk, hashes them, and publishes that. May be called from any thread.
+        """Sync and hash the checkpoint's files, and publish the record. Any thread may call this.
 
         Raises:
-            CheckpointError: that cannot be done; the checkpoint is not one to resume from then.
+            CheckpointError: A file cannot be read or synced; no run resumes from the checkpoint then.
         """
         self.prune()
-        known = self._folder / _key(checkpoint.path)
+        folder = self._folder / _key(checkpoint.path)
         try:
-            (known / _MANIFEST).unlink(missing_ok=True)  # of what the trainer has just replaced
-            files = _durable(checkpoint.path)
-            make_folders(known)
-            whole = Checkpoint(**{**vars(checkpoint), "files": files, "saved": time.time()})
-            write_atomically(known / _MANIFEST, json.dumps(whole.to_json()).encode())
+            (folder / _MANIFEST).unlink(missing_ok=True)  # the trainer may have replaced its files
+            files = _sync_and_hash(checkpoint.path)
+            make_folders(folder)
+            complete = Checkpoint(**{**vars(checkpoint), "files": files, "saved": time.time()})
+            write_atomically(folder / _MANIFEST, json.dumps(complete.to_json()).encode())
         except FileNotFoundError as error:
-            log.info("checkpoint %s was deleted again before it was verified: %s", checkpoint.path, error)
+            log.info("checkpoint %s was deleted before it was verified: %s", checkpoint.path, error)
         except OSError as error:
             raise CheckpointError(f"checkpoint {checkpoint.path} cannot be verified: {error}") from error
 
     def prune(self) -> None:
-        """Forgets what the trainer has deleted."""
-        for known in self._known():
-            if not known.path.exists():
-                shutil.rmtree(self._folder / _key(known.path), ignore_errors=True)
+        """Delete the records of checkpoints that the trainer has deleted."""
+        for checkpoint in self._recorded():
+            if not checkpoint.path.exists():
+                shutil.rmtree(self._folder / _key(checkpoint.path), ignore_errors=True)
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
-        """The newest checkpoint whose files all hold what was written, and what is wrong with those that are newer."""
-        complaints: list[str] = []
-        for known in sorted(
-            self._known(complaints), key=lambda found: (found.step, found.saved), reverse=True
-        ):
-            if not known.resumable or not known.path.exists():
+        """Return the newest undamaged checkpoint, and what is wrong with newer ones."""
+        problems: list[str] = []
+        newest_first = sorted(self._recorded(problems), key=lambda one: (one.step, one.saved), reverse=True)
+        for checkpoint in newest_first:
+            if not checkpoint.resumable or not checkpoint.path.exists():
                 continue
-            if (found := known.damage()) is None:
-                return known, complaints
-            complaints.append(f"checkpoint {known.path} is damaged: {found}")
-        return None, complaints
+            if (problem := checkpoint.damage()) is None:
+                return checkpoint, problems
+            problems.append(f"checkpoint {checkpoint.path} is damaged: {problem}")
+        return None, problems
 
-    def unfinished(self, places: Sequence[Sequence[str]], since: float) -> list[str]:
-        """What looks like a checkpoint and is not known, though it was changed after `since` (seconds since the epoch).
+    def unfinished(self, locations: Sequence[Sequence[str]], since: float) -> list[str]:
+        """Describe the checkpoints of this run that have no record: their process ended too early.
 
         Args:
-            places: folder, and pattern of the names in it.
-            since: older ones are not of this run.
+            locations: Folders, each with the pattern of the names in it.
+            since: When the run began, in seconds since the epoch; older checkpoints are not of this run.
         """
-        paths = [path for folder, pattern in places for path in sorted(Path(folder).glob(pattern))]
-        known = {found.path for found in self._known()}
+        paths = [path for folder, pattern in locations for path in sorted(Path(folder).glob(pattern))]
+        recorded = {checkpoint.path for checkpoint in self._recorded()}
         return [
             f"checkpoint {path} is passed over: its process ended before it was finished and verified"
             for path in paths
-            if path not in known and not path.is_symlink() and path.stat().st_mtime >= since
+            if path not in recorded and not path.is_symlink() and path.stat().st_mtime >= since
         ]
 
-    def _known(self, complaints: list[str] | None = None) -> Iterator[Checkpoint]:
+    def _recorded(self, problems: list[str] | None = None) -> Iterator[Checkpoint]:
         for path in sorted(self._folder.glob(f"*/{_MANIFEST}")):
             try:
                 yield Checkpoint.from_json(json.loads(read_regular(path, depth=3)))
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                if complaints is not None:
-                    complaints.append(
-                        f"what is known of the checkpoint {path.parent.name} is damaged: {error}"
-                    )
+                if problems is not None:
+                    problems.append(f"the record of checkpoint {path.parent.name} is damaged: {error}")
 
 
 def _key(path: Path) -> str:
     return f"{path.name[:_LONGEST]}-{sha256_bytes(str(path).encode())[:8]}"
 
 
-def _durable(path: Path) -> list[FileRecord]:
-    """Hashes the files of a checkpoint, each brought to the disk; their names are relative to the folder."""
+def _sync_and_hash(path: Path) -> list[FileRecord]:
+    """Sync and hash the files of a checkpoint; their names are relative to its folder."""
     if not path.is_dir():
-        record = _record(path, path.name)
+        record = _file_record(path, path.name)
         fsync_folder(path.parent)
         return [record]
     entries = sorted(path.rglob("*"))
-    records = [_record(entry, entry.relative_to(path).as_posix()) for entry in entries if entry.is_file()]
+    records = [
+        _file_record(entry, entry.relative_to(path).as_posix()) for entry in entries if entry.is_file()
+    ]
     for folder in [entry for entry in entries if entry.is_dir()] + [path, path.parent]:
         fsync_folder(folder)
     return records
 
 
-def _record(path: Path, name: str) -> FileRecord:
-    """Hashed by one thread: the others are the training's."""
+def _file_record(path: Path, name: str) -> FileRecord:
+    """Sync and hash a file in this thread; the other processors are left to the training."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
         chunks = [Chunk(len(part), sha256_bytes(part)) for part in iter(lambda: file.read(CHUNK_BYTES), b"")]

@@ -1,4 +1,4 @@
-"""What another trainer is about to do, in our words: the config and the manifest of its run."""
+"""The config and the manifest of a run that another trainer makes."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ _LONGEST_LIST = 100  # values of a list that are written out; of a longer one, i
 class Description:
     """A training as its own trainer sets it up.
 
-    `arguments` and `options` (of the model) are plain (see `plain`); `record` names the arguments that change no bits.
-    A later process with the same `identity` means the same run. `data` are the data sets of each split; `checkpoints`
-    are folders and name patterns of where the trainer puts its checkpoints; `libraries` are what it runs on.
+    `arguments` (of the trainer) and `options` (of the model) are JSON values (see `to_json_value`). `record`
+    names the arguments that change no bits. A later process with the same `identity` continues the same run.
+    `data` holds the data sets of each split. `checkpoints` holds the folders of the trainer's checkpoints,
+    each with a name pattern. `libraries` holds versions and devices.
     """
 
     trainer: str
@@ -52,7 +53,13 @@ class Description:
     checkpoints: Sequence[tuple[str, str]] = ()
 
     def config(self, experiment: str, tracking: Sequence[Json], templates: Mapping[str, str]) -> str:
-        """`config.yaml`: it loads as a config, and says nothing that the trainer did not say."""
+        """Return the content of `config.yaml`; it loads as a config, and adds no defaults of ours.
+
+        Args:
+            experiment: The name that groups runs.
+            tracking: The trackers, as in a config.
+            templates: Values that hold `${env:NAME}`, by dotted key; they are written unexpanded.
+        """
         params = {"trainer": self.trainer, "arguments": self.arguments, "options": self.options}
         seed = {} if self.seed is None else {"seed": self.seed}
         model = {"type": class_name(type(self.model)), "params": _without_variables(params)}
@@ -62,18 +69,18 @@ class Description:
         )
 
     def computation(self) -> Json:
-        """What changes the bits, by dotted key."""
+        """Return what changes the bits, by dotted key."""
         bits = {key: value for key, value in self.arguments.items() if key not in self.record}
         model = {"type": class_name(type(self.model)), "options": self.options}
         return _flat({"trainer": self.trainer, "seed": self.seed, "arguments": bits, "model": model})
 
     def manifest(self, run: RunDir, sample: int, weights: InitialWeights | None) -> Manifest:
-        """Return all inputs as they are now.
+        """Return the manifest, with all inputs as they are now.
 
         Args:
-            run: The run that they are the inputs of.
-            sample: Items of each data set that are hashed.
-            weights: What is known of the initial weights; None where the model still has them.
+            run: The run.
+            sample: The number of items of each data set to hash.
+            weights: The record of the initial weights; None if the model still has them.
         """
         import torch
 
@@ -107,24 +114,29 @@ class Description:
 
 
 def trackers(tracking: Tracking) -> tuple[list[Json], dict[str, str]]:
-    """The `tracking` of a config, checked and in full; and where it holds `${env:NAME}`, by dotted key."""
+    """Return the `tracking` section, checked and in full, and its values with `${env:NAME}` by dotted key."""
     if not tracking:
         return [], {}
-    given = [item if isinstance(item, str) else dict(item) for item in tracking]
-    resolved = load({"model": {"type": "trainer:Model"}, "tracking": given}, adapters=Catalog())
+    section = [item if isinstance(item, str) else dict(item) for item in tracking]
+    resolved = load({"model": {"type": "trainer:Model"}, "tracking": section}, adapters=Catalog())
     templates = {key: text for key, text in resolved.templates.items() if key.startswith("tracking.")}
     return [item.model_dump() for item in resolved.config.tracking], templates
 
 
 def class_name(cls: type) -> str:
-    """`package.module:Name`, as configs name classes; it need not lead to a class that is local to a function."""
+    """Return `package.module:Name`, as configs name classes; a local class cannot be imported by it."""
     words = [*cls.__module__.split("."), cls.__qualname__.rpartition(".")[2]]
     *module, name = (re.sub(r"^(?![A-Za-z_])", "_", re.sub(r"\W", "_", word)) for word in words)
     return f"{'.'.join(module)}:{name}"
 
 
-def plain(value: Any, key: str = "") -> Any:
-    """A value as JSON can hold it, and a file may: secrets are gone, and of an object that is no value its class is left."""
+def to_json_value(value: Any, key: str = "") -> Any:
+    """Return a value as JSON with secrets redacted; other objects are replaced by their class names.
+
+    Args:
+        value: Any value.
+        key: Its name, which may say that it is a secret.
+    """
     if isinstance(value, Enum):
         value = value.value
     if value is None or isinstance(value, bool | int):
@@ -132,40 +144,39 @@ def plain(value: Any, key: str = "") -> Any:
     if isinstance(value, float):
         return finite(value)
     if isinstance(value, str | Path):
-        text = (
-            str(value).encode(errors="replace").decode()
-        )  # without what is not Unicode, as a file name may be
+        text = str(value).encode(errors="replace").decode()  # a file name need not be valid Unicode
         return redacted_value(key, text) if key else redacted(text)
     if isinstance(value, Mapping):
-        return {str(name) or "_": plain(child, str(name)) for name, child in value.items()}
+        return {str(name) or "_": to_json_value(child, str(name)) for name, child in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return _plain_list(sorted(value, key=str) if isinstance(value, set | frozenset) else value)
-    return _plain_object(value, key)
+        return _list_to_json(sorted(value, key=str) if isinstance(value, set | frozenset) else value)
+    return _object_to_json(value, key)
 
 
-def _plain_list(values: Sequence[Any]) -> Any:
-    found = [plain(value) for value in values]
-    return found if len(found) <= _LONGEST_LIST else f"{len(found)} values, sha256 {sha256_json(found)}"
+def _list_to_json(values: Sequence[Any]) -> Any:
+    items = [to_json_value(value) for value in values]
+    return items if len(items) <= _LONGEST_LIST else f"{len(items)} values, sha256 {sha256_json(items)}"
 
 
-def _plain_object(value: Any, key: str) -> Any:
+def _object_to_json(value: Any, key: str) -> Any:
     if type(value).__module__ == "torch" and type(value).__name__ in ("dtype", "device"):
         return str(value)
     if isinstance(value, type):
         return class_name(value)
     if hasattr(value, "to_dict"):
-        return plain(value.to_dict(), key)
+        return to_json_value(value.to_dict(), key)
     if dataclasses.is_dataclass(value):
         return {
-            field.name: plain(getattr(value, field.name), field.name) for field in dataclasses.fields(value)
+            field.name: to_json_value(getattr(value, field.name), field.name)
+            for field in dataclasses.fields(value)
         }
     if hasattr(value, "item") and getattr(value, "shape", None) == ():
-        return plain(value.item(), key)
-    return getattr(value, "__qualname__", class_name(type(value)))  # the former of a function
+        return to_json_value(value.item(), key)
+    return getattr(value, "__qualname__", class_name(type(value)))  # functions have a __qualname__
 
 
 def _without_variables(value: Any) -> Any:
-    """The same without `${`, which would be taken for a variable to fill in when the config is read."""
+    """Break up `${` in texts: the config reader would take it for a variable."""
     if isinstance(value, dict):
         return {key: _without_variables(child) for key, child in value.items()}
     if isinstance(value, list):

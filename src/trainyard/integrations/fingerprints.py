@@ -1,4 +1,4 @@
-"""What identifies the data and the weights of a training that others have set up."""
+"""Hashes that identify the data and the weights of another trainer's training."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _SHARDED = {"FullyShardedDataParallel", "DeepSpeedEngine"}
 
 
 def weights_digest(model: Any) -> str | None:
-    """The digest of a torch model's weights, as for a model of ours: by name, dtype, shape and bytes.
+    """Return the digest of a torch model's weights, as for a model of ours: by name, dtype, shape and bytes.
 
-    None where this process does not hold the weights as plain tensors: they are sharded, or quantized.
+    Returns None if this process does not hold the weights as plain tensors: they are sharded, or quantized.
     """
     from trainyard.frameworks.torch.snapshot import named_buffer
 
@@ -43,19 +43,19 @@ def _is_sharded(model: Any) -> bool:
 
 
 def data_inputs(splits: Mapping[str, Sequence[Any]], sample: int) -> DataIdentity:
-    """What identifies the data, as far as it can be had without reading all of it.
+    """Identify the data as well as possible without reading all of it.
 
     Args:
-        splits: the data sets of each split.
-        sample: items of each data set that are hashed, evenly spread over it; 0: none.
+        splits: The data sets of each split.
+        sample: The number of items of each data set to hash, evenly spread over it; 0: none.
     """
-    found = {
+    identities = {
         name: _combined([_fingerprint(one, sample) for one in sets]) for name, sets in splits.items() if sets
     }
-    warnings = [f"the {name} split is identified by {split['by']} only" for name, split in found.items()]
+    warnings = [f"the {name} split is identified by {split['by']} only" for name, split in identities.items()]
     return DataIdentity(
-        hash=sha256_json(found),
-        splits={name: SplitIdentity.model_validate(split) for name, split in found.items()},
+        hash=sha256_json(identities),
+        splits={name: SplitIdentity.model_validate(split) for name, split in identities.items()},
         content_hashed=False,
         warnings=warnings,
     )
@@ -70,27 +70,28 @@ def _combined(parts: list[Json]) -> Json:
 
 
 def _fingerprint(dataset: Any, sample: int) -> Json:
-    """`rows`, a hash, and in `by` what is hashed."""
+    """Return the number of rows, a hash, and in `by` what the hash covers."""
     rows = _length(dataset)
-    content = getattr(
-        dataset, "_fingerprint", None
-    )  # of Hugging Face's datasets: of the source, and of each step since
+    # Hugging Face's datasets have one, which covers the source and each processing step.
+    content = getattr(dataset, "_fingerprint", None)
     if isinstance(content, str):
         by = "its own fingerprint"
     elif rows is None:
         content, by = None, "its type (it is a stream)"
     else:
-        indices = (
-            sorted({index * (rows - 1) // max(1, sample - 1) for index in range(sample)}) if rows else []
-        )
-        content = _sampled(dataset, indices)
+        indices = _spread_indices(rows, sample) if rows else []
+        content = _hash_of_items(dataset, indices)
         by = "its number of rows" if content is None else f"its number of rows and {len(indices)} of them"
     kind = f"{type(dataset).__module__}:{type(dataset).__qualname__}"
     return {"rows": rows, "sha256": sha256_json([kind, rows, content]), "by": by}
 
 
+def _spread_indices(rows: int, sample: int) -> list[int]:
+    return sorted({index * (rows - 1) // max(1, sample - 1) for index in range(sample)})
+
+
 def _length(dataset: Any) -> int | None:
-    """The number of items; None where it has none, or they cannot be had by their number."""
+    """Return the number of items; None if it is unknown, or items cannot be read by index."""
     if not hasattr(dataset, "__getitem__"):
         return None
     try:
@@ -99,24 +100,25 @@ def _length(dataset: Any) -> int | None:
         return None
 
 
-def _sampled(dataset: Any, indices: Sequence[int]) -> str | None:
-    """A hash over some items; None where they cannot be had. Leaves the global random generators as they were."""
+def _hash_of_items(dataset: Any, indices: Sequence[int]) -> str | None:
+    """Return a hash of some items, or None if they cannot be read; preserve the global generators."""
     hasher = hashlib.sha256()
     try:
         with _seeded():
             for index in indices:
-                _feed(hasher, dataset[index])
-    except Exception:  # somebody else's code, which may need what is not there yet
+                _hash_item(hasher, dataset[index])
+    except Exception:  # the user's code, which may need something that is not set up yet
         return None
     return hasher.hexdigest() if indices else None
 
 
 @contextmanager
 def _seeded() -> Iterator[None]:
-    """Seeds all global generators, so that an augmentation gives the same item each time, and puts them back."""
+    """Seed the global generators, so that augmentations give the same item each time; restore them after."""
     import torch
 
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+    has_cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    cuda = torch.cuda.get_rng_state_all() if has_cuda else None
     host = torch.get_rng_state()
     with preserved_global_random():
         try:
@@ -130,21 +132,18 @@ def _seeded() -> Iterator[None]:
                 torch.cuda.set_rng_state_all(cuda)
 
 
-def _feed(hasher: Any, value: Any) -> None:
-    """Hashes an item: arrays and tensors by their bytes, containers by what they hold; of anything else only the type."""
+def _hash_item(hasher: Any, value: Any) -> None:
+    """Hash an item: arrays and tensors by bytes, containers by content, other objects by type."""
     if hasattr(value, "detach"):  # a tensor
-        value = (
-            value.detach().to("cpu").float().numpy()
-            if value.is_floating_point()
-            else value.detach().to("cpu").numpy()
-        )
+        value = value.detach().to("cpu")
+        value = value.float().numpy() if value.is_floating_point() else value.numpy()
     if isinstance(value, Mapping):
         for key in sorted(value, key=str):
-            _feed(hasher, [str(key), value[key]])
+            _hash_item(hasher, [str(key), value[key]])
     elif isinstance(value, list | tuple):
         hasher.update(f"{len(value)} items\n".encode())
         for item in value:
-            _feed(hasher, item)
+            _hash_item(hasher, item)
     elif isinstance(value, np.ndarray | np.generic) and value.dtype.kind != "O":
         hasher.update(f"{value.dtype} {value.shape}\n".encode())
         hasher.update(value.tobytes())

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.digest import sha256_json
-from trainyard.integrations.attempt import Ending, Saved
-from trainyard.integrations.description import Description, Tracking, class_name, plain
+from trainyard.integrations.attempt import SavedCheckpoint, TrainingEnd
+from trainyard.integrations.description import Description, Tracking, class_name, to_json_value
 from trainyard.integrations.fingerprints import weights_digest
-from trainyard.integrations.guest import Guest, Place
+from trainyard.integrations.trainer_run import RecordingOptions, TrainerRun
 from trainyard.redact import redacted
 from trainyard.require import require
 from trainyard.runs.run import Run
@@ -35,14 +35,14 @@ else:
     DummyLogger = require("lightning.pytorch.loggers.logger", "lightning").DummyLogger
 
 Json = dict[str, Any]
-_REASON = "Lightning's Trainer owns the loop, and does not put all random generators back on a resume"
+_REASON = "Lightning's Trainer owns the loop, and does not restore all random generators on a resume"
 _RECORD = frozenset({"log_every_n_steps", "default_root_dir", "loggers", "max_time"})
 # fmt: off
 _ATTRIBUTES = (
-    "max_steps", "min_steps", "accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm", "precision",
-    "num_nodes", "num_devices", "world_size", "fast_dev_run", "limit_train_batches", "limit_val_batches",
-    "overfit_batches", "val_check_interval", "check_val_every_n_epoch", "num_sanity_val_steps", "log_every_n_steps",
-    "default_root_dir",
+    "max_steps", "min_steps", "accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm",
+    "precision", "num_nodes", "num_devices", "world_size", "fast_dev_run", "limit_train_batches",
+    "limit_val_batches", "overfit_batches", "val_check_interval", "check_val_every_n_epoch",
+    "num_sanity_val_steps", "log_every_n_steps", "default_root_dir",
 )
 # fmt: on
 _PREFIXES = {
@@ -52,7 +52,7 @@ _PREFIXES = {
 
 
 class TrainyardCallback(Callback):
-    """Gives a training by Lightning's `Trainer` a run directory of ours."""
+    """Records a training by Lightning's `Trainer` in a run directory."""
 
     def __init__(
         self,
@@ -63,131 +63,136 @@ class TrainyardCallback(Callback):
         tracking: Tracking = (),
         sample: int = 16,
     ) -> None:
-        """
+        """Check the arguments; nothing is written before the training begins.
+
         Args:
-            experiment: the name that groups runs.
-            runs_dir: where run directories are made; default `TRAINYARD_RUNS`, or `runs`.
-            run: the run to go on with (a path, an id, a unique prefix, or `last`); default: the newest one of the same
-                command line, in the same directory, if it did not come to its end.
-            tracking: the trackers, as in a config.
-            sample: how many samples of each data set are hashed to identify them; 0: none are touched.
+            experiment: The name that groups runs.
+            runs_dir: The folder of the run directories; default `TRAINYARD_RUNS`, or `runs`.
+            run: The run to continue (a path, an id, a unique prefix, or `last`); default: the newest one of
+                the same command line, in the same directory, if it is unfinished.
+            tracking: The trackers, as in a config.
+            sample: How many samples of each data set to hash, to identify them; 0: none are read.
 
         Raises:
-            InputError: one of them is wrong.
+            InputError: An argument is wrong.
         """
-        self._guest = Guest("lightning", Place(experiment, runs_dir, run, tracking, sample))
-        self._feed: _Feed | None = None
+        options = RecordingOptions(experiment, runs_dir, run, tracking, sample)
+        self._trainer_run = TrainerRun("lightning", options)
+        self._relay: _RelayLogger | None = None
         self._raised: BaseException | None = None
 
     @property
     def run(self) -> Run | None:
-        """The run of the training that is under way, or of the last one; None in all processes but the first."""
-        return None if self._guest.run is None else Run(self._guest.run)
+        """The run of the current training, or of the last one; None in all processes but the first."""
+        return None if self._trainer_run.run is None else Run(self._trainer_run.run)
 
     def resume_from(self, trainer: Trainer | None = None) -> str | None:
-        """The newest verified checkpoint of the run that is to go on, for `trainer.fit(..., ckpt_path=...)`.
+        """Return the newest verified checkpoint of the run to continue, for `fit(ckpt_path=...)`.
 
-        None where there is none: the training begins anew then.
+        Returns None if there is none: the training then begins at step 0.
 
         Args:
-            trainer: whose arguments must be those of the run as well; default: they are compared when the training
-                begins, and what differs is recorded.
+            trainer: The Trainer, if the run must have the same arguments; default: they are compared when the
+                training begins, and differences are recorded.
 
         Raises:
-            RunLockedError: another process is at this very training.
-            InputError: the run that was asked for cannot be gone on with.
+            RunLockedError: Another process is training this run.
+            InputError: The Trainer cannot continue the run that was named.
         """
-        found = self._guest.resume_from(_identity(trainer))
-        return None if found is None else str(found)
+        path = self._trainer_run.resume_from(_identity(trainer))
+        return None if path is None else str(path)
 
     # -- what the Trainer calls
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Attach the logger, but not before a fit: its first logger decides where checkpoints go."""
         self._raised = None
-        if (
-            stage != "fit"
-        ):  # there, the first logger decides where checkpoints go: ours comes when that is settled
+        if stage != "fit":
             self._attach(trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin the attempt, and attach the logger."""
         if trainer.is_global_zero:
-            self._guest.begin(partial(_description, trainer, pl_module), trainer.global_step)
+            self._trainer_run.begin(partial(_description, trainer, pl_module), trainer.global_step)
         self._attach(trainer)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """End the attempt."""
         self._end(trainer, pl_module)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self._raised = exception  # other callbacks may save a checkpoint now; the loggers are told after them
+        """Keep the exception: other callbacks may save a checkpoint now, before the loggers are finalized."""
+        self._raised = exception
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Detach the logger."""
         self._detach(trainer)
 
-    # -- what its logger and its saves tell
+    # -- what the relay logger reports
 
     def _attach(self, trainer: Trainer) -> None:
-        if self._feed is None:
-            self._feed = _Feed(self, trainer)
-            trainer.loggers = [*trainer.loggers, self._feed]
-            trainer.save_checkpoint = self._feed.save_checkpoint  # type: ignore[method-assign]
+        if self._relay is None:
+            self._relay = _RelayLogger(self, trainer)
+            trainer.loggers = [*trainer.loggers, self._relay]
+            trainer.save_checkpoint = self._relay.save_checkpoint  # type: ignore[method-assign]
 
     def _detach(self, trainer: Trainer) -> None:
-        if self._feed is not None:
-            trainer.loggers = [logger for logger in trainer.loggers if logger is not self._feed]
+        if self._relay is not None:
+            trainer.loggers = [logger for logger in trainer.loggers if logger is not self._relay]
             del trainer.save_checkpoint
-            self._feed = None
+            self._relay = None
 
-    def logged(self, trainer: Trainer, metrics: Mapping[str, Any]) -> None:
-        """What the Trainer sends to its loggers."""
+    def record_metrics(self, trainer: Trainer, metrics: Mapping[str, Any]) -> None:
+        """Record what the Trainer sends to its loggers."""
         if not trainer.is_global_zero or trainer.sanity_checking:
             return
         split = "test" if trainer.testing else "val" if trainer.validating else ""
         if split:
-            found = {_metric(name, split): value for name, value in metrics.items() if name != "epoch"}
-            self._guest.evaluation(trainer.global_step, found)
+            values = {_metric(name, split): value for name, value in metrics.items() if name != "epoch"}
+            self._trainer_run.evaluation(trainer.global_step, values)
         else:
-            self._guest.metrics(
+            self._trainer_run.metrics(
                 trainer.global_step, {_train_metric(name): value for name, value in metrics.items()}
             )
 
-    def saved(self, trainer: Trainer, path: Path | str, weights_only: bool) -> None:
-        """The Trainer has written a checkpoint."""
+    def record_checkpoint(self, trainer: Trainer, path: Path | str, weights_only: bool) -> None:
+        """Record a checkpoint that the Trainer has written."""
         if not trainer.is_global_zero:
             return
         if "://" in str(path):
             message = f"{redacted(str(path))} is not on a local file system: it cannot be verified"
-            self._guest.event(trainer.global_step, "checkpoint_failed", message=message)
+            self._trainer_run.event(trainer.global_step, "checkpoint_failed", message=message)
             return
-        saved = Saved(
+        saved = SavedCheckpoint(
             Path(path),
             trainer.global_step,
             float(trainer.current_epoch),
             not weights_only,
             _wait_for_writer(trainer),
         )
-        self._guest.commit(saved)
+        self._trainer_run.commit(saved)
 
-    def failed(self, trainer: Trainer) -> None:
-        """The training raised, and all callbacks have been told."""
+    def end_failed(self, trainer: Trainer) -> None:
+        """End the attempt of a training that raised, after all callbacks have handled the exception."""
         self._end(trainer, trainer.lightning_module)
         self._detach(trainer)
 
     def _end(self, trainer: Trainer, module: LightningModule) -> None:
-        if not trainer.is_global_zero or not self._guest.is_open:
+        if not trainer.is_global_zero or not self._trainer_run.is_open:
             return
         raised, step = self._raised, trainer.global_step
         if raised is not None:
             status = _status(raised)
             error = f"{type(raised).__name__}: {raised}" if status == "failed" else ""
-            self._guest.end(status, lambda: _ending(trainer, module), error)
+            self._trainer_run.end(status, lambda: _training_end(trainer, module), error)
             return
         if trainer.should_stop:
-            self._guest.event(step, "stopped_early", epochs=trainer.current_epoch)
-        self._guest.end("completed", lambda: _ending(trainer, module))
+            self._trainer_run.event(step, "stopped_early", epochs=trainer.current_epoch)
+        self._trainer_run.end("completed", lambda: _training_end(trainer, module))
 
 
-class _Feed(DummyLogger):
-    """A logger among the Trainer's own; and the way that its checkpoints take."""
+class _RelayLogger(DummyLogger):
+    """A logger that passes the Trainer's metrics, checkpoints and failure to the callback."""
 
     def __init__(self, callback: TrainyardCallback, trainer: Trainer) -> None:
         super().__init__()
@@ -197,51 +202,56 @@ class _Feed(DummyLogger):
 
     @property
     def name(self) -> str:
+        """The name of the logger."""
         return "trainyard"
 
     @property
     def save_dir(self) -> str:
-        return str(self._trainer.default_root_dir)  # as if there were no logger
+        """The folder that the Trainer would use without a logger."""
+        return str(self._trainer.default_root_dir)
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        self._callback.logged(self._trainer, metrics)
+        """Pass metrics on."""
+        self._callback.record_metrics(self._trainer, metrics)
 
     def finalize(self, status: str) -> None:
+        """Report a failure."""
         if status == "failed":
-            self._callback.failed(self._trainer)
+            self._callback.end_failed(self._trainer)
 
     def save_checkpoint(
         self, filepath: Path | str, weights_only: bool | None = None, storage_options: Any = None
     ) -> None:
-        """The Trainer's method, and then word of it."""
+        """Save as the Trainer does, then record the checkpoint."""
         self._save(filepath, weights_only, storage_options)
-        self._callback.saved(self._trainer, filepath, bool(weights_only))
+        self._callback.record_checkpoint(self._trainer, filepath, bool(weights_only))
 
 
 def _identity(trainer: Trainer | None) -> Json:
-    """What makes a later process mean the same run: the command line, and the Trainer's arguments where they are known.
+    """Return what a later process must share to continue the run.
 
-    Other callbacks are a change that is recorded, and no reason to begin anew.
+    That is the command line, the working directory and, if known, the Trainer's arguments. Other callbacks
+    are a recorded change, not a reason to begin a new run.
     """
     command = [str(Path(sys.argv[0]).resolve()), *(redacted(word) for word in sys.argv[1:])]
-    found: Json = {"command": sha256_json(command), "directory": str(Path.cwd())}
+    identity: Json = {"command": sha256_json(command), "directory": str(Path.cwd())}
     if trainer is not None:
         bits = {
             key: value for key, value in _arguments(trainer).items() if key not in _RECORD | {"callbacks"}
         }
-        found["arguments"] = sha256_json(bits)
-    return found
+        identity["arguments"] = sha256_json(bits)
+    return identity
 
 
 def _arguments(trainer: Any) -> Json:
-    """The Trainer keeps no record of its arguments: these are what it made of them."""
+    """Return what the Trainer made of its arguments; it does not keep the arguments themselves."""
     import torch
     from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar, Timer
 
     recording = (TrainyardCallback, Checkpoint, ModelSummary, ProgressBar)
     timed = any(isinstance(callback, Timer) for callback in trainer.callbacks)
-    unlimited = -1 if timed or trainer.max_steps != -1 else 1000  # what it sets itself, when it begins to fit
-    found = {name: getattr(trainer, name, None) for name in _ATTRIBUTES} | {
+    unlimited = -1 if timed or trainer.max_steps != -1 else 1000  # the value that `fit` will set
+    arguments = {name: getattr(trainer, name, None) for name in _ATTRIBUTES} | {
         "max_epochs": unlimited if trainer.max_epochs is None else trainer.max_epochs,
         "min_epochs": trainer.min_epochs or int(trainer.min_steps is not None),
         "reload_dataloaders_every_n_epochs": trainer.reload_dataloaders_every_n_epochs,
@@ -250,23 +260,23 @@ def _arguments(trainer: Any) -> Json:
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "benchmark": torch.backends.cudnn.benchmark,
         "callbacks": [class_name(type(one)) for one in trainer.callbacks if not isinstance(one, recording)],
-        "loggers": [class_name(type(one)) for one in trainer.loggers if not isinstance(one, _Feed)],
+        "loggers": [class_name(type(one)) for one in trainer.loggers if not isinstance(one, _RelayLogger)],
     }
-    return dict(plain(found))
+    return dict(to_json_value(arguments))
 
 
 def _description(trainer: Any, module: LightningModule) -> Description:
     import torch
 
     seed = os.environ.get("PL_GLOBAL_SEED")
-    hyperparameters = plain(dict(module.hparams))
+    hyperparameters = to_json_value(dict(module.hparams))
     data = getattr(trainer.datamodule, "hparams", None)
     unseeded = "" if seed else "; no seed was set by seed_everything"
     return Description(
         trainer="lightning",
         model=module,
         arguments=_arguments(trainer),
-        options={"hparams": hyperparameters} | ({"datamodule": plain(dict(data))} if data else {}),
+        options={"hparams": hyperparameters} | ({"datamodule": to_json_value(dict(data))} if data else {}),
         record=_RECORD,
         identity=_identity(trainer),
         seed=int(seed) if seed else None,
@@ -287,13 +297,13 @@ def _description(trainer: Any, module: LightningModule) -> Description:
 
 
 def _wait_for_writer(trainer: Trainer) -> Callable[[], object]:
-    """Returns when what AsyncCheckpointIO is writing by now is written; it writes one after the other, in one thread."""
+    """Return a function that waits until AsyncCheckpointIO has done its writes so far."""
     executor = getattr(trainer.strategy.checkpoint_io, "_executor", None)
     return executor.submit(int).result if isinstance(executor, Executor) else lambda: None
 
 
 def _loaders(value: Any) -> Iterator[Any]:
-    """The data loaders in whatever nesting the user gave them."""
+    """Yield the data loaders, which may be nested in lists and mappings."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):
@@ -308,7 +318,7 @@ def _dataset(loader: Any) -> Any:
 
 
 def _metric(name: str, split: str) -> str:
-    """`val_loss` for what people call valid_loss, val/loss or, in a validation, loss."""
+    """Return the name in our records: `val_loss` for valid_loss, val/loss or, in a validation, loss."""
     for prefix in _PREFIXES[split]:
         if name.startswith(prefix):
             return f"{split}_{name.removeprefix(prefix)}"
@@ -327,11 +337,11 @@ def _status(error: BaseException) -> str:
     return "preempted" if type(error).__name__ == "SIGTERMException" else "failed"
 
 
-def _ending(trainer: Trainer, module: LightningModule) -> Ending:
+def _training_end(trainer: Trainer, module: LightningModule) -> TrainingEnd:
     datasets = [_dataset(one) for one in _loaders(trainer.train_dataloader)]
     rows = (
         sum(len(one) for one in datasets)
         if datasets and all(hasattr(one, "__len__") for one in datasets)
         else None
     )
-    return Ending(trainer.global_step, float(trainer.current_epoch), rows, weights_digest(module))
+    return TrainingEnd(trainer.global_step, float(trainer.current_epoch), rows, weights_digest(module))

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.digest import sha256_json
 from trainyard.errors import InputError, TrainyardError
-from trainyard.integrations.attempt import Ending, Saved
-from trainyard.integrations.description import Description, Tracking, plain
+from trainyard.integrations.attempt import SavedCheckpoint, TrainingEnd
+from trainyard.integrations.description import Description, Tracking, to_json_value
 from trainyard.integrations.fingerprints import weights_digest
-from trainyard.integrations.guest import Guest, Place, guarded
+from trainyard.integrations.trainer_run import RecordingOptions, TrainerRun, record_safely
 from trainyard.require import require
 from trainyard.runs.run import Run
 from trainyard.types import Determinism
@@ -33,17 +33,50 @@ Json = dict[str, Any]
 _STATE_FILE = "trainer_state.json"
 _INCOMPLETE = "checkpoint-is-incomplete.txt"
 
-# Arguments that change only what is written down, and where. When to save is one of them, unless a save decides (below).
-# fmt: off
-_RECORD = frozenset({
-    "output_dir", "run_name", "project", "report_to", "trackio_space_id", "trackio_bucket_id",
-    "trackio_static_space_id", "disable_tqdm", "debug", "logging_dir", "logging_strategy", "logging_steps",
-    "logging_first_step", "logging_nan_inf_filter", "log_level", "log_level_replica", "log_on_each_node",
-    "include_num_input_tokens_seen", "skip_memory_metrics", "save_strategy", "save_steps", "save_total_limit",
-    "save_only_model", "save_on_each_node", "enable_jit_checkpoint", "push_to_hub", "hub_token", "hub_private_repo",
-    "hub_model_id", "hub_strategy", "hub_always_push", "hub_revision", "resume_from_checkpoint", "do_train",
-    "do_eval", "do_predict", "ddp_timeout", "local_rank",
-})
+# Arguments that change only what is recorded, and where. When to save is one of them, unless the best save is
+# loaded. fmt: off
+_RECORD = frozenset(
+    {
+        "output_dir",
+        "run_name",
+        "project",
+        "report_to",
+        "trackio_space_id",
+        "trackio_bucket_id",
+        "trackio_static_space_id",
+        "disable_tqdm",
+        "debug",
+        "logging_dir",
+        "logging_strategy",
+        "logging_steps",
+        "logging_first_step",
+        "logging_nan_inf_filter",
+        "log_level",
+        "log_level_replica",
+        "log_on_each_node",
+        "include_num_input_tokens_seen",
+        "skip_memory_metrics",
+        "save_strategy",
+        "save_steps",
+        "save_total_limit",
+        "save_only_model",
+        "save_on_each_node",
+        "enable_jit_checkpoint",
+        "push_to_hub",
+        "hub_token",
+        "hub_private_repo",
+        "hub_model_id",
+        "hub_strategy",
+        "hub_always_push",
+        "hub_revision",
+        "resume_from_checkpoint",
+        "do_train",
+        "do_eval",
+        "do_predict",
+        "ddp_timeout",
+        "local_rank",
+    }
+)
 # fmt: on
 _SAVES = {"save_strategy", "save_steps"}
 _SPEED = (
@@ -54,13 +87,16 @@ _SPEED = (
     "_jit_compilation_time",
 )
 _REASON = (
-    "transformers' Trainer owns the loop: on a resume it puts the order of the samples and the random generators back, "
-    "but samples that are themselves drawn at random (an augmentation) are drawn anew"
+    "transformers' Trainer owns the loop: on a resume it restores the order of the samples and the random "
+    "generators, but random augmentations of samples are drawn anew"
 )
 
 
 class TrainyardCallback(TrainerCallback):
-    """Gives a training by `transformers.Trainer` a run directory of ours. All methods but these two are the Trainer's to call."""
+    """Records a training by `transformers.Trainer` in a run directory.
+
+    Users call `run` and `resume_from`; the Trainer calls the other methods.
+    """
 
     def __init__(
         self,
@@ -71,19 +107,21 @@ class TrainyardCallback(TrainerCallback):
         tracking: Tracking = (),
         sample: int = 16,
     ) -> None:
-        """
+        """Check the arguments; nothing is written before the training begins.
+
         Args:
-            experiment: the name that groups runs.
-            runs_dir: where run directories are made; default `TRAINYARD_RUNS`, or `runs`.
-            run: the run to go on with (a path, an id, a unique prefix, or `last`); default: the newest one with the
-                same arguments and the same `output_dir`, if it did not come to its end.
-            tracking: the trackers, as in a config.
-            sample: how many samples of the training data are hashed to identify them; 0: none are touched.
+            experiment: The name that groups runs.
+            runs_dir: The folder of the run directories; default `TRAINYARD_RUNS`, or `runs`.
+            run: The run to continue (a path, an id, a unique prefix, or `last`); default: the newest one with
+                the same arguments and the same `output_dir`, if it is unfinished.
+            tracking: The trackers, as in a config.
+            sample: How many samples of the training data to hash, to identify them; 0: none are read.
 
         Raises:
-            InputError: one of them is wrong.
+            InputError: An argument is wrong.
         """
-        self._guest = Guest("transformers", Place(experiment, runs_dir, run, tracking, sample))
+        options = RecordingOptions(experiment, runs_dir, run, tracking, sample)
+        self._trainer_run = TrainerRun("transformers", options)
         self._args: Any = None
         self._options: Json = {}
         self._logged: Json = {}
@@ -91,103 +129,120 @@ class TrainyardCallback(TrainerCallback):
 
     @property
     def run(self) -> Run | None:
-        """The run of the training that is under way, or of the last one; None in all processes but the first."""
-        return None if self._guest.run is None else Run(self._guest.run)
+        """The run of the current training, or of the last one; None in all processes but the first."""
+        return None if self._trainer_run.run is None else Run(self._trainer_run.run)
 
     def resume_from(self) -> str | None:
-        """The newest verified checkpoint of the run that is to go on, for `trainer.train(resume_from_checkpoint=...)`.
+        """Return the newest verified checkpoint of the run to continue, for `resume_from_checkpoint`.
 
-        None where there is none: the training begins anew then. Each process of a distributed training must call it.
+        Returns None if there is none: the training then begins at step 0. Each process of a distributed
+        training must call it.
 
         Raises:
-            RunLockedError: another process is at this very training.
-            InputError: the Trainer does not have this callback yet, or the run that was asked for cannot be gone on with.
+            RunLockedError: Another process is training this run.
+            InputError: The Trainer does not have this callback yet, or cannot continue the run that was
+                named.
         """
         if self._args is None:
             raise InputError(
                 "resume_from: give the callback to the Trainer first: Trainer(..., callbacks=[yard])"
             )
-        found = _same_in_all_processes(lambda: self._guest.resume_from(self._identity(self._args)))
-        return None if found is None else str(found)
+        path = _same_in_all_processes(lambda: self._trainer_run.resume_from(self._identity(self._args)))
+        return None if path is None else str(path)
 
     # -- what the Trainer calls
 
     def on_init_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        """Read the model's options; the Trainer changes the model's config before it trains."""
         self._args = args
-        # Now, as the Trainer changes the model's config before it trains.
-        self._options = guarded(lambda: _options(objects["model"]), "the model's config") or {}
+        self._options = record_safely(lambda: _options(objects["model"]), "the model's config") or {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        """Begin the attempt."""
         self._saved_step = state.global_step
         if state.is_world_process_zero:
             describe = partial(self._description, args, objects["model"], objects["train_dataloader"])
-            self._guest.begin(describe, state.global_step)
+            self._trainer_run.begin(describe, state.global_step)
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **objects: Any
     ) -> None:
+        """Record what the Trainer logs."""
         if not state.is_world_process_zero or not logs:
             return
-        if "train_runtime" in logs:  # the summary, whose loss is the mean over the training
-            self._guest.metrics(state.global_step, _renamed(logs, {"train_loss": "mean_train_loss"}))
+        if "train_runtime" in logs:  # the summary at the end: its loss is the mean over the training
+            self._trainer_run.metrics(state.global_step, _renamed(logs, {"train_loss": "mean_train_loss"}))
         elif any(name.endswith("_runtime") for name in logs):
-            self._evaluated(state, logs)
+            self._record_evaluation(state, logs)
         else:
-            self._guest.metrics(state.global_step, _renamed(logs, {"loss": "train_loss"}))
+            self._trainer_run.metrics(state.global_step, _renamed(logs, {"loss": "train_loss"}))
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        """Record an evaluation."""
         if state.is_world_process_zero:
-            self._evaluated(state, objects["metrics"])
+            self._record_evaluation(state, objects["metrics"])
 
     def on_predict(
         self, args: Any, state: Any, control: Any, metrics: Mapping[str, Any], **objects: Any
     ) -> None:
+        """Record the evaluation of a test split."""
         if state.is_world_process_zero:
-            self._evaluated(state, metrics)
+            self._record_evaluation(state, metrics)
 
     def on_save(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        """Record a checkpoint, when all processes have written their parts."""
         _wait_for_all_processes(args)
         if state.is_world_process_zero:
             step = state.global_step
-            guarded(lambda: self._commit(args, step, state.epoch), f"the checkpoint of step {step}")
+            record_safely(lambda: self._commit(args, step, state.epoch), f"the checkpoint of step {step}")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        """End the attempt."""
         if not state.is_world_process_zero:
             return
         status, step = "completed", state.global_step
         if step < state.max_steps:
-            untold = guarded(lambda: self._untold_step(args, step), "the checkpoint on a SIGTERM")
-            if untold is not None:
+            saved = record_safely(lambda: self._unreported_step(args, step), "the checkpoint on a SIGTERM")
+            if saved is not None:
                 status = "preempted"
-                guarded(lambda: self._commit(args, untold, state.epoch), f"the checkpoint of step {untold}")
+                record_safely(
+                    lambda: self._commit(args, saved, state.epoch), f"the checkpoint of step {saved}"
+                )
             else:
-                self._guest.event(step, "stopped_early", of_steps=state.max_steps)
-        self._guest.end(status, lambda: _ending(args, state, objects["model"], objects["train_dataloader"]))
+                self._trainer_run.event(step, "stopped_early", of_steps=state.max_steps)
+        self._trainer_run.end(
+            status, lambda: _training_end(args, state, objects["model"], objects["train_dataloader"])
+        )
 
-    # -- in our words
+    # -- translation into our records
 
-    def _evaluated(self, state: Any, metrics: Mapping[str, Any]) -> None:
-        """An evaluation; the Trainer tells of it twice, as a log and as what it is."""
+    def _record_evaluation(self, state: Any, metrics: Mapping[str, Any]) -> None:
+        """Record an evaluation once; the Trainer reports it twice, in `on_log` and in `on_evaluate`."""
         new = {name: value for name, value in metrics.items() if self._logged.get(name) is not value}
         self._logged = dict(metrics)
-        found = {_metric(name): value for name, value in new.items() if name != "epoch"}
-        if found:
-            self._guest.evaluation(state.global_step, found)
+        values = {_metric(name): value for name, value in new.items() if name != "epoch"}
+        if values:
+            self._trainer_run.evaluation(state.global_step, values)
 
     def _commit(self, args: Any, step: int, epoch: float | None) -> None:
-        """Has the checkpoint of a step verified."""
-        place, name = Path(args.output_dir), f"checkpoint-{step}"
-        trials = place.glob(f"*/{name}")  # where a hyperparameter search puts them
-        paths = [path for path in (place / name, *trials) if (path / _STATE_FILE).is_file()]
+        """Record the checkpoint of a step."""
+        folder, name = Path(args.output_dir), f"checkpoint-{step}"
+        trials = folder.glob(f"*/{name}")  # where a hyperparameter search puts them
+        paths = [path for path in (folder / name, *trials) if (path / _STATE_FILE).is_file()]
         if not paths:
-            self._guest.event(step, "checkpoint_failed", message=f"{name} is not in {args.output_dir}")
+            self._trainer_run.event(step, "checkpoint_failed", message=f"{name} is not in {args.output_dir}")
             return
         self._saved_step = step
         newest = max(paths, key=lambda path: path.stat().st_mtime)
-        self._guest.commit(Saved(newest, step, epoch or 0.0, resumable=not args.save_only_model))
+        self._trainer_run.commit(
+            SavedCheckpoint(newest, step, epoch or 0.0, resumable=not args.save_only_model)
+        )
 
-    def _untold_step(self, args: Any, step: int) -> int | None:
-        """The step of the checkpoint that the Trainer saves on a SIGTERM (enable_jit_checkpoint); it tells nobody of it."""
+    def _unreported_step(self, args: Any, step: int) -> int | None:
+        """Return the step of the checkpoint that the Trainer saved on a SIGTERM (enable_jit_checkpoint).
+
+        The Trainer does not call `on_save` for it.
+        """
         if not args.enable_jit_checkpoint:
             return None
         paths = [
@@ -196,10 +251,10 @@ class TrainyardCallback(TrainerCallback):
         steps = [
             int(path.name.removeprefix("checkpoint-")) for path in paths if not (path / _INCOMPLETE).exists()
         ]
-        return max((found for found in steps if self._saved_step < found <= step), default=None)
+        return max((one for one in steps if self._saved_step < one <= step), default=None)
 
     def _identity(self, args: Any) -> Json:
-        bits = {key: value for key, value in _arguments(args).items() if key not in _record(args)}
+        bits = {key: value for key, value in _arguments(args).items() if key not in _record_arguments(args)}
         return {
             "arguments": sha256_json([bits, self._options]),
             "output_dir": str(Path(args.output_dir).absolute()),
@@ -207,13 +262,13 @@ class TrainyardCallback(TrainerCallback):
 
     def _description(self, args: Any, model: Any, loader: Any) -> Description:
         exact = not args.ignore_data_skip
-        skipped = "on a resume it begins the epoch's samples anew (ignore_data_skip)"
+        skipped = "on a resume it restarts the order of the epoch's samples (ignore_data_skip)"
         return Description(
             trainer="transformers",
             model=model,
             arguments=_arguments(args),
             options=self._options,
-            record=_record(args),
+            record=_record_arguments(args),
             identity=self._identity(args),
             seed=args.seed,
             determinism=Determinism("order" if exact else "statistical", _REASON if exact else skipped),
@@ -225,23 +280,23 @@ class TrainyardCallback(TrainerCallback):
 
 
 def _arguments(args: Any) -> Json:
-    return {**plain(args.to_dict()), "world_size": args.world_size, "n_gpu": args.n_gpu}
+    return {**to_json_value(args.to_dict()), "world_size": args.world_size, "n_gpu": args.n_gpu}
 
 
-def _record(args: Any) -> frozenset[str]:
+def _record_arguments(args: Any) -> frozenset[str]:
     return _RECORD - (_SAVES if args.load_best_model_at_end else set())
 
 
 def _options(model: Any) -> Json:
-    """The model's own config, and those of the adapters (LoRA ...) upon it."""
-    config = plain(model.config) if hasattr(model, "config") else {}
-    adapters = {"peft": plain(model.peft_config)} if hasattr(model, "peft_config") else {}
+    """Return the model's config, and those of its adapters (LoRA ...)."""
+    config = to_json_value(model.config) if hasattr(model, "config") else {}
+    adapters = {"peft": to_json_value(model.peft_config)} if hasattr(model, "peft_config") else {}
     known = config if isinstance(config, dict) else {"config": config}
     return {key: value for key, value in known.items() if key != "transformers_version"} | adapters
 
 
 def _metric(name: str) -> str:
-    """`val_loss` for eval_loss; how fast an evaluation was is no metric of a split."""
+    """Return the name in our records: `val_loss` for eval_loss. Speeds get no prefix of a split."""
     if name.endswith(_SPEED):
         return f"predict_{name.removeprefix('test_')}" if name.startswith("test_") else name
     return f"val_{name.removeprefix('eval_')}" if name.startswith("eval_") else name
@@ -256,18 +311,22 @@ def _rows(loader: Any) -> int | None:
     return len(dataset) if dataset is not None and hasattr(dataset, "__len__") else None
 
 
-def _ending(args: Any, state: Any, model: Any, loader: Any) -> Ending:
+def _training_end(args: Any, state: Any, model: Any, loader: Any) -> TrainingEnd:
     digest, best = weights_digest(model), None
     is_best = bool(args.load_best_model_at_end and state.best_model_checkpoint)
     if state.best_global_step and args.metric_for_best_model:
         metric = f"val_{args.metric_for_best_model.removeprefix('eval_')}"
-        best = {"step": state.best_global_step, "metric": metric, "value": plain(float(state.best_metric))}
+        best = {
+            "step": state.best_global_step,
+            "metric": metric,
+            "value": to_json_value(float(state.best_metric)),
+        }
         best |= {"digest": digest} if is_best else {}
-    return Ending(state.global_step, float(state.epoch or 0.0), _rows(loader), digest, best, is_best)
+    return TrainingEnd(state.global_step, float(state.epoch or 0.0), _rows(loader), digest, best, is_best)
 
 
 def _wait_for_all_processes(args: Any) -> None:
-    """Each process writes its own random state into a checkpoint, and may be later than the first."""
+    """Wait until each process has written its own random state into the checkpoint."""
     if args.world_size > 1:
         import torch
 
@@ -276,18 +335,18 @@ def _wait_for_all_processes(args: Any) -> None:
 
 
 def _same_in_all_processes(find: Callable[[], Path | None]) -> Path | None:
-    """The first process looks, and all get what it found, or its error."""
+    """Call `find` in the first process; return its result, or raise its error, in all of them."""
     import torch
 
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return find()
-    found: list[Any] = [None]
+    answer: list[Any] = [None]
     if torch.distributed.get_rank() == 0:
         try:
-            found = [find()]
+            answer = [find()]
         except TrainyardError as error:
-            found = [error]
-    torch.distributed.broadcast_object_list(found)
-    if isinstance(found[0], TrainyardError):
-        raise found[0]
-    return found[0]  # type: ignore[no-any-return]
+            answer = [error]
+    torch.distributed.broadcast_object_list(answer)
+    if isinstance(answer[0], TrainyardError):
+        raise answer[0]
+    return answer[0]  # type: ignore[no-any-return]

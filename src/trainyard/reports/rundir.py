@@ -25,8 +25,8 @@ Content = TypeVar("Content")
 class RunFiles:
     """What a run directory holds; a part that is missing is empty or None.
 
-    `status` is the status of the run, or `damaged` where its records do not tell. `problems` names the files that
-    could not be read. The journal is read once, when `history` is first used.
+    `status` is the status of the run, or `damaged` where its records do not tell. `problems` names the files
+    that could not be read. The journal is read once, when `history` is first used.
     """
 
     folder: Path

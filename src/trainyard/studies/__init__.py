@@ -1,11 +1,11 @@
-"""Several runs with one question: cross-validation, and the comparison of models.
+"""Studies: several runs with one question, such as cross-validation and the comparison of models.
 
-A study has a folder of its own beside the runs that it trains, which are ordinary runs: they are resumed, reproduced and
+A study has a folder of its own beside its runs. Its runs are ordinary runs: they are resumed, reproduced and
 reported as any other.
 
 runs/<experiment>/<kind>-<time>-<random>/
-    study.json          what was asked, the runs, and how it stands; written before each run
-    result.json         what came out; written at the end
+    study.json          the question, the runs and the status; written before each run
+    result.json         the result; written at the end
     report.html
     lock                held by the process that works on the study
 """

@@ -1,4 +1,4 @@
-"""Several models on the same rows: one ranked table, with significance and cost."""
+"""Benchmarks: several models on the same rows, in one ranked table with significance and cost."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from trainyard.runs.predictions import predicted
 from trainyard.runs.run import Run
 from trainyard.runs.trust import of_own_config
 from trainyard.studies.ranking import COLUMNS, Entry, as_csv, ranked, split_of
-from trainyard.studies.running import conduct
-from trainyard.studies.study import Json, Study, StudyPlan, StudyRequest, StudyView, Trial, begin
-from trainyard.studies.trials import Source
-from trainyard.studies.unchanged import DataNow, warn_of_changes
+from trainyard.studies.running import run_study
+from trainyard.studies.study import Json, Study, StudyPlan, StudyRequest, StudyView, Trial, open_study
+from trainyard.studies.trials import StudyConfig
+from trainyard.studies.unchanged import CurrentData, warn_of_changes
 
 log = logging.getLogger("trainyard")
 KIND = "benchmark"
 
 
 class Benchmark(StudyView):
-    """A look at the folder of a benchmark; it is completed also where a model failed."""
+    """A read-only view of a benchmark's folder; its table also lists the models that failed."""
 
     @property
     def rows(self) -> list[Json]:
-        """The table: a row for each model, the best first, those that failed last."""
+        """The table: one row per model, the best first, failed ones last."""
         return list(self.result.get("models", []))
 
     @property
     def best(self) -> str | None:
-        """The first model of the table, if any was trained."""
+        """The first model of the table; None if all failed."""
         return next((str(row["model"]) for row in self.rows if row["rank"] == 1), None)
 
     @property
     def failed(self) -> dict[str, str]:
-        """The models that could not be trained, and why."""
+        """The errors of the models that could not be trained, by model."""
         return {row["model"]: row["error"] for row in self.rows if row["error"]}
 
     @property
@@ -54,12 +54,12 @@ class Benchmark(StudyView):
 
     @property
     def runs(self) -> dict[str, list[Run]]:
-        """The runs of each model, by fold, as far as they are there."""
-        found: dict[str, list[Run]] = {}
+        """The runs of each model, in the order of the folds; runs not yet begun, or deleted, are left out."""
+        by_model: dict[str, list[Run]] = {}
         for run in self._study.record.runs:
             if (folder := RunDir(self.path.parent / run.run_id)).config_file.exists():
-                found.setdefault(run.place["model"], []).append(Run(folder))
-        return found
+                by_model.setdefault(run.place["model"], []).append(Run(folder))
+        return by_model
 
     def __repr__(self) -> str:
         ranked = ", ".join(f"{row['model']}={number(row['mean']):.4g}" for row in self.rows if row["rank"])
@@ -71,9 +71,10 @@ class Benchmark(StudyView):
 
 @dataclass(frozen=True)
 class ModelSelection:
-    """What is compared: the models with options of their own, on how many folds (None: one split), by which metric.
+    """What a benchmark compares: the models with their options, on how many folds, by which metric.
 
-    `metric` None is the first of those that are computed, on the test split.
+    Without `folds`, each model is trained once, on the splits of the config. Without `metric`, the models are
+    ranked by the first one that the runs compute, on the test split.
     """
 
     models: Sequence[str]
@@ -85,34 +86,34 @@ class ModelSelection:
 def benchmark(
     config: Config, overrides: Overrides, request: StudyRequest, selection: ModelSelection
 ) -> Benchmark:
-    """Trains each model on the same rows; see `trainyard.benchmark`."""
+    """Train each model on the same rows; see `trainyard.benchmark`."""
     _check_selection(selection)
-    source = Source.read(config, overrides, request.runs_dir, objects=request.data is not None)
+    base = StudyConfig.read(config, overrides, request.runs_dir, objects=request.data is not None)
     if selection.metric is not None:
-        source = _computing(source, selection.metric)
-    for note in source.resolved.notes:
+        base = _with_metric(base, selection.metric)
+    for note in base.resolved.notes:
         log.info("config: %s", note)
     if selection.folds is not None:
-        source.say_what_folds_replace()
-    elif source.is_without(split_of(selection.metric)):
+        base.warn_of_replaced_splits()
+    elif base.excludes(split_of(selection.metric)):
         raise InputError(
             f"there are no {split_of(selection.metric)} rows to rank by; ask for --folds, "
             "or give data.split.test or data.test_path"
         )
-    trials = _trials(source, selection)
+    trials = _trials(base, selection)
     if selection.metric is not None:
-        _refuse_other_task(selection.metric, source, trials, request)
-    asked = source.asked() | {
+        _refuse_other_task(selection.metric, base, trials, request)
+    question = base.question() | {
         "models": list(selection.models),
         "folds": selection.folds,
         "metric": selection.metric,
         "params": {model: dict(params) for model, params in selection.params.items()},
     }
-    study = begin(request, source.resolved.config.experiment.name, KIND, asked)
-    work = StudyPlan(
+    study = open_study(request, base.resolved.config.experiment.name, KIND, question)
+    plan = StudyPlan(
         lambda failures: _conclude(study, trials, request, selection, failures), write_report, by="model"
     )
-    conduct(study, trials, request, work)
+    run_study(study, trials, request, plan)
     return Benchmark(study.path)
 
 
@@ -135,12 +136,14 @@ def _check_selection(selection: ModelSelection) -> None:
             )
 
 
-def _refuse_other_task(metric: str, source: Source, trials: Sequence[Trial], request: StudyRequest) -> None:
-    """Refuses a metric of another task before anything is trained.
+def _refuse_other_task(
+    metric: str, base: StudyConfig, trials: Sequence[Trial], request: StudyRequest
+) -> None:
+    """Refuse a metric of another task before anything is trained.
 
-    Where the config leaves the task open, the data are read for it. If they cannot be, the runs tell why.
+    If the config leaves the task open, the data are read for it. If reading fails, the runs will report why.
     """
-    data = source.resolved.config.data
+    data = base.resolved.config.data
     if bare(metric) == LOSS:
         return
     if data is not None and data.task != "auto":
@@ -153,26 +156,26 @@ def _refuse_other_task(metric: str, source: Source, trials: Sequence[Trial], req
     check(metric, task)
 
 
-def _computing(source: Source, metric: str) -> Source:
-    """With a metric among those that runs compute."""
-    name, listed = bare(metric), source.resolved.config.evaluation.metrics
+def _with_metric(base: StudyConfig, metric: str) -> StudyConfig:
+    """Return the config with a metric among those that runs compute."""
+    name, listed = bare(metric), base.resolved.config.evaluation.metrics
     if name == LOSS:
-        return source
+        return base
     metrics = list(default_metrics(METRICS[name].task)) if listed is None else list(listed)
-    return source if name in metrics else source.with_overrides({"evaluation.metrics": [*metrics, name]})
+    return base if name in metrics else base.with_overrides({"evaluation.metrics": [*metrics, name]})
 
 
-def _trials(source: Source, selection: ModelSelection) -> list[Trial]:
-    """The runs, model by model.
+def _trials(base: StudyConfig, selection: ModelSelection) -> list[Trial]:
+    """Return the trials, model by model.
 
     Raises:
-        ConfigError: with every model and option that is unknown; nothing was trained yet.
+        ConfigError: Models or options are unknown; the error lists all of them.
     """
     trials: list[Trial] = []
     problems: list[Problem] = []
     for model in selection.models:
         try:
-            own = source.with_model(model, selection.params.get(model, {}))
+            own = base.with_model(model, selection.params.get(model, {}))
         except ConfigError as error:
             problems += error.problems
             continue
@@ -196,14 +199,14 @@ def _conclude(
     selection: ModelSelection,
     failures: Mapping[str, str],
 ) -> Json:
-    """The ranked table, as JSON, CSV and Markdown."""
-    split, data = split_of(selection.metric), DataNow(study, request)
+    """Rank the models; write the table as CSV and Markdown, and return the study's result."""
+    split, data = split_of(selection.metric), CurrentData(study, request)
     entries = []
     for model in selection.models:
         own = [
             (trial, run)
             for trial in trials
-            if trial.place["model"] == model and (run := study.run(trial.place)) is not None
+            if trial.label["model"] == model and (run := study.run(trial.label)) is not None
         ]
         if model not in failures:
             with of_own_config(own[0][1], own[0][0].resolved):

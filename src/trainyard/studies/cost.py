@@ -1,4 +1,4 @@
-"""What a trained model costs whoever uses it: bytes on the disk, and time for a prediction."""
+"""The latency and throughput of a trained model's predictions."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from trainyard.frameworks.base import Framework
 from trainyard.types import Batch
 
 _WARM_UP = 3
-_SECONDS = 0.1  # how long each measurement may take, beyond its first few calls
-_LEAST, _MOST = 5, 200
+_SECONDS = 0.1  # the limit of each measurement, after its first few calls
+_MIN_CALLS, _MAX_CALLS = 5, 200
 _BULK_ROWS = 4096
 
 
 class Latency(NamedTuple):
-    """The median time of a prediction: `one_ms` milliseconds for one row, `rows_per_second` for some thousands at once.
+    """The median time of a prediction: milliseconds for one row, and rows per second for a large batch.
 
-    From prepared features to probabilities or values; reading and preparing rows is not in it.
+    It covers the way from prepared features to probabilities or values, without reading and preparing rows.
     """
 
     one_ms: float
@@ -31,19 +31,19 @@ class Latency(NamedTuple):
 
 
 def latency(framework: Framework, split: Split) -> Latency:
-    """Measures a loaded model on rows of a split, after a warm-up."""
+    """Measure a loaded model on rows of a split, after a warm-up."""
     one, bulk = _rows(split, 1), _rows(split, _BULK_ROWS)
     seconds = _median_seconds(lambda: _predict(framework, one))
     return Latency(1000 * seconds, _BULK_ROWS / _median_seconds(lambda: _predict(framework, bulk)))
 
 
 def _rows(split: Split, count: int) -> Batch:
-    """So many rows of the split, again from the beginning where it has fewer."""
+    """Return `count` rows of the split; a shorter split is repeated."""
     return split.take(np.arange(count, dtype=np.int64) % len(split))
 
 
 def _predict(framework: Framework, rows: Batch) -> None:
-    # As rows that were never seen before: an adapter may keep what it made of a split, and even what it predicted for it.
+    # A new split each time: an adapter may cache what it converted a split to, and even its predictions.
     for _ in framework.predict(Arrays(rows.features, rows.targets)):
         pass
 
@@ -51,9 +51,9 @@ def _predict(framework: Framework, rows: Batch) -> None:
 def _median_seconds(predict: Callable[[], None]) -> float:
     for _ in range(_WARM_UP):
         predict()
-    taken: list[float] = []
-    while len(taken) < _LEAST or (sum(taken) < _SECONDS and len(taken) < _MOST):
+    durations: list[float] = []
+    while len(durations) < _MIN_CALLS or (sum(durations) < _SECONDS and len(durations) < _MAX_CALLS):
         start = time.perf_counter()
         predict()
-        taken.append(time.perf_counter() - start)
-    return statistics.median(taken)
+        durations.append(time.perf_counter() - start)
+    return statistics.median(durations)

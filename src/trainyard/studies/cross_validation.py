@@ -24,10 +24,10 @@ from trainyard.reports.studies import cross_validation_table, write_report
 from trainyard.runs.predictions import Predicted, predicted
 from trainyard.runs.run import Run
 from trainyard.runs.trust import of_own_config
-from trainyard.studies.running import conduct
-from trainyard.studies.study import Json, Study, StudyPlan, StudyRequest, StudyView, Trial, begin
-from trainyard.studies.trials import Source
-from trainyard.studies.unchanged import DataNow, warn_of_changes
+from trainyard.studies.running import run_study
+from trainyard.studies.study import Json, Study, StudyPlan, StudyRequest, StudyView, Trial, open_study
+from trainyard.studies.trials import StudyConfig
+from trainyard.studies.unchanged import CurrentData, warn_of_changes
 from trainyard.types import Array, DataInfo, Ids, Predictions
 
 log = logging.getLogger("trainyard")
@@ -36,13 +36,13 @@ OUT_OF_FOLD = "out_of_fold.csv"
 
 
 class CrossValidation(StudyView):
-    """A look at the folder of a cross-validation."""
+    """A read-only view of a cross-validation's folder."""
 
     @property
     def runs(self) -> list[Run]:
-        """The runs, by fold, as far as they were begun and are still there."""
-        found = [RunDir(self.path.parent / run.run_id) for run in self._study.record.runs]
-        return [Run(run) for run in found if run.config_file.exists()]
+        """The runs, in the order of the folds; runs not yet begun, or deleted, are left out."""
+        folders = [RunDir(self.path.parent / run.run_id) for run in self._study.record.runs]
+        return [Run(folder) for folder in folders if folder.config_file.exists()]
 
     @property
     def folds(self) -> list[dict[str, float]]:
@@ -55,27 +55,28 @@ class CrossValidation(StudyView):
     @property
     def mean(self) -> dict[str, float]:
         """The mean of each test metric over the folds."""
-        return self._each("mean")
+        return self._statistic("mean")
 
     @property
     def std(self) -> dict[str, float]:
-        """The standard deviation of each test metric over the folds (with folds - 1)."""
-        return self._each("std")
+        """The standard deviation of each test metric over the folds (divided by folds - 1)."""
+        return self._statistic("std")
 
     @property
     def interval(self) -> dict[str, tuple[float, float]]:
-        """The 95% interval of each mean, by Student's t with the error corrected for what the folds share."""
-        low, high = self._each("low"), self._each("high")
+        """The 95% interval of each mean, by Student's t, corrected for the training rows that folds share."""
+        low, high = self._statistic("low"), self._statistic("high")
         return {name: (low[name], high[name]) for name in low}
 
     @property
     def out_of_fold(self) -> Any:
-        """A data frame of what each tested row was predicted to be, by the model that had not seen it: the content of
-        `out_of_fold.csv`, with columns `row` (its position in the source), `fold`, `target`, `prediction` and, for classes,
-        `probability_<class>` each.
+        """The prediction of each tested row by the model that was not trained on it, as a data frame.
+
+        It is the content of `out_of_fold.csv`: columns `row` (the position in the source), `fold`, `target`,
+        `prediction` and, for classes, one `probability_<class>` each.
 
         Raises:
-            InputError: the study did not come to its end.
+            InputError: The study is not completed.
         """
         import pandas as pd
 
@@ -83,13 +84,14 @@ class CrossValidation(StudyView):
             raise InputError(f"study {self.id} is {self.status}: it has no predictions before its end")
         return pd.read_csv(self.path / OUT_OF_FOLD)
 
-    def _each(self, what: str) -> dict[str, float]:
-        return {name: number(found[what]) for name, found in self.result.get("metrics", {}).items()}
+    def _statistic(self, key: str) -> dict[str, float]:
+        return {name: number(values[key]) for name, values in self.result.get("metrics", {}).items()}
 
     def __repr__(self) -> str:
         std = self.std
         metrics = ", ".join(f"{name}={value:.4g}±{std[name]:.2g}" for name, value in self.mean.items())
-        return f"<CrossValidation {self.path.parent.name}/{self.id} {self.status}{': ' if metrics else ''}{metrics}>"
+        study = f"{self.path.parent.name}/{self.id}"
+        return f"<CrossValidation {study} {self.status}{': ' if metrics else ''}{metrics}>"
 
     def _repr_html_(self) -> str:
         return cross_validation_table(self.path)
@@ -98,27 +100,25 @@ class CrossValidation(StudyView):
 def cross_validate(
     config: Config, overrides: Overrides, request: StudyRequest, folds: int | None = None
 ) -> CrossValidation:
-    """Trains a run for each fold; see `trainyard.cross_validate`."""
-    source = Source.read(config, overrides, request.runs_dir, objects=request.data is not None)
-    count = source.folds(folds)
+    """Train a run for each fold; see `trainyard.cross_validate`."""
+    base = StudyConfig.read(config, overrides, request.runs_dir, objects=request.data is not None)
+    count = base.folds(folds)
     if count < 2:
         raise InputError(f"folds: {count} given; allowed: 2 or more")
-    for note in source.resolved.notes:
+    for note in base.resolved.notes:
         log.info("config: %s", note)
-    source.say_what_folds_replace()
-    trials = [Trial({"fold": fold}, source.with_fold(count, fold).resolved) for fold in range(count)]
-    asked = source.asked() | {"folds": count}
-    study = begin(request, source.resolved.config.experiment.name, KIND, asked)
-    conduct(study, trials, request, StudyPlan(lambda _: _conclude(study, trials, request), write_report))
+    base.warn_of_replaced_splits()
+    trials = [Trial({"fold": fold}, base.with_fold(count, fold).resolved) for fold in range(count)]
+    question = base.question() | {"folds": count}
+    study = open_study(request, base.resolved.config.experiment.name, KIND, question)
+    run_study(study, trials, request, StudyPlan(lambda _: _conclude(study, trials, request), write_report))
     return CrossValidation(study.path)
 
 
 def _conclude(study: Study, trials: Sequence[Trial], request: StudyRequest) -> Json:
-    """Mean and spread of the metrics, and the predictions of each fold's rows, put together."""
-    done, data = (
-        [(trial, run) for trial in trials if (run := study.run(trial.place)) is not None],
-        DataNow(study, request),
-    )
+    """Pool the predictions of all folds, write them, and return the study's result."""
+    done = [(trial, run) for trial in trials if (run := study.run(trial.label)) is not None]
+    data = CurrentData(study, request)
     parts = []
     for trial, run in done:
         with of_own_config(run, trial.resolved):
@@ -144,7 +144,7 @@ def _conclude(study: Study, trials: Sequence[Trial], request: StudyRequest) -> J
 def _fold(trial: Trial, run: RunDir) -> Json:
     result, splits = run.known_result(), run.known_manifest().data.splits
     return {
-        **trial.place,
+        **trial.label,
         "run_id": run.id,
         "rows": {name: split.rows for name, split in splits.items()},
         "metrics": {name: finite(value) for name, value in result.test_metrics.items()},
@@ -154,7 +154,7 @@ def _fold(trial: Trial, run: RunDir) -> Json:
 
 
 def spread(values: Sequence[float], test_per_train: float) -> Json:
-    """Mean, standard deviation and 95% interval of a metric's values on the folds."""
+    """Return the mean, standard deviation and 95% interval of a metric's values on the folds."""
     low, high = fold_interval(np.asarray(values), test_per_train)
     std = float(np.std(values, ddof=1)) if len(values) > 1 else float("nan")
     return {
@@ -166,7 +166,7 @@ def spread(values: Sequence[float], test_per_train: float) -> Json:
 
 
 def _pooled(parts: Sequence[Predicted]) -> EvaluationResult:
-    """All folds as one evaluation, whose ids are positions in the source."""
+    """Return all folds as one evaluation, whose ids are positions in the source."""
     info = parts[0].info
     each = [Predictions(_positions(part), part.result.outputs, part.result.targets, 0.0) for part in parts]
     return replace(evaluate(each, [], info, "test"), metrics={})
@@ -178,7 +178,7 @@ def _positions(part: Predicted) -> Ids:
 
 
 def _write_rows(path: Path, parts: Sequence[Predicted]) -> None:
-    """The predictions as CSV, in the order of the source."""
+    """Write the predictions as CSV, in the order of the source."""
     rows: list[list[Any]] = [row for fold, part in enumerate(parts) for row in _rows(fold, part)]
     rows.sort(key=lambda row: int(row[0]))
     text = io.StringIO(newline="")
@@ -202,14 +202,14 @@ def _rows(fold: int, part: Predicted) -> Iterator[list[Any]]:
     outputs, targets = part.result.outputs, part.result.targets
     if part.info.task == "classification":
         labels = _labels(part.info)
-        said = [
+        texts = [
             [labels[true], labels[best]] for true, best in zip(targets, outputs.argmax(axis=1), strict=True)
         ]
         numbers = outputs
     else:
-        said = [[] for _ in range(len(targets))]
+        texts = [[] for _ in range(len(targets))]
         numbers = np.concatenate([values.reshape(len(targets), -1) for values in (targets, outputs)], axis=1)
-    for position, words, values in zip(_positions(part), said, numbers, strict=True):
+    for position, words, values in zip(_positions(part), texts, numbers, strict=True):
         yield [int(position), fold, *words, *_texts(values)]
 
 

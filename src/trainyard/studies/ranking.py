@@ -1,4 +1,4 @@
-"""From trained models to a ranked table: the metric, whether the differences are more than chance, and what each costs."""
+"""The ranked table of a benchmark: metric, significance of the differences, and cost of each model."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """A model that was trained: its runs, by fold; what the first of them predicts; and what that one costs."""
+    """A trained model: its runs by fold, and the predictions and latency of the first run."""
 
     model: str
     runs: Sequence[RunDir]
@@ -50,37 +50,38 @@ class Entry:
 
     @staticmethod
     def of(model: str, runs: Sequence[RunDir], first: Predicted) -> Entry:
+        """Make an entry, and measure its latency."""
         return Entry(model, runs, first, latency(first.framework, first.split))
 
     def values(self, metric: str) -> list[float]:
-        """The metric on each fold.
+        """Return the metric on each fold.
 
         Raises:
-            InputError: the runs have no such metric.
+            InputError: The runs have no such metric.
         """
-        found = [run.known_result().metrics for run in self.runs]
-        if metric not in found[0]:
-            raise InputError(
-                f"metric {metric}: the runs of {self.model} have none; they have {', '.join(found[0]) or 'no metrics'}"
-            )
-        return [metrics[metric] for metrics in found]
+        by_fold = [run.known_result().metrics for run in self.runs]
+        if metric not in by_fold[0]:
+            names = ", ".join(by_fold[0]) or "no metrics"
+            raise InputError(f"metric {metric}: the runs of {self.model} have none; they have {names}")
+        return [metrics[metric] for metrics in by_fold]
 
     def test_per_train(self, split: SplitName) -> float:
+        """Return the mean ratio of a split's rows to the training rows."""
         rows = [run.known_manifest().data.splits for run in self.runs]
         return float(np.mean([(one[split].rows or 0) / (one["train"].rows or 1) for one in rows]))
 
 
 def split_of(metric: str | None) -> SplitName:
-    """The split that a metric speaks of; the test where it does not say."""
+    """Return the split in a metric's name; `test` if it names none."""
     return next((split for split in SPLITS if metric is not None and metric.startswith(f"{split}_")), "test")
 
 
 def ranked(entries: Sequence[Entry], metric: str | None, errors: Mapping[str, str]) -> list[Json]:
-    """The rows of the table, the best model first, those that failed last.
+    """Return the rows of the table, the best model first, failed ones last.
 
-    Models whose means are equal have the same rank, and stand in the order in which they were request. `p_value` is of the test
-    against the first; `p_adjusted` is that after Holm's correction for the tests of all pairs of models that can be compared,
-    as the first is the best by luck, too. Where there is none, `untested` says why.
+    Models with equal means have the same rank, in the order of the request. `p_value` is that of the test
+    against the first model. `p_adjusted` has Holm's correction for the tests of all pairs of comparable
+    models, because the best model was chosen by its result. `untested` says why a model has no test.
     """
     if not entries:
         return [_failed(model, error) for model, error in errors.items()]
@@ -88,31 +89,31 @@ def ranked(entries: Sequence[Entry], metric: str | None, errors: Mapping[str, st
     sign = -1.0 if mode_of(name) == "max" else 1.0
     values = {entry.model: entry.values(name) for entry in entries}
 
-    def place(entry: Entry) -> tuple[bool, float]:
+    def sort_key(entry: Entry) -> tuple[bool, float]:
         mean = float(np.mean(values[entry.model]))
         return math.isnan(mean), 0.0 if math.isnan(mean) else sign * mean
 
-    order = sorted(entries, key=place)
-    ranks = [1 + sum(place(other) < place(entry) for other in order) for entry in order]
-    told = _tested(order, name, values)
+    order = sorted(entries, key=sort_key)
+    ranks = [1 + sum(sort_key(other) < sort_key(entry) for other in order) for entry in order]
+    tests = _tests(order, name, values)
     rows = [
-        _row(rank, entry, name, values[entry.model]) | told[entry.model]
+        _row(rank, entry, name, values[entry.model]) | tests[entry.model]
         for rank, entry in zip(ranks, order, strict=True)
     ]
     return [*rows, *(_failed(model, error) for model, error in errors.items())]
 
 
 def _metric(entry: Entry, metric: str | None) -> str:
-    """The full name of the metric to rank by."""
+    """Return the full name of the metric to rank by."""
     name = metric or wanted_metrics(entry.first.config, entry.first.info)[0]
     return f"{split_of(metric)}_{bare(name)}"
 
 
-def _tested(order: Sequence[Entry], metric: str, values: Mapping[str, Sequence[float]]) -> dict[str, Json]:
-    """What is told of each model's test against the first; of the first, nothing."""
+def _tests(order: Sequence[Entry], metric: str, values: Mapping[str, Sequence[float]]) -> dict[str, Json]:
+    """Return the columns of each model's test against the first model, which has none itself."""
     if len(order[0].runs) > 1:
         split, compared, untested = split_of(metric), list(order), {}
-        found = {
+        tests = {
             (i, j): over_folds(
                 metric, values[order[i].model], values[order[j].model], order[j].test_per_train(split)
             )
@@ -120,24 +121,24 @@ def _tested(order: Sequence[Entry], metric: str, values: Mapping[str, Sequence[f
         }
     else:
         untested = {
-            entry.model: why
+            entry.model: reason
             for entry in order[1:]
-            if (why := _untestable(order[0], entry, metric)) is not None
+            if (reason := _why_untestable(order[0], entry, metric)) is not None
         }
         compared = [entry for entry in order if entry.model not in untested]
-        found = all_pairs(metric, [entry.first.scores for entry in compared]) if len(compared) > 1 else {}
-    adjusted = dict(zip(found, holm([test.p_value for test in found.values()]), strict=True))
-    told: dict[str, Json] = {model: {"untested": why} for model, why in untested.items()}
-    for place, entry in enumerate(compared):
-        told[entry.model] = _told(found[0, place], adjusted[0, place]) if place else {}
-    return told
+        tests = all_pairs(metric, [entry.first.scores for entry in compared]) if len(compared) > 1 else {}
+    adjusted = dict(zip(tests, holm([test.p_value for test in tests.values()]), strict=True))
+    columns: dict[str, Json] = {model: {"untested": reason} for model, reason in untested.items()}
+    for i, entry in enumerate(compared):
+        columns[entry.model] = _test_columns(tests[0, i], adjusted[0, i]) if i else {}
+    return columns
 
 
-def _untestable(best: Entry, entry: Entry, metric: str) -> str | None:
-    """Why two models cannot be compared row by row, where they cannot."""
+def _why_untestable(best: Entry, entry: Entry, metric: str) -> str | None:
+    """Return why two models cannot be compared row by row; None if they can."""
     manifests = [one.runs[0].known_manifest() for one in (best, entry)]
-    if (why := other_rows(manifests[0], manifests[1], split_of(metric))) is not None:
-        return why
+    if (reason := other_rows(manifests[0], manifests[1], split_of(metric))) is not None:
+        return reason
     try:
         _ = best.first.scores, entry.first.scores
     except ModelError as error:
@@ -145,7 +146,7 @@ def _untestable(best: Entry, entry: Entry, metric: str) -> str | None:
     return None
 
 
-def _told(test: Significance, p_adjusted: float) -> Json:
+def _test_columns(test: Significance, p_adjusted: float) -> Json:
     return {
         "test": test.test,
         "effect": finite(test.effect),
@@ -175,7 +176,7 @@ def _row(rank: int, entry: Entry, metric: str, values: Sequence[float]) -> Json:
 
 
 def _train_seconds(entry: Entry) -> float:
-    """Of one run, on average."""
+    """Return the mean training time of a run."""
     return float(np.mean([run.known_result().train_seconds for run in entry.runs]))
 
 
@@ -189,7 +190,7 @@ def _empty(model: str) -> Json:
 
 
 def as_csv(rows: Sequence[Json]) -> str:
-    """The table as CSV, with the columns of `COLUMNS`."""
+    """Return the table as CSV, with the columns of `COLUMNS`."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)

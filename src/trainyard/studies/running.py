@@ -18,19 +18,19 @@ from trainyard.runs.catalog import Catalog
 from trainyard.runs.objects import Objects
 from trainyard.runs.trust import of_own_config
 from trainyard.studies.study import RESULT, Study, StudyPlan, StudyRequest, Trial
-from trainyard.studies.unchanged import check_kept
+from trainyard.studies.unchanged import check_completed_runs
 
 log = logging.getLogger("trainyard")
 
 
-def trained(study: Study, trial: Trial, request: StudyRequest) -> Result:
-    """Train or resume a run of the study, or find it completed, and return its result.
+def train_trial(study: Study, trial: Trial, request: StudyRequest) -> Result:
+    """Train or resume a run of the study, unless it is completed, and return its result.
 
     Raises:
-        TrainyardError: it cannot be trained.
-        Stopped: a signal came before there was a step to finish.
+        TrainyardError: The run cannot be trained.
+        Stopped: A signal came before the first step.
     """
-    run = study.run(trial.place)
+    run = study.run(trial.label)
     if run is not None and run.status() == "completed":
         return run.known_result()
     resolved = trial.resolved
@@ -41,79 +41,80 @@ def trained(study: Study, trial: Trial, request: StudyRequest) -> Result:
         resolved = load_config(run.readable_config(), adapters=Catalog())
         bundle = request.bundle(resolved)
         log.info("resuming run %s", run.id)
-    parent = Parent.model_validate({"run_id": study.id, "relation": study.record.kind, **trial.place})
+    parent = Parent.model_validate({"run_id": study.id, "relation": study.record.kind, **trial.label})
     with of_own_config(run, trial.resolved):
         return run_attempt(Request(resolved, run, Objects(None, bundle, request.callbacks), parent))
 
 
-def conduct(study: Study, trials: Sequence[Trial], request: StudyRequest, how: StudyPlan) -> None:
+def run_study(study: Study, trials: Sequence[Trial], request: StudyRequest, plan: StudyPlan) -> None:
     """Train the runs of a study one after the other, conclude, and record the status.
 
     A signal ends it with the current run; `study.status` then says so.
 
     Raises:
-        TrainyardError: A run that the study needs cannot be trained. If none was begun, the folder goes.
-        RunLockedError: another process works on this study.
+        TrainyardError: A run that the study needs cannot be trained. If no run was begun, the folder is
+            deleted.
+        RunLockedError: Another process works on this study.
     """
-    with study.owned(), once_each_warning():
+    with study.owned(), log_warnings_once():
         study.update(state="running")
         try:
             with Signals():
-                status, failures = _train_all(study, trials, request, how)
+                status, failures = _train_all(study, trials, request, plan)
                 if status == "completed":
-                    study.write(RESULT, how.conclude(failures))
+                    study.write(RESULT, plan.conclude(failures))
                     status = "failed" if failures else status
         except Stopped as signal:
             status = signal.status
         except TrainyardError as error:
-            if isinstance(error, InputError) and not any(study.run(trial.place) for trial in trials):
+            if isinstance(error, InputError) and not any(study.run(trial.label) for trial in trials):
                 _discard(study)  # no run could be begun: there is nothing to keep
             else:
                 study.update(state="failed", error=trials[0].resolved.hide(str(error)))
-                _report(study, how)
+                _report(study, plan)
             raise
         study.update(state=status)
-        _report(study, how)
+        _report(study, plan)
 
 
 def _train_all(
-    study: Study, trials: Sequence[Trial], request: StudyRequest, how: StudyPlan
+    study: Study, trials: Sequence[Trial], request: StudyRequest, plan: StudyPlan
 ) -> tuple[str, dict[str, str]]:
-    """Train the runs; return how that ended, and what failed by group.
+    """Train the runs; return the status, and the errors by group.
 
     Raises:
-        TrainyardError: There are no groups, or all of them failed before a run was begun; or the inputs of a
-            run that is kept have changed.
+        TrainyardError: A run failed and there are no groups; all groups failed before a run was begun; or the
+            inputs of a completed run have changed.
     """
-    check_kept(study, trials, request)
+    check_completed_runs(study, trials, request)
     errors: dict[str, TrainyardError] = {}
     for trial in trials:
-        group = str(trial.place.get(how.by or ""))
+        group = str(trial.label.get(plan.by or ""))
         if group in errors:
             continue
         try:
-            result = trained(study, trial, request)
+            result = train_trial(study, trial, request)
         except TrainyardError as error:
-            if how.by is None:
+            if plan.by is None:
                 raise
             errors[group] = error
             request.watch(
-                {**trial.place, "run_id": None, "status": "failed", "error": trial.resolved.hide(str(error))}
+                {**trial.label, "run_id": None, "status": "failed", "error": trial.resolved.hide(str(error))}
             )
             continue
         summary = {"run_id": result.run_id, "status": result.status, **result.test_metrics}
-        request.watch({**trial.place, **summary})
+        request.watch({**trial.label, **summary})
         if result.status != COMPLETED:
             return result.status, {}
-    if errors and not any(study.run(trial.place) for trial in trials):
+    if errors and not any(study.run(trial.label) for trial in trials):
         raise next(iter(errors.values()))
     return "completed", {group: trials[0].resolved.hide(str(error)) for group, error in errors.items()}
 
 
-def _report(study: Study, how: StudyPlan) -> None:
+def _report(study: Study, plan: StudyPlan) -> None:
     """Write the report; if that fails, warn."""
     try:
-        how.report(study.path)
+        plan.report(study.path)
     except Exception as error:
         log.warning("the report cannot be written: %s: %s", type(error).__name__, error)
 
@@ -125,7 +126,7 @@ def _discard(study: Study) -> None:
 
 
 @contextmanager
-def once_each_warning() -> Iterator[None]:
+def log_warnings_once() -> Iterator[None]:
     """Log equal warnings of a study's runs once."""
     seen: set[str] = set()
 

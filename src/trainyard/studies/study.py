@@ -1,4 +1,4 @@
-"""A study's folder, and the training of its runs."""
+"""A study's folder, its trials, and what a study needs beside a config."""
 
 from __future__ import annotations
 
@@ -25,51 +25,54 @@ from trainyard.runs.wiring import load_data
 
 log = logging.getLogger("trainyard")
 Json = dict[str, Any]
-Watch = Callable[[Mapping[str, Any]], None]
+TrialWatcher = Callable[[Mapping[str, Any]], None]
 RESULT = StudyRecord.RESULT
 
 
-def unwatched(_: Mapping[str, Any]) -> None:
-    """For who does not look."""
+def ignore_trials(_: Mapping[str, Any]) -> None:
+    """Do nothing; the default of `StudyRequest.watch`."""
 
 
 @dataclass(frozen=True)
 class StudyRequest:
-    """What stands beside the config: where runs are, data as Python objects, and who watches.
+    """The arguments of a study beside its config.
 
-    `watch` is told of each run that ended: `run_id`, `status`, what the study calls it (`fold`, `model`), its test metrics.
+    `runs_dir` is the folder of the runs. `resume` continues the newest unfinished study with the same
+    question. `data` holds the data as Python objects. `watch` is called when a run has ended, with its
+    `run_id`, `status`, label (`fold`, `model`) and test metrics.
     """
 
     runs_dir: Path
     resume: bool = False
     data: Any = None
     callbacks: Sequence[Callback] = ()
-    watch: Watch = field(default=unwatched)
+    watch: TrialWatcher = field(default=ignore_trials)
 
     def bundle(self, resolved: Resolved) -> DataBundle | None:
-        """The data that were given as objects, divided as the config says."""
+        """Return the data that were given as objects, split as the config says; None without such data."""
         return None if self.data is None else from_objects(self.data, resolved.config.data)
 
     def load(self, resolved: Resolved) -> DataBundle:
-        """The data of a run, wherever they come from."""
+        """Load the data of a run: the objects that were given, or the source in the config."""
         return self.bundle(resolved) or load_data(resolved.config)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a study: what the study calls it (`{"fold": 2}`), and its config."""
+    """One run of a study: its label (`{"fold": 2}`) and its config."""
 
-    place: Json
+    label: Json
     resolved: Resolved
 
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """How a study is conducted.
+    """The parts of a study that depend on its kind.
 
-    `by` is what trials are grouped by: where one fails, the study goes on without the others of its group, and is `failed` in
-    the end; None: it ends there. `conclude` is called when the runs are done, with what failed by group, and gives the
-    content of `result.json`. `report` may be called on a folder without one.
+    `conclude` is called when the runs are done, with the errors by group, and returns the content of
+    `result.json`. `report` writes the report of a folder, with or without a result. `by` is the key of the
+    label that groups trials: if a trial fails, the others of its group are left out, and the study ends as
+    `failed`. Without `by` the study ends at the first failure.
     """
 
     conclude: Callable[[Mapping[str, str]], Json]
@@ -84,11 +87,11 @@ class Study:
         self._dir = RunDir(path)
 
     @staticmethod
-    def create(runs_dir: Path, experiment: str, kind: str, asked: Json) -> Study:
-        """A new folder.
+    def create(runs_dir: Path, experiment: str, kind: str, question: Json) -> Study:
+        """Create a study's folder.
 
         Raises:
-            InputError: it cannot be written.
+            InputError: The folder cannot be written.
         """
         study_id = f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         study = Study(runs_dir / experiment / study_id)
@@ -98,7 +101,7 @@ class Study:
             experiment=experiment,
             created=time.time(),
             command=[redacted(word) for word in sys.argv],
-            asked=asked,
+            asked=question,
         )
         try:
             make_folders(study.path.parent)
@@ -107,16 +110,19 @@ class Study:
             record.save(study.path / StudyRecord.FILE)
         except OSError as error:
             raise InputError(
-                f"cannot make the study's folder {study.path}: {error.strerror}; choose another place with --runs-dir"
+                f"cannot make the study's folder {study.path}: {error.strerror}; "
+                "choose another folder with --runs-dir"
             ) from error
         return study
 
     @property
     def id(self) -> str:
+        """The study's id."""
         return self._dir.id
 
     @property
     def path(self) -> Path:
+        """The study's folder."""
         return self._dir.path
 
     @property
@@ -145,6 +151,7 @@ class Study:
         return "crashed" if state == "running" else state
 
     def write(self, name: str, data: Json) -> None:
+        """Write a JSON file into the folder."""
         self._dir.write_json(name, data)
 
     def update(self, **values: Any) -> None:
@@ -153,10 +160,10 @@ class Study:
 
     @contextmanager
     def owned(self) -> Iterator[None]:
-        """Keeps others from working on this study.
+        """Own the study, so that no other process works on it.
 
         Raises:
-            RunLockedError: another process does already.
+            RunLockedError: Another process owns it.
         """
         self._dir.acquire()
         try:
@@ -164,32 +171,34 @@ class Study:
         finally:
             self._dir.release()
 
-    def run(self, place: Json) -> RunDir | None:
-        """The run that has this place in the study, if it was begun and is still there."""
-        ids = [run.run_id for run in self.record.runs if run.place == place]
+    def run(self, label: Json) -> RunDir | None:
+        """Return the run of the trial with this label; None if it was not begun, or was deleted."""
+        ids = [run.run_id for run in self.record.runs if run.place == label]
         run = RunDir(self.path.parent / ids[-1]) if ids else None
         return run if run is not None and run.config_file.exists() else None
 
     def new_run(self, trial: Trial) -> RunDir:
-        """A new run directory; the study knows of it before it is trained."""
+        """Create a trial's run directory, and record it in `study.json` before it is trained."""
         run = RunDir.create(self.path.parent.parent, self.path.parent.name, trial.resolved.dump())
-        others = [one for one in self.record.runs if one.place != trial.place]
-        self.update(runs=[*others, StudyRun(place=trial.place, run_id=run.id)])
+        others = [other for other in self.record.runs if other.place != trial.label]
+        self.update(runs=[*others, StudyRun(place=trial.label, run_id=run.id)])
         return run
 
 
 class StudyView:
-    """A look at the folder of a study; what it says is read when it is asked."""
+    """A read-only view of a study's folder; each property reads the files anew."""
 
     def __init__(self, path: Path) -> None:
         self._study = Study(path)
 
     @property
     def id(self) -> str:
+        """The study's id."""
         return self._study.id
 
     @property
     def path(self) -> Path:
+        """The study's folder."""
         return self._study.path
 
     @property
@@ -203,25 +212,33 @@ class StudyView:
         return self._study.result
 
 
-def unfinished(runs_dir: Path, experiment: str, kind: str, asked: Json) -> Study | None:
-    """The newest study of the same kind, config and data that did not come to its end and that no process works on."""
-    found = []
+def find_unfinished(runs_dir: Path, experiment: str, kind: str, question: Json) -> Study | None:
+    """Return the newest unfinished study of the same kind, config and data that no process works on."""
+    unfinished = []
     for path in (runs_dir / experiment).glob(f"{kind}-*/{StudyRecord.FILE}"):
         study = Study(path.parent)
         try:
-            if study.status not in ("completed", "running") and study.record.asked == asked:
-                found.append((study.record.created, study))
+            if study.status not in ("completed", "running") and study.record.asked == question:
+                unfinished.append((study.record.created, study))
         except CheckpointError as error:
             log.warning("study %s is passed over: %s", study.id, error)
-    return max(found, key=lambda item: item[0])[1] if found else None
+    return max(unfinished, key=lambda item: item[0])[1] if unfinished else None
 
 
-def begin(request: StudyRequest, experiment: str, kind: str, asked: Json) -> Study:
-    """The newest unfinished study of the kind that was asked the same, where one is to be resumed; else a new one."""
+def open_study(request: StudyRequest, experiment: str, kind: str, question: Json) -> Study:
+    """Return the newest unfinished study with the same question if the request resumes; or a new one.
+
+    Args:
+        request: The arguments of the study.
+        experiment: The name that groups runs.
+        kind: `cv` or `benchmark`.
+        question: What two studies must share to be the same: the computation, the data, and the kind's own
+            options.
+    """
     if request.data is not None:
         log.warning("data given as objects: only their author can reproduce the runs of this study")
-    study = unfinished(request.runs_dir, experiment, kind, asked) if request.resume else None
+    study = find_unfinished(request.runs_dir, experiment, kind, question) if request.resume else None
     if study is None:
-        return Study.create(request.runs_dir, experiment, kind, asked)
+        return Study.create(request.runs_dir, experiment, kind, question)
     log.info("resuming study %s", study.id)
     return study

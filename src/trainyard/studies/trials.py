@@ -24,8 +24,12 @@ DEFAULT_FOLDS = 5
 
 
 @dataclass(frozen=True)
-class Source:
-    """A config as it was given; `resolved` is what it says by itself, or beside data that are `objects`."""
+class StudyConfig:
+    """The user's config of a study, from which the configs of its runs are made.
+
+    `resolved` is the config with its overrides, and `objects` says whether the data were given as Python
+    objects.
+    """
 
     config: Config
     overrides: Overrides
@@ -33,39 +37,45 @@ class Source:
     objects: bool
 
     @staticmethod
-    def read(config: Config, overrides: Overrides, runs_dir: Path, *, objects: bool) -> Source:
-        """Reads it, with what all runs have in common made plain.
+    def read(config: Config, overrides: Overrides, runs_dir: Path, *, objects: bool) -> StudyConfig:
+        """Load the config, and make explicit what all runs share.
+
+        Args:
+            config: A YAML file, or its content as a mapping.
+            overrides: `key.path=value` texts, or a mapping from dotted keys.
+            runs_dir: The folder in which `model.init_from` is looked up.
+            objects: Whether the data are given as Python objects.
 
         Raises:
-            ConfigError: with every problem.
-            RunNotFoundError: `model.init_from` leads to no run.
+            ConfigError: The config is wrong; the error lists every problem.
+            RunNotFoundError: `model.init_from` names no run.
         """
-        source = Source(
+        base = StudyConfig(
             config, overrides, load_config(config, overrides, Catalog(), objects=objects), objects
         )
-        if source.resolved.config.data is None:
+        if base.resolved.config.data is None:
             if not objects:
                 where = "" if isinstance(config, Mapping) else str(config)
                 raise ConfigError([Problem("no data section: there are no rows to train on", file=where)])
-            source = source.with_overrides({"data.type": OBJECTS})
-        initial = source.resolved.config.model.init_from
+            base = base.with_overrides({"data.type": OBJECTS})
+        initial = base.resolved.config.model.init_from
         if initial is not None and not initial.endswith(".safetensors"):
-            # `last` would be the run before each run: that of another fold.
-            path = redacted(
-                str(find_run(initial, runs_dir).path)
-            )  # with `${env:NAME}`: it is written to disk
-            source = source.with_overrides({"model.init_from": path})
-        return source
+            # Resolved once: `last` would name the run of the previous fold.
+            # Redacted to `${env:NAME}`, as it is written to disk.
+            path = redacted(str(find_run(initial, runs_dir).path))
+            base = base.with_overrides({"model.init_from": path})
+        return base
 
-    def with_overrides(self, more: Mapping[str, Any]) -> Source:
-        """With some values laid over it, by dotted key."""
+    def with_overrides(self, more: Mapping[str, Any]) -> StudyConfig:
+        """Return the config with more values, by dotted key."""
         return self._with(self.overrides, more)
 
-    def with_model(self, model: str, params: Mapping[str, Any]) -> Source:
-        """With another model; what was said of the model holds for its own type alone.
+    def with_model(self, model: str, params: Mapping[str, Any]) -> StudyConfig:
+        """Return the config with another model; the model section applies only to the model of its own type.
 
         Args:
-            params: options of the model.
+            model: The value of `model.type`.
+            params: Options of the model.
         """
         own = self.resolved.config.model.type == model
         return self._with(
@@ -74,8 +84,8 @@ class Source:
             | {f"model.params.{key}": value for key, value in params.items()},
         )
 
-    def with_fold(self, folds: int, fold: int) -> Source:
-        """With one of the folds as the test split; rows for validation or test that have a source of their own are left out."""
+    def with_fold(self, folds: int, fold: int) -> StudyConfig:
+        """Return the config with a fold as the test split, without `val_path` and `test_path`."""
         changes: dict[str, Any] = {
             "data.split.folds": folds,
             "data.split.fold": fold,
@@ -93,12 +103,12 @@ class Source:
         return self.with_overrides(changes)
 
     def folds(self, wanted: int | None) -> int:
-        """How many folds: those asked for, those of the config, or 5."""
+        """Return the number of folds: `wanted`, that of the config, or 5."""
         data = self.resolved.config.data
         return wanted or (data.split.folds if data is not None else None) or DEFAULT_FOLDS
 
-    def say_what_folds_replace(self) -> None:
-        """Names in the log what has no effect where each fold is the test split of its run."""
+    def warn_of_replaced_splits(self) -> None:
+        """Warn of settings that have no effect because each fold is the test split of its run."""
         data = self.resolved.config.data
         if data is None:
             return
@@ -108,28 +118,28 @@ class Source:
         if data.split.test is not None:
             log.warning("data.split.test is not used: each fold is the test split of its run")
 
-    def is_without(self, split: SplitName) -> bool:
-        """Whether the config rules out that there are rows of a split, as far as it alone can tell."""
+    def excludes(self, split: SplitName) -> bool:
+        """Return whether the config alone shows that a split has no rows."""
         data = self.resolved.config.data
         if data is None or data.type == OBJECTS:
             return False
         share, path = (data.split.val, data.val_path) if split == "val" else (data.split.test, data.test_path)
-        if share is None:  # the default: a part of the one source, or none where training rows have their own
+        if share is None:  # the default: a share of `data.path`, or no rows beside a `train_path`
             return path is None and data.train_path is not None
         return path is None and share == 0
 
-    def asked(self) -> Json:
-        """What makes a study the same one: what it computes, and from which data."""
+    def question(self) -> Json:
+        """Return what two studies must share to be the same: the computation and the data."""
         data = {key: value for key, value in self.resolved.flat().items() if key.startswith("data.")}
         return {"computation_hash": self.resolved.computation_hash(), "data": data}
 
-    def _with(self, overrides: Overrides, more: Mapping[str, Any]) -> Source:
+    def _with(self, overrides: Overrides, more: Mapping[str, Any]) -> StudyConfig:
         if isinstance(overrides, Mapping):
-            laid: Overrides = {**overrides, **more}
+            merged: Overrides = {**overrides, **more}
         else:
-            laid = [*overrides, *(f"{key}={inline(value)}" for key, value in more.items())]
-        resolved = load_config(self.config, laid, Catalog(), objects=self.objects)
-        return Source(self.config, laid, resolved, self.objects)
+            merged = [*overrides, *(f"{key}={inline(value)}" for key, value in more.items())]
+        resolved = load_config(self.config, merged, Catalog(), objects=self.objects)
+        return StudyConfig(self.config, merged, resolved, self.objects)
 
 
 def _without_model(overrides: Overrides) -> Overrides:

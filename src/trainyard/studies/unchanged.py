@@ -1,4 +1,4 @@
-"""Whether the runs that a study has are those that it would train now: all of it must come of the same inputs."""
+"""Checks that a study's completed runs have the inputs that its other runs have now."""
 
 from __future__ import annotations
 
@@ -23,87 +23,95 @@ from trainyard.studies.study import Study, StudyRequest, Trial
 
 log = logging.getLogger("trainyard")
 Json = dict[str, Any]
-_SHOWN = 12  # differences that a message lists
+_SHOWN = 12  # the most differences that a message lists
 
 
-def check_kept(study: Study, trials: Sequence[Trial], request: StudyRequest) -> None:
-    """Compares the completed runs of a study with what is there now, as the resume of a run does.
+def check_completed_runs(study: Study, trials: Sequence[Trial], request: StudyRequest) -> None:
+    """Compare the inputs of a study's completed runs with the present ones, as the resume of a run does.
 
-    A changed environment is warned of, and refused only where the config demands `bitwise`.
+    A changed environment is a warning, and an error only if the config demands `bitwise`.
 
     Raises:
-        ChangedInputsError: config, data, code or weights are others now; what changed is listed, by run.
+        ChangedInputsError: Config, data, code or weights have changed; the error lists the changes by run.
     """
     refused: list[tuple[RunDir, list[Difference]]] = []
     for trial in trials:
-        run = study.run(trial.place)
+        run = study.run(trial.label)
         if run is None or run.status() != "completed":
-            continue  # one that is resumed compares by itself
+            continue  # an unfinished run is checked when it is resumed
         before = run.known_manifest()
-        changed = before.differences(_inputs_now(run, trial, request, before))
+        differences = before.differences(_current_inputs(run, trial, request, before))
         strict = before.demands_bitwise
-        refused.append((run, [found for found in changed if strict or found.input != "environment"]))
-        for difference in changed:
+        refused.append((run, [one for one in differences if strict or one.input != "environment"]))
+        for difference in differences:
             if not strict and difference.input == "environment":
                 log.warning("changed since runs of this study were trained: %s", difference)
     _refuse(study, refused)
 
 
-def _inputs_now(run: RunDir, trial: Trial, request: StudyRequest, before: Manifest) -> Manifest:
-    """The manifest that the run would have if it were begun now; made in the same order, as its parts may draw randomness."""
+def _current_inputs(run: RunDir, trial: Trial, request: StudyRequest, before: Manifest) -> Manifest:
+    """Return the manifest that the run would have if it began now.
+
+    The parts are built in the order of a run, as building them may draw random numbers.
+    """
     resolved, config = trial.resolved, trial.resolved.config
     threads = before.environment.threads or config.training.threads or default_threads()
     with preserved_global_random():
         seed_global_random(config.experiment.seed)
         objects = Objects(None, request.bundle(resolved))
         parts = build(config, threads, objects)
-        source = Path(filled_in(before.init_from)) if before.init_from else None
-        if source is not None and source.exists():
-            initialize(parts, source)
+        init_file = Path(filled_in(before.init_from)) if before.init_from else None
+        if init_file is not None and init_file.exists():
+            initialize(parts, init_file)
         determinism = registry.adapter("framework", framework_name(config)).determinism(config)
         now = make_manifest(run, resolved, objects, parts, determinism)
-    if source is not None and not source.exists():
-        now = now.model_copy(update={"weights": before.weights})  # the run needs them no more
+    if init_file is not None and not init_file.exists():
+        now = now.model_copy(update={"weights": before.weights})  # the run no longer needs the file
     return now
 
 
-class DataNow:
-    """The data of a study's runs as they are at its end: they may have changed while it was under way.
+class CurrentData:
+    """The data of a study's runs at its end, compared with those that each run recorded.
 
-    All splits are compared. Of runs whose data are prepared alike they are read once, unless someone needs them.
+    The data may have changed while the study ran. All splits are compared. `check` reads data that several
+    runs prepare alike only once; `load` always reads them.
     """
 
     def __init__(self, study: Study, request: StudyRequest) -> None:
         self._study, self._request = study, request
-        self._known: dict[str, DataIdentity] = {}
+        self._identities: dict[str, DataIdentity] = {}
 
     def check(self, trial: Trial, run: RunDir) -> None:
-        """Raises ChangedInputsError where the run was trained, validated or tested on other data."""
-        if _section(trial) not in self._known:
+        """Compare the data with those that the run recorded.
+
+        Raises:
+            ChangedInputsError: The run was trained, validated or tested on other data.
+        """
+        if _section(trial) not in self._identities:
             self.load(trial, run)
         before = run.known_manifest()
-        now = before.model_copy(update={"data": self._known[_section(trial)]})
+        now = before.model_copy(update={"data": self._identities[_section(trial)]})
         _refuse(self._study, [(run, before.differences(now))])
 
     def load(self, trial: Trial, run: RunDir) -> DataBundle:
-        """The data of a run.
+        """Load the data of a run.
 
         Raises:
-            ChangedInputsError: they are others than those that it was made with.
+            ChangedInputsError: The run was made with other data.
         """
         bundle = self._request.load(trial.resolved)
-        self._known[_section(trial)] = data_inputs(bundle)
+        self._identities[_section(trial)] = data_inputs(bundle)
         self.check(trial, run)
         return bundle
 
 
 def _section(trial: Trial) -> str:
-    """The data section of a config: what is read, and how it is prepared and divided."""
+    """Return the data section of a config: the source, its preparation and its splits."""
     return repr(trial.resolved.config.data)
 
 
 def _refuse(study: Study, changed: Iterable[tuple[RunDir, Sequence[Difference]]]) -> None:
-    listed = [f"  run {run.id}: {difference}" for run, found in changed for difference in found]
+    listed = [f"  run {run.id}: {difference}" for run, differences in changed for difference in differences]
     if not listed:
         return
     more = [f"  and {len(listed) - _SHOWN} more"] if len(listed) > _SHOWN else []
@@ -120,9 +128,10 @@ def _refuse(study: Study, changed: Iterable[tuple[RunDir, Sequence[Difference]]]
 
 
 def warn_of_changes(manifests: Sequence[Manifest]) -> None:
-    """A study that took days may have seen its code or environment change between two runs of one model."""
+    """Warn if code or environment changed between runs of one model."""
     for name in ("code", "environment"):
         if len({getattr(manifest, name).hash for manifest in manifests}) > 1:
             log.warning(
-                "the runs of this study differ in their %s; `trainyard runs compare` tells in what", name
+                "the runs of this study differ in their %s; `trainyard runs compare` shows the differences",
+                name,
             )

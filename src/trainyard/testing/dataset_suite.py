@@ -48,11 +48,13 @@ class DatasetSuite:
         return self.make(tmp_path).load()
 
     def test_says_what_it_answers_to(self, tmp_path: Path) -> None:
+        """It has names without a colon, and a schema of its options."""
         cls = type(self.make(tmp_path))
         assert all(name and ":" not in name for name in cls.names)
         assert cls.Params.model_json_schema()["type"] == "object"
 
     def test_is_light_to_import(self, tmp_path: Path) -> None:
+        """Importing its module imports no heavy library."""
         module = type(self.make(tmp_path)).__module__
         code = f"import sys, {module}; print([name for name in {HEAVY} if name in sys.modules])"
         path = json.dumps(sys.path)
@@ -65,6 +67,7 @@ class DatasetSuite:
         assert done.stdout.strip() == "[]"
 
     def test_gives_the_same_again_from_another_place(self, bundle: DataBundle, tmp_path: Path) -> None:
+        """Equal inputs in another folder give equal splits."""
         elsewhere = tmp_path / "elsewhere"
         elsewhere.mkdir()
         again = self.make(elsewhere).load()
@@ -74,6 +77,7 @@ class DatasetSuite:
             np.testing.assert_array_equal(rows, again.rows[name])
 
     def test_draws_on_no_global_generator(self, tmp_path: Path) -> None:
+        """Loading leaves the global random generators alone."""
         random.seed(1)
         np.random.seed(1)
         before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
@@ -81,11 +85,13 @@ class DatasetSuite:
         assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # type: ignore[index]
 
     def test_has_rows_to_train_on_and_splits_that_differ(self, bundle: DataBundle) -> None:
+        """There are training rows, no empty split, and no two equal splits."""
         assert "train" in bundle.splits
         assert all(len(split) > 0 for split in bundle.splits.values())
         assert len(set(_fingerprints(bundle).values())) == len(bundle.splits)
 
     def test_no_row_is_in_two_splits(self, bundle: DataBundle) -> None:
+        """Each row is in one split at most."""
         if bundle.rows:
             assert {name: len(rows) for name, rows in bundle.rows.items()} == {
                 n: len(s) for n, s in bundle.splits.items()
@@ -94,6 +100,7 @@ class DatasetSuite:
             assert len(np.unique(every)) == len(every)
 
     def test_samples_are_as_its_info_says(self, bundle: DataBundle) -> None:
+        """Shapes, dtypes and classes are those of its info."""
         info = bundle.info
         assert not info.feature_names or info.input_shape == (len(info.feature_names),)
         for split in bundle.splits.values():
@@ -112,6 +119,7 @@ class DatasetSuite:
                 assert batch.targets.shape[1:] in ((), (info.outputs,))
 
     def test_take_gives_the_rows_asked_for_in_that_order(self, bundle: DataBundle) -> None:
+        """`take` returns the requested rows in the requested order."""
         for split in bundle.splits.values():
             ids = np.array([len(split) - 1, 0, 0], dtype=np.int64)
             batch = split.take(ids)
@@ -121,12 +129,14 @@ class DatasetSuite:
                 np.testing.assert_array_equal(batch.targets[i], single.targets[0])
 
     def test_what_take_gives_is_a_copy(self, bundle: DataBundle) -> None:
+        """Writing to a batch does not change the split."""
         split, ids = bundle.splits["train"], np.arange(2)
         before = split.take(ids).features.copy()
         split.take(ids).features[:] = 7
         np.testing.assert_array_equal(split.take(ids).features, before)
 
     def test_many_threads_may_take(self, bundle: DataBundle) -> None:
+        """`take` is safe to call from several threads."""
         split = bundle.splits["train"]
         chunks = [np.arange(i % len(split), i % len(split) + 1) for i in range(200)]
         with ThreadPoolExecutor(4) as pool:
@@ -135,6 +145,7 @@ class DatasetSuite:
             np.testing.assert_array_equal(features, split.take(ids).features)
 
     def test_arrays_are_what_take_gives(self, bundle: DataBundle) -> None:
+        """The arrays of a split equal its batches."""
         for split in bundle.splits.values():
             if isinstance(split, ArraySplit):
                 batch = split.take(np.arange(len(split)))
@@ -143,6 +154,7 @@ class DatasetSuite:
                 assert split.features.flags.c_contiguous
 
     def test_preparation_survives_json(self, bundle: DataBundle, tmp_path: Path) -> None:
+        """A preparation read back from JSON gives equal arrays."""
         rows = self.raw_rows(tmp_path)
         if bundle.preparation is None or rows is None:
             return
@@ -153,6 +165,7 @@ class DatasetSuite:
     def test_preparation_makes_of_raw_rows_what_was_trained_on(
         self, bundle: DataBundle, tmp_path: Path
     ) -> None:
+        """Preparing the raw rows gives the features of the splits."""
         rows = self.raw_rows(tmp_path)
         if bundle.preparation is None or rows is None or not bundle.rows:
             return
@@ -161,6 +174,7 @@ class DatasetSuite:
             np.testing.assert_array_equal(features[bundle.rows[name]], _features(split))
 
     def test_preparation_is_fitted_on_training_rows_alone(self, bundle: DataBundle) -> None:
+        """Standardized columns have mean 0 and deviation 1 on the training rows."""
         if bundle.preparation is None:
             return
         features = _features(bundle.splits["train"])

@@ -85,7 +85,7 @@ class FrameworkSuite:
     sources: ClassVar[Mapping[str, str]] = {}  # Python files that the config imports from, by name
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Make a test of each kill."""
+        """Parametrize the tests with the kills of the class."""
         if "phase" in metafunc.fixturenames:
             metafunc.parametrize(("phase", "count"), self.kills)
 
@@ -112,7 +112,7 @@ class FrameworkSuite:
 
     @pytest.fixture(autouse=True)
     def importable(self, config_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let this process import `sources` as those that are killed do."""
+        """Let this process import `sources`, as the killed processes do."""
         monkeypatch.syspath_prepend(config_file.parent)
 
     @pytest.fixture(scope="class")
@@ -126,7 +126,7 @@ class FrameworkSuite:
     @pytest.fixture(scope="class")
     @classmethod
     def processes(cls) -> Iterator[WarmProcesses]:
-        """Forks of a process that has imported the framework. The run that nobody killed was started afresh."""
+        """Start the process to fork, which imports the framework; only `uninterrupted` starts afresh."""
         library = registry.adapter("framework", cls.framework).base_modules
         processes = WarmProcesses(VICTIM, [*DATA_MODULES, *library])
         yield processes
@@ -141,6 +141,7 @@ class FrameworkSuite:
         self, phase: str, count: int, config_file: Path, uninterrupted: RunDir,
         processes: WarmProcesses, tmp_path: Path,
     ) -> None:  # fmt: skip
+        """A run that is killed once and resumed ends with the same bits."""
         killed = processes.run(phase, str(count), str(config_file), str(tmp_path), folder=config_file.parent)
         assert killed.returncode == -signal.SIGKILL, f"the kill did not land: {killed.stderr}"
         (run,) = all_runs(tmp_path)
@@ -161,6 +162,7 @@ class FrameworkSuite:
     def test_killed_three_times_it_ends_with_the_same_bits(
         self, config_file: Path, uninterrupted: RunDir, processes: WarmProcesses, tmp_path: Path
     ) -> None:
+        """A run that is killed three times ends with the same bits."""
         first, *more = self.three_kills
         processes.run(first[0], str(first[1]), str(config_file), str(tmp_path), folder=config_file.parent)
         (run,) = all_runs(tmp_path)
@@ -176,6 +178,7 @@ class FrameworkSuite:
     def test_a_damaged_checkpoint_is_never_loaded(
         self, config_file: Path, uninterrupted: RunDir, processes: WarmProcesses, tmp_path: Path
     ) -> None:
+        """A resume names a damaged checkpoint and uses an older one."""
         processes.run("end", "1", str(config_file), str(tmp_path), folder=config_file.parent)
         (run,) = all_runs(tmp_path)
         commit, _ = run_checkpoints(run).resume.newest()
@@ -193,11 +196,13 @@ class FrameworkSuite:
         self._assert_same(run, uninterrupted)
 
     def test_reproduces(self, uninterrupted: RunDir) -> None:
+        """`reproduce` answers `identical`."""
         answer = api.reproduce(uninterrupted.path)
         assert (answer.verdict, answer.step, answer.tensor) == ("identical", None, None)
         assert list(answer.inputs) == []
 
     def test_steps_do_not_depend_on_predictions_or_snapshots(self, parts: Parts) -> None:
+        """Predicting and saving between steps changes no bits."""
         other = build(parts.config, 1, Objects())
         for step in range(min(3, parts.plan.total_steps)):
             parts.framework.step(step, 0.01)
@@ -207,6 +212,7 @@ class FrameworkSuite:
         assert tensor_records(parts.framework.state()) == tensor_records(other.framework.state())
 
     def test_a_snapshot_is_not_touched_by_later_steps(self, parts: Parts, tmp_path: Path) -> None:
+        """A snapshot written after a later step has the earlier state."""
         if parts.plan.total_steps == 1:
             pytest.skip("the model is made in one step: there is no later one")
         parts.framework.step(0, 0.01)
@@ -218,6 +224,7 @@ class FrameworkSuite:
         assert digest(written) == digest(before)
 
     def test_restoring_gives_the_state_that_was_saved(self, parts: Parts, tmp_path: Path) -> None:
+        """`restore` gives the state that was saved."""
         for step in range(min(3, parts.plan.total_steps)):
             parts.framework.step(step, 0.01)
         before = tensor_records(parts.framework.state())
@@ -227,6 +234,7 @@ class FrameworkSuite:
         assert tensor_records(fresh.framework.state()) == before
 
     def test_weights_alone_are_the_weights_of_the_whole(self, parts: Parts, tmp_path: Path) -> None:
+        """A snapshot of weights equals the weights of the full state."""
         parts.framework.step(0, 0.01)
         files = parts.framework.snapshot(weights_only=True).write(tmp_path)
         (file,) = [file for file in files if file.name == WEIGHTS_FILE]
@@ -240,6 +248,7 @@ class FrameworkSuite:
         )
 
     def test_weights_of_an_earlier_step_are_those_of_that_step(self, parts: Parts, tmp_path: Path) -> None:
+        """Weights written for an earlier step are those of that step."""
         if not parts.plan.cumulative:
             pytest.skip("its state does not hold the models of earlier steps")
         for step in range(5):
@@ -251,12 +260,14 @@ class FrameworkSuite:
         assert then == later
 
     def test_predictions_cover_a_split_in_order(self, parts: Parts) -> None:
+        """`predict` covers each row of a split once, in order."""
         parts.framework.step(0, 0.01)
         predictions = list(parts.framework.predict(parts.bundle.splits["val"]))
         assert [i for part in predictions for i in part.ids] == list(range(len(parts.bundle.splits["val"])))
         assert all(len(part.ids) == len(part.outputs) == len(part.targets) for part in predictions)
 
     def test_its_module_is_light(self) -> None:
+        """Reading names and options does not import the library."""
         code = (
             "import sys; from trainyard import registry; cls = registry.adapter('framework', sys.argv[1]); "
             "cls.models, cls.optimizers, cls.losses; "

@@ -1,4 +1,4 @@
-"""The contract suite of stores: objects are whole, one of several writers wins, deleted objects are gone.
+"""The contract suite of stores: objects are complete, one of several writers wins, deleted objects are gone.
 
     class TestMine(StoreSuite):
         def make(self, place: Path) -> Store:
@@ -48,12 +48,14 @@ class StoreSuite:
         store.put(key, source)
 
     def test_what_was_put_is_there_for_a_new_process(self, store: Store, place: Path) -> None:
+        """A new store object reads and lists what another one put."""
         self.put(store, "checkpoints/a/weights", b"\x00\xff" * 1000)
         again = self.make(place)
         assert again.get("checkpoints/a/weights") == b"\x00\xff" * 1000
         assert list(again.list()) == ["checkpoints/a/weights"]
 
     def test_put_takes_the_file_and_replaces_the_object(self, store: Store) -> None:
+        """`put` moves the file and replaces an earlier object."""
         source = store.staging() / "file"
         source.write_bytes(b"first")
         store.put("a/key", source)
@@ -62,12 +64,14 @@ class StoreSuite:
         assert store.get("a/key") == b"second"
 
     def test_an_empty_object_is_an_object(self, store: Store) -> None:
+        """Empty objects are kept and listed."""
         self.put(store, "a/empty", b"")
         assert store.put_if_absent("a/nothing", b"")
         assert (store.get("a/empty"), store.get("a/nothing")) == (b"", b"")
         assert list(store.list("a/")) == ["a/empty", "a/nothing"]
 
     def test_put_if_absent_leaves_what_is_there(self, store: Store) -> None:
+        """`put_if_absent` never replaces an object."""
         assert store.put_if_absent("a/key", b"first")
         assert not store.put_if_absent("a/key", b"second")
         self.put(store, "b/key", b"put")
@@ -75,6 +79,7 @@ class StoreSuite:
         assert (store.get("a/key"), store.get("b/key")) == (b"first", b"put")
 
     def test_of_several_writers_exactly_one_wins(self, store: Store, place: Path) -> None:
+        """Of concurrent conditional puts exactly one succeeds."""
         together = threading.Barrier(_WRITERS)
 
         def write(i: int) -> bool:
@@ -88,12 +93,14 @@ class StoreSuite:
         assert store.get("race/manifest") == str(won.index(True)).encode()
 
     def test_what_is_not_there_is_said_so(self, store: Store) -> None:
+        """Reading a missing object is an error; deleting one is not."""
         with pytest.raises(CheckpointError, match="a/missing"):
             store.get("a/missing")
         store.delete("a/missing")
         assert list(store.list("a/")) == []
 
     def test_keys_are_listed_by_prefix_and_sorted(self, store: Store) -> None:
+        """`list` filters by prefix and sorts."""
         for key in (
             "best/b/x",
             "checkpoints/step-2/w",
@@ -112,6 +119,7 @@ class StoreSuite:
         assert list(store.list("nothing/")) == []
 
     def test_what_is_deleted_is_gone_and_the_rest_is_not(self, store: Store) -> None:
+        """`delete` removes one object and no other."""
         for key in ("a/one", "a/two", "b/three"):
             self.put(store, key, key.encode())
         store.delete("a/one")
@@ -122,6 +130,7 @@ class StoreSuite:
         assert store.get("a/one") == b"again"
 
     def test_a_folder_holds_the_objects_under_a_prefix(self, store: Store) -> None:
+        """`folder` returns a local folder with the objects under a prefix."""
         for name in ("manifest.json", "weights"):
             self.put(store, f"best/x/{name}", name.encode())
         self.put(store, "best/y/weights", b"other")
@@ -132,6 +141,7 @@ class StoreSuite:
         }
 
     def test_what_is_staged_is_no_object_and_is_swept(self, store: Store, place: Path) -> None:
+        """Staged files are no objects, and `sweep` deletes them."""
         left = store.staging()
         (left / "half").write_bytes(b"half")
         assert list(store.list()) == []
@@ -142,6 +152,7 @@ class StoreSuite:
         assert store.get("a/key") == b"kept"
 
     def test_threads_may_write_side_by_side(self, store: Store) -> None:
+        """`put` is safe to call from several threads."""
         keys = [f"checkpoints/step-{i % 3}/{i}" for i in range(30)]
         with ThreadPoolExecutor(_WRITERS) as pool:
             list(pool.map(lambda key: self.put(store, key, key.encode()), keys))

@@ -85,15 +85,18 @@ class TrackerSuite:
         return card(folder)
 
     def test_a_new_run_holds_nothing(self, place: Path, run: RunCard) -> None:
+        """`open` reports no metrics for a new run."""
         assert dict(self.make(place).open(run)) == {}
 
     def test_points_arrive_as_they_were_sent(self, place: Path, run: RunCard) -> None:
+        """The tracker holds the steps and values that were logged."""
         tracker = self.make(place)
         tracker.open(run)
         tracker.log([*line("train_loss", 1, 3), *line("val_f1", 2, 2)])
         assert self.points(place, run) == {"train_loss": [(1, 0.5), (2, 1.0), (3, 1.5)], "val_f1": [(2, 1.0)]}
 
     def test_points_are_there_when_log_returns(self, place: Path, run: RunCard) -> None:
+        """`log` returns only when the points are stored."""
         tracker = self.make(place)
         tracker.open(run)
         for last in (1, 2):
@@ -101,12 +104,14 @@ class TrackerSuite:
             assert len(self.points(place, run)["train_loss"]) == last
 
     def test_a_batch_may_be_large(self, place: Path, run: RunCard) -> None:
+        """2500 points in one call arrive."""
         tracker = self.make(place)
         tracker.open(run)
         tracker.log(line("train_loss", 1, 2500))
         assert [step for step, _ in self.points(place, run)["train_loss"]] == list(range(1, 2501))
 
     def test_nan_and_infinity_are_taken(self, place: Path, run: RunCard) -> None:
+        """NaN and infinite values are stored."""
         tracker = self.make(place)
         tracker.open(run)
         tracker.log(
@@ -124,12 +129,14 @@ class TrackerSuite:
 
     @pytest.mark.parametrize("name", ["top 5 (val)", "f1@10", "group/loss", "précision", "_x41_"])
     def test_any_metric_name_is_taken_and_told_again(self, place: Path, run: RunCard, name: str) -> None:
+        """`open` reports unusual metric names unchanged."""
         tracker = self.make(place)
         tracker.open(run)
         tracker.log(line(name, 1, 2))
         assert self.make(place).open(run) == {name: 2}
 
     def test_open_finds_the_run_again(self, place: Path, run: RunCard) -> None:
+        """A new tracker object continues the same run."""
         first = self.make(place)
         first.open(run)
         first.log([*line("train_loss", 1, 30), *line("val_loss", 0, 20)])
@@ -139,6 +146,7 @@ class TrackerSuite:
         assert len(self.points(place, run)["train_loss"]) == 40
 
     def test_open_may_be_repeated(self, place: Path, run: RunCard) -> None:
+        """A second `open` neither loses nor repeats points."""
         tracker = self.make(place)
         tracker.open(run)
         tracker.log(line("train_loss", 1, 3))
@@ -149,6 +157,7 @@ class TrackerSuite:
     def test_nothing_is_sent_twice_after_a_crash_between_sending_and_remembering(
         self, place: Path, run: RunCard
     ) -> None:
+        """`open` says what arrived before a crash."""
         sent = line("train_loss", 1, 100)
         first = self.make(place)
         first.open(run)
@@ -159,6 +168,7 @@ class TrackerSuite:
         assert [step for step, _ in self.points(place, run)["train_loss"]] == list(range(1, 101))
 
     def test_runs_are_told_apart(self, place: Path, run: RunCard, tmp_path: Path) -> None:
+        """Runs with other ids have points of their own."""
         (tmp_path / "other").mkdir()
         other = card(tmp_path / "other", run_id="20260101-120000-def456")
         for each, last in ((run, 5), (other, 7)):
@@ -171,6 +181,7 @@ class TrackerSuite:
         )
 
     def test_params_and_tags_are_there(self, place: Path, run: RunCard) -> None:
+        """Params and tags are stored; long ones may be cut."""
         self.make(place).open(run)
         texts = self.texts(place, run)
         assert texts["model.params.p149"] == "149"
@@ -179,12 +190,14 @@ class TrackerSuite:
         assert texts["trainyard.run_id"] == run.run_id
 
     def test_changed_params_do_not_keep_a_run_from_being_opened(self, place: Path, run: RunCard) -> None:
+        """A run opens with changed params, too."""
         self.make(place).open(run)
         changed = run._replace(params={**run.params, "model.params.p0": "changed", "model.params.new": "1"})
         assert dict(self.make(place).open(changed)) == {}
 
     @pytest.mark.parametrize("status", ["completed", "failed", "preempted", "interrupted"])
     def test_a_closed_run_may_be_opened_again(self, place: Path, run: RunCard, status: str) -> None:
+        """A closed run continues after another `open`."""
         first = self.make(place)
         first.open(run)
         first.log(line("train_loss", 1, 3))
@@ -196,6 +209,7 @@ class TrackerSuite:
         assert len(self.points(place, run)["train_loss"]) == 4
 
     def test_an_artifact_sent_again_replaces(self, place: Path, run: RunCard) -> None:
+        """A file that is sent again replaces the earlier one."""
         tracker = self.make(place)
         tracker.open(run)
         file = run.run_dir / "made.html"
@@ -206,6 +220,7 @@ class TrackerSuite:
             assert self.artifact(place, run, "report.html") == b"second"
 
     def test_a_folder_sent_again_replaces(self, place: Path, run: RunCard) -> None:
+        """A folder that is sent again replaces the earlier one."""
         tracker = self.make(place)
         tracker.open(run)
         folder = run.run_dir / "models"
@@ -220,6 +235,7 @@ class TrackerSuite:
             assert self.artifact(place, run, "best/deep/step-1") is None
 
     def test_histograms_arrive_where_they_are_wanted(self, place: Path, run: RunCard) -> None:
+        """Histograms are stored if the tracker wants them."""
         tracker = self.make(place)
         tracker.open(run)
         if not tracker.wants_histograms:

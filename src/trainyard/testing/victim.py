@@ -4,8 +4,8 @@
     python -m trainyard.testing.victim PHASE COUNT --resume RUN_DIR    resumes one
 
 The process sends itself SIGKILL the COUNTth time (from 1) that it is in PHASE, so that no handler, no
-`finally` and no buffered write gets a chance. This module patches Trainyard from outside: training has no
-hook for it.
+`finally` and no buffered write runs. This module patches Trainyard from outside; the engine has no hook for
+it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from trainyard.runs.wiring import framework_name
 from trainyard.stores.local import LocalStore
 
 PHASES = ("start-up", "step", "evaluation", "write", "commit", "final-evaluation", "end", "never")
-"""Where a process can be killed: while it builds; in a step; in an evaluation; while a checkpoint's files
-are written; before its manifest is published; in the evaluation after training; before the result is written.
+"""Where a process can be killed, in this order: while the run is built; in a step; in an evaluation; while a
+checkpoint's files are written; before its manifest is published; in the evaluation after training; before the
+result is written; nowhere.
 """
 
 
 class Countdown:
-    """Sends the process a signal at the COUNTth call."""
+    """Sends the process a signal at call number `count`."""
 
     def __init__(self, count: int, signum: signal.Signals) -> None:
         self._left = count
@@ -46,7 +47,7 @@ class Countdown:
 
 
 def arm(phase: str, count: int, framework: Any, signum: signal.Signals = signal.SIGKILL) -> None:
-    """Patch the code of `phase`, so that the process gets the signal there."""
+    """Patch the code of `phase` to send the signal."""
     tick = Countdown(count, signum)
     if phase in ("write", "commit"):
         Writer.submit = _drained(Writer.submit)  # type: ignore[method-assign]
@@ -86,7 +87,7 @@ def _after(tick: Countdown, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _drained(submit: Callable[..., None]) -> Callable[..., None]:
-    """Write each checkpoint before the next is submitted: their number must not depend on speed."""
+    """Finish each write before the next is submitted: the number of checkpoints must not depend on speed."""
 
     def wrapped(writer: Writer, write: PendingWrite) -> None:
         writer.drain()

@@ -1,8 +1,7 @@
-"""Processes that start at once: forks of one that has imported what they need.
+"""Processes that start fast: forks of one process that has already imported a framework.
 
-A test that kills twenty processes would otherwise spend its time on importing a framework forty times. A fork
-is a process like any other, and dies like any other; whether its bits are those of a process that was started
-afresh is for the tests to compare.
+A test that kills twenty processes would otherwise import the framework forty times. A fork can be killed like
+any other process; the tests compare its bits with those of a process that was started afresh.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pathlib import Path
 
 
 class WarmProcesses:
-    """Runs `MODULE.main(*words)` in forks of one process, which imports `imports` before the first of them."""
+    """Runs `MODULE.main(*words)` in forks of one process, which imports `imports` first."""
 
     def __init__(self, module: str, imports: Sequence[str]) -> None:
         self._server = subprocess.Popen(
@@ -31,7 +30,7 @@ class WarmProcesses:
         )
 
     def run(self, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-        """Run one process to its end in `folder`, and return its exit code (-9: killed) and what it printed."""
+        """Run one process in `folder` to its end; return its exit code (-9: killed) and its output."""
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         with tempfile.TemporaryDirectory() as aside:
@@ -39,12 +38,12 @@ class WarmProcesses:
             self._server.stdin.write(json.dumps([words, str(folder), outputs]) + "\n")
             self._server.stdin.flush()
             answer = self._server.stdout.readline()
-            assert answer, "the process that is to be forked has ended"
+            assert answer, "the forking process has ended"
             printed = [Path(output).read_text(encoding="utf-8") for output in outputs]
         return subprocess.CompletedProcess(words, int(answer), *printed)
 
     def close(self) -> None:
-        """End the process that is forked."""
+        """End the forking process."""
         self._server.communicate(timeout=60)
 
 
@@ -60,7 +59,7 @@ def serve(main: Callable[..., object]) -> None:
 
 
 def _run(main: Callable[..., object], words: Sequence[str], folder: str, outputs: Sequence[str]) -> None:
-    """Be one process, from its working directory to its exit code."""
+    """Run `main` in the forked child: redirect its output, change to its folder, and exit with its code."""
     code = 1
     try:
         for fd, output in enumerate([os.devnull, *outputs]):

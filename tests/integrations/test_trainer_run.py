@@ -14,9 +14,9 @@ import torch
 from trainyard.config import load
 from trainyard.errors import InputError
 from trainyard.integrations.checkpoints import Checkpoint, TrainerCheckpoints
-from trainyard.integrations.description import Description, class_name, plain, trackers
+from trainyard.integrations.description import Description, class_name, to_json_value, trackers
 from trainyard.integrations.fingerprints import data_inputs, weights_digest
-from trainyard.integrations.owner import refuse_guest
+from trainyard.integrations.foreign import refuse_foreign_run
 from trainyard.records.run_dir import RunDir
 from trainyard.types import Determinism
 
@@ -51,13 +51,13 @@ class Local:
     ids=lambda value: type(value).__name__,
 )
 def test_what_is_no_plain_value_becomes_one(value: Any, kept: Any) -> None:
-    assert plain(value) == kept
-    json.dumps(plain(value), allow_nan=False)
+    assert to_json_value(value) == kept
+    json.dumps(to_json_value(value), allow_nan=False)
 
 
 def test_a_long_list_is_named_by_its_hash() -> None:
-    assert plain(list(range(1000))).startswith("1000 values, sha256 ")
-    assert plain(list(range(1000))) != plain(list(range(1, 1001)))
+    assert to_json_value(list(range(1000))).startswith("1000 values, sha256 ")
+    assert to_json_value(list(range(1000))) != to_json_value(list(range(1, 1001)))
 
 
 def test_a_class_within_a_function_has_a_name_that_configs_take() -> None:
@@ -71,7 +71,7 @@ def description(**arguments: Any) -> Description:
     return Description(
         trainer="transformers",
         model=torch.nn.Linear(2, 2),
-        arguments=plain(arguments),
+        arguments=to_json_value(arguments),
         options={},
         record=frozenset({"output_dir"}),
         identity={},
@@ -103,12 +103,12 @@ def test_the_config_can_be_read_whatever_the_arguments_are(tmp_path: Path) -> No
 
 def test_commands_that_would_compute_it_say_whose_run_it_is(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path, "bert", "")
-    refuse_guest(run, "resume")
+    refuse_foreign_run(run, "resume")
     manifest = {"trainer": {"name": "transformers"}, "command": ["train.py", "--lr", "1"]}
     run.write_json("manifest.json", {"run_id": run.id, "experiment": "e"} | manifest)
     TrainerCheckpoints(run.path).commit(saved(tmp_path, 3))
     with pytest.raises(InputError, match=r"cannot resume it.*python train.py --lr 1.*checkpoint-3$"):
-        refuse_guest(run, "resume")
+        refuse_foreign_run(run, "resume")
 
 
 def test_what_only_the_record_depends_on_changes_no_computation() -> None:

@@ -1,4 +1,4 @@
-"""Which runs are Trainyard's own to compute, and which belong to another trainer's script."""
+"""Refuses runs that another trainer's script computes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from trainyard.integrations.checkpoints import TrainerCheckpoints
 from trainyard.records.run_dir import RunDir
 
 
-def refuse_guest(run: RunDir, verb: str) -> None:
-    """Lets runs of ours pass.
+def refuse_foreign_run(run: RunDir, verb: str) -> None:
+    """Raise an error if another trainer made the run.
+
+    Args:
+        run: The run that a command works on.
+        verb: What the command does, for the message.
 
     Raises:
-        InputError: another trainer made the run; the message says how to go on with it, and where its model is.
+        InputError: Another trainer made it; the message says how to resume it, and where its model is.
     """
     manifest = run.manifest()
     if manifest is None or manifest.trainer is None:
@@ -23,6 +27,6 @@ def refuse_guest(run: RunDir, verb: str) -> None:
     model = f"; its newest checkpoint is {checkpoint.path}" if checkpoint else ""
     raise InputError(
         f"run {run.id} was made by the Trainer of {manifest.trainer.name}, so trainyard cannot {verb} it; "
-        f"to go on with it, start its "
-        f"script again, with resume_from() of the TrainyardCallback: {command} (in {manifest.working_directory}){model}"
+        f"to go on with it, start its script again, with resume_from() of the TrainyardCallback: "
+        f"{command} (in {manifest.working_directory}){model}"
     )
