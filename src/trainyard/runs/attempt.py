@@ -90,6 +90,7 @@ class _Attempt:
         self._signals = signals
         self._session = Session(request.run)
         self._checkpoints = run_checkpoints(request.run)
+        self._manifest: Manifest  # from `_prepare` on
 
     def go(self) -> Result:
         """Run all phases; however they end, the attempt's record says so."""
@@ -146,12 +147,12 @@ class _Attempt:
         init_from = redacted(str(source)) if source else None
         now = now.model_copy(update={"init_from": init_from, "parent": request.parent})
         if before is None:
-            manifest = self._begin(now, parts, known=commit is None)
+            self._manifest = self._begin(now, parts, known=commit is None)
         else:
             if is_gone:  # the checkpoint holds what became of the initial weights
                 now = now.model_copy(update={"weights": before.weights})
-            manifest = self._go_on(before, now, parts)
-        files = (run.config_file.name, manifest.data_file)
+            self._manifest = self._go_on(before, now, parts)
+        files = (run.config_file.name, self._manifest.data_file)
         hashes = {
             name: sha256_bytes(read_regular(run.path / name)) for name in files if (run.path / name).exists()
         }
@@ -310,7 +311,7 @@ class _Attempt:
         return result
 
     def _result_so_far(self, parts: Parts, state: RunState, status: str) -> Result:
-        return result_so_far(self._run.known_manifest(), parts, state, status, self._session.number)
+        return result_so_far(self._manifest, parts, state, status, self._session.number)
 
     def _check_unsaved(self, parts: Parts, before: Mapping[str, str]) -> None:
         """Lower the determinism tier if the first step has changed what no checkpoint holds.
@@ -328,7 +329,7 @@ class _Attempt:
         if parts.config.training.determinism == "bitwise":
             raise ModelError(f"training.determinism: bitwise was asked for, but {reason}; {hint}")
         log.warning("determinism: statistical, since %s: a resume is not exact; %s", reason, hint)
-        lower_tier(self._run, reason)
+        self._manifest = lower_tier(self._run, self._manifest, reason)
 
     def _end(self, result: Result, loop: Loop) -> None:
         recorder = loop.parts.recorder

@@ -92,12 +92,18 @@ def check_unchanged(run: RunDir, before: Manifest, now: Manifest, *, allow_chang
     return _record(run, before, now, changed) if changed else before
 
 
-def lower_tier(run: RunDir, reason: str) -> None:
-    """Record that a run cannot be repeated to the bit; of several reasons the first is kept."""
-    manifest = run.known_manifest()
-    if manifest.determinism.tier != "statistical":
-        lowered = DeterminismRecord(tier="statistical", reason=reason)
-        run.write(Manifest.FILE, manifest.model_copy(update={"determinism": lowered}))
+def lower_tier(run: RunDir, manifest: Manifest, reason: str) -> Manifest:
+    """Record that a run cannot be repeated to the bit; of several reasons the first is kept.
+
+    Returns:
+        The run's manifest from here on.
+    """
+    if manifest.determinism.tier == "statistical":
+        return manifest
+    lowered = DeterminismRecord(tier="statistical", reason=reason)
+    manifest = manifest.model_copy(update={"determinism": lowered})
+    run.write(Manifest.FILE, manifest)
+    return manifest
 
 
 def _record(run: RunDir, before: Manifest, now: Manifest, changed: list[Difference]) -> Manifest:
