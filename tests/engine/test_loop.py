@@ -133,6 +133,15 @@ def test_a_signal_stops_it_after_the_step_that_it_comes_in(at: int, tmp_path: Pa
     assert max(steps_in(tmp_path / "checkpoints")) == at + 1
 
 
+def test_the_owner_may_look_at_the_first_step_once(tmp_path: Path) -> None:
+    bench, calls = Bench(tmp_path, [3, 2, 1]), list[int]()
+    loop = bench.loop()
+    loop.after_first_step = lambda: calls.append(bench.framework.steps)
+    loop.run()
+    ended(loop)
+    assert calls == [1]
+
+
 def test_a_clock_that_rings_while_it_plans_is_heard_at_the_next_step(tmp_path: Path) -> None:
     """The plan must not cover up what was asked for while it was made."""
     seldom = {"every_n_steps": 100}

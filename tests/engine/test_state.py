@@ -23,7 +23,9 @@ def test_a_state_comes_back_from_json() -> None:
     history = [Evaluation(7, {"val_loss": 0.1, "val_f1": math.inf}), Evaluation(14, {"val_loss": -0.0})]
     state = RunState(14, 13, 1 / 3, 120, history, 2.5)
     back = RunState.from_json(json.loads(json.dumps(state.to_json(), allow_nan=False)))
-    assert back == state
+    assert back == state == RunState(14, 13, 1 / 3, 120, list(history), 2.5), (
+        "what it remembers for itself does not count"
+    )
     assert math.copysign(1, back.evaluations[1].metrics["val_loss"]) == -1
 
 
@@ -42,10 +44,10 @@ def test_the_global_generators_are_part_of_it() -> None:
 
 
 def test_the_global_generators_are_seeded_as_documented() -> None:
-    seed = 5 + (7 << 32)
+    seed = 1005 + (7 << 32)
     seed_global_random(seed)
     ours = random.random(), np.random.random()
-    assert ours == (random.Random(seed).random(), np.random.RandomState(5).random())
+    assert ours == (random.Random(seed).random(), np.random.RandomState(1005).random())
 
 
 def test_what_is_drawn_inside_changes_nothing_outside() -> None:
