@@ -348,6 +348,7 @@ def entry(folder: Path, model: str, *values: float) -> Entry:
     runs = []
     for fold, value in enumerate(values):
         run = RunDir(folder / f"{model}-{fold}")
+        run.path.mkdir(exist_ok=True)
         seconds = float(np.random.default_rng().random())
         run.write_json(
             "result.json",
