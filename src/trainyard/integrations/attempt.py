@@ -69,7 +69,7 @@ class TrainerAttempt:
         self.run = run
         self.last_step = step
         self._session = Session(run)
-        self._begun = time.monotonic() - train_seconds
+        self._began = time.monotonic() - train_seconds
         self._journal = self._session.open_journal(step)
         self._checkpoints = TrainerCheckpoints(run.path)
         self._writer = Writer()
@@ -103,7 +103,7 @@ class TrainerAttempt:
         """Hash a checkpoint in the background; the training continues."""
         self.last_step = max(saved.step, self.last_step)
         self._journal.flush()
-        seconds = time.monotonic() - self._begun
+        seconds = time.monotonic() - self._began
         checkpoint = Checkpoint(
             saved.path.absolute(), saved.step, self._session.number, saved.epochs, seconds, saved.resumable
         )
@@ -173,7 +173,7 @@ class TrainerAttempt:
             self._journal.event(step, "checkpoint_failed", saved_step=saved, message=message)
 
     def _make_result(self, status: str, end: TrainingEnd, error: str | None) -> Result:
-        seconds = time.monotonic() - self._begun
+        seconds = time.monotonic() - self._began
         metrics, evaluated = self._last_metrics(end)
         return Result(
             status=status,
