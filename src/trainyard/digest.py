@@ -21,12 +21,12 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainyard.regular import open_regular, refuse_links
-from trainyard.types import Array, NamedBuffer
+
+if TYPE_CHECKING:  # bring NumPy, which readers of records do without
+    from trainyard.types import Array, NamedBuffer
 
 CHUNK_BYTES = 16 << 20
 TEMPORARY_SUFFIX = ".tmp"  # of files that replace another one when they are whole
@@ -132,6 +132,10 @@ def array_buffer(name: str, array: Array) -> NamedBuffer:
 
     A dtype that the file format does not have keeps its NumPy name.
     """
+    import numpy as np
+
+    from trainyard.types import NamedBuffer
+
     flat = np.ascontiguousarray(array).reshape(-1)
     return NamedBuffer(
         name, _DTYPES.get(array.dtype.name, array.dtype.name), array.shape, flat.view(np.uint8).data

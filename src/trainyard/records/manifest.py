@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from trainyard.records.document import Document, Record
-from trainyard.types import Tier
 
 Json = dict[str, Any]
 _SHOWN_CHARACTERS = 40  # of a value in a message
@@ -111,7 +110,7 @@ class InitialWeights(Record):
 class DeterminismRecord(Record):
     """How exactly the run can be repeated, and why not better."""
 
-    tier: Tier = "statistical"
+    tier: Literal["bitwise", "order", "statistical"] = "statistical"
     reason: str = "it was not recorded"
 
 

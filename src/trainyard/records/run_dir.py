@@ -268,7 +268,7 @@ class RunDir:
         return ended or "crashed"
 
     def _attempt_files(self) -> list[Path]:
-        return sorted((self.path / "attempts").glob("[0-9]*.json"))
+        return sorted(path for path in (self.path / "attempts").glob("*.json") if path.stem.isdecimal())
 
 
 def _depth(name: str) -> int:
