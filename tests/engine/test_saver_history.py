@@ -4,6 +4,7 @@ With a framework that is written down.
 """
 
 import math
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from trainyard import resume
 from trainyard.engine import saver as saver_module
 from trainyard.engine.loop import Loop
 from trainyard.engine.state import RunState
+from trainyard.engine.writer import PendingWrite
 from trainyard.errors import CheckpointError, TrainingError
 from trainyard.frameworks.base import Plan
 from trainyard.frameworks.torch import TorchFramework
@@ -94,10 +96,13 @@ def test_damaged_checkpoints_of_later_steps_take_no_place(keep: int, tmp_path: P
 
 
 def test_the_same_step_is_saved_once(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+    bench, taken = Bench(tmp_path), list[int]()
+    snapshot = bench.framework.snapshot
+    bench.framework.snapshot = lambda **how: (taken.append(5), snapshot(**how))[1]  # type: ignore[method-assign]
     loop = bench.loop(RunState())
     for _ in range(2):
         loop.parts.saver.save(state_at(5), [])
+    assert taken == [5], "a copy was made for nothing"
     assert loop.parts.saver.newest == 5
     ended(loop)
     assert bench.framework.released == 1
@@ -234,6 +239,123 @@ def test_between_boundaries_the_clock_waits_for_something_new_to_save(
     ended(loop)
     assert list(steps_in(tmp_path / "checkpoints")) == [8, 16, STEPS]
     assert not asked[2], "there was no boundary before it"
+
+
+def test_a_clock_that_rings_after_a_boundary_saves_that_boundary(tmp_path: Path, clocks: list[Clock]) -> None:
+    timed = {"every_n_steps": None, "every_n_minutes": 1, "keep_last": 9}
+
+    def loss(step: int) -> float:
+        if step == 9:
+            clocks[-1].ring()
+            assert loop.parts.saver.overdue, "the state of step 8 is not saved"
+        loop.parts.saver.drain()
+        if step == 11:
+            assert list(steps_in(tmp_path / "checkpoints")) == [8]
+            clocks[-1].ring()
+            assert not loop.parts.saver.overdue, "there is nothing new before step 16"
+        return 1.0
+
+    loop = Bench(tmp_path, losses=loss, plan=Plan(BATCH, STEPS, 0.1, boundary=8), checkpoint=timed).loop()
+    loop.run()
+    ended(loop)
+    assert list(steps_in(tmp_path / "checkpoints")) == [8, 16, STEPS]
+
+
+def test_boundaries_of_two_steps_are_boundaries(tmp_path: Path) -> None:
+    def loss(step: int) -> float:
+        loop.parts.saver.drain()
+        return 1.0
+
+    plan = Plan(BATCH, STEPS, 0.1, boundary=2)
+    loop = Bench(tmp_path, losses=loss, plan=plan, checkpoint={"keep_last": 9}).loop()
+    loop.run()
+    ended(loop)
+    assert list(steps_in(tmp_path / "checkpoints")) == [4, 10, 14, 20, STEPS]
+
+
+# -- what waits to be written
+
+
+def test_a_best_model_that_a_waiting_checkpoint_knows_of_is_written(tmp_path: Path) -> None:
+    """It was surpassed while both waited; the checkpoint needs it all the same."""
+    bench = Bench(tmp_path)
+    loop, release = bench.loop(), threading.Event()
+    saver = loop.parts.saver
+    saver._writer.submit(PendingWrite(0, lambda: (release.wait(30), None)[1], replaceable=False))
+    bench.framework.steps = 7
+    saver.keep_best(7, [7])
+    bench.framework.steps = 10
+    saver.save(state_at(10, 3.0), [7])
+    saver.keep_best(13, [14])
+    release.set()
+    ended(loop)
+    assert list(steps_in(tmp_path / "checkpoints")) == [10]
+    assert 7 in best_of(tmp_path)
+
+
+def test_a_checkpoint_that_waits_gives_way_to_a_newer_one(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    loop, release = bench.loop(), threading.Event()
+    loop.parts.saver._writer.submit(PendingWrite(0, lambda: (release.wait(30), None)[1], replaceable=False))
+    for step in (5, 10):
+        loop.parts.saver.save(state_at(step), [])
+    release.set()
+    ended(loop)
+    assert list(steps_in(tmp_path / "checkpoints")) == [10]
+
+
+class FullOnce:
+    """Fails the first write of a snapshot of one step."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+        write, self.failed = Weights.write, False
+
+        def failing(weights: Weights, folder: Path) -> Any:
+            if weights._array[0] == step and not self.failed:
+                self.failed = True
+                raise OSError(28, "No space left on device")
+            return write(weights, folder)
+
+        monkeypatch.setattr(Weights, "write", failing)
+
+
+def test_a_step_whose_save_failed_may_be_saved_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, full = Bench(tmp_path), FullOnce(monkeypatch, 5)
+    loop = bench.loop()
+    bench.framework.steps = 5
+    for _ in range(2):
+        loop.parts.saver.save(state_at(5), [])
+        loop.parts.saver.drain()
+    ended(loop)
+    assert full.failed
+    assert list(steps_in(tmp_path / "checkpoints")) == [5]
+
+
+def test_a_best_model_that_could_not_be_written_comes_before_the_next_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, full = Bench(tmp_path), FullOnce(monkeypatch, 7)
+    loop = bench.loop()
+    bench.framework.steps = 7
+    loop.parts.saver.keep_best(7, [7])
+    loop.parts.saver.drain()
+    assert full.failed
+    assert best_of(tmp_path) == []
+    bench.framework.steps = 10
+    loop.parts.saver.save(state_at(10, 3.0), [7])
+    ended(loop)
+    assert best_of(tmp_path) == [7]
+
+
+def test_what_was_journalled_before_a_save_is_durable_with_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    loop = bench.loop()
+    loop.parts.recorder.losses(1, [0.5])
+    bench.framework.steps = 1
+    loop.parts.saver.save(state_at(1), [])
+    loop.parts.saver.drain()
+    assert '"values":[0.5]' in (tmp_path / "journal" / "0001.jsonl").read_text()
+    ended(loop)
 
 
 # -- what was restored
