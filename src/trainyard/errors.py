@@ -98,7 +98,7 @@ class MissingExtraError(InputError):
 
 
 class CheckpointError(TrainyardError):
-    """A checkpoint cannot be written, or no undamaged one exists."""
+    """A file of a run (checkpoint, record, lock) cannot be written or read, or is damaged."""
 
 
 class TrainingError(TrainyardError):

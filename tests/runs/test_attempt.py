@@ -146,6 +146,41 @@ def test_a_checkpoint_with_a_damaged_best_model_is_not_whole(
     assert len({path.name.split("-")[1] for path in (run.path / "best").iterdir()}) == top
 
 
+def test_a_failed_evaluation_at_the_end_leaves_the_digest_of_the_final_weights(
+    whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By then the model holds the weights of the best step."""
+    real = attempt.evaluate_outcome
+
+    def failing(*args: Any) -> Any:
+        real(*args)
+        raise TrainingError("the metric cannot be computed")
+
+    monkeypatch.setattr(attempt, "evaluate_outcome", failing)
+    with pytest.raises(TrainingError, match="cannot be computed"):
+        trainyard.train(SMALL, {"checkpoint.metric": "val_accuracy"}, runs_dir=tmp_path)
+    failed = trainyard.get("last", runs_dir=tmp_path).result
+    assert (failed["status"], failed["steps"]) == ("failed", whole.result["steps"])
+    assert failed["digest"] == whole.digest
+
+
+def test_an_error_that_leaves_the_model_unreadable_is_not_masked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("the device is gone, too")
+
+    def failing(*_: Any) -> Any:
+        monkeypatch.setattr("trainyard.frameworks.torch.TorchFramework.state", unreadable)
+        raise TrainingError("the device is gone")
+
+    monkeypatch.setattr("trainyard.frameworks.torch.TorchFramework.step", failing)
+    with pytest.raises(TrainingError, match="the device is gone$"):
+        trainyard.train(SMALL, runs_dir=tmp_path)
+    failed = trainyard.get("last", runs_dir=tmp_path)
+    assert (failed.status, failed.result["error"], failed.digest) == ("failed", "the device is gone", None)
+
+
 def test_a_best_model_that_is_damaged_at_the_end_fails_the_run_until_a_resume(
     whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

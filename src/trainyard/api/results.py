@@ -75,12 +75,12 @@ def evaluate(
     is_file = isinstance(data, Path | str)
     require_objects(found, "evaluate", model=model, data=data)
     predictor = load(Run(found), model=model, trust=trust)
-    if "data" in given_objects(found) and not is_file:
-        from trainyard.runs.model import evaluate_given
-
-        return evaluate_given(found, predictor, split, data, model)
-    rows = predictor.read(Path(data)) if is_file else data
+    rows = predictor.read(Path(data)) if is_file else data  # before the working directory changes
     with reading(found, working_directory(found), trust=trust):
+        if "data" in given_objects(found) and not is_file:
+            from trainyard.runs.model import evaluate_given
+
+            return evaluate_given(found, predictor, split, data, model)
         return predictor.evaluate(split, rows).metrics
 
 

@@ -6,9 +6,9 @@ The loop, with its hooks:
     while not finished:
         step                                one optimizer update
         if something is due:
-            on_log(step, metrics)           every logging.every_n_steps
-            on_evaluation(step, metrics)    every evaluation.every_n_steps, and at the end
-            on_event(step, name, detail)    early stop, new best, learning rate drop ...
+            on_evaluation(step, metrics)    every evaluation.every_n_steps, or each epoch; and at the end
+            on_event(step, name, detail)    new best, learning rate drop, early stop ...
+            on_log(step, metrics)           every logging.every_n_steps, and at the last step
             on_checkpoint(step)             a checkpoint was handed to the writer
     on_end(status, metrics)
 

@@ -74,9 +74,8 @@ class Loop:
                 self._settle()
             if self.after_first_step:
                 self._wake()
-            stop = (
-                parts.signals.status
-            )  # read only where no loss waits: a signal may come between any two lines
+            # Read only where no loss waits: a signal may come between any two lines.
+            stop = parts.signals.status
             while state.step < self._until and not stop:
                 result = step(state.step, self._rate(state.step) * self._drop)
                 state.step += 1

@@ -24,9 +24,9 @@ def next_multiple(step: int, every: int) -> int:
 
 
 class Rules:
-    """Functions of the step and of the history of evaluations.
+    """Answer what is due at a step, and what the evaluations decide.
 
-    Of a history that grows, only new entries are read.
+    Evaluations that were read already are not read again.
 
     Args:
         config: The run's config.

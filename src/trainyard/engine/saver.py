@@ -54,7 +54,7 @@ class Saver:
         self._current_best: frozenset[int] = frozenset()
         self._submitted_best: frozenset[int] = frozenset()
         self._needed: dict[str, frozenset[int]] = {}
-        self.newest = 0  # the step of the newest save that was submitted
+        self._newest = self._committed = 0  # the steps of the newest save that was submitted, and committed
 
     def start(self, wake: Callable[[], None]) -> None:
         """Start the clock of `every_n_minutes`.
@@ -79,11 +79,17 @@ class Saver:
         """Stop the clock of `every_n_minutes`."""
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
 
     @property
     def overdue(self) -> bool:
         """Whether the clock asks for a save, and there is something to save before the next boundary."""
         return self._overdue and (self._plan.boundary == 1 or self._has_unsaved_mark())
+
+    @property
+    def newest_is_committed(self) -> bool:
+        """Whether the newest resume checkpoint that was asked for is on disk; call `drain` first."""
+        return self._committed >= self._newest
 
     def _has_unsaved_mark(self) -> bool:
         return self._marked is not None and self._marked.step > self._saved_step
@@ -107,8 +113,8 @@ class Saver:
     def save(self, state: RunState, best: Collection[int], *, finished: bool = False) -> None:
         """Save a resume checkpoint of this step, or of the last boundary if only boundaries can be resumed.
 
-        A step that is saved already is not saved again. A `finished` run is not resumed, so its last step is
-        saved.
+        A step that is saved already is not saved again. With `finished`, the last step is saved even if
+        it is no boundary: no step follows it, only evaluations.
         """
         if self._plan.boundary > 1 and not finished:
             pending = self._marked
@@ -116,7 +122,7 @@ class Saver:
             pending = self._pending(state, best) if state.step > self._saved_step else None
         if pending is None or pending.step <= self._saved_step:
             return
-        self._saved_step = self.newest = pending.step
+        self._saved_step = self._newest = pending.step
         self._submitted_best = pending.best
         self._extract_best(pending.best)
         self._recorder.journal.flush()
@@ -143,6 +149,7 @@ class Saver:
         finally:
             if self._plan.boundary == 1:  # else it may be written again
                 pending.snapshot.release()
+        self._committed = pending.step
         # A checkpoint of a later step was damaged when this attempt began, else the attempt would have
         # resumed from it.
         whole = [name for name in self._checkpoints.resume.names(whole=True) if step_of(name) <= pending.step]
@@ -197,7 +204,7 @@ class Saver:
     def _best_of(self, name: str) -> frozenset[int]:
         """Return the steps of the best models that a checkpoint needs.
 
-        None if its manifest cannot be read.
+        An empty set if its manifest cannot be read.
         """
         try:
             return self._checkpoints.resume.read_manifest(name).best

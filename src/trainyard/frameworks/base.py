@@ -2,7 +2,7 @@
 
 Importing a framework adapter must be cheap: its names and options are readable without its library, which is
 imported when the adapter is constructed. All methods are called from the thread of the training loop, except
-`Snapshot.write`.
+those of `Snapshot`, which the writer's thread calls.
 
 The result of a run must depend only on the constructor's inputs and on the calls to `step`. It must not
 depend on calls to `predict`, on snapshots, or on how often the process died in between.
@@ -286,7 +286,14 @@ class Framework(ABC):
 
     @abstractmethod
     def restore(self, folder: Path, *, weights_only: bool = False) -> None:
-        """Load the state that `Snapshot.write` wrote into `folder`; its files have already been verified."""
+        """Load the state that `Snapshot.write` wrote into `folder`.
+
+        The files of checkpoints have been verified. With `weights_only`, the folder may hold nothing but
+        `WEIGHTS_FILE`, which may come from elsewhere.
+
+        Raises:
+            ModelError: The weights do not fit the model, or their file is not in the safetensors format.
+        """
 
     @abstractmethod
     def state(self, *, weights_only: bool = False) -> Iterator[NamedBuffer]:

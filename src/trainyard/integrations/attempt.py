@@ -11,6 +11,7 @@ from typing import Any
 
 from trainyard.callbacks.resources import Resources
 from trainyard.engine.writer import PendingWrite, Writer
+from trainyard.errors import RunLockedError
 from trainyard.integrations.checkpoints import Checkpoint, TrainerCheckpoints
 from trainyard.integrations.description import to_json_value
 from trainyard.records.journal import number, read
@@ -139,6 +140,10 @@ class TrainerAttempt:
             return
         self.run.acquire()
         try:
+            if self.run.next_attempt() != self._session.number + 1:
+                raise RunLockedError(
+                    f"run {self.run.id} was resumed in the meantime: its result is not this one's"
+                )
             best = result.best if result.evaluated == "best" else None
             self._write_values(kind, best.step if best else result.steps, values)
             metrics = {name: value for name, value in _numbers(values).items() if _is_metric(name)}

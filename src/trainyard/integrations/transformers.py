@@ -33,8 +33,7 @@ Json = dict[str, Any]
 _STATE_FILE = "trainer_state.json"
 _INCOMPLETE = "checkpoint-is-incomplete.txt"
 
-# Arguments that change only what is recorded, and where. When to save is one of them, unless the best save is
-# loaded. fmt: off
+# Arguments that change only what is recorded, and where. When to save is one, unless the best save is loaded.
 _RECORD = frozenset(
     {
         "output_dir",
@@ -77,7 +76,6 @@ _RECORD = frozenset(
         "local_rank",
     }
 )
-# fmt: on
 _SAVES = {"save_strategy", "save_steps"}
 _SPEED = (
     "_runtime",

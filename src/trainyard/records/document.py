@@ -86,7 +86,7 @@ class Document(Record):
 
 
 def dump(data: dict[str, Any]) -> bytes:
-    """Return JSON text with the SHA-256 of its content in it."""
+    """Return JSON, encoded as UTF-8, with the SHA-256 of its content in it."""
     text = json.dumps(data | {_CHECKSUM: _checksum(data)}, indent=1, allow_nan=False)
     return (text + "\n").encode()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -21,10 +22,13 @@ _PAUSES = (
 )  # seconds between tries: whoever asks for a status holds the lock for a moment
 
 
+_WRONG_KIND = (errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENXIO)
+
+
 class Lock:
     """An exclusive `flock` on a file; the kernel releases it when its owner ends, however it ends.
 
-    A child that the owner forks has no part in it: it closes its copy, so that the lock ends with the owner.
+    A child that Python forks closes its copy, so that the lock ends with its owner. One that C code forks may keep it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -97,9 +101,8 @@ def _open(path: Path, mode: str) -> BinaryIO:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise CheckpointError(
-            f"{path} cannot be opened: {error.strerror}; it must be a regular file"
-        ) from error
+        kind = "; it must be a regular file" if error.errno in _WRONG_KIND else ""
+        raise CheckpointError(f"{path} cannot be opened: {error.strerror}{kind}") from error
 
 
 def _flock(file: BinaryIO) -> bool:
@@ -114,7 +117,7 @@ def _flock(file: BinaryIO) -> bool:
     return False
 
 
-def refuse(run_id: str, lock: Lock) -> RunLockedError:
+def locked_error(run_id: str, lock: Lock) -> RunLockedError:
     """Return the error that says who owns a run."""
     return RunLockedError(
         f"run {run_id} is owned by another process ({lock.owner()}); wait for it, or end it and resume"

@@ -195,7 +195,16 @@ class Manifest(Document):
 
     def with_change(self, now: Manifest, change: Change, determinism: DeterminismRecord) -> Manifest:
         """Return the manifest after inputs changed: a later resume is compared with what they are now."""
-        names = ("config_hash", "computation_hash", "computation", "data", "code", "environment", "model")
+        names = (
+            "seed",
+            "config_hash",
+            "computation_hash",
+            "computation",
+            "data",
+            "code",
+            "environment",
+            "model",
+        )
         inputs = {name: getattr(now, name) for name in (*names, "semantics", "weights", "data_file")}
         return self.model_copy(
             update=inputs | {"changes": [*self.changes, change], "determinism": determinism}

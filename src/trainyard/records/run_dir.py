@@ -3,12 +3,12 @@
 runs/<experiment>/<run-id>/
     config.yaml         the resolved config
     manifest.json       every input of the computation; written before step 1
-    data.json           how raw rows become features, and outputs become classes
+    data.json           how raw rows become features, and outputs classes; data-0002.json after a change
     attempts/0001.json  one process life: when, where, how it ended
     journal/0001.jsonl  metrics and events of that attempt
     checkpoints/        what the run resumes from
     best/               the best models, weights only
-    evaluation/         the tables of the last evaluation of each split
+    evaluation/         the tables of the final evaluation of val and test, and the explanation
     trackers/           how far each tracker is
     result.json         how the run stands; written at each orderly end
     report.html
@@ -27,7 +27,7 @@ from typing import Any
 from trainyard.digest import TEMPORARY_SUFFIX, fsync_folder, make_folders, write_atomically
 from trainyard.errors import CheckpointError, InputError
 from trainyard.records.document import Document
-from trainyard.records.lock import Lock, refuse
+from trainyard.records.lock import Lock, locked_error
 from trainyard.records.manifest import Manifest
 from trainyard.records.result import AttemptRecord, Result
 from trainyard.regular import open_regular, read_regular
@@ -196,7 +196,9 @@ class RunDir:
             raise CheckpointError(f"{self.path / name} cannot be read: {error.strerror}") from error
         except (ValueError, RecursionError) as error:
             raise CheckpointError(f"{self.path / name} is damaged: {error}") from error
-        return data if isinstance(data, dict) else {}
+        if not isinstance(data, dict):
+            raise CheckpointError(f"{self.path / name} is damaged: it holds no JSON object")
+        return data
 
     def write_json(self, name: str, data: Json) -> None:
         """Write a JSON file of the run: after a crash there is the old or the new content, whole."""
@@ -230,7 +232,7 @@ class RunDir:
             RunLockedError: Another process owns the run.
         """
         if not self._lock.acquire():
-            raise refuse(self.id, self._lock)
+            raise locked_error(self.id, self._lock)
 
     def release(self) -> None:
         """Give the run up."""
@@ -252,10 +254,7 @@ class RunDir:
         return "running" if self.is_owned() else self.status_on_disk()
 
     def status_on_disk(self) -> str:
-        """Return the status of a run that no process works on.
-
-        How its newest attempt ended, by that one's record.
-        """
+        """Return how the newest attempt ended, or `crashed` if its record does not say."""
         newest = max(self._attempt_files(), default=None)
         if newest is None:
             return "created"

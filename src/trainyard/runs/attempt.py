@@ -35,7 +35,7 @@ from trainyard.regular import read_regular
 from trainyard.require import import_paths, open_process
 from trainyard.runs.manifest import check_unchanged, lower_tier, make_manifest
 from trainyard.runs.objects import Objects
-from trainyard.runs.outcome import evaluate_outcome, result_so_far
+from trainyard.runs.outcome import evaluate_outcome, result_so_far, weights_digest
 from trainyard.runs.session import Session
 from trainyard.runs.weights import initial_source, initialize
 from trainyard.runs.wiring import (
@@ -55,7 +55,10 @@ _LISTED = 5  # attributes that a message names
 
 @dataclass(frozen=True)
 class Request:
-    """What an attempt is asked to do. `parent` says which run this one repeats; `threads` are that run's."""
+    """What an attempt is asked to do.
+
+    `parent` is the run that this one repeats, or the study that it is part of; `threads` overrides the config.
+    """
 
     resolved: Resolved
     run: RunDir
@@ -91,6 +94,7 @@ class _Attempt:
         self._session = Session(request.run)
         self._checkpoints = run_checkpoints(request.run)
         self._manifest: Manifest  # from `_prepare` on
+        self._result: Result | None = None  # from the end of the training on
 
     def go(self) -> Result:
         """Run all phases; however they end, the attempt's record says so."""
@@ -276,7 +280,7 @@ class _Attempt:
             result = self._loop(loop, parts)
             self._end(result, loop)
         except Exception as error:
-            self._fail(error, loop, self._result_so_far(parts, state, "failed"))
+            self._fail(error, loop, parts)
             raise
         finally:
             loop.parts.saver.close()
@@ -292,13 +296,14 @@ class _Attempt:
         loop.after_first_step = lambda: self._check_unsaved(parts, before)
         status = loop.run()
         saver.drain()
-        for step, message in saver.failures():
+        failures = saver.failures()
+        for step, message in failures:
             loop.parts.recorder.event(state.step, "checkpoint_failed", saved_step=step, message=message)
-            if step == saver.newest:
-                raise CheckpointError(
-                    f"{message}; earlier checkpoints are untouched: make room, then resume the run"
-                )
-        result = self._result_so_far(parts, state, status)
+        if failures and not saver.newest_is_committed:
+            raise CheckpointError(
+                f"{failures[-1][1]}; earlier checkpoints are untouched: make room, then resume the run"
+            )
+        result = self._result = self._result_so_far(parts, state, status)
         if status == COMPLETED:
             saver.completed()
             try:
@@ -311,7 +316,17 @@ class _Attempt:
         return result
 
     def _result_so_far(self, parts: Parts, state: RunState, status: str) -> Result:
-        return result_so_far(self._manifest, parts, state, status, self._session.number)
+        result = result_so_far(self._manifest, parts, state, status, self._session.number)
+        return result.with_values(digest=weights_digest(parts))
+
+    def _failed_result(self, parts: Parts, state: RunState) -> Result:
+        """Return the result of an attempt that failed; without a digest if the model cannot be read."""
+        if self._result is not None:  # the model may hold the weights of the best step by now
+            return self._result.with_values(status="failed")
+        try:
+            return self._result_so_far(parts, state, "failed")
+        except Exception:
+            return result_so_far(self._manifest, parts, state, "failed", self._session.number)
 
     def _check_unsaved(self, parts: Parts, before: Mapping[str, str]) -> None:
         """Lower the determinism tier if the first step has changed what no checkpoint holds.
@@ -342,7 +357,7 @@ class _Attempt:
 
         self._session.publish(result, end_journal)
 
-    def _fail(self, error: Exception, loop: Loop, result: Result) -> None:
+    def _fail(self, error: Exception, loop: Loop, parts: Parts) -> None:
         """Write down how the attempt failed, as far as the disk permits.
 
         Raises:
@@ -354,7 +369,7 @@ class _Attempt:
             raise RunGoneError(run.path) from error
         with contextlib.suppress(OSError):  # it may be the disk that failed
             loop.parts.recorder.event(loop.state.step, "failed", message=message)
-            self._end(result.with_values(error=message), loop)
+            self._end(self._failed_result(parts, loop.state).with_values(error=message), loop)
         if isinstance(error, OSError):
             raise TrainingError(
                 f"{error}; what was committed is untouched: mend this, then resume run {run.id}"

@@ -23,7 +23,7 @@ EVALUATED: tuple[SplitName, ...] = ("val", "test")
 
 
 def result_so_far(manifest: Manifest, parts: Parts, state: RunState, status: str, attempt: int) -> Result:
-    """Return the result of an attempt that ends now, without an evaluation."""
+    """Return the result of an attempt that ends now, without a digest and an evaluation."""
     epochs = parts.order.epochs(state.step)
     return Result(
         status=status,
@@ -31,7 +31,6 @@ def result_so_far(manifest: Manifest, parts: Parts, state: RunState, status: str
         experiment=manifest.experiment,
         steps=state.step,
         epochs=epochs,
-        digest=digest(tensor_records(parts.framework.state(weights_only=True))),
         attempts=attempt,
         determinism=manifest.determinism,
         train_seconds=state.train_seconds,
@@ -39,10 +38,15 @@ def result_so_far(manifest: Manifest, parts: Parts, state: RunState, status: str
     )
 
 
+def weights_digest(parts: Parts) -> str:
+    """Return the digest of the model's weights as they are now."""
+    return digest(tensor_records(parts.framework.state(weights_only=True)))
+
+
 def evaluate_outcome(
     run: RunDir, parts: Parts, state: RunState, best: Checkpoints, check_signals: Callable[[], None]
 ) -> dict[str, Any]:
-    """Evaluate the best model, or the final one if there is none; the framework keeps its weights.
+    """Evaluate the best model, or the final one if there is none; afterwards the framework holds its weights.
 
     Returns:
         `metrics`, `evaluated` and `best` of the result.

@@ -1,7 +1,4 @@
-"""What every attempt keeps, whoever trains.
-
-Its record, its journal, the feeding of its trackers, its result.
-"""
+"""The record, journal, tracker feeders and result of an attempt, for our trainer and for those of others."""
 
 from __future__ import annotations
 

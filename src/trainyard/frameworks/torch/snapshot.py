@@ -2,13 +2,10 @@
 
 A checkpoint has up to three files:
 
-    weights.safetensors     parameters and persistent buffers, as `state_dict` names them
-    optimizer.safetensors   `PARAMETER.KEY` for the optimizer's tensors, `scaler/KEY` for the gradient
-    scaler's module.safetensors      only if there is any of it: `buffers/NAME` for each buffer that is not
-    persistent,
-                            `extra/NAME` with JSON from `get_extra_state`, and `strides` with JSON of the
-                            strides of tensors that are not in row-major order, by their names in
-                            `Framework.state`
+    weights.safetensors     parameters and persistent buffers, named as in `state_dict`
+    optimizer.safetensors   `PARAMETER.KEY` (the optimizer's tensors), `scaler/KEY` (the gradient scaler's)
+    module.safetensors      only if needed: `buffers/NAME` (non-persistent buffers), `extra/NAME` (JSON from
+                            `get_extra_state`), `strides` (JSON: strides of tensors not in row-major order)
 """
 
 from __future__ import annotations
