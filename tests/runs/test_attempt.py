@@ -175,7 +175,7 @@ def test_an_error_that_leaves_the_model_unreadable_is_not_masked(
         raise TrainingError("the device is gone")
 
     monkeypatch.setattr("trainyard.frameworks.torch.TorchFramework.step", failing)
-    with pytest.raises(TrainingError, match="the device is gone$"):
+    with pytest.raises(TrainingError, match=r"the device is gone$"):
         trainyard.train(SMALL, runs_dir=tmp_path)
     failed = trainyard.get("last", runs_dir=tmp_path)
     assert (failed.status, failed.result["error"], failed.digest) == ("failed", "the device is gone", None)

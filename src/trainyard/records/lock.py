@@ -28,7 +28,7 @@ _WRONG_KIND = (errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENXIO)
 class Lock:
     """An exclusive `flock` on a file; the kernel releases it when its owner ends, however it ends.
 
-    A child that Python forks closes its copy, so that the lock ends with its owner. One that C code forks may keep it.
+    A child that Python forks closes its copy, so that the lock ends with its owner.
     """
 
     def __init__(self, path: Path) -> None:

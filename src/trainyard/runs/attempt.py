@@ -57,7 +57,7 @@ _LISTED = 5  # attributes that a message names
 class Request:
     """What an attempt is asked to do.
 
-    `parent` is the run that this one repeats, or the study that it is part of; `threads` overrides the config.
+    `parent` is the run that this one repeats, or the study that it is in; `threads` replaces the config's.
     """
 
     resolved: Resolved
