@@ -136,6 +136,13 @@ def import_path(path: str) -> Any:
     return value
 
 
+def class_name(cls: type) -> str:
+    """Return `package.module:Name`, as configs name classes; a local class cannot be imported by it."""
+    words = [*cls.__module__.split("."), cls.__qualname__.rpartition(".")[2]]
+    *module, name = (re.sub(r"^(?![A-Za-z_])", "_", re.sub(r"\W", "_", word)) for word in words)
+    return f"{'.'.join(module)}:{name}"
+
+
 def home_of(value: Any) -> str:
     """Return the name of the module that defines a value, or the class of the value."""
     return str(getattr(value, "__module__", None) or type(value).__module__)

@@ -14,10 +14,11 @@ import torch
 from trainyard.config import load
 from trainyard.errors import InputError
 from trainyard.integrations.checkpoints import Checkpoint, TrainerCheckpoints
-from trainyard.integrations.description import Description, class_name, to_json_value, trackers
+from trainyard.integrations.description import Description, to_json_value, trackers
 from trainyard.integrations.fingerprints import data_inputs, weights_digest
 from trainyard.integrations.foreign import refuse_foreign_run
 from trainyard.records.run_dir import RunDir
+from trainyard.require import class_name
 from trainyard.types import Determinism
 
 

@@ -29,7 +29,7 @@ def load(
     Args:
         run: a run, a path, an id, a unique prefix, or `last`.
         runs_dir: where the runs are.
-        model: such an object as `train` was given, where it was given one; it gets the weights of the run.
+        model: the model object, if `train` was given one; it gets the weights of the run.
         trust: import all that the run's config names; each import is announced in the log.
 
     Raises:
@@ -63,7 +63,7 @@ def evaluate(
         data: other rows: a CSV or Parquet file, or a data frame. For a run that was given its data as
             objects, these again (then `split` is one of theirs), or a file.
         runs_dir: where the runs are.
-        model: such an object as `train` was given, where it was given one.
+        model: the model object, if `train` was given one.
         trust: as in `load`.
 
     Raises:
@@ -117,7 +117,7 @@ def export(
         form: one of the framework's formats; default: the one that the path ends with, or its usual one if
             the path has no ending.
         runs_dir: where the runs are.
-        model: such an object as `train` was given, where it was given one.
+        model: the model object, if `train` was given one.
         trust: as in `load`.
     """
     return load(run, runs_dir=runs_dir, model=model, trust=trust).export(Path(path), form)

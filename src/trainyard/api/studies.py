@@ -28,9 +28,9 @@ def cross_validate(
     callbacks: Sequence[Callback] = (),
     watch: TrialWatcher | None = None,
 ) -> CrossValidation:
-    """Trains a run for each fold of the rows, and tests it on that fold.
+    """Train one run for each fold of the rows, and test it on that fold.
 
-    Gives mean and spread, and each row's prediction.
+    The result has mean and spread of the metrics, and each row's prediction.
 
     Folds are stratified for classes (`data.split.stratify`), keep groups together (`data.split.group`), or
     follow each other in time (`data.split.time`: each run learns from older rows only). `data.split.val` of
@@ -74,7 +74,7 @@ def benchmark(
     callbacks: Sequence[Callback] = (),
     watch: TrialWatcher | None = None,
 ) -> Benchmark:
-    """Trains several models on the same rows, and ranks them: metric, significance, time, size and latency.
+    """Train several models on the same rows, and rank them: metric, significance, time, size and latency.
 
     Args:
         config: a YAML file, or its content as a mapping; its model section holds for the model of its own

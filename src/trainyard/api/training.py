@@ -39,7 +39,7 @@ def train(
     data: Any = None,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
-    """Trains one run, from config to report.
+    """Train one run, from config to report.
 
     Args:
         config: a YAML file, or its content as a mapping.
@@ -48,14 +48,14 @@ def train(
         resume: continue the newest unfinished run of the same computation, if there is one. It keeps its own
             config: what differs and changes only the record (tracking ...) is not used, but named in a
             warning.
-        model: a model object instead of `model.type`. Only who has it can reproduce the run.
+        model: a model object instead of `model.type`. The run can be reproduced only with that object.
         data: (train, val) or (train, val, test), each an (X, y) pair or a map-style dataset, or all rows as
             one pair or data frame, instead of the source that `data` names; its other settings (target,
             split ...) hold for them.
         callbacks: told of what happens.
 
     Raises:
-        InputError: config, data or model are wrong; no run is left behind.
+        InputError: config, data or model are wrong; a run that fails before its first step is removed.
         TrainingError: the training failed; `resume` goes on from the last commit.
     """
     from trainyard.runs.attempt import Request, run_attempt
@@ -108,8 +108,8 @@ def resume(
         run: a run, a path, an id, a unique prefix, or `last`.
         runs_dir: where the runs are.
         allow_change: continue although config, data or code have changed; it is recorded.
-        model: such an object as `train` was given, where it was given one.
-        data: such objects as `train` was given, where it was given some.
+        model: the model object, if `train` was given one.
+        data: the data objects, if `train` was given some.
         callbacks: told of what happens.
         trust: import all that the run's config names; each import is announced in the log.
 
@@ -154,8 +154,8 @@ def reproduce(
     Args:
         run: a run, a path, an id, a unique prefix, or `last`.
         runs_dir: where the runs are.
-        model: such an object as `train` was given, where it was given one.
-        data: such objects as `train` was given, where it was given some.
+        model: the model object, if `train` was given one.
+        data: the data objects, if `train` was given some.
         callbacks: told of what happens.
         trust: import all that the run's config names; each import is announced in the log.
 

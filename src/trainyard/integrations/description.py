@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from trainyard.records.journal import finite
 from trainyard.records.manifest import DeterminismRecord, ForeignTrainer, InitialWeights, Manifest
 from trainyard.records.run_dir import RunDir
 from trainyard.redact import redacted, redacted_value
+from trainyard.require import class_name
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.inputs import code_inputs, environment_inputs
 from trainyard.types import Determinism
@@ -121,13 +121,6 @@ def trackers(tracking: Tracking) -> tuple[list[Json], dict[str, str]]:
     resolved = load({"model": {"type": "trainer:Model"}, "tracking": section}, adapters=Catalog())
     templates = {key: text for key, text in resolved.templates.items() if key.startswith("tracking.")}
     return [item.model_dump() for item in resolved.config.tracking], templates
-
-
-def class_name(cls: type) -> str:
-    """Return `package.module:Name`, as configs name classes; a local class cannot be imported by it."""
-    words = [*cls.__module__.split("."), cls.__qualname__.rpartition(".")[2]]
-    *module, name = (re.sub(r"^(?![A-Za-z_])", "_", re.sub(r"\W", "_", word)) for word in words)
-    return f"{'.'.join(module)}:{name}"
 
 
 def to_json_value(value: Any, key: str = "") -> Any:

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.digest import sha256_json
 from trainyard.integrations.attempt import SavedCheckpoint, TrainingEnd
-from trainyard.integrations.description import Description, Tracking, class_name, to_json_value
+from trainyard.integrations.description import Description, Tracking, to_json_value
 from trainyard.integrations.fingerprints import weights_digest
 from trainyard.integrations.trainer_run import RecordingOptions, TrainerRun
 from trainyard.redact import redacted
-from trainyard.require import require
+from trainyard.require import class_name, require
 from trainyard.runs.run import Run
 from trainyard.types import Determinism
 

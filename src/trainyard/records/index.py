@@ -1,7 +1,4 @@
-"""What is known of all runs in a folder, at once.
-
-A cache that makes long lists fast, and may be deleted at any time.
-"""
+"""A cache of the summaries of all runs in a folder. It makes long lists fast, and may be deleted."""
 
 from __future__ import annotations
 

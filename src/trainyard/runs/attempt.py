@@ -211,7 +211,7 @@ class _Attempt:
         A resume or a repetition takes them from the same place.
         """
         known, parent = before, self._request.parent
-        if known is None and parent is not None:
+        if known is None and parent is not None and parent.relation == "reproduce":
             known = RunDir(self._run.path.parent / parent.run_id).manifest()
         if known is not None and known.init_from:
             return Path(filled_in(known.init_from))

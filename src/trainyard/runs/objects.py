@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from trainyard import registry
 from trainyard.config import Config, Overrides, Resolved
 from trainyard.errors import InputError
 from trainyard.records.run_dir import RunDir
+from trainyard.require import class_name
 
 if TYPE_CHECKING:
     from trainyard.callbacks.base import Callback
@@ -51,23 +51,13 @@ def make_objects(resolved: Resolved, model: Any, data: Any, callbacks: Sequence[
 
 def name_model(config: Config, overrides: Overrides, model: Any) -> tuple[Config, Overrides]:
     """Name the object's class and its framework in the config."""
-    named = {"type": _class_name(type(model)), "framework": registry.framework_of_class(type(model))}
+    named = {"type": class_name(type(model)), "framework": registry.framework_of_class(type(model))}
     if isinstance(config, Mapping):
         return {**config, "model": named}, overrides
     settings = {f"model.{key}": value for key, value in named.items()}
     if isinstance(overrides, Mapping):
         return config, {**overrides, **settings}
     return config, [*overrides, *(f"{key}={value}" for key, value in settings.items())]
-
-
-def _class_name(cls: type) -> str:
-    """`package.module:Name`, as configs name classes.
-
-    Nothing is imported by it, so it need not lead to a local class.
-    """
-    words = [*cls.__module__.split("."), cls.__qualname__.rpartition(".")[2]]
-    *module, name = (re.sub(r"^(?![A-Za-z_])", "_", re.sub(r"\W", "_", word)) for word in words)
-    return f"{'.'.join(module)}:{name}"
 
 
 def given_objects(run: RunDir) -> list[str]:

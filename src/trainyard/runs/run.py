@@ -10,7 +10,7 @@ from trainyard.records.run_dir import RunDir
 
 
 class Run:
-    """A look at a run directory; what it says is read when it is asked."""
+    """A read-only view of a run; each property reads the files anew."""
 
     def __init__(self, path: Path | RunDir) -> None:
         self._dir = path if isinstance(path, RunDir) else RunDir(path)

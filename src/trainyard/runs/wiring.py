@@ -198,7 +198,7 @@ def build_loop(
 
 
 def wants_histograms(config: RunConfig) -> bool:
-    """Whether someone looks at weight histograms."""
+    """Return whether the config or a tracker asks for weight histograms."""
     return config.logging.histograms or any(
         registry.adapter("tracker", item.type).wants_histograms for item in config.tracking
     )
