@@ -13,9 +13,9 @@ import pytest
 from rows import config, load
 
 from trainyard.cli.main import main
-from trainyard.datasets import files
 from trainyard.datasets.csv import CsvDataset
 from trainyard.datasets.npy import NpyDataset
+from trainyard.datasets.rows import files
 from trainyard.datasets.rows.files import available_memory, existing_file, read_bytes
 from trainyard.datasets.rows.frames import read_table
 from trainyard.errors import DataError

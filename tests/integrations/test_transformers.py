@@ -266,7 +266,7 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(
     (tmp_path / "out/checkpoint-24").mkdir()  # killed while it was written
     with caplog.at_level(logging.WARNING):
         yard = trained(tmp_path)
-    assert "checkpoint-20 is damaged: model.safetensors: the bytes 0 to" in caplog.text
+    assert "checkpoint-20 is damaged: model.safetensors: bytes 0 to" in caplog.text
     assert "checkpoint-24 is passed over" in caplog.text
     assert [record["from_step"] for record in kinds(yard.run, "start")] == [0, 10]
     assert yard.run.digest == whole.digest
@@ -408,7 +408,7 @@ def test_a_full_disk_ends_no_training_and_loses_no_metric(
 
     yard = callback(tmp_path)
     own = trainer(
-        tmp_path, yard, at(7, lambda _: monkeypatch.setattr("trainyard.records.journal.Journal.values", full))
+        tmp_path, yard, at(7, lambda _: monkeypatch.setattr("trainyard.engine.journal.Journal.values", full))
     )
     own.train()
     assert own.state.global_step == 30

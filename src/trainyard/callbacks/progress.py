@@ -4,8 +4,8 @@ A plain line is `trainyard` and pairs that match `(?P<name>[a-z0-9_]+)=(?P<value
 space. The format is fixed: later additions are further pairs, or lines with another `event`.
 
     trainyard event=start step=0/900 run=20260102-101112-0a1b2c experiment=digits attempt=1 steps_per_epoch=45
-    trainyard step=100/900 epoch=2.22 train_loss=0.12 learning_rate=0.001 samples_per_second=51234
-    eta_seconds=12 trainyard step=100/900 val_loss=0.2345 val_accuracy=0.9611
+    trainyard step=100/900 epoch=2.22 train_loss=0.12 samples_per_second=51234 eta_seconds=12
+    trainyard step=100/900 val_loss=0.2345 val_accuracy=0.9611
     trainyard event=best step=100/900 metric=val_loss value=0.2345
     trainyard event=end step=900/900 status=completed test_accuracy=0.9778
 
@@ -102,6 +102,10 @@ class PlainProgress(Progress):
         self._step = step
         texts = {key: redacted(value) for key, value in detail.items() if isinstance(value, str)}
         self._print(step, name, {**detail, **texts})
+
+    def on_checkpoint(self, step: int) -> None:
+        """Note the step of the last save, which is the last one of an attempt that a signal ends."""
+        self._step = max(self._step, step)
 
     def on_end(self, status: str, metrics: Mapping[str, float]) -> None:
         """Show the end of the attempt."""

@@ -49,10 +49,10 @@ class Saver:
         self._marked: _Pending | None = None  # of the last boundary; None where every step is one
         self._extracted: set[int] = set()  # steps of best models that were taken from a cumulative framework
         self._unwritten: dict[int, Snapshot] = {}  # best models by step; used by the writer's thread only
-        # Steps of best models that are needed: by the evaluations so far, by the newest save that was
-        # submitted, and by each checkpoint that is kept, as a resume may start from any of them.
+        # Steps of best models that are needed: by the evaluations so far, by each save that
+        # was submitted, and by each checkpoint that is kept, as a resume may start from any of them.
         self._current_best: frozenset[int] = frozenset()
-        self._submitted_best: frozenset[int] = frozenset()
+        self._submitted_best: dict[int, frozenset[int]] = {}
         self._needed: dict[str, frozenset[int]] = {}
         self._newest = self._committed = 0  # the steps of the newest save that was submitted, and committed
 
@@ -123,7 +123,7 @@ class Saver:
         if pending is None or pending.step <= self._saved_step:
             return
         self._saved_step = self._newest = pending.step
-        self._submitted_best = pending.best
+        self._submitted_best[pending.step] = pending.best
         self._extract_best(pending.best)
         self._recorder.journal.flush()
         self._writer.submit(PendingWrite(pending.step, lambda: self._write(pending), replaceable=True))
@@ -158,6 +158,9 @@ class Saver:
         self._needed = {name: self._needed.get(name, frozenset()) for name in kept} | {
             commit.name: pending.best
         }
+        for step in list(self._submitted_best):
+            if step <= pending.step:
+                del self._submitted_best[step]
         self._prune_best()
 
     def keep_best(self, step: int, best: Collection[int]) -> None:
@@ -233,7 +236,8 @@ class Saver:
         """Return the steps of the best models that are needed now, or by a resume from any commit."""
         marked = self._marked.best if self._marked else frozenset()
         needed = frozenset[int]().union(*self._needed.values())
-        return self._current_best | needed | self._submitted_best | marked | self._extracted
+        submitted = frozenset[int]().union(*list(self._submitted_best.values()))
+        return self._current_best | needed | submitted | marked | self._extracted
 
     def _prune_best(self) -> None:
         wanted = self._wanted()

@@ -111,9 +111,9 @@ class FrameworkSuite:
         return path
 
     @pytest.fixture(autouse=True)
-    def importable(self, config_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def importable(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let this process import `sources`, as the killed processes do."""
-        monkeypatch.syspath_prepend(config_file.parent)
+        monkeypatch.syspath_prepend(request.getfixturevalue("config_file").parent)
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -195,8 +195,9 @@ class FrameworkSuite:
         assert next(iter(SegmentReader(segments(run.journal)[-1])))["from_step"] < commit.step
         self._assert_same(run, uninterrupted)
 
-    def test_reproduces(self, uninterrupted: RunDir) -> None:
-        """`reproduce` answers `identical`."""
+    def test_reproduces(self, uninterrupted: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+        """`reproduce` answers `identical`, in the folder that the run was started in."""
+        monkeypatch.chdir(uninterrupted.known_manifest().working_directory)
         answer = api.reproduce(uninterrupted.path)
         assert (answer.verdict, answer.step, answer.tensor) == ("identical", None, None)
         assert list(answer.inputs) == []
