@@ -143,6 +143,7 @@ class Saver:
                 pending.step, pending.snapshot, pending.state, pending.best
             )
         except Exception:
+            self._forget_submitted(pending.step)
             if self._saved_step == pending.step:  # else a newer one is waiting
                 self._saved_step = -1
             raise
@@ -158,10 +159,14 @@ class Saver:
         self._needed = {name: self._needed.get(name, frozenset()) for name in kept} | {
             commit.name: pending.best
         }
-        for step in list(self._submitted_best):
-            if step <= pending.step:
-                del self._submitted_best[step]
+        self._forget_submitted(pending.step)
         self._prune_best()
+
+    def _forget_submitted(self, step: int) -> None:
+        """Forget the saves up to a step: they are committed, replaced, or have failed."""
+        for submitted in list(self._submitted_best):
+            if submitted <= step:
+                del self._submitted_best[submitted]
 
     def keep_best(self, step: int, best: Collection[int]) -> None:
         """Save the weights of this step if it is one of `best`, the steps of the best models from now on."""
