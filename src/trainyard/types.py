@@ -15,6 +15,7 @@ Ids: TypeAlias = NDArray[np.int64]
 SplitName: TypeAlias = Literal["train", "val", "test"]
 Task: TypeAlias = Literal["classification", "regression"]
 Tier: TypeAlias = Literal["bitwise", "order", "statistical"]
+Mode: TypeAlias = Literal["min", "max"]  # whether lower or higher is better
 Metrics: TypeAlias = dict[str, float]
 
 SPLITS: tuple[SplitName, ...] = ("train", "val", "test")

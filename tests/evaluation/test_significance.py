@@ -24,7 +24,6 @@ from trainyard.evaluation.significance import (
     mcnemar,
     over_folds,
     same_rows,
-    sign_flip,
     sign_flips,
 )
 
@@ -83,6 +82,10 @@ def test_mcnemar_against_a_published_value() -> None:
 
 
 @QUICK
+def sign_flip(differences: np.ndarray, seed: int = 0) -> float:
+    return sign_flips([differences], seed)[0]
+
+
 @given(st.lists(st.integers(-20, 20), min_size=1, max_size=13))
 def test_few_rows_are_tested_exactly(differences: list[int]) -> None:
     found = np.array(differences, np.float64)

@@ -24,11 +24,11 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 class TestLocal(StoreSuite):
-    def make(self, place: Path) -> Store:
-        return LocalStore(place)
+    def make(self, root: Path) -> Store:
+        return LocalStore(root)
 
     def test_a_put_that_fails_leaves_the_old_object(
-        self, store: Store, place: Path, monkeypatch: pytest.MonkeyPatch
+        self, store: Store, root: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.put(store, "a/key", b"old")
         source = store.staging() / "file"
@@ -40,14 +40,14 @@ class TestLocal(StoreSuite):
 
     @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
     def test_a_full_disk_publishes_nothing(
-        self, code: int, store: Store, place: Path, monkeypatch: pytest.MonkeyPatch
+        self, code: int, store: Store, root: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with monkeypatch.context() as full:
             full.setattr(os, "fsync", _raise(code))
             with pytest.raises(OSError, match=os.strerror(code)):
                 store.put_if_absent("a/manifest", b"{}")
         assert list(store.list()) == []
-        assert not list(place.glob(".staging-*")), "its staging folder is left behind"
+        assert not list(root.glob(".staging-*")), "its staging folder is left behind"
         assert store.put_if_absent("a/manifest", b"{}")
 
     def test_objects_are_fsynced_before_they_can_be_seen(
@@ -61,24 +61,22 @@ class TestLocal(StoreSuite):
         assert seen[-1] == ["a/manifest"], "the name is not made durable"
 
     def test_a_folder_in_place_of_an_object_is_an_error_not_a_traceback(
-        self, store: Store, place: Path
+        self, store: Store, root: Path
     ) -> None:
-        (place / "a" / "manifest").mkdir(parents=True)
+        (root / "a" / "manifest").mkdir(parents=True)
         with pytest.raises(CheckpointError, match="Is a directory"):
             store.get("a/manifest")
 
-    def test_the_last_object_takes_its_folder_along(self, store: Store, place: Path) -> None:
+    def test_the_last_object_takes_its_folder_along(self, store: Store, root: Path) -> None:
         self.put(store, "checkpoints/step-1/w", b"1")
         store.delete("checkpoints/step-1/w")
-        assert not (place / "checkpoints" / "step-1").exists()
+        assert not (root / "checkpoints" / "step-1").exists()
 
-    def test_every_new_folder_gets_a_durable_name(
-        self, store: Store, place: Path, synced: list[Path]
-    ) -> None:
+    def test_every_new_folder_gets_a_durable_name(self, store: Store, root: Path, synced: list[Path]) -> None:
         store.put_if_absent("checkpoints/step-1/manifest", b"{}")
-        assert {place, place / "checkpoints", place / "checkpoints" / "step-1"} <= set(synced)
+        assert {root, root / "checkpoints", root / "checkpoints" / "step-1"} <= set(synced)
 
-    def test_a_deletion_is_durable(self, store: Store, place: Path, synced: list[Path]) -> None:
+    def test_a_deletion_is_durable(self, store: Store, root: Path, synced: list[Path]) -> None:
         for name in ("manifest", "weights"):
             store.put_if_absent(f"checkpoints/step-1/{name}", b"{}")
         for name, folder in (
@@ -88,13 +86,13 @@ class TestLocal(StoreSuite):
         ):
             synced.clear()
             store.delete(f"checkpoints/step-1/{name}")
-            assert synced == ([place / folder] if folder else []), name
+            assert synced == ([root / folder] if folder else []), name
 
-    def test_other_files_of_the_run_are_untouched_by_a_sweep(self, store: Store, place: Path) -> None:
-        (place / "journal").mkdir()
-        (place / "journal" / "0001.jsonl").write_text("{}\n")
+    def test_other_files_of_the_run_are_untouched_by_a_sweep(self, store: Store, root: Path) -> None:
+        (root / "journal").mkdir()
+        (root / "journal" / "0001.jsonl").write_text("{}\n")
         store.sweep()
-        assert (place / "journal" / "0001.jsonl").exists()
+        assert (root / "journal" / "0001.jsonl").exists()
 
 
 def _raise(code: int):  # type: ignore[no-untyped-def]

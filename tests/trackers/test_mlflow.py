@@ -49,46 +49,46 @@ def stored_run(uri: str, run: RunCard, experiment: str = "suite") -> tuple[Any, 
 
 
 class MlflowSuite(TrackerSuite):
-    def uri(self, place: Path) -> str:
+    def uri(self, root: Path) -> str:
         raise NotImplementedError
 
-    def make(self, place: Path) -> MlflowTracker:
-        return MlflowTracker(MlflowParams(uri=self.uri(place)))
+    def make(self, root: Path) -> MlflowTracker:
+        return MlflowTracker(MlflowParams(uri=self.uri(root)))
 
-    def points(self, place: Path, run: RunCard) -> Stored:
-        client, found = stored_run(self.uri(place), run)
+    def points(self, root: Path, run: RunCard) -> Stored:
+        client, found = stored_run(self.uri(root), run)
         return {
             name: [(point.step, point.value) for point in client.get_metric_history(found.info.run_id, name)]
             for name in found.data.metrics
         }
 
-    def texts(self, place: Path, run: RunCard) -> dict[str, str]:
-        data = stored_run(self.uri(place), run)[1].data
+    def texts(self, root: Path, run: RunCard) -> dict[str, str]:
+        data = stored_run(self.uri(root), run)[1].data
         return {**data.params, **data.tags}
 
-    def artifact(self, place: Path, run: RunCard, name: str) -> bytes | None:
-        client, found = stored_run(self.uri(place), run)
+    def artifact(self, root: Path, run: RunCard, name: str) -> bytes | None:
+        client, found = stored_run(self.uri(root), run)
         listed = [
             file.path
             for file in client.list_artifacts(found.info.run_id, str(Path(name).parent).replace(".", ""))
         ]
         if name not in listed:
             return None
-        (place / "down").mkdir(exist_ok=True)
-        return Path(client.download_artifacts(found.info.run_id, name, str(place / "down"))).read_bytes()
+        (root / "down").mkdir(exist_ok=True)
+        return Path(client.download_artifacts(found.info.run_id, name, str(root / "down"))).read_bytes()
 
 
 class TestMlflow(MlflowSuite):
     @pytest.fixture
-    def place(self, tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        folder = tmp_path / "place"
+    def root(self, tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        folder = tmp_path / "root"
         folder.mkdir()
         (folder / "mlflow.db").write_bytes(empty_store.read_bytes())
         monkeypatch.chdir(folder)
         return folder
 
-    def uri(self, place: Path) -> str:
-        return f"sqlite:///{place}/mlflow.db"
+    def uri(self, root: Path) -> str:
+        return f"sqlite:///{root}/mlflow.db"
 
 
 @pytest.mark.slow
@@ -133,7 +133,7 @@ class TestMlflowServer(MlflowSuite):
         (tmp_path / "run").mkdir()
         return card(tmp_path / "run", run_id=tmp_path.name)  # one server for all tests: a run for each
 
-    def uri(self, place: Path) -> str:
+    def uri(self, root: Path) -> str:
         return self.address
 
 

@@ -28,24 +28,24 @@ def values(folder: Path) -> Iterator[tuple[int, Any]]:
 class TestTensorboard(TrackerSuite):
     keeps_artifacts = False
 
-    def make(self, place: Path) -> TensorboardTracker:
+    def make(self, root: Path) -> TensorboardTracker:
         return TensorboardTracker(TensorboardParams())
 
-    def points(self, place: Path, run: RunCard) -> Stored:
+    def points(self, root: Path, run: RunCard) -> Stored:
         found = defaultdict(list)
         for step, value in values(run.run_dir / "tensorboard"):
             if value.HasField("simple_value"):
                 found[value.tag].append((step, value.simple_value))
         return found
 
-    def histograms(self, place: Path, run: RunCard) -> dict[str, list[tuple[int, list[float]]]]:
+    def histograms(self, root: Path, run: RunCard) -> dict[str, list[tuple[int, list[float]]]]:
         found = defaultdict(list)
         for step, value in values(run.run_dir / "tensorboard"):
             if value.HasField("histo"):
                 found[value.tag].append((step, list(value.histo.bucket)))
         return found
 
-    def texts(self, place: Path, run: RunCard) -> dict[str, str]:
+    def texts(self, root: Path, run: RunCard) -> dict[str, str]:
         tables = [
             value.tensor.string_val[0].decode()
             for _, value in values(run.run_dir / "tensorboard")

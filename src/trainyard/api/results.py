@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.integrations.foreign import refuse_foreign_run
 from trainyard.runs.lookup import RunName, find
-from trainyard.runs.objects import given_objects, require_objects
+from trainyard.runs.objects import passed_objects, require_objects
 from trainyard.runs.run import Run
 from trainyard.runs.workdir import reading, working_directory
 
@@ -77,10 +77,10 @@ def evaluate(
     predictor = load(Run(found), model=model, trust=trust)
     rows = predictor.read(Path(data)) if is_file else data  # before the working directory changes
     with reading(found, working_directory(found), trust=trust):
-        if "data" in given_objects(found) and not is_file:
-            from trainyard.runs.model import evaluate_given
+        if "data" in passed_objects(found) and not is_file:
+            from trainyard.runs.model import evaluate_objects
 
-            return evaluate_given(found, predictor, split, data, model)
+            return evaluate_objects(found, predictor, split, data, model)
         return predictor.evaluate(split, rows).metrics
 
 
@@ -142,9 +142,9 @@ def explain(
     found = find(run, runs_dir)
     require_objects(found, "explain", model=model, data=data)
     predictor = load(Run(found), model=model, trust=trust)
-    from trainyard.runs.model import given_bundle
+    from trainyard.runs.model import bundle_of_objects
 
-    bundle = given_bundle(found, predictor, data) if data is not None else None
+    bundle = bundle_of_objects(found, predictor, data) if data is not None else None
     with reading(found, working_directory(found), trust=trust):
         explanation = predictor.explain(bundle)
     report(Run(found))

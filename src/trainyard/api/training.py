@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.config import Config, Overrides, Resolved
 from trainyard.config import load as load_resolved
-from trainyard.errors import ConfigError, InputError, Problem
+from trainyard.errors import InputError
 from trainyard.integrations.foreign import refuse_foreign_run
 from trainyard.records.listing import default_runs_dir
 from trainyard.records.manifest import Parent
-from trainyard.records.result import COMPLETED
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.lookup import RunName, find, find_unfinished, warn_of_unused
-from trainyard.runs.objects import make_objects, name_model, require_objects
+from trainyard.runs.objects import make_objects, name_model, require_data, require_objects
 from trainyard.runs.run import Run
 from trainyard.runs.trust import of_own_config
 from trainyard.runs.workdir import reading, working_directory, working_in
@@ -64,19 +63,12 @@ def train(
         config, overrides = name_model(config, overrides, model)
     resolved = load_resolved(config, overrides, Catalog(), objects=data is not None)
     _log_notes(resolved)
-    place = Path(runs_dir) if runs_dir else default_runs_dir()
+    folder = Path(runs_dir) if runs_dir else default_runs_dir()
     objects = make_objects(resolved, model, data, callbacks)
-    if resolved.config.data is None and data is None:
-        raise ConfigError(
-            [
-                Problem(
-                    "no data section: train needs one",
-                    file=str(config) if not isinstance(config, Mapping) else "",
-                )
-            ]
-        )
+    if data is None:
+        require_data(resolved, config)
     with working_in(Path.cwd()):
-        if resume and (found := find_unfinished(resolved, place)):
+        if resume and (found := find_unfinished(resolved, folder)):
             log.info("resuming run %s", found.id)
             own = load_resolved(found.readable_config(), adapters=Catalog())
             warn_of_unused(resolved, own, found)
@@ -84,7 +76,7 @@ def train(
             with of_own_config(found, resolved):
                 run_attempt(Request(own, found, objects))
             return Run(found)
-        run = RunDir.create(place, resolved.config.experiment.name, resolved.dump())
+        run = RunDir.create(folder, resolved.config.experiment.name, resolved.dump())
         run_attempt(Request(resolved, run, objects))
     return Run(run)
 
@@ -169,7 +161,7 @@ def reproduce(
 
     original = find(run, runs_dir)
     refuse_foreign_run(original, "reproduce")
-    if original.status() != COMPLETED:
+    if original.status() != "completed":
         raise InputError(
             f"run {original.id} is {original.status()}: only a completed run can be reproduced; "
             "resume it first"
@@ -183,7 +175,7 @@ def reproduce(
         result = run_attempt(
             Request(resolved, again, make_objects(resolved, model, data, callbacks), parent, threads)
         )
-    if result.status != COMPLETED:
+    if result.status != "completed":
         raise Stopped(result.status)
     return compare_bits(original, again)
 

@@ -14,8 +14,9 @@ import click
 from trainyard.cli.commands import cli
 from trainyard.cli.output import json_document, say_data
 from trainyard.cli.streams import safe_streams
-from trainyard.engine.signals import EXIT_CODES, Stopped
+from trainyard.engine.signals import Stopped
 from trainyard.errors import ConfigError, TrainyardError
+from trainyard.records.status import EXIT_CODES
 from trainyard.redact import printable, redacted
 
 log = logging.getLogger("trainyard")

@@ -18,7 +18,8 @@ from types import FrameType
 from typing import NoReturn
 
 from trainyard.cli.streams import open_missing_descriptors, safe_streams
-from trainyard.engine.signals import EXIT_CODES, STATUS_OF
+from trainyard.engine.signals import STATUS_OF
+from trainyard.records.status import EXIT_CODES
 from trainyard.require import close_process
 
 _SINGLE = ("train", "resume")  # commands of one run

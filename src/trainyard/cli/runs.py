@@ -12,13 +12,12 @@ import click
 import trainyard
 from trainyard.cli import options
 from trainyard.cli.output import existing, run_document, show, size, table
+from trainyard.records.status import UNFINISHED
 
 if TYPE_CHECKING:
     from trainyard.evaluation.significance import Significance
     from trainyard.records.manifest import Manifest
     from trainyard.runs.comparison import Comparison
-
-_STATUSES = ("created", "crashed", "failed", "preempted", "interrupted", "completed")
 
 
 @click.group()
@@ -167,7 +166,7 @@ def sync(ctx: click.Context, run: str, runs_dir: str | None, as_json: bool) -> N
     "--status",
     "statuses",
     multiple=True,
-    type=click.Choice(_STATUSES),
+    type=click.Choice([*UNFINISHED, "completed"]),
     help="Delete runs of this status, with or without checkpoints; may be given several times.  "
     "[default: created, crashed and failed runs without a checkpoint to resume from]",
 )

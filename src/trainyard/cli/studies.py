@@ -13,8 +13,8 @@ import trainyard
 from trainyard.callbacks.progress import line
 from trainyard.cli import options
 from trainyard.cli.output import existing, show, table
-from trainyard.engine.signals import EXIT_CODES
 from trainyard.errors import InputError
+from trainyard.records.status import EXIT_CODES
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ import click
 import trainyard
 from trainyard.cli import options
 from trainyard.cli.output import run_document, say, show, table
-from trainyard.engine.signals import EXIT_CODES
+from trainyard.records.status import EXIT_CODES, Status
 
 if TYPE_CHECKING:
     from trainyard.callbacks.base import Callback
@@ -111,7 +111,7 @@ def _finish(run: Run, runs_dir: str | None, as_json: bool) -> None:
     click.get_current_context().exit(EXIT_CODES.get(status, 1))
 
 
-def _say_result(run: Run, status: str, option: str) -> None:
+def _say_result(run: Run, status: Status, option: str) -> None:
     from trainyard.reports.summary import summary_table
 
     facts = summary_table(run.path)

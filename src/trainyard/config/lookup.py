@@ -233,11 +233,11 @@ class Lookup:
         offered = [
             options for one in frameworks if (options := self.adapters.params(kind, name, one)) is not None
         ]
-        given_params = params if params is not None and isinstance(params.value, dict) else Node({}, DEFAULT)
+        entered = params if params is not None and isinstance(params.value, dict) else Node({}, DEFAULT)
         fitting = (
             options
             for options in offered
-            if validate(options, given_params.copy(), "", Problems(), []) is not None
+            if validate(options, entered.copy(), "", Problems(), []) is not None
         )
         return next(fitting, offered[0] if offered else None)
 

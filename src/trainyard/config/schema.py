@@ -16,7 +16,7 @@ PATTERNS = {  # in words, for messages
     PATH_SAFE: "a name of letters, digits, '.', '_' and '-' that begins with a letter or a digit",
     DEVICE: "auto, cpu, cuda or cuda:NUMBER",
 }
-Mode = Literal["auto", "min", "max"]
+AutoMode = Literal["auto", "min", "max"]
 MODE = "whether lower or higher is better; auto: by the metric"
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
@@ -190,7 +190,7 @@ class PlateauSchedule(ConstantSchedule):
 
     type: Literal["plateau"] = "plateau"  # type: ignore[assignment]
     metric: str = Field(default="val_loss", description="val_loss, or val_ and the name of a metric")
-    mode: Mode = Field(default="auto", description=MODE)
+    mode: AutoMode = Field(default="auto", description=MODE)
     factor: float = Field(default=0.1, gt=0, lt=1, description="factor of a drop")
     patience: int = Field(default=3, ge=0, description="evaluations without improvement before a drop")
 
@@ -203,7 +203,7 @@ class EarlyStoppingConfig(Section):
 
     metric: str = Field(default="val_loss", description="val_loss, or val_ and the name of a metric")
     patience: int = Field(default=5, ge=1, description="evaluations without improvement")
-    mode: Mode = Field(default="auto", description=MODE)
+    mode: AutoMode = Field(default="auto", description=MODE)
     min_delta: float = Field(default=0.0, ge=0, description="smaller changes are no improvement")
 
 
@@ -291,7 +291,7 @@ class CheckpointConfig(Section):
         description="best models to keep; 0: none, and the final model is tested",
     )
     metric: str = Field(default="val_loss", description="the metric that makes a model the best")
-    mode: Mode = Field(default="auto", description=MODE)
+    mode: AutoMode = Field(default="auto", description=MODE)
 
 
 class LoggingConfig(Section):

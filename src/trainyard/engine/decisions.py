@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 from trainyard.config.schema import (
     ConstantSchedule,
@@ -13,9 +12,7 @@ from trainyard.config.schema import (
     LinearSchedule,
     StepSchedule,
 )
-from trainyard.types import Evaluation
-
-Mode = Literal["min", "max"]
+from trainyard.types import Evaluation, Mode
 
 
 def badness(evaluation: Evaluation, metric: str, mode: Mode) -> float:

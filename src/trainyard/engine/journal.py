@@ -13,6 +13,7 @@ from typing import Any
 
 from trainyard.digest import fsync_folder, make_folders
 from trainyard.records.journal import finite
+from trainyard.records.status import Ended
 from trainyard.redact import redacted
 from trainyard.regular import open_regular
 
@@ -62,7 +63,7 @@ class Journal:
         clean = {key: _clean(value) for key, value in detail.items()}
         self._write({"kind": "event", "time": time.time(), "step": step, "name": name, "detail": clean})
 
-    def end(self, step: int, status: str) -> None:
+    def end(self, step: int, status: Ended) -> None:
         """Write the orderly end of this attempt, and bring everything to the disk."""
         self._write({"kind": "end", "time": time.time(), "step": step, "status": status})
         self.flush()

@@ -22,6 +22,7 @@ from trainyard.engine.state import RunState
 from trainyard.errors import TrainingError
 from trainyard.frameworks.base import Framework
 from trainyard.order import SampleOrder
+from trainyard.records.status import Ended
 from trainyard.types import Evaluation, Metrics
 
 log = logging.getLogger("trainyard")
@@ -58,7 +59,7 @@ class Loop:
         self._logged_samples = 0
         self.after_first_step: Callable[[], None] | None = None  # set by the attempt; called once
 
-    def run(self) -> str:
+    def run(self) -> Ended:
         """Train, and return `completed`, or what a signal asked for: `preempted` or `interrupted`.
 
         Raises:

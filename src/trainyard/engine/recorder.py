@@ -8,6 +8,7 @@ from typing import Any
 
 from trainyard.callbacks.base import Callback, RunView
 from trainyard.engine.journal import Journal
+from trainyard.records.status import Ended
 from trainyard.types import Metrics
 
 log = logging.getLogger("trainyard")
@@ -65,7 +66,7 @@ class Recorder:
         """Announce that a checkpoint of a step is being saved."""
         self._call(lambda callback: callback.on_checkpoint(step))
 
-    def ended(self, step: int, status: str, metrics: Metrics) -> None:
+    def ended(self, step: int, status: Ended, metrics: Metrics) -> None:
         """Record the end of the attempt, and announce it."""
         self.journal.end(step, status)
         self._call(lambda callback: callback.on_end(status, metrics))

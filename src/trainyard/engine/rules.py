@@ -7,13 +7,12 @@ from typing import Any, Literal
 
 from trainyard.config.schema import ConstantSchedule, PlateauSchedule, RunConfig
 from trainyard.engine.decisions import (
-    Mode,
     Patience,
     best_evaluations,
     learning_rate,
 )
 from trainyard.frameworks.base import Plan
-from trainyard.types import Evaluation
+from trainyard.types import Evaluation, Mode
 
 History = Sequence[Evaluation]
 

@@ -7,16 +7,20 @@ import signal
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
-EXIT_CODES = {"completed": 0, "failed": 1, "preempted": 75, "interrupted": 130}
-STATUS_OF = {signal.SIGTERM: "preempted", signal.SIGINT: "interrupted"}
+from trainyard.records.status import EXIT_CODES, Ended
+
+STATUS_OF: dict[signal.Signals, Literal["preempted", "interrupted"]] = {
+    signal.SIGTERM: "preempted",
+    signal.SIGINT: "interrupted",
+}
 
 
 class Stopped(BaseException):
     """A signal asked to stop. It is no `Exception`, so that no handler of errors catches it."""
 
-    def __init__(self, status: str) -> None:
+    def __init__(self, status: Ended) -> None:
         super().__init__(status)
         self.status = status
         self.run_id: str | None = None  # the run that can be resumed, once there is one
@@ -30,7 +34,7 @@ class Signals:
     """
 
     def __init__(self) -> None:
-        self.status: str | None = None
+        self.status: Ended | None = None
         self.wake: Callable[[], None] | None = None
         self._previous: dict[signal.Signals, Any] = {}
 

@@ -11,16 +11,14 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
 
 import numpy as np
 
 from trainyard.errors import InputError, ModelError
 from trainyard.evaluation import classification, regression
 from trainyard.evaluation.scores import Scores
-from trainyard.types import SPLITS, Array, DataInfo, Ids, Metrics, Predictions, SplitName, Task
+from trainyard.types import SPLITS, Array, DataInfo, Ids, Metrics, Mode, Predictions, SplitName, Task
 
-Mode = Literal["min", "max"]
 LOSS = "loss"
 
 

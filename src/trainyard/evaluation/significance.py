@@ -224,20 +224,13 @@ def mcnemar(first: Array, second: Array, targets: Array) -> float:
     return min(1.0, 2 * _incomplete_beta(total - smaller, smaller + 1, 0.5)) if smaller < total / 2 else 1.0
 
 
-def sign_flip(differences: Array, seed: int = 0) -> float:
-    """Return the p-value of the paired sign-flip test that (rows,) differences have a mean of 0.
-
-    The test uses all sign patterns for up to 13 rows, 9999 random ones plus the observed one (Phipson and
-    Smyth, 2010) below 50,000 rows, and beyond that the normal limit, whose variance is known. Differences of
-    0 do not count as rows.
-    """
-    return sign_flips([differences], seed)[0]
-
-
 def sign_flips(several: Iterable[Array], seed: int = 0) -> list[float]:
-    """Return the p-values of several sign-flip tests on the same rows; all use the same random signs.
+    """Return the p-values of several paired sign-flip tests that (rows,) differences have a mean of 0.
 
-    More signs are drawn for more than 249 tests.
+    A test uses all sign patterns for up to 13 rows, 9999 random ones plus the observed one (Phipson and
+    Smyth, 2010) below 50,000 rows, and beyond that the normal limit, whose variance is known. Differences of
+    0 do not count as rows. All tests are on the same rows and use the same random signs; more signs are drawn
+    for more than 249 tests.
     """
     p_values: list[float] = []
     sampled: dict[int, Floats] = {}  # the tests that need random signs

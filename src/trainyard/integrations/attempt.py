@@ -17,6 +17,7 @@ from trainyard.integrations.description import to_json_value
 from trainyard.records.journal import number, read
 from trainyard.records.result import BestModel, Result
 from trainyard.records.run_dir import RunDir
+from trainyard.records.status import Ended
 from trainyard.redact import redacted
 from trainyard.runs.session import Session
 from trainyard.trackers.feed.card import read_run
@@ -116,7 +117,7 @@ class TrainerAttempt:
 
         self._writer.submit(PendingWrite(saved.step, work, replaceable=False))
 
-    def end(self, status: str, end: TrainingEnd, error: str = "") -> None:
+    def end(self, status: Ended, end: TrainingEnd, error: str = "") -> None:
         """Write the result and the report, and release the run."""
         try:
             self._writer.drain()
@@ -177,7 +178,7 @@ class TrainerAttempt:
             log.warning("%s", message)
             self._journal.event(step, "checkpoint_failed", saved_step=saved, message=message)
 
-    def _make_result(self, status: str, end: TrainingEnd, error: str | None) -> Result:
+    def _make_result(self, status: Ended, end: TrainingEnd, error: str | None) -> Result:
         seconds = time.monotonic() - self._began
         metrics, evaluated = self._last_metrics(end)
         return Result(

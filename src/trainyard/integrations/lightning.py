@@ -22,6 +22,7 @@ from trainyard.integrations.attempt import SavedCheckpoint, TrainingEnd
 from trainyard.integrations.description import Description, Tracking, to_json_value
 from trainyard.integrations.fingerprints import weights_digest
 from trainyard.integrations.trainer_run import RecordingOptions, TrainerRun
+from trainyard.records.status import Ended
 from trainyard.redact import redacted
 from trainyard.require import class_name, require
 from trainyard.runs.run import Run
@@ -331,7 +332,7 @@ def _train_metric(name: str) -> str:
     return {"loss": "train_loss", "train_loss_step": "train_loss"}.get(name, name)
 
 
-def _status(error: BaseException) -> str:
+def _status(error: BaseException) -> Ended:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
     return "preempted" if type(error).__name__ == "SIGTERMException" else "failed"

@@ -24,12 +24,13 @@ from trainyard.integrations.checkpoints import Checkpoint, TrainerCheckpoints
 from trainyard.integrations.description import Description, Tracking, trackers
 from trainyard.records.listing import all_runs, default_runs_dir, find_run
 from trainyard.records.manifest import ForeignTrainer, InitialWeights, Manifest
-from trainyard.records.run_dir import UNFINISHED, RunDir
+from trainyard.records.run_dir import RunDir
+from trainyard.records.status import UNFINISHED, Ended, Status
 from trainyard.runs.manifest import check_unchanged
 
 log = logging.getLogger("trainyard")
 Json = dict[str, Any]
-Result = TypeVar("Result")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ class TrainerRun:
             )
         return None
 
-    def _status(self, run: RunDir) -> str:
+    def _status(self, run: RunDir) -> Status:
         """Return a run's status; an earlier training of this process has ended by now."""
         for other in list(_OPEN):
             if other is not self and other.run is not None and other.run.path == run.path:
@@ -279,7 +280,7 @@ class TrainerRun:
         if attempt is not None:
             record_safely(lambda: attempt.commit(checkpoint), f"checkpoint {checkpoint.path}")
 
-    def end(self, status: str, describe_end: Callable[[], TrainingEnd], error: str = "") -> None:
+    def end(self, status: Ended, describe_end: Callable[[], TrainingEnd], error: str = "") -> None:
         """End the attempt; `describe_end` is called for the state of the training."""
         attempt, self._attempt = self._attempt, None
         _OPEN.discard(self)
@@ -296,7 +297,8 @@ class TrainerRun:
         if attempt is None:
             return
         raised = _uncaught_exception() if _uncaught_exception() is not self._uncaught_before else None
-        status, error = "failed", reason
+        status: Ended = "failed"
+        error = reason
         if isinstance(raised, KeyboardInterrupt):
             status, error = "interrupted", ""
         elif raised is not None:
@@ -324,9 +326,7 @@ def _refuse_owned(run: RunDir) -> None:
     run.release()  # its owner has just ended
 
 
-def record_safely(
-    action: Callable[[], Result], what: str, values: Mapping[str, Any] | None = None
-) -> Result | None:
+def record_safely(action: Callable[[], T], what: str, values: Mapping[str, Any] | None = None) -> T | None:
     """Call `action` and return its result; if it raises, log the error and return None.
 
     Args:

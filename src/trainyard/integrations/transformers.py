@@ -20,6 +20,7 @@ from trainyard.integrations.attempt import SavedCheckpoint, TrainingEnd
 from trainyard.integrations.description import Description, Tracking, to_json_value
 from trainyard.integrations.fingerprints import weights_digest
 from trainyard.integrations.trainer_run import RecordingOptions, TrainerRun, record_safely
+from trainyard.records.status import Ended
 from trainyard.require import require
 from trainyard.runs.run import Run
 from trainyard.types import Determinism
@@ -198,7 +199,8 @@ class TrainyardCallback(TrainerCallback):
         """End the attempt."""
         if not state.is_world_process_zero:
             return
-        status, step = "completed", state.global_step
+        status: Ended = "completed"
+        step = state.global_step
         if step < state.max_steps:
             saved = record_safely(lambda: self._unreported_step(args, step), "the checkpoint on a SIGTERM")
             if saved is not None:

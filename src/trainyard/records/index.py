@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 from trainyard.digest import write_atomically
 from trainyard.errors import CheckpointError
 from trainyard.records.run_dir import RunDir
+from trainyard.records.status import ENDED
 from trainyard.regular import read_regular
 
 log = logging.getLogger("trainyard")
 Json = dict[str, Any]
 FILE = ".index.json"
 FORMAT = 1
-_ENDED = ("completed", "failed", "preempted", "interrupted")
 _SETTLED_SECONDS = 2.0  # a younger file may change again without another time of change
 
 
@@ -90,20 +90,20 @@ def _signature(path: str) -> list[int] | None:
 
 def _is_settled(entry: _Entry) -> bool:
     newest = max(entry.signature[0], entry.signature[2])
-    return entry.summary["status"] in _ENDED and time.time() - newest / 1e9 > _SETTLED_SECONDS
+    return entry.summary["status"] in ENDED and time.time() - newest / 1e9 > _SETTLED_SECONDS
 
 
 def _summary(run: RunDir) -> Json:
-    place = {"run_id": run.id, "experiment": run.experiment, "path": str(run.path)}
+    identity = {"run_id": run.id, "experiment": run.experiment, "path": str(run.path)}
     try:
         result = run.result()
-        return (result.to_json() if result else {}) | place | {"status": run.status()}
+        return (result.to_json() if result else {}) | identity | {"status": run.status()}
     except CheckpointError as error:
-        return place | {"status": "damaged", "error": str(error)}
+        return identity | {"status": "damaged", "error": str(error)}
 
 
 def _load(runs_dir: Path) -> dict[str, _Entry]:
-    """Read the index; one that is missing, damaged or of another place is as good as empty."""
+    """Read the index; one that is missing, damaged or of another folder is as good as empty."""
     try:
         data = json.loads(read_regular(runs_dir / FILE))
         if data["format"] != FORMAT or data["runs_dir"] != str(runs_dir.absolute()):

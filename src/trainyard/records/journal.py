@@ -29,7 +29,7 @@ from typing import Any, NoReturn, cast
 
 from trainyard.regular import open_regular
 
-Record = dict[str, Any]
+Line = dict[str, Any]
 
 LONGEST_LINE = 64 << 20  # bytes; what follows the start of a longer line is not a record that we wrote
 _LAST_STEP = 2**53  # beyond it, floats no longer tell steps apart
@@ -70,7 +70,7 @@ class SegmentReader:
         self.lines = lines
         self.damage = 0
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[Line]:
         with open_regular(self.path, depth=2) as file:
             file.seek(self.offset)
             for line in iter(partial(file.readline, LONGEST_LINE), b""):
@@ -86,7 +86,7 @@ class SegmentReader:
                 yield record
 
 
-def read(folder: Path, problems: list[str] | None = None) -> Iterator[Record]:
+def read(folder: Path, problems: list[str] | None = None) -> Iterator[Line]:
     """Yield the records that count, in order; what a later segment supersedes is left out.
 
     Args:
@@ -121,7 +121,7 @@ def limits(paths: Sequence[Path]) -> list[float]:
     return result[::-1]
 
 
-def up_to(record: Record, limit: float) -> Record | None:
+def up_to(record: Line, limit: float) -> Line | None:
     """Return the part of a record that speaks of steps up to `limit`; None if nothing is left of it."""
     if record["kind"] == "start" or last_step(record) <= limit:
         return record
@@ -130,26 +130,26 @@ def up_to(record: Record, limit: float) -> Record | None:
     return None
 
 
-def last_step(record: Record) -> int:
+def last_step(record: Line) -> int:
     """Return the last step that a record speaks of; 0 for the start of a segment."""
     if record["kind"] == "losses":
         return int(record["first"]) + len(record["values"]) - 1
     return int(record.get("step", 0))
 
 
-def evaluations(records: Iterable[Record]) -> list[tuple[int, dict[str, Any]]]:
+def evaluations(records: Iterable[Line]) -> list[tuple[int, dict[str, Any]]]:
     """Return the step and the metrics of each evaluation."""
     return [(int(record["step"]), record["values"]) for record in records if record["kind"] == "evaluation"]
 
 
-def each_loss(records: Iterable[Record]) -> Iterator[tuple[int, float]]:
+def each_loss(records: Iterable[Line]) -> Iterator[tuple[int, float]]:
     """Yield each step with its loss."""
     for record in records:
         if record["kind"] == "losses":
             yield from enumerate(map(number, record["values"]), start=record["first"])
 
 
-def losses(records: Iterable[Record]) -> dict[int, float]:
+def losses(records: Iterable[Line]) -> dict[int, float]:
     """Return the loss of each step; of a step that is there twice, the later one."""
     return dict(each_loss(records))
 
@@ -164,7 +164,7 @@ def _refuse(constant: str) -> NoReturn:
 _decode = json.JSONDecoder(parse_constant=_refuse).raw_decode
 
 
-def _parse(line: bytes, *, is_first: bool) -> Record:
+def _parse(line: bytes, *, is_first: bool) -> Line:
     """Return the record of a complete line.
 
     Raises:
@@ -179,7 +179,7 @@ def _parse(line: bytes, *, is_first: bool) -> Record:
         raise ValueError("the time is not one of this era")
     if (record["kind"] == "start") != is_first:
         raise ValueError("a segment has its start in the first line, and only there")
-    return cast(Record, record)
+    return cast(Line, record)
 
 
 def _check_step(step: object) -> None:
@@ -201,24 +201,24 @@ def _check_numbers(values: Collection[object]) -> None:
             _check_number(value)
 
 
-def _check_start(record: Record) -> None:
+def _check_start(record: Line) -> None:
     _check_step(record["attempt"])
     _check_step(record["from_step"])
 
 
-def _check_losses(record: Record) -> None:
+def _check_losses(record: Line) -> None:
     _check_step(record["first"])
     if type(record["values"]) is not list:
         raise TypeError("the values are not a list")
     _check_numbers(record["values"])
 
 
-def _check_metrics(record: Record) -> None:
+def _check_metrics(record: Line) -> None:
     _check_step(record["step"])
     _check_numbers(record["values"].values())
 
 
-def _check_histograms(record: Record) -> None:
+def _check_histograms(record: Line) -> None:
     _check_step(record["step"])
     for histogram in record["values"].values():
         if histogram.keys() != {"edges", "counts", "sum", "sum_squares"}:
@@ -232,19 +232,19 @@ def _check_histograms(record: Record) -> None:
             float(value)
 
 
-def _check_event(record: Record) -> None:
+def _check_event(record: Line) -> None:
     _check_step(record["step"])
     if type(record["name"]) is not str or type(record["detail"]) is not dict:
         raise TypeError("not an event")
 
 
-def _check_end(record: Record) -> None:
+def _check_end(record: Line) -> None:
     _check_step(record["step"])
     if type(record["status"]) is not str:
         raise TypeError("not a status")
 
 
-_CHECKS: dict[str, Callable[[Record], None]] = {
+_CHECKS: dict[str, Callable[[Line], None]] = {
     "start": _check_start,
     "losses": _check_losses,
     "metrics": _check_metrics,

@@ -8,8 +8,7 @@ from pydantic import Field
 
 from trainyard.records.document import Document, Record
 from trainyard.records.manifest import DeterminismRecord
-
-COMPLETED = "completed"
+from trainyard.records.status import Ended
 
 
 class BestModel(Record):
@@ -31,7 +30,7 @@ class Result(Document):
 
     FILE: ClassVar[str] = "result.json"
 
-    status: str
+    status: Ended
     run_id: str | None = None
     experiment: str | None = None
     steps: int = 0
@@ -67,6 +66,6 @@ class AttemptRecord(Document):
     host: str = ""
     working_directory: str = "."
     started: float = 0.0
-    status: str | None = None
+    status: Ended | None = None
     ended: float | None = None
     error: str | None = None

@@ -30,11 +30,11 @@ from trainyard.records.document import Document
 from trainyard.records.lock import Lock, locked_error
 from trainyard.records.manifest import Manifest
 from trainyard.records.result import AttemptRecord, Result
+from trainyard.records.status import Status
 from trainyard.regular import open_regular, read_regular
 
 log = logging.getLogger("trainyard")
 Json = dict[str, Any]
-UNFINISHED = ("created", "crashed", "preempted", "interrupted", "failed")
 
 
 class RunDir:
@@ -249,11 +249,11 @@ class RunDir:
         taken = [*self._attempt_files(), *self.journal.glob("[0-9]*.jsonl")]
         return max((int(path.stem) for path in taken), default=0) + 1
 
-    def status(self) -> str:
-        """Return `completed`, `failed`, `preempted`, `interrupted`, `running`, `crashed` or `created`."""
+    def status(self) -> Status:
+        """Return how the run stands now."""
         return "running" if self.is_owned() else self.status_on_disk()
 
-    def status_on_disk(self) -> str:
+    def status_on_disk(self) -> Status:
         """Return how the newest attempt ended, or `crashed` if its record does not say."""
         newest = max(self._attempt_files(), default=None)
         if newest is None:

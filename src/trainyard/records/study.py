@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from trainyard.records.document import Document, Record
+from trainyard.records.status import Ended
 
 
 class StudyRun(Record):
-    """A run of a study; `place` is what the study calls it (`{"model": "mlp", "fold": 2}`)."""
+    """A run of a study; `label` is what the study calls it (`{"model": "mlp", "fold": 2}`)."""
 
-    place: dict[str, Any]
+    label: dict[str, Any] = Field(validation_alias=AliasChoices("label", "place"))  # version 1: `place`
     run_id: str
 
 
@@ -32,6 +33,6 @@ class StudyRecord(Document):
     created: float
     command: list[str] = Field(default_factory=list)
     asked: dict[str, Any] = Field(default_factory=dict)
-    state: str = "running"
+    state: Literal["running", Ended] = "running"
     runs: list[StudyRun] = Field(default_factory=list)
     error: str | None = None

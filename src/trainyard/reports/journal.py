@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainyard.records import journal
-from trainyard.records.journal import Record, SegmentReader, finite, number
+from trainyard.records.journal import Line, SegmentReader, finite, number
 from trainyard.regular import open_regular
 from trainyard.reports.curves import Curve, CurveBuilder, Envelope, Floats, joined, up_to
 
@@ -132,11 +132,11 @@ class _Scan:
         self._metrics: defaultdict[str, CurveBuilder] = defaultdict(CurveBuilder)
         self._events: list[Event] = []
         self._counts = Counter[str]()
-        self._first: Record | None = None
-        self._last: Record = {}
+        self._first: Line | None = None
+        self._last: Line = {}
         self._last_step = 0
 
-    def add(self, record: Record) -> None:
+    def add(self, record: Line) -> None:
         """Add a record."""
         kind = record["kind"]
         if kind == "losses":
@@ -153,7 +153,7 @@ class _Scan:
         if (step := journal.last_step(record)) > self._last_step:
             self._last_step = step
 
-    def _add_event(self, record: Record) -> None:
+    def _add_event(self, record: Line) -> None:
         name = record["name"]
         self._counts[name] += 1
         if self._counts[name] <= MOST_EVENTS:

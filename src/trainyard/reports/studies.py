@@ -91,7 +91,7 @@ def _read(folder: Path, name: str) -> Json:
 
 
 def _trial_name(run: StudyRun) -> str:
-    return ", ".join(f"{name} {value}" for name, value in run.place.items())
+    return ", ".join(f"{name} {value}" for name, value in run.label.items())
 
 
 def _figure(name: str, value: str, note: str = "", kind: str = "metric") -> dict[str, str]:

@@ -28,8 +28,9 @@ from trainyard.errors import (
 )
 from trainyard.records.data import DataDescription
 from trainyard.records.manifest import DeterminismRecord, Manifest, Parent
-from trainyard.records.result import COMPLETED, Result
+from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
+from trainyard.records.status import Ended
 from trainyard.redact import redacted
 from trainyard.regular import read_regular
 from trainyard.require import import_paths, open_process
@@ -98,7 +99,8 @@ class _Attempt:
 
     def go(self) -> Result:
         """Run all phases; however they end, the attempt's record says so."""
-        run, status, message = self._run, "failed", ""
+        run, message = self._run, ""
+        status: Ended = "failed"
         try:
             parts, state = self._prepare()
             result = self._train(parts, state)
@@ -208,7 +210,7 @@ class _Attempt:
     def _initial_source(self, config: RunConfig, before: Manifest | None) -> Path | None:
         """Return the source of the initial weights.
 
-        A resume or a repetition takes them from the same place.
+        A resume or a repetition takes them from where the first attempt did.
         """
         known, parent = before, self._request.parent
         if known is None and parent is not None and parent.relation == "reproduce":
@@ -304,7 +306,7 @@ class _Attempt:
                 f"{failures[-1][1]}; earlier checkpoints are untouched: make room, then resume the run"
             )
         result = self._result = self._result_so_far(parts, state, status)
-        if status == COMPLETED:
+        if status == "completed":
             saver.completed()
             try:
                 outcome = evaluate_outcome(
@@ -315,7 +317,7 @@ class _Attempt:
                 result = result.with_values(status=stopped.status)
         return result
 
-    def _result_so_far(self, parts: Parts, state: RunState, status: str) -> Result:
+    def _result_so_far(self, parts: Parts, state: RunState, status: Ended) -> Result:
         result = result_so_far(self._manifest, parts, state, status, self._session.number)
         return result.with_values(digest=weights_digest(parts))
 
@@ -350,7 +352,7 @@ class _Attempt:
         recorder = loop.parts.recorder
 
         def end_journal() -> None:
-            if result.metrics and result.status == COMPLETED:
+            if result.metrics and result.status == "completed":
                 recorder.final(result.steps, result.metrics)
             recorder.ended(result.steps, result.status, result.metrics)
             recorder.journal.close()

@@ -238,7 +238,9 @@ def packages() -> dict[str, str]:
     second in all.
     """
     found: dict[str, str] = {}
-    for metadata in (file for place in sys.path for file in sorted(Path(place).glob("*.dist-info/METADATA"))):
+    for metadata in (
+        file for folder in sys.path for file in sorted(Path(folder).glob("*.dist-info/METADATA"))
+    ):
         with open(metadata, encoding="utf-8", errors="replace") as lines:
             head = dict(
                 line.rstrip("\n").split(": ", 1)

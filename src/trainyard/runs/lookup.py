@@ -9,7 +9,8 @@ from trainyard.config import Resolved
 from trainyard.config import load as load_resolved
 from trainyard.errors import TrainyardError
 from trainyard.records.listing import all_runs, default_runs_dir, find_run
-from trainyard.records.run_dir import UNFINISHED, RunDir
+from trainyard.records.run_dir import RunDir
+from trainyard.records.status import UNFINISHED
 from trainyard.redact import redacted_value
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.run import Run

@@ -21,7 +21,7 @@ from trainyard.records.run_dir import RunDir
 from trainyard.require import import_rule, importing_by
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.inputs import data_inputs
-from trainyard.runs.objects import given_objects
+from trainyard.runs.objects import passed_objects
 from trainyard.runs.weights import stored_model
 from trainyard.runs.wiring import build_framework, default_threads, load_data, wanted_metrics
 from trainyard.types import Array, DataInfo, Metrics, SplitName
@@ -38,7 +38,7 @@ class Predictor:
     """
 
     def __init__(self, run: RunDir, model: Any = None) -> None:
-        if "model" in given_objects(run) and model is None:
+        if "model" in passed_objects(run) and model is None:
             raise InputError(f"run {run.id} was given its model as an object: give such an object here, too")
         stored, manifest = stored_model(run), run.manifest()
         self._run = run
@@ -67,7 +67,7 @@ class Predictor:
             form: one of the framework's formats; default: see `export_format`.
 
         Raises:
-            InputError: the framework has no such format, or the place cannot be written.
+            InputError: the framework has no such format, or the path cannot be written.
         """
         chosen = self.export_format(path, form)
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=_folder(path)) as aside:
@@ -235,9 +235,9 @@ def _folder(path: Path) -> Path:
     return folder
 
 
-def evaluate_given(run: RunDir, predictor: Predictor, split: SplitName, data: Any, model: Any) -> Metrics:
+def evaluate_objects(run: RunDir, predictor: Predictor, split: SplitName, data: Any, model: Any) -> Metrics:
     """Return the metrics on a split of the data objects that the run was given."""
-    manifest, bundle = run.known_manifest(), given_bundle(run, predictor, data)
+    manifest, bundle = run.known_manifest(), bundle_of_objects(run, predictor, data)
     if split not in bundle.splits:
         raise InputError(f"run {run.id} has no {split} split; it has {', '.join(bundle.splits)}")
     own = DataBundle(predictor.info, bundle.splits)
@@ -249,7 +249,7 @@ def evaluate_given(run: RunDir, predictor: Predictor, split: SplitName, data: An
     return evaluate(framework.predict(bundle.splits[split]), wanted, predictor.info, split).metrics
 
 
-def given_bundle(run: RunDir, predictor: Predictor, data: Any) -> DataBundle:
+def bundle_of_objects(run: RunDir, predictor: Predictor, data: Any) -> DataBundle:
     """Return the data objects that the run was given, prepared as they were.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard import registry
 from trainyard.config import Config, Overrides, Resolved
-from trainyard.errors import InputError
+from trainyard.errors import ConfigError, InputError, Problem
 from trainyard.records.run_dir import RunDir
 from trainyard.require import class_name
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trainyard.datasets.base import DataBundle
 
 log = logging.getLogger("trainyard")
+NO_DATA = "no data section: train needs one, for example `data: {type: csv, path: data.csv, target: y}`"
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,17 @@ def name_model(config: Config, overrides: Overrides, model: Any) -> tuple[Config
     return config, [*overrides, *(f"{key}={value}" for key, value in settings.items())]
 
 
-def given_objects(run: RunDir) -> list[str]:
+def require_data(resolved: Resolved, config: Config) -> None:
+    """Check that a config has a data section.
+
+    Raises:
+        ConfigError: It has none.
+    """
+    if resolved.config.data is None:
+        raise ConfigError([Problem(NO_DATA, file="" if isinstance(config, Mapping) else str(config))])
+
+
+def passed_objects(run: RunDir) -> list[str]:
     """Which of `model` and `data` the run was given as objects."""
     manifest = run.manifest()
     return list(manifest.objects) if manifest else []
@@ -72,7 +83,7 @@ def require_objects(run: RunDir, verb: str, **given: Any) -> None:
     Raises:
         InputError: One is missing; the message shows the call that passes it.
     """
-    names = [name for name in given_objects(run) if name in given]
+    names = [name for name in passed_objects(run) if name in given]
     if any(given[name] is None for name in names):
         again = ", ".join(f"{name}=..." for name in names)
         kind = "an object" if len(names) == 1 else "objects"

@@ -15,6 +15,7 @@ from trainyard.evaluation.tables import tables
 from trainyard.records.manifest import Manifest
 from trainyard.records.result import BestModel, Result
 from trainyard.records.run_dir import RunDir
+from trainyard.records.status import Ended
 from trainyard.runs.wiring import Parts, evaluate_split, watched
 from trainyard.types import Metrics, SplitName
 
@@ -22,7 +23,7 @@ log = logging.getLogger("trainyard")
 EVALUATED: tuple[SplitName, ...] = ("val", "test")
 
 
-def result_so_far(manifest: Manifest, parts: Parts, state: RunState, status: str, attempt: int) -> Result:
+def result_so_far(manifest: Manifest, parts: Parts, state: RunState, status: Ended, attempt: int) -> Result:
     """Return the result of an attempt that ends now, without a digest and an evaluation."""
     epochs = parts.order.epochs(state.step)
     return Result(

@@ -11,7 +11,7 @@ from trainyard.engine.checkpoint import Commit
 from trainyard.errors import InputError
 from trainyard.records.journal import each_loss, read
 from trainyard.records.manifest import Difference
-from trainyard.records.result import COMPLETED, Result
+from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.wiring import run_checkpoints
 
@@ -89,7 +89,7 @@ def compare(original: RunDir, repetition: RunDir) -> Reproduction:
 
 def _completed(run: RunDir) -> Result:
     result = run.result()
-    if result is None or run.status() != COMPLETED:
+    if result is None or run.status() != "completed":
         raise InputError(
             f"run {run.id} is {run.status()}: only a completed run can be compared; resume it first"
         )

@@ -7,6 +7,7 @@ from typing import Any
 
 from trainyard.records.journal import number, read
 from trainyard.records.run_dir import RunDir
+from trainyard.records.status import Status
 
 
 class Run:
@@ -31,7 +32,7 @@ class Run:
         return self._dir.path
 
     @property
-    def status(self) -> str:
+    def status(self) -> Status:
         """`completed`, `running`, `preempted`, `interrupted`, `failed`, `crashed` or `created`."""
         return self._dir.status()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from trainyard.engine.journal import Journal
 from trainyard.records.result import AttemptRecord, Result
 from trainyard.records.run_dir import RunDir
+from trainyard.records.status import Ended
 from trainyard.reports.html import write_report
 from trainyard.trackers.feed import Feeders
 
@@ -30,7 +31,7 @@ class Session:
         run.sweep()
         self.record(None)
 
-    def record(self, status: str | None, error: str | None = None) -> None:
+    def record(self, status: Ended | None, error: str | None = None) -> None:
         """Write the attempt's record; a `status` ends the attempt.
 
         Raises:

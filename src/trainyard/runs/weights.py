@@ -17,7 +17,6 @@ from trainyard.evaluation.metrics import mode_of
 from trainyard.frameworks.base import WEIGHTS_FILE
 from trainyard.records.data import DataDescription
 from trainyard.records.listing import find_run
-from trainyard.records.result import COMPLETED
 from trainyard.records.run_dir import RunDir
 from trainyard.regular import read_regular
 from trainyard.runs.wiring import Parts, run_checkpoints
@@ -88,7 +87,7 @@ def _verify(path: Path, sha256: str) -> None:
 def _best_step(run: RunDir, checkpoints: RunCheckpoints, newest: Commit | None) -> int | None:
     """Return the step of the best model: of a completed run by its result, else by the evaluations so far."""
     result = run.result()
-    if result is not None and result.status == COMPLETED:
+    if result is not None and result.status == "completed":
         return result.best.step if result.best else None
     if newest is None:
         return None

@@ -1,4 +1,4 @@
-"""Build what a run is computed with: the only place where components are put together."""
+"""Build what a run is computed with: components are put together here and nowhere else."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from trainyard.frameworks.base import Framework, FrameworkInputs, Plan
 from trainyard.order import SampleOrder
 from trainyard.records.run_dir import RunDir
 from trainyard.require import import_path
-from trainyard.runs.objects import Objects
+from trainyard.runs.objects import NO_DATA, Objects
 from trainyard.stores.local import LocalStore
 from trainyard.types import DataInfo, Metrics, Predictions, SplitName
 
@@ -62,9 +62,7 @@ def load_data(config: RunConfig) -> DataBundle:
         DataError: There is no data section, or the data cannot be used.
     """
     if config.data is None:
-        raise DataError(
-            "no data section: train needs one, for example `data: {type: csv, path: data.csv, target: y}`"
-        )
+        raise DataError(NO_DATA)
     cls = registry.dataset_of(config.data.type)
     bundle: DataBundle = cls(config.data, cls.Params(**config.data.params)).load()
     return bundle
@@ -177,7 +175,7 @@ def build_loop(
     parts: Parts,
     state: RunState,
     journal: Journal,
-    place: RunCheckpoints,
+    checkpoints: RunCheckpoints,
     signals: Signals,
     callbacks: Sequence[Callback],
 ) -> Loop:
@@ -187,7 +185,7 @@ def build_loop(
     recorder.add(Resources(recorder.resources))
     if wants_histograms(config):
         recorder.add(WeightHistograms(parts.framework, recorder.histograms))
-    saver = Saver(config.checkpoint, parts.framework, parts.plan, place, recorder)
+    saver = Saver(config.checkpoint, parts.framework, parts.plan, checkpoints, recorder)
 
     def evaluate_val() -> Metrics:
         return evaluate_split(parts, "val", signals.check).metrics if "val" in parts.bundle.splits else {}

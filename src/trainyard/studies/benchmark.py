@@ -58,7 +58,7 @@ class Benchmark(StudyView):
         by_model: dict[str, list[Run]] = {}
         for run in self._study.record.runs:
             if (folder := RunDir(self.path.parent / run.run_id)).config_file.exists():
-                by_model.setdefault(run.place["model"], []).append(Run(folder))
+                by_model.setdefault(run.label["model"], []).append(Run(folder))
         return by_model
 
     def __repr__(self) -> str:

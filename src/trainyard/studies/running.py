@@ -12,7 +12,7 @@ from trainyard.config import load as load_config
 from trainyard.engine.signals import Signals, Stopped
 from trainyard.errors import InputError, TrainyardError
 from trainyard.records.manifest import Parent
-from trainyard.records.result import COMPLETED, Result
+from trainyard.records.result import Result
 from trainyard.runs.attempt import Request, run_attempt
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.objects import Objects
@@ -104,7 +104,7 @@ def _train_all(
             continue
         summary = {"run_id": result.run_id, "status": result.status, **result.test_metrics}
         request.watch({**trial.label, **summary})
-        if result.status != COMPLETED:
+        if result.status != "completed":
             return result.status, {}
     if errors and not any(study.run(trial.label) for trial in trials):
         raise next(iter(errors.values()))

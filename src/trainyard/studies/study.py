@@ -19,6 +19,7 @@ from trainyard.datasets.rows.objects import from_objects
 from trainyard.digest import fsync_folder, make_folders
 from trainyard.errors import CheckpointError, InputError
 from trainyard.records.run_dir import RunDir
+from trainyard.records.status import Status
 from trainyard.records.study import StudyRecord, StudyRun
 from trainyard.redact import redacted
 from trainyard.runs.wiring import load_data
@@ -143,7 +144,7 @@ class Study:
         return self._dir.read_json(RESULT)
 
     @property
-    def status(self) -> str:
+    def status(self) -> Status:
         """`completed`, `failed`, `preempted`, `interrupted`, `running`, or `crashed`."""
         state = self.record.state
         if self._dir.is_owned():
@@ -173,15 +174,15 @@ class Study:
 
     def run(self, label: Json) -> RunDir | None:
         """Return the run of the trial with this label; None if it was not begun, or was deleted."""
-        ids = [run.run_id for run in self.record.runs if run.place == label]
+        ids = [run.run_id for run in self.record.runs if run.label == label]
         run = RunDir(self.path.parent / ids[-1]) if ids else None
         return run if run is not None and run.config_file.exists() else None
 
     def new_run(self, trial: Trial) -> RunDir:
         """Create a trial's run directory, and record it in `study.json` before it is trained."""
         run = RunDir.create(self.path.parent.parent, self.path.parent.name, trial.resolved.dump())
-        others = [other for other in self.record.runs if other.place != trial.label]
-        self.update(runs=[*others, StudyRun(place=trial.label, run_id=run.id)])
+        others = [other for other in self.record.runs if other.label != trial.label]
+        self.update(runs=[*others, StudyRun(label=trial.label, run_id=run.id)])
         return run
 
 
@@ -202,7 +203,7 @@ class StudyView:
         return self._study.path
 
     @property
-    def status(self) -> str:
+    def status(self) -> Status:
         """`completed`, `failed`, `preempted`, `interrupted`, `running` or `crashed`."""
         return self._study.status
 

@@ -12,10 +12,10 @@ from trainyard.config import Config, Overrides, Resolved
 from trainyard.config import load as load_config
 from trainyard.config.checks import OBJECTS
 from trainyard.config.emit import inline
-from trainyard.errors import ConfigError, Problem
 from trainyard.records.listing import find_run
 from trainyard.redact import redacted
 from trainyard.runs.catalog import Catalog
+from trainyard.runs.objects import require_data
 from trainyard.studies.study import Json
 from trainyard.types import SplitName
 
@@ -55,8 +55,7 @@ class StudyConfig:
         )
         if base.resolved.config.data is None:
             if not objects:
-                where = "" if isinstance(config, Mapping) else str(config)
-                raise ConfigError([Problem("no data section: there are no rows to train on", file=where)])
+                require_data(base.resolved, config)
             base = base.with_overrides({"data.type": OBJECTS})
         initial = base.resolved.config.model.init_from
         if initial is not None and not initial.endswith(".safetensors"):

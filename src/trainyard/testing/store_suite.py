@@ -1,10 +1,10 @@
 """The contract suite of stores: objects are complete, one of several writers wins, deleted objects are gone.
 
     class TestMine(StoreSuite):
-        def make(self, place: Path) -> Store:
+        def make(self, root: Path) -> Store:
             return MineStore(...)
 
-The contract is in `stores/base.py`. A new store object with the same `place` stands in for a process that
+The contract is in `stores/base.py`. A new store object with the same `root` stands in for a process that
 died: the adapter must keep nothing in memory that a new object would lack.
 """
 
@@ -25,21 +25,21 @@ _WRITERS = 8
 class StoreSuite:
     """Tests of the contract; subclass it in a test module of the adapter."""
 
-    def make(self, place: Path) -> Store:
-        """Return a new store object on `place`, a folder that is empty at first."""
+    def make(self, root: Path) -> Store:
+        """Return a new store object on `root`, a folder that is empty at first."""
         raise NotImplementedError
 
     @pytest.fixture
-    def place(self, tmp_path: Path) -> Path:
+    def root(self, tmp_path: Path) -> Path:
         """Make an empty folder."""
-        folder = tmp_path / "place"
+        folder = tmp_path / "root"
         folder.mkdir()
         return folder
 
     @pytest.fixture
-    def store(self, place: Path) -> Store:
+    def store(self, root: Path) -> Store:
         """Open the store."""
-        return self.make(place)
+        return self.make(root)
 
     def put(self, store: Store, key: str, data: bytes) -> None:
         """Put `data` as a checkpoint does: through a staging folder."""
@@ -47,10 +47,10 @@ class StoreSuite:
         source.write_bytes(data)
         store.put(key, source)
 
-    def test_what_was_put_is_there_for_a_new_process(self, store: Store, place: Path) -> None:
+    def test_what_was_put_is_there_for_a_new_process(self, store: Store, root: Path) -> None:
         """A new store object reads and lists what another one put."""
         self.put(store, "checkpoints/a/weights", b"\x00\xff" * 1000)
-        again = self.make(place)
+        again = self.make(root)
         assert again.get("checkpoints/a/weights") == b"\x00\xff" * 1000
         assert list(again.list()) == ["checkpoints/a/weights"]
 
@@ -78,12 +78,12 @@ class StoreSuite:
         assert not store.put_if_absent("b/key", b"second")
         assert (store.get("a/key"), store.get("b/key")) == (b"first", b"put")
 
-    def test_of_several_writers_exactly_one_wins(self, store: Store, place: Path) -> None:
+    def test_of_several_writers_exactly_one_wins(self, store: Store, root: Path) -> None:
         """Of concurrent conditional puts exactly one succeeds."""
         together = threading.Barrier(_WRITERS)
 
         def write(i: int) -> bool:
-            mine = self.make(place)
+            mine = self.make(root)
             together.wait()
             return mine.put_if_absent("race/manifest", str(i).encode())
 
@@ -140,14 +140,14 @@ class StoreSuite:
             "weights": b"weights",
         }
 
-    def test_what_is_staged_is_no_object_and_is_swept(self, store: Store, place: Path) -> None:
+    def test_what_is_staged_is_no_object_and_is_swept(self, store: Store, root: Path) -> None:
         """Staged files are no objects, and `sweep` deletes them."""
         left = store.staging()
         (left / "half").write_bytes(b"half")
         assert list(store.list()) == []
         assert not any(store.staging().iterdir())
         self.put(store, "a/key", b"kept")
-        self.make(place).sweep()
+        self.make(root).sweep()
         assert not left.exists()
         assert store.get("a/key") == b"kept"
 

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from trainyard.records.journal import Record
+from trainyard.records.journal import Line
 from trainyard.records.result import Result
 from trainyard.redact import redacted
 from trainyard.regular import read_regular
@@ -126,7 +126,7 @@ class _Batch:
         self.ended = state.ended
         self._wants_histograms = wants_histograms
 
-    def add(self, record: Record, position: Position) -> None:
+    def add(self, record: Line, position: Position) -> None:
         self.points += fresh(points(record), self.marks)
         if self._wants_histograms:
             self.histograms += fresh(histograms(record), self.marks)

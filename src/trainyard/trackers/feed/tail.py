@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from trainyard.records.journal import Record, SegmentReader, limits, number, segments, up_to
+from trainyard.records.journal import Line, SegmentReader, limits, number, segments, up_to
 from trainyard.trackers.base import Histogram, Point
 from trainyard.trackers.feed.state import Position, State
 
 Value = TypeVar("Value", Point, Histogram)
 
 
-def tail(folder: Path, start: Position) -> Iterator[tuple[Record, Position]]:
+def tail(folder: Path, start: Position) -> Iterator[tuple[Line, Position]]:
     """Yield the records behind `start`, each with the position behind it, up to the journal's present end.
 
     What a later segment supersedes is left out, and so is a line that is not complete (yet).
@@ -28,14 +28,14 @@ def tail(folder: Path, start: Position) -> Iterator[tuple[Record, Position]]:
                 yield kept, Position(path.name, segment.offset)
 
 
-def points(record: Record) -> Iterator[Point]:
+def points(record: Line) -> Iterator[Point]:
     """Yield the values of metrics in a record."""
     if record["kind"] in ("metrics", "evaluation"):
         for metric, value in record["values"].items():
             yield Point(metric, record["step"], number(value), record["time"])
 
 
-def histograms(record: Record) -> Iterator[Histogram]:
+def histograms(record: Line) -> Iterator[Histogram]:
     """Yield the histograms in a record."""
     if record["kind"] == "histograms":
         for name, value in record["values"].items():
