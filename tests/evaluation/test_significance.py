@@ -81,11 +81,11 @@ def test_mcnemar_against_a_published_value() -> None:
 # -- sign flips
 
 
-@QUICK
 def sign_flip(differences: np.ndarray, seed: int = 0) -> float:
     return sign_flips([differences], seed)[0]
 
 
+@QUICK
 @given(st.lists(st.integers(-20, 20), min_size=1, max_size=13))
 def test_few_rows_are_tested_exactly(differences: list[int]) -> None:
     found = np.array(differences, np.float64)

@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import trainyard
 from trainyard.config import load
 from trainyard.errors import InputError
 from trainyard.integrations.checkpoints import Checkpoint, TrainerCheckpoints
@@ -110,6 +112,16 @@ def test_commands_that_would_compute_it_say_whose_run_it_is(tmp_path: Path) -> N
     TrainerCheckpoints(run.path).commit(saved(tmp_path, 3))
     with pytest.raises(InputError, match=r"cannot resume it.*python train.py --lr 1.*checkpoint-3$"):
         refuse_foreign_run(run, "resume")
+    verbs: dict[str, Callable[[], object]] = {
+        "load": lambda: trainyard.load(run.path),
+        "predict": lambda: trainyard.predict(run.path, "rows.csv"),
+        "evaluate": lambda: trainyard.evaluate(run.path),
+        "explain": lambda: trainyard.explain(run.path),
+        "export": lambda: trainyard.export(run.path, tmp_path / "model"),
+    }
+    for verb, call in verbs.items():
+        with pytest.raises(InputError, match=f"cannot {verb} it"):
+            call()
 
 
 def test_what_only_the_record_depends_on_changes_no_computation() -> None:

@@ -12,6 +12,7 @@ from trainyard.runs.run import Run
 from trainyard.runs.workdir import reading, working_directory
 
 if TYPE_CHECKING:
+    from trainyard.records.run_dir import RunDir
     from trainyard.runs.comparison import Comparison
     from trainyard.runs.model import Predictor
     from trainyard.types import Metrics, SplitName
@@ -35,13 +36,16 @@ def load(
     Raises:
         InputError: the run has no weights, an object is missing, or the run names code that is not imported.
     """
+    return _load(find(run, runs_dir), "load", model, trust=trust)
+
+
+def _load(run: RunDir, verb: str, model: Any, *, trust: bool, **data: Any) -> Predictor:
     from trainyard.runs.model import Predictor
 
-    found = find(run, runs_dir)
-    refuse_foreign_run(found, "load")
-    require_objects(found, "load", model=model)
-    with reading(found, trust=trust):
-        return Predictor(found, model)
+    refuse_foreign_run(run, verb)
+    require_objects(run, verb, model=model, **data)
+    with reading(run, trust=trust):
+        return Predictor(run, model)
 
 
 def evaluate(
@@ -71,10 +75,8 @@ def evaluate(
             run's own.
     """
     found = find(run, runs_dir)
-    refuse_foreign_run(found, "evaluate")
     is_file = isinstance(data, Path | str)
-    require_objects(found, "evaluate", model=model, data=data)
-    predictor = load(Run(found), model=model, trust=trust)
+    predictor = _load(found, "evaluate", model, trust=trust, data=data)
     rows = predictor.read(Path(data)) if is_file else data  # before the working directory changes
     with reading(found, working_directory(found), trust=trust):
         if "data" in passed_objects(found) and not is_file:
@@ -96,7 +98,7 @@ def predict(
 
     The rest is as in `load`.
     """
-    predictor = load(run, runs_dir=runs_dir, model=model, trust=trust)
+    predictor = _load(find(run, runs_dir), "predict", model, trust=trust)
     return predictor.predict(predictor.read(Path(data)))
 
 
@@ -120,7 +122,7 @@ def export(
         model: the model object, if `train` was given one.
         trust: as in `load`.
     """
-    return load(run, runs_dir=runs_dir, model=model, trust=trust).export(Path(path), form)
+    return _load(find(run, runs_dir), "export", model, trust=trust).export(Path(path), form)
 
 
 def explain(
@@ -140,8 +142,7 @@ def explain(
         InputError: the run has no weights, an object is missing, or the data are not the run's own.
     """
     found = find(run, runs_dir)
-    require_objects(found, "explain", model=model, data=data)
-    predictor = load(Run(found), model=model, trust=trust)
+    predictor = _load(found, "explain", model, trust=trust, data=data)
     from trainyard.runs.model import bundle_of_objects
 
     bundle = bundle_of_objects(found, predictor, data) if data is not None else None
