@@ -59,7 +59,7 @@ class Journal:
         self._write({"kind": kind, "time": time.time(), "step": step, "values": clean})
 
     def event(self, step: int, name: str, **detail: Any) -> None:
-        """Write a decision, or something else that is worth seeing beside the curves."""
+        """Write an event, such as `best` or `checkpoint_failed`: something worth seeing beside the curves."""
         clean = {key: _clean(value) for key, value in detail.items()}
         self._write({"kind": "event", "time": time.time(), "step": step, "name": name, "detail": clean})
 
@@ -85,7 +85,7 @@ class Journal:
 
 
 def _clean(value: Any) -> Any:
-    """JSON has no infinities; messages of others may hold secrets."""
+    """Return a value that JSON can hold, without secrets."""
     if isinstance(value, float):
         return finite(value)
     return redacted(value) if isinstance(value, str) else value

@@ -293,7 +293,7 @@ class _Attempt:
     def _loop(self, loop: Loop, parts: Parts) -> Result:
         """Train and, if the training came to its end, evaluate."""
         saver, state = loop.parts.saver, loop.state
-        saver.resumed(state, parts.rules.best_steps(state.evaluations))
+        saver.resume_from(state, parts.rules.best_steps(state.evaluations))
         before = parts.framework.unsaved_state()
         loop.after_first_step = lambda: self._check_unsaved(parts, before)
         status = loop.run()
@@ -307,7 +307,7 @@ class _Attempt:
             )
         result = self._result = self._result_so_far(parts, state, status)
         if status == "completed":
-            saver.completed()
+            saver.drop_superseded_best()
             try:
                 outcome = evaluate_outcome(
                     self._run, parts, state, self._checkpoints.best, self._signals.check

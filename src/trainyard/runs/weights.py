@@ -10,7 +10,7 @@ from trainyard.config import load as load_config
 from trainyard.config.schema import RunConfig
 from trainyard.digest import sha256_bytes
 from trainyard.engine.checkpoint import Commit, RunCheckpoints
-from trainyard.engine.decisions import best_evaluations
+from trainyard.engine.history import best_evaluations
 from trainyard.engine.state import evaluations_from_json
 from trainyard.errors import CheckpointError, InputError, ModelError
 from trainyard.evaluation.metrics import mode_of

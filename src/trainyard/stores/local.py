@@ -38,7 +38,11 @@ class LocalStore:
                 os.link(source, target)  # unlike a rename, a link fails if the target exists
             except FileExistsError:
                 return False
-        fsync_folder(target.parent)
+        try:
+            fsync_folder(target.parent)
+        except OSError:
+            target.unlink()  # its name may not be durable, and the caller may try again
+            raise
         return True
 
     def get(self, key: str) -> bytes:
