@@ -15,7 +15,7 @@ from trainyard.digest import fsync_folder, make_folders
 from trainyard.records.journal import finite
 from trainyard.records.status import Ended
 from trainyard.redact import redacted
-from trainyard.regular import open_regular
+from trainyard.safe_open import open_regular
 
 
 class Journal:

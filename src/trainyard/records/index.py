@@ -14,7 +14,7 @@ from trainyard.digest import write_atomically
 from trainyard.errors import CheckpointError
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import ENDED
-from trainyard.regular import read_regular
+from trainyard.safe_open import read_regular
 
 log = logging.getLogger("trainyard")
 Json = dict[str, Any]

@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from trainyard.regular import open_regular
+from trainyard.safe_open import open_regular
 
 Line = dict[str, Any]
 

@@ -31,7 +31,7 @@ from trainyard.records.lock import Lock, locked_error
 from trainyard.records.manifest import Manifest
 from trainyard.records.result import AttemptRecord, Result
 from trainyard.records.status import Status
-from trainyard.regular import open_regular, read_regular
+from trainyard.safe_open import open_regular, read_regular
 
 log = logging.getLogger("trainyard")
 Json = dict[str, Any]
@@ -89,7 +89,7 @@ class RunDir:
         """Return the file of the resolved config, to be read now.
 
         Raises:
-            CheckpointError: It is a symbolic link, or no regular file.
+            CheckpointError: It is a symbolic link, or not a regular file.
         """
         try:
             open_regular(self.config_file).close()

@@ -21,8 +21,8 @@ import numpy as np
 
 from trainyard.records import journal
 from trainyard.records.journal import Line, SegmentReader, finite, number
-from trainyard.regular import open_regular
 from trainyard.reports.curves import Curve, CurveBuilder, Envelope, Floats, joined, up_to
+from trainyard.safe_open import open_regular
 
 MOST_EVENTS = 1000  # of one name; further ones are only counted
 CACHED_FROM = 4 << 20  # bytes of a segment: shorter ones are parsed in no time

@@ -14,8 +14,8 @@ from trainyard.records import journal
 from trainyard.records.manifest import DeterminismRecord, Manifest
 from trainyard.records.result import BestModel, Result
 from trainyard.records.run_dir import RunDir
-from trainyard.regular import read_regular
 from trainyard.reports.journal import Attempt, History, read_history
+from trainyard.safe_open import read_regular
 
 Json = Mapping[str, Any]
 Content = TypeVar("Content")

@@ -32,7 +32,6 @@ from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import Ended
 from trainyard.redact import redacted
-from trainyard.regular import read_regular
 from trainyard.require import import_paths, open_process
 from trainyard.runs.manifest import check_unchanged, lower_tier, make_manifest
 from trainyard.runs.objects import Objects
@@ -48,6 +47,7 @@ from trainyard.runs.wiring import (
     run_checkpoints,
     run_view,
 )
+from trainyard.safe_open import read_regular
 from trainyard.types import Determinism
 
 log = logging.getLogger("trainyard")

@@ -19,7 +19,7 @@ from typing import Any
 from trainyard import registry
 from trainyard.datasets.base import ArraySplit, DataBundle
 from trainyard.digest import array_buffer, digest, sha256_bytes, sha256_file, sha256_json, tensor_records
-from trainyard.imported import source_hash
+from trainyard.module_sources import source_hash
 from trainyard.records.manifest import CodeIdentity, DataIdentity, Environment, GitState, SplitIdentity
 from trainyard.require import import_rule
 from trainyard.types import SplitName

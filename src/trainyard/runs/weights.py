@@ -18,8 +18,8 @@ from trainyard.frameworks.base import WEIGHTS_FILE
 from trainyard.records.data import DataDescription
 from trainyard.records.listing import find_run
 from trainyard.records.run_dir import RunDir
-from trainyard.regular import read_regular
 from trainyard.runs.wiring import Parts, run_checkpoints
+from trainyard.safe_open import read_regular
 
 
 @dataclass(frozen=True)

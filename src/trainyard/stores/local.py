@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trainyard.digest import fsync_folder, make_folders, write_file
 from trainyard.errors import CheckpointError, RunGoneError
-from trainyard.regular import read_regular, refuse_links
+from trainyard.safe_open import read_regular, refuse_links
 
 _STAGING = ".staging-"
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.regular import open_regular
+from trainyard.safe_open import open_regular
 from trainyard.trackers.feed.state import State, state_file
 from trainyard.trackers.feed.tail import pending
 

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from trainyard import registry
 from trainyard.errors import InputError
-from trainyard.regular import open_regular
+from trainyard.safe_open import open_regular
 from trainyard.trackers.base import Tracker
 from trainyard.trackers.feed.card import expanded, read_run, without_secrets
 from trainyard.trackers.feed.feeder import Feeder

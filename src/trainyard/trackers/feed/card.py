@@ -13,7 +13,7 @@ from trainyard.errors import CheckpointError, InputError
 from trainyard.records.manifest import Manifest
 from trainyard.records.run_dir import RunDir
 from trainyard.redact import redacted
-from trainyard.regular import read_regular
+from trainyard.safe_open import read_regular
 from trainyard.trackers.base import RunCard
 
 
