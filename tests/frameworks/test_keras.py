@@ -913,7 +913,7 @@ from keras import metrics
 from trainyard.config import load
 from trainyard.runs.wiring import Objects, build, default_threads
 from trainyard.runs.catalog import Catalog
-from trainyard.evaluation.metrics import evaluate
+from trainyard.evaluation.metrics import evaluate_predictions
 
 
 def own(targets, outputs):
@@ -926,7 +926,8 @@ def compare(data, model, one_hot, names, **compiled):
     config["training"] = {"epochs": 1, "determinism": "bitwise"}
     parts = build(load(config, adapters=Catalog()).config, default_threads(), Objects(model=model))
     split, before = parts.bundle.splits["val"], [variable.numpy() for variable in model.metrics_variables]
-    found = [evaluate(parts.framework.predict(split), [], parts.bundle.info, "val").metrics for _ in range(2)]
+    predict, info = parts.framework.predict, parts.bundle.info
+    found = [evaluate_predictions(predict(split), [], info, "val").metrics for _ in range(2)]
     assert found[0] == found[1], "an evaluation leaves something behind"
     assert all(np.array_equal(*pair) for pair in zip(before, (v.numpy() for v in model.metrics_variables)))
     x, y = split.take(np.arange(len(split)))

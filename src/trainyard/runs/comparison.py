@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trainyard.config import load
-from trainyard.evaluation.metrics import bare
+from trainyard.evaluation.metrics import without_prefix
 from trainyard.evaluation.significance import Significance, same_rows
 from trainyard.records.manifest import Difference
 from trainyard.records.result import Result
@@ -117,9 +117,13 @@ def _tests(first: RunDir, second: RunDir, trust: bool) -> list[Significance]:
         with reading(run, working_directory(run), trust=trust):
             predictions.append(predicted(run))
     # Of a metric that a model brings, nothing but its value is known.
-    ours, theirs = ({bare(name) for name in wanted_metrics(part.config, part.info)} for part in predictions)
+    ours, theirs = (
+        {without_prefix(name) for name in wanted_metrics(part.config, part.info)} for part in predictions
+    )
     metrics = [
-        name for name in predictions[0].result.metrics if name != "test_loss" and bare(name) in ours & theirs
+        name
+        for name in predictions[0].result.metrics
+        if name != "test_loss" and without_prefix(name) in ours & theirs
     ]
     one, other = (part.scores for part in predictions)
     return [same_rows(metric, one, other) for metric in metrics]

@@ -16,7 +16,7 @@ from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.rows.frames import read_frame
 from trainyard.datasets.rows.preparation import from_json
 from trainyard.errors import InputError
-from trainyard.evaluation.metrics import EvaluationResult, evaluate
+from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions
 from trainyard.records.run_dir import RunDir
 from trainyard.require import import_rule, importing_by
 from trainyard.runs.catalog import Catalog
@@ -176,7 +176,7 @@ class Predictor:
     def evaluate(self, split: SplitName = "test", rows: Any = None) -> EvaluationResult:
         """Return the metrics on a split of the run's own data, or on other rows with the target column."""
         chosen = self._own_split(split) if rows is None else self._labelled(rows)
-        return evaluate(
+        return evaluate_predictions(
             self._framework.predict(chosen), wanted_metrics(self.config, self.info), self.info, split
         )
 
@@ -246,7 +246,9 @@ def evaluate_objects(run: RunDir, predictor: Predictor, split: SplitName, data: 
     )
     framework.restore(stored_model(run).folder, weights_only=True)
     wanted = wanted_metrics(predictor.config, predictor.info)
-    return evaluate(framework.predict(bundle.splits[split]), wanted, predictor.info, split).metrics
+    return evaluate_predictions(
+        framework.predict(bundle.splits[split]), wanted, predictor.info, split
+    ).metrics
 
 
 def bundle_of_objects(run: RunDir, predictor: Predictor, data: Any) -> DataBundle:

@@ -10,7 +10,7 @@ from trainyard.config import load as load_config
 from trainyard.config.schema import RunConfig
 from trainyard.datasets.base import DataBundle, Split
 from trainyard.errors import InputError, ModelError
-from trainyard.evaluation.metrics import EvaluationResult, evaluate
+from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions
 from trainyard.evaluation.scores import Scores
 from trainyard.frameworks.base import Framework
 from trainyard.records.manifest import Manifest
@@ -78,7 +78,9 @@ def predicted(run: RunDir, split: SplitName = "test", bundle: DataBundle | None 
     threads = manifest.environment.threads or default_threads()
     framework = build_framework(config, DataBundle(bundle.info, {}), threads, None)
     framework.restore(model.folder, weights_only=True)
-    result = evaluate(framework.predict(rows), wanted_metrics(config, bundle.info), bundle.info, split)
+    result = evaluate_predictions(
+        framework.predict(rows), wanted_metrics(config, bundle.info), bundle.info, split
+    )
     return Predicted(config, bundle.info, result, bundle.rows.get(split), framework, rows)
 
 

@@ -18,7 +18,7 @@ from trainyard.frameworks.base import WEIGHTS_FILE
 from trainyard.records.data import DataDescription
 from trainyard.records.listing import find_run
 from trainyard.records.run_dir import RunDir
-from trainyard.runs.wiring import Parts, run_checkpoints
+from trainyard.runs.wiring import Components, run_checkpoints
 from trainyard.safe_open import read_regular
 
 
@@ -117,7 +117,7 @@ def initial_source(config: RunConfig, run: RunDir) -> Path | None:
     return find_run(source, run.path.parent.parent, before=run).path
 
 
-def initialize(parts: Parts, source: Path) -> None:
+def initialize(components: Components, source: Path) -> None:
     """Give a model the weights of `initial_source`.
 
     Raises:
@@ -127,6 +127,6 @@ def initialize(parts: Parts, source: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / WEIGHTS_FILE).symlink_to(file)
         try:
-            parts.framework.restore(Path(folder), weights_only=True)
+            components.framework.restore(Path(folder), weights_only=True)
         except ModelError as error:
-            raise ModelError(f"model.init_from: {parts.config.model.init_from}: {error}") from error
+            raise ModelError(f"model.init_from: {components.config.model.init_from}: {error}") from error

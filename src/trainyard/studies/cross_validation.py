@@ -15,7 +15,7 @@ import numpy as np
 from trainyard.config import Config, Overrides
 from trainyard.digest import write_atomically
 from trainyard.errors import InputError
-from trainyard.evaluation.metrics import EvaluationResult, evaluate
+from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions
 from trainyard.evaluation.significance import fold_interval
 from trainyard.evaluation.tables import tables
 from trainyard.records.journal import finite, number
@@ -169,7 +169,7 @@ def _pooled(parts: Sequence[Predicted]) -> EvaluationResult:
     """Return all folds as one evaluation, whose ids are positions in the source."""
     info = parts[0].info
     each = [Predictions(_positions(part), part.result.outputs, part.result.targets, 0.0) for part in parts]
-    return replace(evaluate(each, [], info, "test"), metrics={})
+    return replace(evaluate_predictions(each, [], info, "test"), metrics={})
 
 
 def _positions(part: Predicted) -> Ids:

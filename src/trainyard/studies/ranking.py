@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainyard.errors import InputError, ModelError
-from trainyard.evaluation.metrics import bare, mode_of
+from trainyard.evaluation.metrics import mode_of, without_prefix
 from trainyard.evaluation.significance import Significance, all_pairs, holm, over_folds
 from trainyard.records.journal import finite
 from trainyard.records.run_dir import RunDir
@@ -106,7 +106,7 @@ def ranked(entries: Sequence[Entry], metric: str | None, errors: Mapping[str, st
 def _metric(entry: Entry, metric: str | None) -> str:
     """Return the full name of the metric to rank by."""
     name = metric or wanted_metrics(entry.first.config, entry.first.info)[0]
-    return f"{split_of(metric)}_{bare(name)}"
+    return f"{split_of(metric)}_{without_prefix(name)}"
 
 
 def _tests(order: Sequence[Entry], metric: str, values: Mapping[str, Sequence[float]]) -> dict[str, Json]:
