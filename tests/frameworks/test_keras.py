@@ -1285,7 +1285,7 @@ def test_every_backend_resumes_to_the_same_bits(backend: str, micro: int | None,
     done = victim("never", "0", str(file), str(tmp_path / "whole"), folder=tmp_path)
     assert done.returncode == 0, done.stderr
     whole = RunDir(Path(done.stdout.strip().splitlines()[-1]))
-    assert whole.known_manifest().environment.framework["backend"].startswith(backend)
+    assert whole.require_manifest().environment.framework["backend"].startswith(backend)
     assert (
         victim("step", "17", str(file), str(tmp_path / "cut"), folder=tmp_path).returncode == -signal.SIGKILL
     )
@@ -1293,7 +1293,7 @@ def test_every_backend_resumes_to_the_same_bits(backend: str, micro: int | None,
     resumed = victim("never", "0", "--resume", str(cut.parent), folder=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
     keys = ("digest", "metrics", "best", "steps")
-    found, expected = (run.known_result().to_json() for run in (RunDir(cut.parent), whole))
+    found, expected = (run.require_result().to_json() for run in (RunDir(cut.parent), whole))
     assert {key: found[key] for key in keys} == {key: expected[key] for key in keys}
     assert np.isfinite(expected["metrics"]["test_loss"])
 

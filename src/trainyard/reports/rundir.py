@@ -14,6 +14,7 @@ from trainyard.records import journal
 from trainyard.records.manifest import DeterminismRecord, Manifest
 from trainyard.records.result import BestModel, Result
 from trainyard.records.run_dir import RunDir
+from trainyard.records.status import ShownStatus, Status
 from trainyard.reports.journal import Attempt, History, read_history
 from trainyard.safe_open import read_regular
 
@@ -30,7 +31,7 @@ class RunFiles:
     """
 
     folder: Path
-    status: str
+    status: ShownStatus
     config: str = ""
     manifest: Manifest | None = None
     result: Result | None = None
@@ -140,7 +141,7 @@ def _undamaged(
         return None
 
 
-def _status(run: RunDir) -> str:
+def _status(run: RunDir) -> Status:
     """Return the status; the owner of a run writes its report when the end of the attempt is on disk."""
     status = run.status_on_disk()
     return run.status() if status in ("created", "crashed") else status

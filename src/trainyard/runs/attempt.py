@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +32,7 @@ from trainyard.records.run_dir import RunDir
 from trainyard.records.status import Ended
 from trainyard.redact import redacted
 from trainyard.require import import_paths, open_process
+from trainyard.runs.cleanup import discard_folder
 from trainyard.runs.manifest import check_unchanged, lower_tier, make_manifest
 from trainyard.runs.objects import Objects
 from trainyard.runs.outcome import evaluate_outcome, result_so_far, weights_digest
@@ -56,7 +56,7 @@ _LISTED = 5  # attributes that a message names
 
 @dataclass(frozen=True)
 class Request:
-    """What an attempt is asked to do.
+    """The arguments of an attempt.
 
     `parent` is the run that this one repeats, or the study that it is in; `threads` replaces the config's.
     """
@@ -70,11 +70,12 @@ class Request:
 
 
 def run_attempt(request: Request) -> Result:
-    """Train, or go on training, and return the run's result.
+    """Train, or continue to train, and return the run's result.
 
     Raises:
-        InputError: Something that the user gave is wrong; a run that made no step yet is removed.
-        TrainingError: The training failed; `resume` goes on from the last commit.
+        InputError: Something that the user gave is wrong. A run whose first attempt fails before its journal
+            is opened is removed.
+        TrainingError: The training failed; `resume` continues from the last commit.
         Stopped: A signal came before there was a step to finish.
     """
     request.run.acquire()
@@ -112,24 +113,17 @@ class _Attempt:
         except Exception as error:
             message = self._hidden(error)
             if isinstance(error, InputError) and self._session.number == 1 and not run.journal.exists():
-                self._discard()  # nothing was computed, and nobody has seen it before
+                discard_folder(run.path)  # nothing was computed, and nobody has seen it before
             raise
         finally:
             if run.path.exists() and not self._session.has_ended:
-                with contextlib.suppress(
-                    OSError
-                ):  # without a record of its end, the attempt counts as crashed
+                # Without a record of its end, the attempt counts as crashed.
+                with contextlib.suppress(OSError):
                     self._session.record(status, message)
 
     def _hidden(self, error: Exception) -> str:
         """Return an error's message without the values of `${env:NAME}` and passwords in URIs."""
         return self._request.resolved.hide(str(error) or type(error).__name__)
-
-    def _discard(self) -> None:
-        """Leave nothing behind, not even the experiment's folder if this would have been its first run."""
-        shutil.rmtree(self._run.path, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            self._run.path.parent.rmdir()
 
     # -- start-up
 
@@ -137,7 +131,7 @@ class _Attempt:
         """Build everything, and restore the newest checkpoint."""
         request, run, config = self._request, self._run, self._request.resolved.config
         if any(import_paths(config.model_dump())):
-            open_process()  # before anything is imported on its behalf
+            open_process()  # before anything is imported for the config
         self._checkpoints.resume.sweep()
         before = run.manifest()
         commit = self._newest_commit()
@@ -153,11 +147,11 @@ class _Attempt:
         init_from = redacted(str(source)) if source else None
         now = now.model_copy(update={"init_from": init_from, "parent": request.parent})
         if before is None:
-            self._manifest = self._begin(now, components, known=commit is None)
+            self._manifest = self._record_inputs(now, components, provable=commit is None)
         else:
             if is_gone:  # the checkpoint holds what became of the initial weights
                 now = now.model_copy(update={"weights": before.weights})
-            self._manifest = self._go_on(before, now, components)
+            self._manifest = self._compare_inputs(before, now, components)
         files = (run.config_file.name, self._manifest.data_file)
         hashes = {
             name: sha256_bytes(read_regular(run.path / name)) for name in files if (run.path / name).exists()
@@ -167,19 +161,19 @@ class _Attempt:
         return components, RunState() if commit is None else self._restore(components, commit)
 
     def _newest_commit(self) -> Commit | None:
-        """Return the newest checkpoint that is whole; damaged ones are named in warnings."""
+        """Return the newest valid checkpoint; damaged ones are named in warnings."""
         commit, complaints = self._checkpoints.newest()
         for complaint in complaints:
             log.warning("%s", complaint)
         if commit is None and complaints:
             log.warning(
-                "no checkpoint is whole: run %s begins again at step 0, and will come to the same bits",
+                "no checkpoint is valid: run %s starts again at step 0 and reaches the same bits",
                 self._run.id,
             )
         return commit
 
     def _check_manifest(self, before: Manifest | None, commit: Commit | None) -> None:
-        """Refuse to go on from a checkpoint if nobody knows what inputs it was made from."""
+        """Refuse to continue from a checkpoint if it is unknown what inputs it was made from."""
         if before is not None or commit is None:
             return
         missing = f"run {self._run.id} has checkpoints but no {Manifest.FILE}: its inputs cannot be compared"
@@ -219,12 +213,12 @@ class _Attempt:
             return Path(filled_in(known.init_from))
         return initial_source(config, self._run)
 
-    def _begin(self, manifest: Manifest, components: Components, *, known: bool) -> Manifest:
-        """Write what a run begins with.
+    def _record_inputs(self, manifest: Manifest, components: Components, *, provable: bool) -> Manifest:
+        """Write the data description and the manifest.
 
-        Not `known`: its manifest was lost, and nobody can prove it any more.
+        Without `provable` (an earlier manifest was lost) the tier is `statistical`.
         """
-        if not known:
+        if not provable:
             lowered = DeterminismRecord(tier="statistical", reason="the manifest was missing at a resume")
             manifest = manifest.model_copy(update={"determinism": lowered})
         for warning in components.bundle.warnings:
@@ -233,10 +227,10 @@ class _Attempt:
         self._run.write(Manifest.FILE, manifest)
         return manifest
 
-    def _go_on(self, before: Manifest, now: Manifest, components: Components) -> Manifest:
-        """Compare the inputs.
+    def _compare_inputs(self, before: Manifest, now: Manifest, components: Components) -> Manifest:
+        """Compare the inputs with those of the manifest.
 
-        Where others are allowed, the data are described anew, beside the description of before.
+        If a change of the data is allowed, describe the new data in a file beside the old one.
         """
         if before.data.hash != now.data.hash:
             now = now.model_copy(update={"data_file": f"data-{self._session.number:04d}.json"})
@@ -279,7 +273,7 @@ class _Attempt:
         )
         loop.parts.recorder.started(run_view(components, run, state, session.number))
         try:
-            result = self._loop(loop, components)
+            result = self._train_and_evaluate(loop, components)
             self._end(result, loop)
         except Exception as error:
             self._fail(error, loop, components)
@@ -290,8 +284,8 @@ class _Attempt:
                 journal.close()
         return result
 
-    def _loop(self, loop: Loop, components: Components) -> Result:
-        """Train and, if the training came to its end, evaluate."""
+    def _train_and_evaluate(self, loop: Loop, components: Components) -> Result:
+        """Train and, if the training is completed, evaluate."""
         saver, state = loop.parts.saver, loop.state
         saver.resume_from(state, components.rules.best_steps(state.evaluations))
         before = components.framework.unsaved_state()
@@ -374,5 +368,5 @@ class _Attempt:
             self._end(self._failed_result(components, loop.state).with_values(error=message), loop)
         if isinstance(error, OSError):
             raise TrainingError(
-                f"{error}; what was committed is untouched: mend this, then resume run {run.id}"
+                f"{error}; what was committed is untouched: fix this, then resume run {run.id}"
             ) from error

@@ -55,9 +55,9 @@ def make_manifest(
 
 
 def _code_roots(components: Components, objects: Objects, definition: Mapping[str, str]) -> list[str]:
-    """Return the modules that the run's own code starts from.
+    """Return the modules that the run's code starts from.
 
-    The model's, the data's, and those of adapters from elsewhere.
+    They are the model's, the data's, and those of adapters from other packages.
     """
     config = components.config
     data = config.data and [config.data.type, config.data.params]
@@ -69,7 +69,7 @@ def _code_roots(components: Components, objects: Objects, definition: Mapping[st
 
 
 def check_unchanged(run: RunDir, before: Manifest, now: Manifest, *, allow_change: bool) -> Manifest:
-    """Compare a run's inputs with those at its start, or at the last change that was let pass.
+    """Compare a run's inputs with those at its start, or at the last accepted change.
 
     Changed config, data, code or weights are refused; a changed environment is recorded, and refused only
     where the config demands `bitwise`. With `allow_change` all are recorded.
@@ -107,7 +107,7 @@ def lower_tier(run: RunDir, manifest: Manifest, reason: str) -> Manifest:
 
 
 def _record(run: RunDir, before: Manifest, now: Manifest, changed: list[Difference]) -> Manifest:
-    """Write a change that is let pass into the log and the manifest, and lower the tier."""
+    """Write an accepted change into the log and the manifest, and lower the tier."""
     for difference in changed:
         log.warning("changed since the run began: %s", difference)
     reason = f"the inputs changed before a resume: {changed[0]}"

@@ -1,4 +1,4 @@
-"""What came out of a run: its result, and the evaluation of its best model."""
+"""The result of a run, and the evaluation of its best model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainyard.records.manifest import Manifest
 from trainyard.records.result import BestModel, Result
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import Ended
-from trainyard.runs.wiring import Components, evaluate_split, watched
+from trainyard.runs.wiring import Components, evaluate_split, interruptible
 from trainyard.types import Metrics, SplitName
 
 log = logging.getLogger("trainyard")
@@ -56,7 +56,7 @@ def evaluate_outcome(
 
     Raises:
         CheckpointError: The best model is damaged.
-        Stopped: A signal came meanwhile.
+        Stopped: A signal came in the meantime.
     """
     model = _restore_best(components, state, best)
     metrics: Metrics = {}
@@ -97,7 +97,7 @@ def _explain(run: RunDir, components: Components, check_signals: Callable[[], No
     A failure is a warning only.
 
     Raises:
-        Stopped: A signal came meanwhile.
+        Stopped: A signal came in the meantime.
     """
     from trainyard.evaluation.explanation import Model, explain
 
@@ -105,7 +105,7 @@ def _explain(run: RunDir, components: Components, check_signals: Callable[[], No
     if not (importance or in_full):
         return
     model = Model(
-        lambda split: watched(components.framework.predict(split), check_signals),
+        lambda split: interruptible(components.framework.predict(split), check_signals),
         components.framework.native,
         importance,
     )

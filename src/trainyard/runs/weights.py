@@ -1,4 +1,4 @@
-"""The weights that a run stands for, and those that it begins with."""
+"""The weights that stand for a run, and its initial weights."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class StoredModel:
 
 
 def stored_model(run: RunDir) -> StoredModel:
-    """Return the model that a run stands for: its best one where there is one, else its newest checkpoint.
+    """Return the model that stands for a run: its best one if there is one, else its newest checkpoint.
 
     Raises:
         CheckpointError: A file that the predictions depend on is damaged.
@@ -58,7 +58,7 @@ def stored_model(run: RunDir) -> StoredModel:
     data_file = next((name for name in names if name.startswith("data")), DataDescription.FILE)
     data = DataDescription.load(run.path / data_file)
     if data is None:
-        raise CheckpointError(f"{run.path / data_file} is missing: nobody knows how the data were prepared")
+        raise CheckpointError(f"{run.path / data_file} is missing: it is unknown how the data were prepared")
     return StoredModel(folder, data)
 
 
@@ -70,7 +70,7 @@ def _chosen(run: RunDir) -> tuple[Commit, Path]:
         best = checkpoints.best.load_step(step)
         return best, checkpoints.best.folder(best)
     if newest is None:
-        reason = "; ".join(complaints) or f"it is {run.status()}, and was before its first checkpoint"
+        reason = "; ".join(complaints) or f"it is {run.status()} and has no checkpoint yet"
         raise InputError(f"run {run.id} has no weights yet: {reason}; resume it first")
     return newest, checkpoints.resume.folder(newest)
 
@@ -91,7 +91,7 @@ def _best_step(run: RunDir, checkpoints: RunCheckpoints, newest: Commit | None) 
         return result.best.step if result.best else None
     if newest is None:
         return None
-    config = load_config(run.readable_config()).config.checkpoint
+    config = load_config(run.checked_config_file()).config.checkpoint
     history = evaluations_from_json(checkpoints.resume.state(newest)["evaluations"])
     mode = mode_of(config.metric) if config.mode == "auto" else config.mode
     best = best_evaluations(history, config.metric, mode, min(1, config.save_top_k))
@@ -111,7 +111,7 @@ def initial_source(config: RunConfig, run: RunDir) -> Path | None:
         return None
     if source.endswith(".safetensors"):
         if not Path(source).is_file():
-            what = "this is no ordinary file:" if Path(source).exists() else "no file"
+            what = "not a regular file:" if Path(source).exists() else "no file"
             raise InputError(f"model.init_from: {what} {source}")
         return Path(source).absolute()
     return find_run(source, run.path.parent.parent, before=run).path

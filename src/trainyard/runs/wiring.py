@@ -12,7 +12,7 @@ from trainyard import registry
 from trainyard.callbacks.base import Callback, RunView
 from trainyard.callbacks.histograms import WeightHistograms
 from trainyard.callbacks.resources import Resources
-from trainyard.config.schema import PlateauSchedule, RunConfig
+from trainyard.config.schema import RunConfig, deciding_metrics
 from trainyard.datasets.base import DataBundle
 from trainyard.engine.checkpoint import Checkpoints, RunCheckpoints
 from trainyard.engine.journal import Journal
@@ -95,7 +95,10 @@ def framework_name(config: RunConfig, model: Any = None) -> str:
             )
         return registry.framework_of_class(model_type if isinstance(model_type, type) else type(model_type))
     if (name := registry.framework_of(config.model.type)) is None:
-        raise ModelError(f"model {config.model.type}: framework not installed")
+        raise ModelError(
+            f"model.type: no installed framework has a model {config.model.type!r}; "
+            "see `trainyard doctor`, or give package.module:Class"
+        )
     return name
 
 
@@ -122,25 +125,14 @@ def build(config: RunConfig, threads: int, objects: Objects) -> Components:
     )
     order = SampleOrder(rows, plan.batch_size, config.experiment.seed)
     framework = build_framework(config, bundle, threads, order, objects.model)
-    rules = Rules(config, plan, order.steps_per_epoch, cast(Callable[[str], Any], mode_of))
+    rules = Rules(config, plan, order.steps_per_epoch, mode_of)
     return Components(config, bundle, framework, order, rules, threads)
-
-
-def _deciding_metrics(config: RunConfig) -> dict[str, str]:
-    """Return the metrics that decide something, by the config key that names them."""
-    training = config.training
-    metrics = {"checkpoint.metric": config.checkpoint.metric} if config.checkpoint.save_top_k else {}
-    if training.early_stopping:
-        metrics["training.early_stopping.metric"] = training.early_stopping.metric
-    if isinstance(training.scheduler, PlateauSchedule):
-        metrics["training.scheduler.metric"] = training.scheduler.metric
-    return metrics
 
 
 def _check_metrics(config: RunConfig, bundle: DataBundle) -> None:
     for metric in config.evaluation.metrics or []:
         check_metric(metric, bundle.info.task)
-    for key, metric in _deciding_metrics(config).items():
+    for key, metric in deciding_metrics(config).items():
         check_metric(metric, bundle.info.task)
         if "val" not in bundle.splits and key != "checkpoint.metric":
             raise InputError(f"{key}: {metric} needs a validation split; set data.split.val or data.val_path")
@@ -150,11 +142,13 @@ def wanted_metrics(config: RunConfig, info: DataInfo) -> list[str]:
     """Return the metrics to compute: the config's or the task's own, and those that decide something."""
     listed = config.evaluation.metrics
     chosen = list(default_metrics(info.task) if listed is None else listed)
-    return list(dict.fromkeys([*chosen, *_deciding_metrics(config).values()]))
+    return list(dict.fromkeys([*chosen, *deciding_metrics(config).values()]))
 
 
-def watched(predictions: Iterator[Predictions], check_signals: Callable[[], None]) -> Iterator[Predictions]:
-    """Yield the predictions, and check for signals between them."""
+def interruptible(
+    predictions: Iterator[Predictions], check_signals: Callable[[], None]
+) -> Iterator[Predictions]:
+    """Yield the predictions; raise `Stopped` between two of them if a signal came."""
     for part in predictions:
         check_signals()
         yield part
@@ -164,7 +158,7 @@ def evaluate_split(
     components: Components, split: SplitName, check_signals: Callable[[], None]
 ) -> EvaluationResult:
     """Evaluate the model; neither its state nor the global random generators change."""
-    predictions = watched(components.framework.predict(components.bundle.splits[split]), check_signals)
+    predictions = interruptible(components.framework.predict(components.bundle.splits[split]), check_signals)
     with preserved_global_random():
         return evaluate_predictions(
             predictions,

@@ -214,7 +214,7 @@ def _conclude(
                 first = predicted(own[0][1], split, data.load(*own[0]))
             for trial, run in own[1:]:
                 data.check(trial, run)
-            warn_of_changes([run.known_manifest() for _, run in own])
+            warn_of_changes([run.require_manifest() for _, run in own])
             entries.append(Entry.of(model, [run for _, run in own], first))
     rows = ranked(entries, selection.metric, failures)
     write_atomically(study.path / "table.csv", as_csv(rows).encode())

@@ -39,7 +39,7 @@ def check_completed_runs(study: Study, trials: Sequence[Trial], request: StudyRe
         run = study.run(trial.label)
         if run is None or run.status() != "completed":
             continue  # an unfinished run is checked when it is resumed
-        before = run.known_manifest()
+        before = run.require_manifest()
         differences = before.differences(_current_inputs(run, trial, request, before))
         strict = before.demands_bitwise
         refused.append((run, [one for one in differences if strict or one.input != "environment"]))
@@ -89,7 +89,7 @@ class CurrentData:
         """
         if _section(trial) not in self._identities:
             self.load(trial, run)
-        before = run.known_manifest()
+        before = run.require_manifest()
         now = before.model_copy(update={"data": self._identities[_section(trial)]})
         _refuse(self._study, [(run, before.differences(now))])
 

@@ -197,7 +197,7 @@ class FrameworkSuite:
 
     def test_reproduces(self, uninterrupted: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
         """`reproduce` answers `identical`, in the folder that the run was started in."""
-        monkeypatch.chdir(uninterrupted.known_manifest().working_directory)
+        monkeypatch.chdir(uninterrupted.require_manifest().working_directory)
         answer = api.reproduce(uninterrupted.path)
         assert (answer.verdict, answer.step, answer.tensor) == ("identical", None, None)
         assert list(answer.inputs) == []
@@ -288,7 +288,7 @@ class FrameworkSuite:
         assert registry.adapter("framework", self.framework).base_modules
 
     def _assert_same(self, run: RunDir, uninterrupted: RunDir) -> None:
-        result, expected = run.known_result().to_json(), uninterrupted.known_result().to_json()
+        result, expected = run.require_result().to_json(), uninterrupted.require_result().to_json()
         same = ("status", "steps", "digest", "metrics", "best", "evaluated")
         assert {key: result[key] for key in same} == {key: expected[key] for key in same}
         records, expected_records = list(read(run.journal)), list(read(uninterrupted.journal))

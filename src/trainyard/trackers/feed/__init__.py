@@ -72,10 +72,11 @@ def sync(run_dir: Path, *, timeout: float | None = None) -> list[SyncReport]:
     Raises:
         InputError: the run's config or manifest cannot be read.
     """
-    from trainyard.trackers.feed.card import read_run
+    from trainyard.trackers.feed.card import read_feed_inputs
 
     feeders = [
-        _Feeder(run_dir.absolute(), index, name) for index, (name, _) in enumerate(read_run(run_dir).trackers)
+        _Feeder(run_dir.absolute(), index, name)
+        for index, (name, _) in enumerate(read_feed_inputs(run_dir).trackers)
     ]
     for feeder in feeders:
         feeder.start()
