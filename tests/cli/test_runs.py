@@ -142,7 +142,7 @@ def test_clean_passes_a_damaged_run_over(command: Command, runs_dir: Path) -> No
     (runs_dir / "digits" / A / "attempts" / "0001.json").write_text("{", encoding="utf-8")
     done = command("runs", "clean", "--runs-dir", runs_dir, "--yes")
     assert done.code == 0
-    assert f"run {A} is passed over" in done.err
+    assert f"run {A} is skipped" in done.err
     assert sorted(path.name for path in (runs_dir / "digits").iterdir()) == [A, B]
 
 
