@@ -161,7 +161,8 @@ def framework_of_class(cls: type) -> str:
     raise ModelError(
         "; ".join(
             [
-                f"{cls.__module__}:{cls.__qualname__} belongs to no known framework; known frameworks: {known}",
+                f"{cls.__module__}:{cls.__qualname__} belongs to no known framework",
+                f"known frameworks: {known}",
                 *broken("framework"),
             ]
         )

@@ -124,6 +124,12 @@ def test_clean(command: Command, runs_dir: Path) -> None:
     assert sorted(path.name for path in (runs_dir / "digits").iterdir()) == [A, B]
 
 
+def test_clean_says_how_many_runs(command: Command, runs_dir: Path) -> None:
+    assert "would delete 1 run, " in command("runs", "clean", "--runs-dir", runs_dir).out
+    both = command("runs", "clean", "--runs-dir", runs_dir, "--status", "completed", "--yes").out
+    assert "deleted 2 runs, " in both
+
+
 def test_clean_by_status(command: Command, runs_dir: Path) -> None:
     command("runs", "clean", "--runs-dir", runs_dir, "--status", "completed", "--yes")
     assert [path.name for path in (runs_dir / "digits").iterdir()] == [FAILED]
