@@ -85,6 +85,14 @@ def test_resume_names_what_the_run_does_not_take_up(
     assert "keeps its own value" not in caplog.text
 
 
+def test_a_setting_without_effect_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = {**WITHOUT_DATA, "distributed": {"enabled": True}}
+    with pytest.raises(ConfigError, match="no data section"):
+        trainyard.train(config, runs_dir=tmp_path)
+    (record,) = [record for record in caplog.records if "distributed.enabled has no effect" in record.message]
+    assert record.levelname == "WARNING"
+
+
 def test_resume_takes_up_a_run_that_died_before_its_manifest(whole: Run, tmp_path: Path) -> None:
     from trainyard.config import load
     from trainyard.runs.catalog import Catalog
