@@ -15,7 +15,8 @@ from trainyard.records.manifest import DeterminismRecord, Manifest
 from trainyard.records.result import BestModel, Result
 from trainyard.records.run_dir import RunDir
 from trainyard.regular import read_regular
-from trainyard.reports.journal import Attempt, History, read_history
+from trainyard.reports.journal import History, read_history
+from trainyard.reports.segment_cache import Attempt
 
 Json = Mapping[str, Any]
 Content = TypeVar("Content")
