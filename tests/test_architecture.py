@@ -44,7 +44,18 @@ LAYERS = (
         "stores.base",
         "callbacks.base",
     ),
-    ("config", "order", "digest", "imported", "regular", "require", "redact", "types", "errors", "version"),
+    (
+        "config",
+        "order",
+        "digest",
+        "module_sources",
+        "safe_open",
+        "require",
+        "redact",
+        "types",
+        "errors",
+        "version",
+    ),
 )
 SHARED = (
     "frameworks.support",

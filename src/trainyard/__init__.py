@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trainyard.imported import watch
+from trainyard.module_sources import watch
 from trainyard.version import VERSION
 
 __version__ = VERSION

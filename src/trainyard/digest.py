@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainyard.regular import open_regular, refuse_links
+from trainyard.safe_open import open_regular, refuse_links
 
 if TYPE_CHECKING:  # bring NumPy, which readers of records do without
     from trainyard.types import Array, NamedBuffer

@@ -141,7 +141,7 @@ def test_forms_are_not_mixed() -> None:
 
 def test_settings_that_need_columns_are_refused() -> None:
     with pytest.raises(
-        DataError, match=r"data\.impute needs named columns; these arrays are finished samples"
+        DataError, match=r"data\.impute needs named columns; these arrays are preprocessed already"
     ):
         from_objects((np.ones((30, 2)), np.arange(30) % 2), config(impute="mean"))
 

@@ -111,7 +111,7 @@ class Bench:
             signals=signals,
             evaluate=self._evaluate,
         )
-        saver.resumed(state, self.rules.best_steps(state.evaluations))
+        saver.resume_from(state, self.rules.best_steps(state.evaluations))
         return Loop(parts, state)
 
     def run(self, state: RunState | None = None, callbacks: Sequence[Callback] = ()) -> Loop:

@@ -106,6 +106,18 @@ def test_a_best_model_that_cannot_be_written_is_called_one(tmp_path: Path) -> No
             Checkpoints(LocalStore(tmp_path), kind, attempt=1).commit(7, full)  # type: ignore[arg-type]
 
 
+def test_a_commit_that_another_process_made_first_is_not_taken_for_ours(
+    checkpoints: Checkpoints, tmp_path: Path
+) -> None:
+    other = Checkpoints(LocalStore(tmp_path), "checkpoints", attempt=1)
+    other.commit(30, FakeSnapshot(31), {"step": 30})
+    with pytest.raises(
+        CheckpointError,
+        match="checkpoint of step 30 cannot be written: another process committed step-000000030-a0001",
+    ):
+        checkpoints.commit(30, FakeSnapshot(30), {"step": 30})
+
+
 def test_what_a_kill_left_before_the_manifest_is_no_checkpoint(
     checkpoints: Checkpoints, tmp_path: Path
 ) -> None:

@@ -353,5 +353,5 @@ def test_a_failed_save_is_an_event_and_the_next_one_is_tried(
     (event,) = [record for record in journal(tmp_path) if record["kind"] == "event"]
     assert (event["name"], event["detail"]["saved_step"], event["step"]) == ("checkpoint_failed", 5, 6)
     assert "No space left" in event["detail"]["message"]
-    assert "training goes on, and will save again" in caplog.text
+    assert "training continues, and will save again" in caplog.text
     assert list(steps_in(tmp_path / "checkpoints")) == [20, 23]

@@ -91,7 +91,7 @@ def test_torn_checkpoints_do_not_count_as_whole(tmp_path: Path) -> None:
         torn = tmp_path / "checkpoints" / name
         torn.mkdir()
         (torn / "weights.safetensors").write_bytes(b"half")
-    assert kept.names(whole=True) == ["step-000000010-a0001"]
+    assert kept.names(published=True) == ["step-000000010-a0001"]
     assert kept.load_step(10).attempt == 1, "the torn one of a later attempt hides it"
     with pytest.raises(CheckpointError, match="never finished"):
         kept.load_step(20)

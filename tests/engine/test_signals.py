@@ -258,7 +258,7 @@ def test_a_signal_from_outside(
     assert "Traceback" not in err
     (run,) = all_runs(tmp_path)
     assert run.status() == status
-    assert first_commit(run)[0] == run.known_result().steps > 0
+    assert first_commit(run)[0] == run.require_result().steps > 0
     assert f"trainyard resume {run.id}" in out
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from trainyard.errors import InputError, ModelError
 from trainyard.evaluation import metrics
-from trainyard.evaluation.metrics import METRICS, evaluate
+from trainyard.evaluation.metrics import METRICS, evaluate_predictions
 from trainyard.types import DataInfo, Predictions
 
 sk = pytest.importorskip("sklearn.metrics")
@@ -39,7 +39,7 @@ def drawn_classes(seed: int, rows: int, count: int):
 
 
 def score(name: str, outputs, targets, info: DataInfo) -> float:
-    return evaluate([predicted(outputs, targets)], [name], info, "val").metrics[f"val_{name}"]
+    return evaluate_predictions([predicted(outputs, targets)], [name], info, "val").metrics[f"val_{name}"]
 
 
 def references(outputs, targets) -> dict[str, float]:
@@ -70,7 +70,7 @@ def references(outputs, targets) -> dict[str, float]:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_classification_agrees_with_sklearn(count, seed):
     outputs, targets = drawn_classes(seed, 300, count)
-    found = evaluate(
+    found = evaluate_predictions(
         [predicted(outputs, targets)], metrics.names("classification"), classes(count), "val"
     ).metrics
     for name, expected in references(outputs, targets).items():
@@ -98,7 +98,9 @@ def test_regression_agrees_with_sklearn(outputs):
     guess = (true + rng.normal(0, 1, true.shape)).astype(np.float32)
     if outputs == 1:
         true = true[:, 0]  # (rows,) targets beside (rows, 1) outputs
-    found = evaluate([predicted(guess, true)], metrics.names("regression"), values(outputs), "test").metrics
+    found = evaluate_predictions(
+        [predicted(guess, true)], metrics.names("regression"), values(outputs), "test"
+    ).metrics
     expected = {
         "mse": sk.mean_squared_error,
         "rmse": sk.root_mean_squared_error,
@@ -178,7 +180,7 @@ def test_parts_are_joined_and_the_loss_is_the_mean_over_rows():
         Predictions(np.arange(0, 64), outputs[:64], targets[:64], 64.0),
         Predictions(np.arange(64, 100), outputs[64:], targets[64:], 36.0 * 3),
     ]
-    result = evaluate(iter(parts), ["val_f1", "loss", "f1"], classes(3), "val")
+    result = evaluate_predictions(iter(parts), ["val_f1", "loss", "f1"], classes(3), "val")
     assert list(result.metrics) == ["val_loss", "val_f1"]
     assert result.metrics["val_loss"] == pytest.approx((64 + 108) / 100)
     assert result.metrics["val_f1"] == score("f1", outputs, targets, classes(3))
@@ -191,7 +193,7 @@ def test_parts_are_joined_and_the_loss_is_the_mean_over_rows():
 def test_outputs_that_are_not_finite_make_every_metric_nan(bad):
     outputs, targets = drawn_classes(0, 10, 3)
     outputs[4, 1] = bad
-    found = evaluate(
+    found = evaluate_predictions(
         [predicted(outputs, targets, loss=math.nan)], metrics.names("classification"), classes(3), "val"
     ).metrics
     assert len(found) == 1 + len(metrics.names("classification"))
@@ -199,7 +201,10 @@ def test_outputs_that_are_not_finite_make_every_metric_nan(bad):
 
 
 def test_no_rows_make_every_metric_nan():
-    assert all(math.isnan(value) for value in evaluate([], ["accuracy"], classes(3), "test").metrics.values())
+    assert all(
+        math.isnan(value)
+        for value in evaluate_predictions([], ["accuracy"], classes(3), "test").metrics.values()
+    )
 
 
 def test_what_a_model_measures_itself_is_added_where_no_metric_of_ours_has_the_name():
@@ -209,23 +214,23 @@ def test_what_a_model_measures_itself_is_added_where_no_metric_of_ours_has_the_n
             measures={"auc": 0.75, "accuracy": 0.1, "loss": 9.0}
         ),
     ]
-    found = evaluate(parts, ["accuracy"], classes(3), "val").metrics
+    found = evaluate_predictions(parts, ["accuracy"], classes(3), "val").metrics
     assert found == {"val_loss": 2 / 3, "val_accuracy": 1.0, "val_auc": 0.75}
     parts[1].outputs[0, 0] = np.nan
-    assert math.isnan(evaluate(parts, [], classes(3), "val").metrics["val_auc"])
-    assert "test_auc" not in evaluate(parts[:0], [], classes(3), "test").metrics
+    assert math.isnan(evaluate_predictions(parts, [], classes(3), "val").metrics["val_auc"])
+    assert "test_auc" not in evaluate_predictions(parts[:0], [], classes(3), "test").metrics
 
 
 def test_outputs_of_the_wrong_shape_are_the_models_fault():
     with pytest.raises(ModelError, match=r"\(10, 2\); expected \(10, 3\)"):
-        evaluate(
+        evaluate_predictions(
             [predicted(np.zeros((10, 2), np.float32), np.zeros(10, np.int64))],
             ["accuracy"],
             classes(3),
             "val",
         )
     with pytest.raises(ModelError, match=r"\(10, 2\); expected \(10, 1\)"):
-        evaluate(
+        evaluate_predictions(
             [predicted(np.zeros((10, 2), np.float32), np.zeros(10, np.float32))], ["rmse"], values(), "val"
         )
 
@@ -259,7 +264,7 @@ def test_a_metric_of_the_other_task_is_refused():
     with pytest.raises(
         InputError, match="'rmse' is for regression, but the task is classification; allowed: loss, accuracy"
     ):
-        metrics.check("rmse", "classification")
+        metrics.check_metric("rmse", "classification")
 
 
 def test_names_and_defaults():

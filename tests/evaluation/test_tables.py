@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from trainyard.evaluation.metrics import EvaluationResult, evaluate
+from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions
 from trainyard.evaluation.tables import MAX_CONFUSION, MAX_POINTS, label, tables
 from trainyard.types import DataInfo, Predictions
 
@@ -17,7 +17,7 @@ TARGETS = np.array([0, 1, 2, 2])
 
 
 def classified() -> EvaluationResult:
-    return evaluate(
+    return evaluate_predictions(
         [Predictions(np.array([10, 11, 12, 13]), OUTPUTS, TARGETS, 4.0)],
         ["accuracy", "roc_auc"],
         LABELS,
@@ -51,7 +51,9 @@ def test_regression_keeps_evenly_spaced_points():
     true = np.arange(10_001, dtype=np.float32)
     guess = true.copy()
     guess[500] += 50
-    result = evaluate([Predictions(np.arange(10_001), guess[:, None], true, 1.0)], ["r2"], info, "val")
+    result = evaluate_predictions(
+        [Predictions(np.arange(10_001), guess[:, None], true, 1.0)], ["r2"], info, "val"
+    )
     made = tables(result, info)
     points = made["scatter"]
     assert len(points["true"]) == len(points["predicted"]) == MAX_POINTS
@@ -88,7 +90,10 @@ def test_a_matrix_of_too_many_classes_is_left_out():
     info = DataInfo("classification", (2,), count, range(count))
     outputs = np.eye(count, dtype=np.float32)
     made = tables(
-        evaluate([Predictions(np.arange(count), outputs, np.arange(count), 0.0)], [], info, "val"), info
+        evaluate_predictions(
+            [Predictions(np.arange(count), outputs, np.arange(count), 0.0)], [], info, "val"
+        ),
+        info,
     )
     assert made["confusion"] is None
     assert len(made["per_class"]) == count

@@ -19,7 +19,7 @@ from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
 from trainyard.records.journal import evaluations, losses, read
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
-from trainyard.runs.wiring import Objects, Parts, build
+from trainyard.runs.wiring import Components, Objects, build
 from trainyard.types import Array, Batch, DataInfo, Ids, SplitName
 
 ROUNDS = 24
@@ -87,7 +87,7 @@ def table() -> str:
     return "n,m,color,town,answer\n" + "\n".join(rows)
 
 
-def parts(data: DataBundle, params: Mapping[str, Any], threads: int = 1, **training: Any) -> Parts:
+def components(data: DataBundle, params: Mapping[str, Any], threads: int = 1, **training: Any) -> Components:
     config = {
         "model": {"type": "catboost", "params": dict(params)},
         "training": {"max_steps": ROUNDS, **training},
@@ -95,8 +95,8 @@ def parts(data: DataBundle, params: Mapping[str, Any], threads: int = 1, **train
     return build(load(config, adapters=Catalog()).config, threads, Objects(data=data))
 
 
-def trained(data: DataBundle, params: Mapping[str, Any], threads: int = 1) -> Parts:
-    made = parts(data, params, threads)
+def trained(data: DataBundle, params: Mapping[str, Any], threads: int = 1) -> Components:
+    made = components(data, params, threads)
     for step in range(ROUNDS):
         made.framework.step(step, made.plan.learning_rate)
     return made
@@ -172,7 +172,7 @@ def test_every_way_resumes_to_the_same_bits(
     kind: str, params: dict[str, Any], threads: int, tmp_path: Path
 ) -> None:
     data = bundle(kind, categories=kind != "pairs")
-    whole, losses = parts(data, params, threads), []
+    whole, losses = components(data, params, threads), []
     stops = [step for step in (0, 10, 20) if step % whole.plan.boundary == 0]
     for step in range(ROUNDS):
         if step in stops:
@@ -181,7 +181,7 @@ def test_every_way_resumes_to_the_same_bits(
         losses += whole.framework.read([whole.framework.step(step, 0.1).loss])
     expected = tensor_records(whole.framework.state())
     for stop in stops:
-        resumed = parts(data, params, threads)
+        resumed = components(data, params, threads)
         resumed.framework.restore(tmp_path / str(stop))
         unread = [resumed.framework.step(step, 0.1).loss for step in range(stop, ROUNDS)]
         assert resumed.framework.read(unread) == losses[stop:], f"resumed after {stop}"
@@ -190,13 +190,13 @@ def test_every_way_resumes_to_the_same_bits(
 
 def test_the_model_of_an_earlier_step_is_the_same_before_and_after_a_resume(tmp_path: Path) -> None:
     data = bundle("three")
-    whole = parts(data, SAMPLED)
+    whole = components(data, SAMPLED)
     for step in range(20):
         whole.framework.step(step, 0.1)
         if step == 6:
             then = tensor_records(whole.framework.state(weights_only=True))
     whole.framework.snapshot().write(tmp_path)
-    resumed = parts(data, SAMPLED)
+    resumed = components(data, SAMPLED)
     resumed.framework.restore(tmp_path)
     for number, made in enumerate((whole, resumed)):
         (folder := tmp_path / str(number)).mkdir()
@@ -243,9 +243,9 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
 def test_a_model_that_is_cut_from_a_later_one_is_that_of_its_round(kind: str, params: dict[str, Any]) -> None:
     """Cut the model at several rounds, also before the first tree that needs category statistics."""
     data, made = bundle(kind, categories=kind != "pairs"), {}
-    assert parts(data, params).plan.cumulative
+    assert components(data, params).plan.cumulative
     for chunk in (1, 5, 9, ROUNDS - 1):
-        framework: Any = parts(data, params).framework
+        framework: Any = components(data, params).framework
         framework._rounds._chunk = chunk
         framework.step(0, 0.1)
         made[chunk] = framework
@@ -286,7 +286,7 @@ def test_the_best_model_does_not_depend_on_when_the_run_saves(params: dict[str, 
 def test_with_constraints_a_round_changes_the_trees_before_it() -> None:
     """Check that each round runs separately and that its loss is that of its own model."""
     data, params = bundle("two"), {"monotone_constraints": {"x0": 1}}
-    made, unread = parts(data, params), []
+    made, unread = components(data, params), []
     assert (made.plan.boundary, made.plan.cumulative) == (1, False)
     for step in range(ROUNDS):
         unread.append(made.framework.step(step, 0.1).loss)
@@ -303,11 +303,11 @@ def test_with_constraints_a_round_changes_the_trees_before_it() -> None:
 
 def test_it_does_not_go_on_where_it_has_no_snapshot(tmp_path: Path) -> None:
     data = bundle("two")
-    made = parts(data, {})
+    made = components(data, {})
     for step in range(7):
         made.framework.step(step, 0.1)
     made.framework.snapshot().write(tmp_path)
-    resumed = parts(data, {})
+    resumed = components(data, {})
     resumed.framework.restore(tmp_path)
     assert tensor_records(resumed.framework.state()) == tensor_records(made.framework.state())
     with pytest.raises(TrainingError, match="there is none of round 7"):
@@ -328,7 +328,7 @@ def test_the_bytes_say_nothing_of_the_time_or_the_place() -> None:
 def test_the_trees_are_those_that_catboost_makes_at_once(kind: str, rounds: int) -> None:
     """Compare also beyond 200 rounds, where CatBoost has other defaults."""
     data = bundle(kind, categories=False)
-    made = parts(data, SAMPLED | {"n_estimators": rounds})
+    made = components(data, SAMPLED | {"n_estimators": rounds})
     for step in range(rounds):
         made.framework.step(step, 0.1)
     objective = {"two": "Logloss", "three": "MultiClass", "values": "RMSE"}[kind]
@@ -366,7 +366,7 @@ def test_outputs_are_the_librarys() -> None:
 
 def test_outputs_of_a_round_are_not_those_of_the_rounds_made_ahead() -> None:
     data = bundle("two")
-    made, losses = parts(data, {}), []
+    made, losses = components(data, {}), []
     for step in range(12):
         made.framework.step(step, 0.1)
         losses += [found.loss for found in made.framework.predict(data.splits["train"])]
@@ -496,18 +496,18 @@ def test_the_seed_decides_what_is_drawn() -> None:
 )
 def test_what_cannot_be_trained_is_said(kind: str, params: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message) as raised:
-        parts(bundle(kind, categories=kind != "pairs"), params).framework.step(0, 0.1)
+        components(bundle(kind, categories=kind != "pairs"), params).framework.step(0, 0.1)
     assert ".cpp" not in str(raised.value)
     assert sys.exc_info() == (None, None, None), "CatBoost leaves its error behind"
 
 
 def test_an_unknown_option_is_an_error() -> None:
     with pytest.raises(ConfigError, match="did you mean 'max_depth'"):
-        parts(bundle("two"), {"maxdepth": 3})
+        components(bundle("two"), {"maxdepth": 3})
 
 
 def test_a_run_of_few_rounds_needs_no_snapshot() -> None:
-    made = parts(bundle("two"), {"n_estimators": 4})
+    made = components(bundle("two"), {"n_estimators": 4})
     for step in range(4):
         made.framework.step(step, 0.1)
     assert made.framework.native.tree_count_ == 4
@@ -533,7 +533,7 @@ def test_a_scheduler_has_no_effect_and_the_log_says_so() -> None:
         "training.scheduler has no effect on catboost" in note
         for note in load(given, adapters=Catalog()).notes
     )
-    made = parts(bundle("two"), {"learning_rate": 0.2}, scheduler={"type": "cosine"})
+    made = components(bundle("two"), {"learning_rate": 0.2}, scheduler={"type": "cosine"})
     assert {made.rules.learning_rate(step) for step in range(ROUNDS)} == {0.2}
 
 

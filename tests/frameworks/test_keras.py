@@ -913,7 +913,7 @@ from keras import metrics
 from trainyard.config import load
 from trainyard.runs.wiring import Objects, build, default_threads
 from trainyard.runs.catalog import Catalog
-from trainyard.evaluation.metrics import evaluate
+from trainyard.evaluation.metrics import evaluate_predictions
 
 
 def own(targets, outputs):
@@ -926,7 +926,8 @@ def compare(data, model, one_hot, names, **compiled):
     config["training"] = {"epochs": 1, "determinism": "bitwise"}
     parts = build(load(config, adapters=Catalog()).config, default_threads(), Objects(model=model))
     split, before = parts.bundle.splits["val"], [variable.numpy() for variable in model.metrics_variables]
-    found = [evaluate(parts.framework.predict(split), [], parts.bundle.info, "val").metrics for _ in range(2)]
+    predict, info = parts.framework.predict, parts.bundle.info
+    found = [evaluate_predictions(predict(split), [], info, "val").metrics for _ in range(2)]
     assert found[0] == found[1], "an evaluation leaves something behind"
     assert all(np.array_equal(*pair) for pair in zip(before, (v.numpy() for v in model.metrics_variables)))
     x, y = split.take(np.arange(len(split)))
@@ -1284,7 +1285,7 @@ def test_every_backend_resumes_to_the_same_bits(backend: str, micro: int | None,
     done = victim("never", "0", str(file), str(tmp_path / "whole"), folder=tmp_path)
     assert done.returncode == 0, done.stderr
     whole = RunDir(Path(done.stdout.strip().splitlines()[-1]))
-    assert whole.known_manifest().environment.framework["backend"].startswith(backend)
+    assert whole.require_manifest().environment.framework["backend"].startswith(backend)
     assert (
         victim("step", "17", str(file), str(tmp_path / "cut"), folder=tmp_path).returncode == -signal.SIGKILL
     )
@@ -1292,7 +1293,7 @@ def test_every_backend_resumes_to_the_same_bits(backend: str, micro: int | None,
     resumed = victim("never", "0", "--resume", str(cut.parent), folder=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
     keys = ("digest", "metrics", "best", "steps")
-    found, expected = (run.known_result().to_json() for run in (RunDir(cut.parent), whole))
+    found, expected = (run.require_result().to_json() for run in (RunDir(cut.parent), whole))
     assert {key: found[key] for key in keys} == {key: expected[key] for key in keys}
     assert np.isfinite(expected["metrics"]["test_loss"])
 

@@ -18,7 +18,7 @@ from trainyard.digest import tensor_records
 from trainyard.errors import ConfigError, InputError, ModelError
 from trainyard.frameworks.lightgbm.data import safe_names
 from trainyard.runs.catalog import Catalog
-from trainyard.runs.wiring import Objects, Parts, build
+from trainyard.runs.wiring import Components, Objects, build
 from trainyard.types import Array, Batch, DataInfo, Ids, SplitName
 
 ROUNDS = 34
@@ -82,7 +82,7 @@ def bundle(kind: str, split: type[Taken] = Shown) -> DataBundle:
     return DataBundle(info, {name: split(features[cut], targets[cut]) for name, cut in cuts.items()})
 
 
-def parts(data: DataBundle, params: Mapping[str, Any], threads: int = 1, **training: Any) -> Parts:
+def components(data: DataBundle, params: Mapping[str, Any], threads: int = 1, **training: Any) -> Components:
     config = {
         "model": {"type": "lightgbm", "params": dict(params)},
         "training": {"max_steps": ROUNDS, **training},
@@ -90,8 +90,8 @@ def parts(data: DataBundle, params: Mapping[str, Any], threads: int = 1, **train
     return build(load(config, adapters=Catalog()).config, threads, Objects(data=data))
 
 
-def trained(data: DataBundle, params: Mapping[str, Any], threads: int = 1, **training: Any) -> Parts:
-    made = parts(data, params, threads, **training)
+def trained(data: DataBundle, params: Mapping[str, Any], threads: int = 1, **training: Any) -> Components:
+    made = components(data, params, threads, **training)
     for step in range(ROUNDS):
         made.framework.step(step, made.plan.learning_rate)
     return made
@@ -172,7 +172,7 @@ def test_every_way_resumes_to_the_same_bits(
     kind: str, params: dict[str, Any], threads: int, tmp_path: Path
 ) -> None:
     data = bundle(kind)
-    whole = parts(data, params, threads)
+    whole = components(data, params, threads)
     rate, losses = whole.plan.learning_rate, []
     stops = [step for step in (0, 1, 4, 7, 10, 20, 30) if step % whole.plan.boundary == 0]
     for step in range(ROUNDS):
@@ -183,7 +183,7 @@ def test_every_way_resumes_to_the_same_bits(
     expected = tensor_records(whole.framework.state())
     predicted = [found.loss for found in whole.framework.predict(data.splits["val"])]
     for stop in stops:
-        resumed = parts(data, params, threads)
+        resumed = components(data, params, threads)
         resumed.framework.restore(tmp_path / str(stop))
         unread = [resumed.framework.step(step, rate).loss for step in range(stop, ROUNDS)]
         assert resumed.framework.read(unread) == losses[stop:], f"resumed after {stop}"
@@ -193,7 +193,7 @@ def test_every_way_resumes_to_the_same_bits(
 
 def test_the_learning_rate_may_change_in_every_round(tmp_path: Path) -> None:
     data = bundle("two")
-    whole, resumed = parts(data, SAMPLED), parts(data, SAMPLED)
+    whole, resumed = components(data, SAMPLED), components(data, SAMPLED)
     for step in range(ROUNDS):
         if step == 10:
             whole.framework.snapshot().write(tmp_path)
@@ -273,7 +273,7 @@ def test_without_sampling_the_trees_are_those_of_lightgbm_train(kind: str) -> No
 )
 def test_outputs_are_the_librarys_however_they_came_about(kind: str, params: dict[str, Any]) -> None:
     data = bundle(kind)
-    made = parts(data, params)
+    made = components(data, params)
     for step in range(ROUNDS):
         made.framework.step(step, made.plan.learning_rate)
         (found,) = made.framework.predict(
@@ -302,7 +302,7 @@ def test_losses_are_those_that_other_frameworks_report() -> None:
 
 def test_the_loss_of_a_round_is_that_of_the_training_rows() -> None:
     data = bundle("two")
-    made = parts(data, SAMPLED)
+    made = components(data, SAMPLED)
     for step in range(4):
         (loss,) = made.framework.read([made.framework.step(step, 0.1).loss])
         (found,) = made.framework.predict(data.splits["train"])
@@ -312,7 +312,7 @@ def test_the_loss_of_a_round_is_that_of_the_training_rows() -> None:
 def test_of_many_rows_a_sample_stands_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainyard.frameworks.base.LOSS_SAMPLE", (100, 200))
     data = bundle("two")
-    made = parts(data, {})
+    made = components(data, {})
     (loss,) = made.framework.read([made.framework.step(0, 0.1).loss])
     (found,) = made.framework.predict(data.splits["train"])
     assert loss != found.loss / 600
@@ -345,7 +345,7 @@ def test_rows_that_are_not_in_memory_give_a_model_of_the_same_worth(tmp_path: Pa
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
     streamed = models[Taken]
     streamed.framework.snapshot().write(tmp_path)
-    again = parts(bundle("two", Taken), SAMPLED)
+    again = components(bundle("two", Taken), SAMPLED)
     again.framework.restore(tmp_path)
     assert tensor_records(again.framework.state()) == tensor_records(streamed.framework.state())
 
@@ -379,8 +379,8 @@ def test_a_csv_with_categories_and_gaps_trains_as_it_is(tmp_path: Path) -> None:
 
 
 def test_n_estimators_wins_over_epochs() -> None:
-    assert parts(bundle("two"), {"n_estimators": 7}).plan.total_steps == 7
-    assert parts(bundle("two"), {}).plan.total_steps == ROUNDS
+    assert components(bundle("two"), {"n_estimators": 7}).plan.total_steps == 7
+    assert components(bundle("two"), {}).plan.total_steps == ROUNDS
 
 
 def test_a_metric_of_ones_own_is_the_loss() -> None:
@@ -392,7 +392,7 @@ def test_a_metric_of_ones_own_is_the_loss() -> None:
 
 def test_a_metric_of_which_more_is_better_is_no_loss() -> None:
     sys.modules["mine_lightgbm"].__dict__["hits"] = lambda predictions, dataset: ("hits", 1.0, True)
-    made = parts(bundle("two"), {"metric": "mine_lightgbm:hits"})
+    made = components(bundle("two"), {"metric": "mine_lightgbm:hits"})
     made.framework.step(0, 0.1)
     with pytest.raises(ModelError, match=r"higher is better, but it is the loss"):
         made.framework.read([1])
@@ -411,7 +411,7 @@ def test_a_model_goes_on_from_another(tmp_path: Path) -> None:
     first = trained(data, SAMPLED)
     first.framework.snapshot(weights_only=True).write(tmp_path)
     for params in (SAMPLED, GOSS, {"boosting": "dart"}):
-        onward = parts(data, params)
+        onward = components(data, params)
         onward.framework.restore(tmp_path, weights_only=True)
         for step in range(10):
             onward.framework.step(step, onward.plan.learning_rate)
@@ -419,7 +419,7 @@ def test_a_model_goes_on_from_another(tmp_path: Path) -> None:
         onward.framework.snapshot().write(tmp_path / str(params))
         onward.framework.step(10, onward.plan.learning_rate)
         assert onward.framework.native.num_trees() == ROUNDS + 11
-        resumed = parts(data, params)
+        resumed = components(data, params)
         resumed.framework.restore(tmp_path / str(params))
         resumed.framework.step(10, onward.plan.learning_rate)
         assert tensor_records(resumed.framework.state()) == tensor_records(onward.framework.state())
@@ -437,7 +437,7 @@ def test_a_model_that_does_not_fit_is_not_gone_on_from(
 ) -> None:
     trained(bundle("two"), {}).framework.snapshot(weights_only=True).write(tmp_path)
     with pytest.raises(ModelError, match=message):
-        parts(bundle(kind), params).framework.restore(tmp_path, weights_only=True)
+        components(bundle(kind), params).framework.restore(tmp_path, weights_only=True)
 
 
 def test_a_forest_does_not_go_on_from_another_model() -> None:
@@ -483,23 +483,23 @@ def test_the_best_model_is_evaluated_after_the_training(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_trained_is_said(kind: str, params: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        parts(bundle(kind), params)
+        components(bundle(kind), params)
 
 
 def test_an_unknown_option_is_an_error() -> None:
     with pytest.raises(ConfigError, match="did you mean 'num_leaves'"):
-        parts(bundle("two"), {"num_leafs": 3})
+        components(bundle("two"), {"num_leafs": 3})
 
 
 @pytest.mark.parametrize("params", [GOSS, {"boosting": "dart"}], ids=str)
 def test_where_the_learning_rate_cannot_change_a_scheduler_is_refused(params: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="the learning rate must stay constant"):
-        parts(bundle("two"), params, scheduler={"type": "cosine"})
+        components(bundle("two"), params, scheduler={"type": "cosine"})
 
 
 def test_an_objective_that_fails_is_named() -> None:
     sys.modules["mine_lightgbm"].__dict__["gradients"] = lambda raw, dataset: (raw[:3], raw[:3])
-    made = parts(bundle("two"), {"objective": "mine_lightgbm:gradients"})
+    made = components(bundle("two"), {"objective": "mine_lightgbm:gradients"})
     with pytest.raises(ModelError, match="round 1 failed: ValueError: Lengths of gradient"):
         made.framework.step(0, 0.1)
 
@@ -566,7 +566,7 @@ def test_an_estimators_own_objective_gets_the_targets_first() -> None:
 def test_too_few_rows_for_any_split_are_said() -> None:
     info = DataInfo("classification", (1,), 2, [0, 1], ["a"])
     rows = Shown(np.arange(30, dtype=np.float32).reshape(30, 1), np.arange(30) % 2)
-    made = parts(DataBundle(info, {"train": rows, "val": rows, "test": rows}), {"min_child_samples": 20})
+    made = components(DataBundle(info, {"train": rows, "val": rows, "test": rows}), {"min_child_samples": 20})
     with pytest.raises(
         ModelError,
         match=r"no feature can be split; give more rows, or lower model\.params\.min_child_samples",

@@ -317,7 +317,7 @@ def manifests(run: Any) -> list[dict[str, Any]]:
 
 def test_an_early_stop_is_an_event(tmp_path: Path) -> None:
     yard, _, _ = trained(tmp_path, at(12, lambda own: setattr(own, "should_stop", True)))
-    assert [event["name"] for event in kinds(yard.run, "event")] == ["stopped_early"]
+    assert [event["name"] for event in kinds(yard.run, "event")] == ["early_stop"]
     assert yard.run.status == "completed"
 
 

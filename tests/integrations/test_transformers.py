@@ -375,7 +375,7 @@ def test_an_early_stop_is_an_event(tmp_path: Path) -> None:
     yard = trained(tmp_path, at(12, lambda control: setattr(control, "should_training_stop", True)))
     assert yard.run.result["steps"] == 12
     (event,) = kinds(yard.run, "event")
-    assert (event["name"], event["detail"]) == ("stopped_early", {"of_steps": 30})
+    assert (event["name"], event["detail"]) == ("early_stop", {"of_steps": 30})
 
 
 def test_a_sigterm_is_a_preemption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

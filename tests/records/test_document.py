@@ -86,7 +86,7 @@ def test_a_link_or_a_pipe_in_place_of_a_record_is_not_read(tmp_path: Path) -> No
     RESULT.save(tmp_path / "elsewhere.json")
     (tmp_path / "link.json").symlink_to(tmp_path / "elsewhere.json")
     os.mkfifo(tmp_path / "pipe.json")
-    for name, reason in (("link", "symbolic link"), ("pipe", "no regular file")):
+    for name, reason in (("link", "symbolic link"), ("pipe", "not a regular file")):
         with pytest.raises(CheckpointError, match=reason):
             Result.load(tmp_path / f"{name}.json")
 

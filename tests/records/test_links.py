@@ -14,9 +14,9 @@ from small_runs import SMALL, preempted
 from trainyard.cli.boundary import run as command
 from trainyard.digest import write_atomically, write_file
 from trainyard.errors import TrainyardError
-from trainyard.regular import open_regular
 from trainyard.reports.html import write_report
 from trainyard.runs.run import Run
+from trainyard.safe_open import open_regular
 from trainyard.trackers.feed.state import State
 
 LINK = "it is a symbolic link, which is not followed"
@@ -74,7 +74,7 @@ def test_what_a_prediction_needs_is_read_from_regular_files(
     else:
         file.unlink()
         os.mkfifo(file) if other == "pipe" else file.symlink_to("/dev/zero")
-    with pytest.raises(TrainyardError, match=r"no regular file|symbolic link"):
+    with pytest.raises(TrainyardError, match=r"not a regular file|symbolic link"):
         trainyard.load(copy)
 
 
@@ -197,7 +197,7 @@ def test_open_regular(mode: str, where: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["rb", "wb", "ab", "r+b"])
 def test_a_pipe_is_not_waited_for(mode: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match=r"no regular file|No such device"):
+    with pytest.raises(OSError, match=r"not a regular file|No such device"):
         open_regular(tmp_path / "pipe", mode)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from trainyard.engine.journal import Journal
-from trainyard.evaluation.metrics import evaluate
+from trainyard.evaluation.metrics import evaluate_predictions
 from trainyard.evaluation.tables import tables
 from trainyard.records.result import AttemptRecord
 from trainyard.records.run_dir import RunDir
@@ -108,7 +108,7 @@ def run(tmp_path: Path) -> Path:
         np.arange(60), rng.dirichlet(np.ones(3), 60).astype(np.float32), rng.integers(0, 3, 60), 30.0
     )
     (folder / "evaluation" / "test.json").write_text(
-        json.dumps(tables(evaluate([found], ["f1"], info, "test"), info))
+        json.dumps(tables(evaluate_predictions([found], ["f1"], info, "test"), info))
     )
     return folder
 
@@ -206,7 +206,9 @@ def test_regression(run):
     info = DataInfo("regression", (4,), 1, target="price")
     rng = np.random.default_rng(0)
     true = rng.normal(size=50).astype(np.float32)
-    result = evaluate([Predictions(np.arange(50), true[:, None] * 0.9, true, 3.0)], ["r2"], info, "test")
+    result = evaluate_predictions(
+        [Predictions(np.arange(50), true[:, None] * 0.9, true, 3.0)], ["r2"], info, "test"
+    )
     (run / "evaluation" / "test.json").write_text(json.dumps(tables(result, info)))
     text = page(run).text
     assert "Predicted against true price, test split" in text

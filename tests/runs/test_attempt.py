@@ -525,7 +525,7 @@ def test_data_that_fail_in_the_middle_do_not_cost_the_run(tmp_path: Path) -> Non
         trainyard.train(WITHOUT_DATA, runs_dir=tmp_path, data=(Rotten(True), Rotten(False)))
     (run,) = all_runs(tmp_path)
     assert run.status() == "failed"
-    assert run.known_result().steps > 5
+    assert run.require_result().steps > 5
     commit, _ = run_checkpoints(run).resume.newest()
     assert commit is not None
     resumed = trainyard.resume(run.path, data=(Rotten(False), Rotten(False)))
@@ -703,7 +703,7 @@ def test_changed_code_is_refused_by_name(tmp_path: Path) -> None:
         subprocess.run(driver, cwd=tmp_path, capture_output=True, timeout=240, check=False).returncode == 75
     )
     (run,) = all_runs(tmp_path / "runs")
-    assert sorted(run.known_manifest().code.modules) == ["mynet", "mysizes"]
+    assert sorted(run.require_manifest().code.modules) == ["mynet", "mysizes"]
     (tmp_path / "mysizes.py").write_text("WIDTH = 8  # still\n")
     refused = spawn("resume", "last")
     assert refused.returncode == 2
@@ -711,7 +711,7 @@ def test_changed_code_is_refused_by_name(tmp_path: Path) -> None:
     assert "mynet was" not in refused.stderr
     allowed = spawn("resume", "last", "--allow-change", "--json")
     assert allowed.returncode == 0, allowed.stderr
-    assert run.known_manifest().changes[0].differences[0].what == "module mysizes"
+    assert run.require_manifest().changes[0].differences[0].what == "module mysizes"
     assert json.loads(allowed.stdout)["determinism"]["tier"] == "statistical"
     changed = spawn("reproduce", "last", "--json")
     assert changed.returncode == 0, "a comment changes no bit"

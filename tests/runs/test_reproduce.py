@@ -17,7 +17,7 @@ from trainyard.records.journal import losses, read
 from trainyard.records.manifest import Difference
 from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
-from trainyard.runs.reproduce import Reproduction, compare
+from trainyard.runs.reproduce import Reproduction, compare_bits
 from trainyard.runs.run import Run
 
 
@@ -134,7 +134,7 @@ def test_only_a_completed_run_can_be_reproduced(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=f"run {run.id} is (preempted|failed): only a completed run"):
             trainyard.reproduce(run)
         with pytest.raises(InputError, match="resume it first"):
-            compare(RunDir(run.path), RunDir(run.path))
+            compare_bits(RunDir(run.path), RunDir(run.path))
     assert len(trainyard.list_runs(tmp_path)) == 2, "a repetition was begun"
 
 
@@ -168,13 +168,13 @@ def edit_loss(run: RunDir, step: int, value: Any) -> None:
 
 
 def test_copies_are_identical(pair: tuple[RunDir, RunDir]) -> None:
-    assert compare(*pair).verdict == "identical"
+    assert compare_bits(*pair).verdict == "identical"
 
 
 def test_one_bit_of_one_loss_is_found(pair: tuple[RunDir, RunDir]) -> None:
     before = losses(read(pair[0].journal))[17]
     edit_loss(pair[1], 17, math.nextafter(before, 2))
-    found = compare(*pair)
+    found = compare_bits(*pair)
     assert (found.verdict, found.step) == ("different", 17)
     assert found.step_losses == (before, math.nextafter(before, 2))
     assert found.tensor is None
@@ -190,20 +190,30 @@ def test_losses_are_compared_by_their_bits(
     shutil.copytree(pair[1].path, one.path)
     edit_loss(one, 9, first)
     edit_loss(pair[1], 9, second)
-    assert compare(one, pair[1]).step == step
+    assert compare_bits(one, pair[1]).step == step
 
 
 def test_other_steps_or_another_digest_are_different(pair: tuple[RunDir, RunDir]) -> None:
     for change in ({"steps": 29}, {"digest": "0" * 64}):
-        pair[1].write(Result.FILE, pair[1].known_result().with_values(**change))
-        assert compare(*pair).verdict == "different"
+        pair[1].write(Result.FILE, pair[1].require_result().with_values(**change))
+        assert compare_bits(*pair).verdict == "different"
 
 
-def test_a_damaged_final_checkpoint_does_not_stop_the_comparison(pair: tuple[RunDir, RunDir]) -> None:
-    for folder in checkpoints(Run(pair[1])):
-        flip(folder / "weights.safetensors")
-    found = compare(*pair)
+@pytest.mark.parametrize("damaged", [0, 1])
+def test_a_damaged_final_checkpoint_does_not_stop_the_comparison(
+    damaged: int, pair: tuple[RunDir, RunDir], tmp_path: Path
+) -> None:
+    """An older checkpoint does not stand in for it: its tensors are those of another step."""
+    runs = [pair[1], RunDir(tmp_path / "small" / "other")]
+    shutil.copytree(pair[0].path, runs[1].path)
+    older, newest = checkpoints(Run(runs[damaged]))
+    flip(newest / "weights.safetensors")
+    found = compare_bits(*runs)
     assert (found.verdict, found.tensor) == ("identical", None)
+    assert found.uncompared == (
+        f"the final checkpoint of run {runs[damaged].id} is damaged: tensors were not compared"
+    )
+    assert older.exists()
 
 
 def test_the_document_holds_what_json_can(whole: Run) -> None:

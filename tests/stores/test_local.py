@@ -50,6 +50,16 @@ class TestLocal(StoreSuite):
         assert not list(root.glob(".staging-*")), "its staging folder is left behind"
         assert store.put_if_absent("a/manifest", b"{}")
 
+    def test_an_object_whose_name_may_not_be_durable_is_not_published(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with monkeypatch.context() as broken:
+            broken.setattr(local, "fsync_folder", _raise(errno.EIO))
+            with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+                store.put_if_absent("a/manifest", b"first")
+        assert store.put_if_absent("a/manifest", b"second")
+        assert store.get("a/manifest") == b"second"
+
     def test_objects_are_fsynced_before_they_can_be_seen(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -8,7 +8,7 @@ from file_tracker import FileParams, FileTracker, statuses, stored
 from trainyard.engine.journal import Journal
 from trainyard.errors import InputError
 from trainyard.trackers.base import Point
-from trainyard.trackers.feed.card import expanded, read_run, without_secrets
+from trainyard.trackers.feed.card import expanded, read_feed_inputs, without_secrets
 from trainyard.trackers.feed.feeder import Feeder
 
 
@@ -25,7 +25,9 @@ class Bench:
     def feeder(self) -> Feeder:
         """A new one, as a new process would make it."""
         (self.run_dir / "trackers").mkdir(exist_ok=True)
-        return Feeder(read_run(self.run_dir).card, self.run_dir / "trackers" / "0-file.json", self.connect)
+        return Feeder(
+            read_feed_inputs(self.run_dir).card, self.run_dir / "trackers" / "0-file.json", self.connect
+        )
 
     def connect(self) -> FileTracker:
         self.connected.append(FileTracker(FileParams(folder=str(self.outside))))
@@ -225,7 +227,7 @@ def test_where_all_is_sent_the_tracker_is_not_even_made(bench: Bench) -> None:
 
 
 def test_the_card_tells_of_the_run(make_run) -> None:
-    run = read_run(make_run({"type": "file", "params": {"folder": "${env:PLACE}"}}))
+    run = read_feed_inputs(make_run({"type": "file", "params": {"folder": "${env:PLACE}"}}))
     assert run.card.params["model.params.hidden"] == "[8, 4]"
     assert run.card.params["tracking.0.params.folder"] == "${env:PLACE}"
     assert "hunter2" not in str(run.card)
@@ -262,4 +264,4 @@ def test_a_damaged_config_or_manifest_is_an_input_error(make_run, name: str, con
     run = make_run({"type": "file"})
     (run / name).write_text(content)
     with pytest.raises(InputError, match="missing or damaged"):
-        read_run(run)
+        read_feed_inputs(run)

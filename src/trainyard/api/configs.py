@@ -17,7 +17,7 @@ def check(config: Config, overrides: Overrides = ()) -> Resolved:
     """Read and check a config; no framework is imported.
 
     Raises:
-        ConfigError: with every problem.
+        ConfigError: The config has problems; the error lists all of them.
     """
     return load_resolved(config, overrides, Catalog())
 
@@ -26,7 +26,7 @@ def init(file: Path | str, target: str) -> str:
     """Return a commented config (YAML) that trains on a data file as it is.
 
     Raises:
-        DataError: the file cannot be read, or has no such column.
+        DataError: The file cannot be read, or has no such column.
     """
     from trainyard.datasets.rows.sniff import draft_config
 

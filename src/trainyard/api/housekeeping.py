@@ -1,4 +1,4 @@
-"""List runs, delete them, and send what trackers still lack."""
+"""List runs, delete them, and send to trackers what they do not have yet."""
 
 from __future__ import annotations
 
@@ -37,7 +37,11 @@ def summaries(runs_dir: Path | str | None = None, experiment: str | None = None)
 
 
 def get(run: RunName, *, runs_dir: Path | str | None = None) -> Run:
-    """Return the run that a path, an id, a unique prefix or `last` means."""
+    """Return the run that a path, an id, a unique prefix or `last` means.
+
+    Raises:
+        RunNotFoundError: There is no such run, or more than one.
+    """
     return Run(find(run, runs_dir))
 
 
@@ -46,14 +50,13 @@ def clean(
 ) -> list[Run]:
     """Delete runs, and return them; with `dry_run`, only return them.
 
-    A run that is under way is never touched, and one that is damaged or cannot be deleted is passed over with
-    a warning.
+    A running run is never touched, and one that is damaged or cannot be deleted is skipped with a warning.
 
     Args:
-        runs_dir: where the runs are.
-        statuses: the runs that stand so, whatever they hold; default: those of `CLEANED` that hold no
-            checkpoint, so that nothing is lost that could be resumed.
-        dry_run: delete nothing.
+        runs_dir: The folder of the runs.
+        statuses: Delete the runs with one of these statuses, with or without checkpoints. Default: `created`,
+            `crashed` and `failed` runs without a checkpoint.
+        dry_run: Delete nothing.
     """
     chosen = []
     for run in all_runs(Path(runs_dir) if runs_dir else default_runs_dir()):
@@ -62,12 +65,20 @@ def clean(
             if is_unwanted(run, statuses) and (dry_run or delete_run(run, attempt)):
                 chosen.append(Run(run))
         except (CheckpointError, OSError, ValueError) as error:
-            log.warning("run %s is passed over: %s", run.id, error)
+            log.warning("run %s is skipped: %s", run.id, error)
     return chosen
 
 
 def sync(run: RunName, *, runs_dir: Path | str | None = None) -> Any:
-    """Send to the trackers what they do not have yet."""
+    """Send to the trackers what they do not have yet.
+
+    Returns:
+        The state of each tracker, with the values sent and those still to send.
+
+    Raises:
+        RunNotFoundError: There is no such run.
+        InputError: The run's config or manifest is missing or damaged.
+    """
     from trainyard.trackers.feed import sync as sync_trackers
 
     return sync_trackers(find(run, runs_dir).path, timeout=None)

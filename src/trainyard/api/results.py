@@ -1,4 +1,4 @@
-"""Use the models of runs, and look at what came of them."""
+"""Use the trained models of runs, and compare results."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ def load(
     functions here; `docs/security.md` has the rules.
 
     Args:
-        run: a run, a path, an id, a unique prefix, or `last`.
-        runs_dir: where the runs are.
-        model: the model object, if `train` was given one; it gets the weights of the run.
-        trust: import all that the run's config names; each import is announced in the log.
+        run: A run, a path, an id, a unique prefix, or `last`.
+        runs_dir: The folder of the runs.
+        model: The model object, if `train` was given one; it gets the weights of the run.
+        trust: Import all that the run's config names; each import is announced in the log.
 
     Raises:
-        InputError: the run has no weights, an object is missing, or the run names code that is not imported.
+        RunNotFoundError: There is no such run.
+        InputError: The run has no weights, an object is missing, or the run names code that is not imported.
+        CheckpointError: A file that predictions depend on is damaged.
     """
     return _load(find(run, runs_dir), "load", model, trust=trust)
 
@@ -62,17 +64,19 @@ def evaluate(
     Relative paths in the run's config are relative to where it was started; code is imported as `load` does.
 
     Args:
-        run: a run, a path, an id, a unique prefix, or `last`.
-        split: a split of the run's own data.
-        data: other rows: a CSV or Parquet file, or a data frame. For a run that was given its data as
+        run: A run, a path, an id, a unique prefix, or `last`.
+        split: A split of the run's own data.
+        data: Other rows: a CSV or Parquet file, or a data frame. For a run that was given its data as
             objects, these again (then `split` is one of theirs), or a file.
-        runs_dir: where the runs are.
-        model: the model object, if `train` was given one.
-        trust: as in `load`.
+        runs_dir: The folder of the runs.
+        model: The model object, if `train` was given one.
+        trust: As in `load`.
 
     Raises:
-        InputError: the run has no weights or no such split, an object is missing, or the data are not the
+        RunNotFoundError: There is no such run.
+        InputError: The run has no weights or no such split, an object is missing, or the data are not the
             run's own.
+        CheckpointError: A file that predictions depend on is damaged.
     """
     found = find(run, runs_dir)
     is_file = isinstance(data, Path | str)
@@ -80,9 +84,9 @@ def evaluate(
     rows = predictor.read(Path(data)) if is_file else data  # before the working directory changes
     with reading(found, working_directory(found), trust=trust):
         if "data" in passed_objects(found) and not is_file:
-            from trainyard.runs.model import evaluate_objects
+            from trainyard.runs.model import bundle_of_objects
 
-            return evaluate_objects(found, predictor, split, data, model)
+            return predictor.evaluate(split, bundle=bundle_of_objects(found, predictor, data)).metrics
         return predictor.evaluate(split, rows).metrics
 
 
@@ -96,7 +100,13 @@ def predict(
 ) -> Any:
     """Return the predictions for the rows of a CSV or Parquet file, as a data frame.
 
-    The rest is as in `load`.
+    The other arguments are as in `load`.
+
+    Raises:
+        RunNotFoundError: There is no such run.
+        InputError: The run has no weights, an object is missing, or the run names code that is not imported.
+        DataError: The file cannot be read, or lacks a column of the training data.
+        CheckpointError: A file that predictions depend on is damaged.
     """
     predictor = _load(find(run, runs_dir), "predict", model, trust=trust)
     return predictor.predict(predictor.read(Path(data)))
@@ -114,13 +124,22 @@ def export(
     """Write a run's model in its library's own format (`model.ubj`, `model.skops`, a SavedModel ...).
 
     Args:
-        run: a run, a path, an id, a unique prefix, or `last`.
-        path: what to make; one that is there is replaced.
-        form: one of the framework's formats; default: the one that the path ends with, or its usual one if
-            the path has no ending.
-        runs_dir: where the runs are.
-        model: the model object, if `train` was given one.
-        trust: as in `load`.
+        run: A run, a path, an id, a unique prefix, or `last`.
+        path: The file or folder to write; an existing one is replaced.
+        form: One of the framework's formats; default: that of the path's suffix, or the framework's default
+            for a path without one.
+        runs_dir: The folder of the runs.
+        model: The model object, if `train` was given one.
+        trust: As in `load`.
+
+    Returns:
+        The path.
+
+    Raises:
+        RunNotFoundError: There is no such run.
+        InputError: The run has no weights, an object is missing, the framework has no such format, or the
+            path cannot be written.
+        CheckpointError: A file that predictions depend on is damaged.
     """
     return _load(find(run, runs_dir), "export", model, trust=trust).export(Path(path), form)
 
@@ -135,11 +154,13 @@ def explain(
 ) -> dict[str, Any]:
     """Explain a run's model: importance, permutation importance, SHAP values and partial dependence.
 
-    They are written into the run's directory, and its report is made anew. `data` and `model` are what
+    They are written into the run directory, and its report is written again. `data` and `model` are what
     `train` was given as objects, if it was; paths and imported code are as in `evaluate`.
 
     Raises:
-        InputError: the run has no weights, an object is missing, or the data are not the run's own.
+        RunNotFoundError: There is no such run.
+        InputError: The run has no weights, an object is missing, or the data are not the run's own.
+        CheckpointError: A file that predictions depend on is damaged.
     """
     found = find(run, runs_dir)
     predictor = _load(found, "explain", model, trust=trust, data=data)
@@ -153,7 +174,12 @@ def explain(
 
 
 def report(run: RunName, *, runs_dir: Path | str | None = None) -> Path:
-    """Write the run's `report.html` anew, and return its path."""
+    """Write the run's `report.html` again, and return its path.
+
+    Raises:
+        RunNotFoundError: There is no such run.
+        OSError: The report cannot be written.
+    """
     from trainyard.reports.html import write_report
 
     return write_report(find(run, runs_dir).path)
@@ -162,9 +188,14 @@ def report(run: RunName, *, runs_dir: Path | str | None = None) -> Path:
 def compare(
     first: RunName, second: RunName, *, runs_dir: Path | str | None = None, trust: bool = False
 ) -> Comparison:
-    """Compare two runs.
+    """Compare the configs, inputs and results of two runs.
 
-    In what config and inputs they differ, and what came of it; `trust` is as in `load`.
+    `trust` is as in `load`.
+
+    Raises:
+        RunNotFoundError: There is no such run.
+        ConfigError: The config of a run cannot be read any more.
+        CheckpointError: A file of a run is damaged.
     """
     from trainyard.runs.comparison import compare as compare_runs
 

@@ -37,22 +37,22 @@ def cross_validate(
     the other rows validate. Rows of `val_path` and `test_path` are left out.
 
     Args:
-        config: a YAML file, or its content as a mapping.
+        config: A YAML file, or its content as a mapping.
         overrides: `key.path=value` texts, or a mapping from dotted keys.
-        folds: how many; default: `data.split.folds` of the config, or 5.
-        runs_dir: where run directories, and the study's folder beside them, are made.
-        resume: go on with the newest unfinished cross-validation of the same config and data: runs that are
-            done are kept.
-        data: all rows as one pair (X, y) or one data frame, instead of `data`.
-        callbacks: told of what happens in each run.
-        watch: called with a mapping (`fold`, `run_id`, `status`, test metrics) when a run ended.
+        folds: Number of folds; default: `data.split.folds` of the config, or 5.
+        runs_dir: The folder for run directories, and the study's folder beside them.
+        resume: Continue the newest unfinished cross-validation of the same config and data; completed runs
+            are kept.
+        data: All rows as one pair (X, y) or one data frame, instead of `data`.
+        callbacks: Observers of each run.
+        watch: Called with a mapping (`fold`, `run_id`, `status`, test metrics) when a run ended.
 
     Returns:
         The study; its `status` says whether a signal ended it.
 
     Raises:
-        InputError: config or data are wrong, or cannot be cut into so many folds.
-        TrainingError: the training of a fold failed; `resume` goes on from there.
+        InputError: Config or data are wrong, or cannot be cut into so many folds.
+        TrainingError: The training of a fold failed; `resume` continues from there.
     """
     from trainyard.studies.cross_validation import cross_validate as run_study
 
@@ -77,20 +77,20 @@ def benchmark(
     """Train several models on the same rows, and rank them: metric, significance, time, size and latency.
 
     Args:
-        config: a YAML file, or its content as a mapping; its model section holds for the model of its own
+        config: A YAML file, or its content as a mapping; its model section holds for the model of its own
             type.
         overrides: `key.path=value` texts, or a mapping from dotted keys.
-        models: the values of `model.type` to compare.
-        params: options by model: `{"mlp": {"hidden": [64]}}`.
-        folds: cross-validate each in so many folds; None: train each once, on the splits of the config.
-        metric: what to rank by: `f1`, `test_f1` or `val_f1`; default: the first one that the config computes,
-            on the test split.
-        runs_dir: where run directories, and the study's folder beside them, are made.
-        resume: go on with the newest unfinished benchmark of the same; runs that are done are kept, failed
-            ones tried again.
-        data: the data as objects, as `train` takes them; with `folds`, one pair (X, y) or one data frame.
-        callbacks: told of what happens in each run.
-        watch: called with a mapping (`model`, `fold`, `run_id`, `status`, test metrics or `error`) when a run
+        models: The values of `model.type` to compare.
+        params: Options by model: `{"mlp": {"hidden": [64]}}`.
+        folds: Cross-validate each in so many folds; None: train each once, on the splits of the config.
+        metric: The metric to rank by: `f1`, `test_f1` or `val_f1`; default: the first one that the config
+            computes, on the test split.
+        runs_dir: The folder for run directories, and the study's folder beside them.
+        resume: Continue the newest unfinished benchmark with the same question; completed runs are kept,
+            failed ones tried again.
+        data: The data as objects, as `train` takes them; with `folds`, one pair (X, y) or one data frame.
+        callbacks: Observers of each run.
+        watch: Called with a mapping (`model`, `fold`, `run_id`, `status`, test metrics or `error`) when a run
             ended.
 
     Returns:
@@ -98,7 +98,7 @@ def benchmark(
         others.
 
     Raises:
-        InputError: config, models or data are wrong; nothing was trained.
+        InputError: Config, models or data are wrong; nothing was trained.
     """
     from trainyard.studies.benchmark import ModelSelection
     from trainyard.studies.benchmark import benchmark as run_study
@@ -117,7 +117,7 @@ def _study_request(
     callbacks: Sequence[Callback],
     watch: TrialWatcher | None,
 ) -> StudyRequest:
-    """Return what a study is asked for beside its config."""
+    """Return the arguments of a study beside its config."""
     from trainyard.studies.study import StudyRequest, ignore_trials
 
     return StudyRequest(

@@ -41,21 +41,25 @@ def train(
     """Train one run, from config to report.
 
     Args:
-        config: a YAML file, or its content as a mapping.
+        config: A YAML file, or its content as a mapping.
         overrides: `key.path=value` texts, or a mapping from dotted keys.
-        runs_dir: where run directories are made; default `TRAINYARD_RUNS`, or `runs`.
-        resume: continue the newest unfinished run of the same computation, if there is one. It keeps its own
+        runs_dir: The folder for run directories; default `TRAINYARD_RUNS`, or `runs`.
+        resume: Continue the newest unfinished run of the same computation, if there is one. It keeps its own
             config: what differs and changes only the record (tracking ...) is not used, but named in a
             warning.
-        model: a model object instead of `model.type`. The run can be reproduced only with that object.
+        model: A model object instead of `model.type`. The run can be reproduced only with that object.
         data: (train, val) or (train, val, test), each an (X, y) pair or a map-style dataset, or all rows as
             one pair or data frame, instead of the source that `data` names; its other settings (target,
             split ...) hold for them.
-        callbacks: told of what happens.
+        callbacks: Observers of the run.
 
     Raises:
-        InputError: config, data or model are wrong; a run that fails before its first step is removed.
-        TrainingError: the training failed; `resume` goes on from the last commit.
+        InputError: Config, data or model are wrong. A run that fails before its journal is opened is removed.
+        RunLockedError: With `resume`: another process owns the run.
+        ChangedInputsError: With `resume`: data or code have changed.
+        TrainingError: The training failed; `resume` continues from the last commit.
+        CheckpointError: A checkpoint cannot be written, or the best model is damaged.
+        Stopped: A signal came before the first step.
     """
     from trainyard.runs.attempt import Request, run_attempt
 
@@ -70,7 +74,7 @@ def train(
     with working_in(Path.cwd()):
         if resume and (found := find_unfinished(resolved, folder)):
             log.info("resuming run %s", found.id)
-            own = load_resolved(found.readable_config(), adapters=Catalog())
+            own = load_resolved(found.checked_config_file(), adapters=Catalog())
             warn_of_unused(resolved, own, found)
             require_objects(found, "resume", model=model, data=data)
             with of_own_config(found, resolved):
@@ -91,25 +95,28 @@ def resume(
     callbacks: Sequence[Callback] = (),
     trust: bool = False,
 ) -> Run:
-    """Continue a run from its newest whole checkpoint, to the bits of the run that was never interrupted.
+    """Continue a run from its newest valid checkpoint, to the bits of the run that was never interrupted.
 
     It works in the directory that the run was started in. The user's code is imported from the current
     working directory, and from that one if the folder of runs is in it; `docs/security.md` has the rules.
 
     Args:
-        run: a run, a path, an id, a unique prefix, or `last`.
-        runs_dir: where the runs are.
-        allow_change: continue although config, data or code have changed; it is recorded.
-        model: the model object, if `train` was given one.
-        data: the data objects, if `train` was given some.
-        callbacks: told of what happens.
-        trust: import all that the run's config names; each import is announced in the log.
+        run: A run, a path, an id, a unique prefix, or `last`.
+        runs_dir: The folder of the runs.
+        allow_change: Continue although config, data or code have changed; it is recorded.
+        model: The model object, if `train` was given one.
+        data: The data objects, if `train` was given some.
+        callbacks: Observers of the run.
+        trust: Import all that the run's config names; each import is announced in the log.
 
     Raises:
-        InputError: the run names code that is not imported.
-        RunNotFoundError: there is no such run.
-        RunLockedError: another process owns it.
-        ChangedInputsError: config, data or code have changed; `allow_change` lets them, and records it.
+        InputError: An object is missing, or the run names code that is not imported.
+        RunNotFoundError: There is no such run.
+        RunLockedError: Another process owns it.
+        ChangedInputsError: Config, data or code have changed; `allow_change` accepts and records that.
+        TrainingError: The training failed; another `resume` continues from the last commit.
+        CheckpointError: A checkpoint cannot be written or restored, or the best model is damaged.
+        Stopped: A signal came before the first step.
     """
     from trainyard.runs.attempt import Request, run_attempt
 
@@ -119,7 +126,7 @@ def resume(
         log.info("run %s is completed: there is nothing left to do", found.id)
         return Run(found)
     with reading(found, working_directory(found), resume=True, trust=trust):
-        resolved = load_resolved(found.readable_config(), adapters=Catalog())
+        resolved = load_resolved(found.checked_config_file(), adapters=Catalog())
         require_objects(found, "resume", model=model, data=data)
         run_attempt(
             Request(
@@ -144,20 +151,23 @@ def reproduce(
     working directory; `docs/security.md` has the rules.
 
     Args:
-        run: a run, a path, an id, a unique prefix, or `last`.
-        runs_dir: where the runs are.
-        model: the model object, if `train` was given one.
-        data: the data objects, if `train` was given some.
-        callbacks: told of what happens.
-        trust: import all that the run's config names; each import is announced in the log.
+        run: A run, a path, an id, a unique prefix, or `last`.
+        runs_dir: The folder of the runs.
+        model: The model object, if `train` was given one.
+        data: The data objects, if `train` was given some.
+        callbacks: Observers of the run.
+        trust: Import all that the run's config names; each import is announced in the log.
 
     Raises:
-        InputError: the run is not completed, or cannot be repeated here, or names code that is not imported.
-        Stopped: a signal ended the repetition.
+        RunNotFoundError: There is no such run.
+        InputError: The run is not completed, or cannot be repeated here, or names code that is not imported.
+        TrainingError: The training of the repetition failed.
+        CheckpointError: A checkpoint cannot be written.
+        Stopped: A signal ended the repetition.
     """
     from trainyard.engine.signals import Stopped
     from trainyard.runs.attempt import Request, run_attempt
-    from trainyard.runs.reproduce import compare as compare_bits
+    from trainyard.runs.reproduce import compare_bits
 
     original = find(run, runs_dir)
     refuse_foreign_run(original, "reproduce")
@@ -167,10 +177,10 @@ def reproduce(
             "resume it first"
         )
     with reading(original, working_directory(original), trust=trust):
-        resolved = load_resolved(original.readable_config(), adapters=Catalog())
+        resolved = load_resolved(original.checked_config_file(), adapters=Catalog())
         require_objects(original, "reproduce", model=model, data=data)
         again = RunDir.create(original.path.parent.parent, original.experiment, resolved.dump())
-        threads = original.known_manifest().environment.threads
+        threads = original.require_manifest().environment.threads
         parent = Parent(run_id=original.id, relation="reproduce")
         result = run_attempt(
             Request(resolved, again, make_objects(resolved, model, data, callbacks), parent, threads)
@@ -184,4 +194,4 @@ def _log_notes(resolved: Resolved) -> None:
     for note in resolved.notes:
         log.info("config: %s", note)
     if resolved.config.distributed.enabled:
-        log.info("config: distributed.enabled: this version trains in one process")
+        log.warning("config: distributed.enabled has no effect: this version trains in one process")

@@ -50,7 +50,7 @@ class Callback:
         """Observe `val_loss` and the other metrics of the validation split."""
 
     def on_event(self, step: int, name: str, detail: Mapping[str, Any]) -> None:
-        """Observe a decision or another event."""
+        """Observe an event, such as `best` or `early_stop`."""
 
     def on_checkpoint(self, step: int) -> None:
         """Observe that a checkpoint was handed to the writer."""

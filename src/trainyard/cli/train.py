@@ -38,7 +38,7 @@ def train(
     config: str, overrides: Sequence[str], resume: bool, runs_dir: str | None, quiet: bool, as_json: bool
 ) -> None:
     """Train one run, from config to report."""
-    with _watched(quiet, as_json) as callbacks:
+    with _progress_callbacks(quiet, as_json) as callbacks:
         run = trainyard.train(config, overrides, runs_dir=runs_dir, resume=resume, callbacks=callbacks)
     _finish(run, runs_dir, as_json)
 
@@ -56,7 +56,7 @@ def resume(
     run: str, allow_change: bool, trust: bool, runs_dir: str | None, quiet: bool, as_json: bool
 ) -> None:
     """Continue a run from its newest valid checkpoint."""
-    with _watched(quiet, as_json) as callbacks:
+    with _progress_callbacks(quiet, as_json) as callbacks:
         resumed = trainyard.resume(
             run, runs_dir=runs_dir, allow_change=allow_change, callbacks=callbacks, trust=trust
         )
@@ -78,14 +78,14 @@ def reproduce(
     Lists the inputs that differ, then says `identical`, or `different` with the first step and the first
     tensor that differ; the exit code is 3 then.
     """
-    with _watched(quiet, as_json) as callbacks:
+    with _progress_callbacks(quiet, as_json) as callbacks:
         reproduction = trainyard.reproduce(run, runs_dir=runs_dir, callbacks=callbacks, trust=trust)
     show(reproduction.to_json(), _verdict(reproduction), as_json)
     ctx.exit(0 if reproduction.verdict == "identical" else _DIFFERENT)
 
 
 @contextmanager
-def _watched(quiet: bool, as_json: bool) -> Iterator[list[Callback]]:
+def _progress_callbacks(quiet: bool, as_json: bool) -> Iterator[list[Callback]]:
     """Yield the callbacks that show the progress; on stderr if stdout gets a document."""
     if quiet:
         yield []
@@ -132,6 +132,7 @@ def _verdict(result: Reproduction) -> Iterator[str]:
     if result.verdict == "identical":
         repeats = f"identical: {result.repetition} repeats {result.original}"
         yield f"{repeats}: {result.steps[0]} steps, digest {result.digests[0]}"
+        yield from [result.uncompared] if result.uncompared else ()
         return
     yield f"different: {result.repetition} does not repeat {result.original}"
     if result.steps[0] != result.steps[1]:
@@ -144,6 +145,8 @@ def _verdict(result: Reproduction) -> Iterator[str]:
     if result.tensor is not None:
         tensor = result.tensor
         yield f"  first tensor that differs: {tensor.name} ({tensor.before}, then {tensor.now})"
+    if result.uncompared:
+        yield f"  {result.uncompared}"
     if result.metrics:
         yield f"  metrics that differ: {', '.join(result.metrics)}"
     yield f"  digests: {result.digests[0]}, then {result.digests[1]}"

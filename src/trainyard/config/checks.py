@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import PurePath
 
-from trainyard.config.schema import DEFAULT_TEST_SHARE, SplitConfig, TrainingConfig
+from trainyard.config.schema import DEFAULT_TEST_SHARE, METRIC_KEYS, SplitConfig, TrainingConfig
 from trainyard.config.tree import Node, Problems, Source, find, find_value, mapping, put
 
 FILE_TYPES = {
@@ -19,7 +19,6 @@ FILE_TYPES = {
     ".tfrecord": "tfrecord",
     ".tfrecords": "tfrecord",
 }
-METRIC_KEYS = ("training.early_stopping.metric", "training.scheduler.metric", "checkpoint.metric")
 IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 DEFAULT_EPOCHS = 10
 OBJECTS = "python:objects"  # `data.type` of data that are Python objects, if the config names no source
@@ -74,7 +73,7 @@ def check(root: Node, problems: Problems) -> None:
 
 
 def check_import_path(node: Node | None, path: str, problems: Problems) -> None:
-    """Report a text with a colon that is no import path."""
+    """Report a text with a colon that is not an import path."""
     if (
         node is not None
         and isinstance(node.value, str)

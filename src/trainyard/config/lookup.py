@@ -9,11 +9,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from trainyard.config.adapters import Adapters, Kind
-from trainyard.config.checks import DEFAULT_EPOCHS, METRIC_KEYS
+from trainyard.config.checks import DEFAULT_EPOCHS
 from trainyard.config.forms import tracking_items
 from trainyard.config.messages import validate
 from trainyard.config.resolved import values
 from trainyard.config.schema import (
+    METRIC_KEYS,
     DataConfig,
     ModelConfig,
     OptimizerConfig,

@@ -330,3 +330,21 @@ class RunConfig(Section):
     logging: LoggingConfig = LoggingConfig()
     tracking: list[TrackerConfig] = record([])
     distributed: DistributedConfig = DistributedConfig()
+
+
+# The keys of the metrics that decide something.
+METRIC_KEYS = ("checkpoint.metric", "training.early_stopping.metric", "training.scheduler.metric")
+
+
+def deciding_metrics(config: RunConfig) -> dict[str, str]:
+    """Return the metrics that decide something, by their keys; keys that this run does not use are absent."""
+    metrics: dict[str, str] = {}
+    for key in METRIC_KEYS:
+        section: Any = config
+        for name in key.split(".")[:-1]:
+            section = getattr(section, name)
+        if hasattr(section, "metric"):  # no early stopping is None; only some schedules have a metric
+            metrics[key] = section.metric
+    if not config.checkpoint.save_top_k:
+        del metrics["checkpoint.metric"]
+    return metrics

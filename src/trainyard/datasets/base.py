@@ -62,7 +62,7 @@ class DataBundle:
 
     `rows` holds the positions of each split's rows in the source (for tables of predictions), if there is one
     source. `warnings` lists problems that do not prevent training. `preparation` is None for datasets of
-    finished samples. `content_hashed` is False if the fingerprints cover only a sample of the rows.
+    preprocessed arrays. `content_hashed` is False if the fingerprints cover only a sample of the rows.
     """
 
     info: DataInfo

@@ -64,12 +64,12 @@ class NpyDataset:
         for setting in ("features", "exclude"):
             if getattr(config, setting):
                 raise DataError(
-                    f"data.{setting} needs named columns; npy files hold finished samples: leave it out"
+                    f"data.{setting} needs named columns; npy files hold preprocessed arrays: leave it out"
                 )
         if config.split.group or config.split.time or config.impute not in (None, "keep"):
             raise DataError(
                 "data.split.group, data.split.time and data.impute need named columns; npy files hold "
-                "finished samples"
+                "preprocessed arrays"
             )
         if not Path(config.path).is_dir():
             raise DataError(

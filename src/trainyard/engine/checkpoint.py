@@ -2,7 +2,7 @@
 
 A checkpoint is a folder `checkpoints/step-000000300-a0002` (step 300, saved by attempt 2) with its files and,
 published last, `manifest.json`: a SHA-256 of every file, the digests, and a hash of itself. A folder without
-a valid manifest is no checkpoint, and is never loaded. Best models are kept in the same way in `best/`;
+a valid manifest is not a checkpoint, and is never loaded. Best models are kept in the same way in `best/`;
 neither kind prunes the other.
 """
 
@@ -101,19 +101,26 @@ class Checkpoints:
         """Write a checkpoint and publish it; `best` are the steps of the best models that it needs.
 
         Raises:
-            CheckpointError: It cannot be written; what was committed before is untouched.
+            CheckpointError: It cannot be written, or another process wrote it in the meantime; what was
+                committed before is untouched.
         """
         name = f"step-{step:09d}-a{self._attempt:04d}"
         try:
             files = self._write_files(name, snapshot, state)
             commit = Commit(name, step, self._attempt, files, best, self._run_files)
-            self._store.put_if_absent(
+            is_ours = self._store.put_if_absent(
                 f"{self._kind}/{name}/{_MANIFEST}", json.dumps(commit.to_json()).encode()
             )
         except OSError as error:
-            what = "best model" if self._kind == "best" else "checkpoint"
-            raise CheckpointError(f"the {what} of step {step} cannot be written: {error}") from error
+            raise CheckpointError(f"{self._subject(step)} cannot be written: {error}") from error
+        if not is_ours:
+            raise CheckpointError(
+                f"{self._subject(step)} cannot be written: another process committed {name} in the meantime"
+            )
         return commit
+
+    def _subject(self, step: int) -> str:
+        return f"the {'best model' if self._kind == 'best' else 'checkpoint'} of step {step}"
 
     def _write_files(self, name: str, snapshot: Snapshot, state: dict[str, Any] | None) -> list[FileRecord]:
         staging = self._store.staging()
@@ -131,13 +138,13 @@ class Checkpoints:
         """Remove what processes that died left in staging; only the owner of the run calls it."""
         self._store.sweep()
 
-    def names(self, *, whole: bool = False) -> list[str]:
+    def names(self, *, published: bool = False) -> list[str]:
         """Return the names of the checkpoints, newest first.
 
-        With `whole`, only of those that have a manifest.
+        With `published`, only of those that have a manifest.
         """
         found = [key.split("/") for key in self._store.list(f"{self._kind}/")]
-        names = {path[1] for path in found if len(path) == 3 and (not whole or path[2] == _MANIFEST)}
+        names = {path[1] for path in found if len(path) == 3 and (not published or path[2] == _MANIFEST)}
         return sorted(filter(_NAME.fullmatch, names), reverse=True)
 
     def load(self, name: str) -> Commit:
@@ -152,7 +159,7 @@ class Checkpoints:
                 raise CheckpointError(f"checkpoint {name} is damaged: {found}")
         for path in self.folder(commit).iterdir():
             if not stat.S_ISREG(path.lstat().st_mode):  # a framework may look for files that no record names
-                raise CheckpointError(f"checkpoint {name} is damaged: {path.name}: it is no regular file")
+                raise CheckpointError(f"checkpoint {name} is damaged: {path.name}: it is not a regular file")
         return commit
 
     def load_step(self, step: int) -> Commit:

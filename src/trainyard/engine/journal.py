@@ -14,7 +14,7 @@ from trainyard.digest import fsync_folder, make_folders
 from trainyard.records.journal import Line, finite
 from trainyard.records.status import Ended
 from trainyard.redact import redacted
-from trainyard.regular import open_regular
+from trainyard.safe_open import open_regular
 
 
 class Summary(Protocol):
@@ -85,7 +85,7 @@ class Journal:
         self._write({"kind": kind, "time": time.time(), "step": step, "values": clean})
 
     def event(self, step: int, name: str, **detail: Any) -> None:
-        """Write a decision, or something else that is worth seeing beside the curves."""
+        """Write an event, such as `best` or `checkpoint_failed`: something worth seeing beside the curves."""
         clean = {key: _clean(value) for key, value in detail.items()}
         self._write({"kind": "event", "time": time.time(), "step": step, "name": name, "detail": clean})
 
@@ -116,7 +116,7 @@ _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def _clean(value: Any) -> Any:
-    """Return a value that JSON holds as it is, without secrets, which messages of others may have."""
+    """Return a value that JSON can hold, without secrets."""
     if isinstance(value, float):
         return finite(value)
     if isinstance(value, tuple):

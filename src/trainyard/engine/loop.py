@@ -53,8 +53,8 @@ class Loop:
         self.state = state
         self._unread: list[Any] = []  # the losses since the last drain, on the device
         self._samples: list[int] = []
-        self._rate, self._drop = parts.rules.learning_rate, 1.0
-        self._until = self._next_due = 0
+        self._rate, self._learning_rate_factor = parts.rules.learning_rate, 1.0
+        self._last_step = self._next_due = 0
         self._clock = self._logged_at = time.perf_counter()
         self._logged_samples = 0
         self.after_first_step: Callable[[], None] | None = None  # set by the attempt; called once
@@ -63,6 +63,7 @@ class Loop:
         """Train, and return `completed`, or what a signal asked for: `preempted` or `interrupted`.
 
         Raises:
+            ModelError: The library rejects the model's options or the data.
             TrainingError: A loss is not finite, or the run directory is gone.
         """
         parts, state, step = self.parts, self.state, self.parts.framework.step
@@ -73,12 +74,12 @@ class Loop:
             self._plan()
             if state.settled < state.step:
                 self._settle()
-            if self.after_first_step:
+            if self.after_first_step:  # make the first step due: the check must run right after it
                 self._wake()
             # Read only where no loss waits: a signal may come between any two lines.
             stop = parts.signals.status
-            while state.step < self._until and not stop:
-                result = step(state.step, self._rate(state.step) * self._drop)
+            while state.step < self._last_step and not stop:
+                result = step(state.step, self._rate(state.step) * self._learning_rate_factor)
                 state.step += 1
                 self._unread.append(result.loss)
                 self._samples.append(result.samples)
@@ -90,7 +91,9 @@ class Loop:
             pass  # an evaluation was cut short: the checkpoint below says so
         finally:
             parts.saver.stop_clock()
-        parts.saver.save(state, parts.rules.best_steps(state.evaluations), finished=state.step >= self._until)
+        parts.saver.save(
+            state, parts.rules.best_steps(state.evaluations), finished=state.step >= self._last_step
+        )
         return parts.signals.status or "completed"
 
     def _check_first_step(self) -> None:
@@ -105,13 +108,13 @@ class Loop:
         if state.settled < state.step:
             if parts.rules.evaluates(state.step):
                 self._evaluate()
-            if parts.rules.logs(state.step) or state.step >= parts.rules.until(state.evaluations):
+            if parts.rules.logs(state.step) or state.step >= parts.rules.last_step(state.evaluations):
                 self._log()
             state.settled = state.step
         parts.recorder.journal.flush()
         for at, message in parts.saver.failures():
             parts.recorder.event(state.step, "checkpoint_failed", saved_step=at, message=message)
-            log.warning("%s; training goes on, and will save again", message)
+            log.warning("%s; training continues, and will save again", message)
         if parts.saver.at_boundary(state.step):
             parts.saver.mark(state, parts.rules.best_steps(state.evaluations))
         if parts.saver.is_due(state.step):
@@ -151,10 +154,10 @@ class Loop:
 
     def _log(self) -> None:
         state, now = self.state, time.perf_counter()
-        has_rate = self.parts.rules.has_learning_rate
+        rate = self._rate(state.step - 1) * self._learning_rate_factor
         metrics = {
             "train_loss": state.loss_sum / max(1, state.loss_samples),
-            **({"learning_rate": self._rate(state.step - 1) * self._drop} if has_rate else {}),
+            **({"learning_rate": rate} if self.parts.rules.has_learning_rate else {}),
             "epoch": self.parts.order.epochs(state.step),
             "samples_per_second": self._logged_samples / max(1e-9, now - self._logged_at),
         }
@@ -167,9 +170,9 @@ class Loop:
         parts, state, now = self.parts, self.state, time.perf_counter()
         state.train_seconds += now - self._clock
         self._clock = now
-        self._until = parts.rules.until(state.evaluations)
-        self._drop = parts.rules.drop(state.evaluations)
-        self._next_due = min(parts.rules.next_due(state.step), state.step + _DRAIN_STEPS, self._until)
+        self._last_step = parts.rules.last_step(state.evaluations)
+        self._learning_rate_factor = parts.rules.learning_rate_factor(state.evaluations)
+        self._next_due = min(parts.rules.next_due(state.step), state.step + _DRAIN_STEPS, self._last_step)
         if parts.signals.status or parts.saver.overdue:  # a request that came during the lines above
             self._wake()
 

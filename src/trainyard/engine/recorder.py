@@ -58,7 +58,7 @@ class Recorder:
         self.journal.values("metrics", step, {f"system_{name}": value for name, value in values.items()})
 
     def event(self, step: int, name: str, **detail: Any) -> None:
-        """Record a decision or an event."""
+        """Record an event, such as `best` or `checkpoint_failed`."""
         self.journal.event(step, name, **detail)
         self._call(lambda callback: callback.on_event(step, name, detail))
 

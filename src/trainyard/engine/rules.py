@@ -1,4 +1,4 @@
-"""What is due at which step, and what the evaluations decide: the config's cadences and rules for one run."""
+"""What is due at which step, and what the evaluations lead to, by the config of one run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from trainyard.config.schema import ConstantSchedule, PlateauSchedule, RunConfig
-from trainyard.engine.decisions import (
+from trainyard.engine.history import (
     Patience,
     best_evaluations,
     learning_rate,
@@ -23,7 +23,7 @@ def next_multiple(step: int, every: int) -> int:
 
 
 class Rules:
-    """Answer what is due at a step, and what the evaluations decide.
+    """Answer what is due at a step, and what the evaluations lead to.
 
     Evaluations that were read already are not read again.
 
@@ -31,11 +31,11 @@ class Rules:
         config: The run's config.
         plan: How many steps there are, and their learning rate.
         steps_per_epoch: Steps of one pass over the training split.
-        mode: Returns whether a metric is better when it is lower (`min`) or higher (`max`).
+        mode_of: Returns whether a metric is better when it is lower (`min`) or higher (`max`).
     """
 
     def __init__(
-        self, config: RunConfig, plan: Plan, steps_per_epoch: int, mode: Callable[[str], Mode]
+        self, config: RunConfig, plan: Plan, steps_per_epoch: int, mode_of: Callable[[str], Mode]
     ) -> None:
         self.plan = plan
         self.total_steps = plan.total_steps
@@ -48,7 +48,7 @@ class Rules:
         self.boundary = plan.boundary
         self._config = config
         self._evaluate_every = config.evaluation.every_n_steps or steps_per_epoch
-        self._mode_of = mode
+        self._mode_of = mode_of
         self._history: History | None = None
         self._seen = 0
 
@@ -72,44 +72,46 @@ class Rules:
 
     def best_steps(self, history: History) -> list[int]:
         """Return the steps of the best models, best first."""
-        return [best.step for best in self._decided(history).best]
+        return [best.step for best in self._verdict_on(history).best]
 
-    def until(self, history: History) -> int:
-        """Return the last step of the training, as far as the evaluations have decided it."""
-        return history[-1].step if history and self._decided(history).stops else self.total_steps
+    def last_step(self, history: History) -> int:
+        """Return the last step of the training, as far as the evaluations determine it."""
+        return history[-1].step if history and self._verdict_on(history).stops else self.total_steps
 
-    def drop(self, history: History) -> float:
+    def learning_rate_factor(self, history: History) -> float:
         """Return the factor that a plateau schedule applies to the learning rate."""
         schedule = self._schedule
         return (
-            schedule.factor ** self._decided(history).drops if isinstance(schedule, PlateauSchedule) else 1.0
+            schedule.factor ** self._verdict_on(history).drop_count
+            if isinstance(schedule, PlateauSchedule)
+            else 1.0
         )
 
     def events(self, history: History) -> list[tuple[str, dict[str, Any]]]:
-        """Return what the newest evaluation decided, as names and details of events."""
-        step, metric, decided = history[-1].step, self._config.checkpoint.metric, self._decided(history)
+        """Return what the newest evaluation leads to, as names and details of events."""
+        step, metric, verdict = history[-1].step, self._config.checkpoint.metric, self._verdict_on(history)
         events: list[tuple[str, dict[str, Any]]] = []
         if self.best_steps(history)[:1] == [step]:
             events.append(("best", {"metric": metric, "value": history[-1].metrics[metric]}))
-        if decided.has_dropped:
-            events.append(("learning_rate_drop", {"factor": self.drop(history)}))
-        if self.until(history) == step < self.total_steps:
+        if verdict.has_dropped:
+            events.append(("learning_rate_drop", {"factor": self.learning_rate_factor(history)}))
+        if self.last_step(history) == step < self.total_steps:
             events.append(("early_stop", {"metric": self._config.training.early_stopping.metric}))  # type: ignore[union-attr]
         return events
 
-    def _decided(self, history: History) -> _Decided:
-        """Return what the history decides; of one that has grown, only the new evaluations are read."""
+    def _verdict_on(self, history: History) -> _Verdict:
+        """Return what the history leads to; of one that has grown, only the new evaluations are read."""
         if self._history is not history or len(history) < self._seen:
             self._history, self._seen = history, 0
-            self._state = _Decided(self._config, self._schedule, self._mode_of)
+            self._state = _Verdict(self._config, self._schedule, self._mode_of)
         for evaluation in history[self._seen :]:
             self._state.see(evaluation)
         self._seen = len(history)
         return self._state
 
 
-class _Decided:
-    """What the evaluations so far decide: the best models, the early stop, the drops of the learning rate."""
+class _Verdict:
+    """What the evaluations so far lead to: best models, early stop, drops of the learning rate."""
 
     def __init__(self, config: RunConfig, schedule: ConstantSchedule, mode_of: Callable[[str], Mode]) -> None:
         def mode(metric: str, configured: Literal["auto", "min", "max"]) -> Mode:
@@ -137,17 +139,17 @@ class _Decided:
         return self._stopping is not None and self._stopping.stale >= self._patience
 
     @property
-    def drops(self) -> int:
+    def drop_count(self) -> int:
         """How often the plateau schedule has lowered the learning rate."""
         return self._plateau.lost if self._plateau else 0
 
     def see(self, evaluation: Evaluation) -> None:
         """Take the next evaluation into account."""
-        drops = self.drops
+        drops = self.drop_count
         for patience in (self._stopping, self._plateau):
             if patience:
                 patience.see(evaluation)
-        self.has_dropped = self.drops > drops
+        self.has_dropped = self.drop_count > drops
         self.best = best_evaluations(
             [*self.best, evaluation], self._kept.metric, self._mode, self._kept.save_top_k
         )

@@ -44,6 +44,7 @@ class Saver:
         self._recorder = recorder
         self._writer = Writer()
         self._timer: threading.Timer | None = None
+        self._wake: Callable[[], None]  # set by `start`, where a clock runs
         self._overdue = False
         self._saved_step = -1
         self._marked: _Pending | None = None  # of the last boundary; None where every step is one
@@ -72,8 +73,8 @@ class Saver:
 
         self._timer = threading.Timer(self._config.every_n_minutes * 60, ring)
         self._timer.daemon = True
-        self._timer.start()
         self._wake = wake
+        self._timer.start()
 
     def stop_clock(self) -> None:
         """Stop the clock of `every_n_minutes`."""
@@ -114,7 +115,7 @@ class Saver:
         """Save a resume checkpoint of this step, or of the last boundary if only boundaries can be resumed.
 
         A step that is saved already is not saved again. With `finished`, the last step is saved even if
-        it is no boundary: no step follows it, only evaluations.
+        it is not a boundary: no step follows it, only evaluations.
         """
         if self._plan.boundary > 1 and not finished:
             pending = self._marked
@@ -153,8 +154,10 @@ class Saver:
         self._committed = pending.step
         # A checkpoint of a later step was damaged when this attempt began, else the attempt would have
         # resumed from it.
-        whole = [name for name in self._checkpoints.resume.names(whole=True) if step_of(name) <= pending.step]
-        kept = {commit.name, *whole[: self._config.keep_last]}
+        published = [
+            name for name in self._checkpoints.resume.names(published=True) if step_of(name) <= pending.step
+        ]
+        kept = {commit.name, *published[: self._config.keep_last]}
         self._checkpoints.resume.prune(kept)
         self._needed = {name: self._needed.get(name, frozenset()) for name in kept} | {
             commit.name: pending.best
@@ -177,7 +180,7 @@ class Saver:
     def _extract_best(self, best: Collection[int]) -> None:
         """Extract best models from the state of a cumulative framework.
 
-        Only now, as most are surpassed before.
+        They are extracted only at a save, since most are surpassed before the next one.
         """
         if self._plan.cumulative:
             missing, self._extracted = sorted(set(best) - self._extracted), set(best)
@@ -200,14 +203,14 @@ class Saver:
             snapshot.release()
             del self._unwritten[step]
 
-    def resumed(self, state: RunState, best: Collection[int]) -> None:
+    def resume_from(self, state: RunState, best: Collection[int]) -> None:
         """Continue from a commit, and remove the best models of later steps: they will be made again."""
         self._saved_step = state.step if 0 < state.step == state.settled else -1
         self._current_best = frozenset(best)
-        self._needed = {name: self._best_of(name) for name in self._checkpoints.resume.names(whole=True)}
+        self._needed = {name: self._best_of(name) for name in self._checkpoints.resume.names(published=True)}
         self._prune_best()
         if self._plan.cumulative:
-            self._extracted = {step_of(name) for name in self._checkpoints.best.names(whole=True)}
+            self._extracted = {step_of(name) for name in self._checkpoints.best.names(published=True)}
 
     def _best_of(self, name: str) -> frozenset[int]:
         """Return the steps of the best models that a checkpoint needs.
@@ -219,7 +222,7 @@ class Saver:
         except CheckpointError:
             return frozenset()
 
-    def completed(self) -> None:
+    def drop_superseded_best(self) -> None:
         """Remove the best models that only earlier checkpoints need: nothing resumes from those any more."""
         self._needed = {}
         self._prune_best()

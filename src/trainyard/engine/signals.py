@@ -18,7 +18,7 @@ STATUS_OF: dict[signal.Signals, Literal["preempted", "interrupted"]] = {
 
 
 class Stopped(BaseException):
-    """A signal asked to stop. It is no `Exception`, so that no handler of errors catches it."""
+    """A signal asked to stop. It is not an `Exception`, so that no handler of errors catches it."""
 
     def __init__(self, status: Ended) -> None:
         super().__init__(status)
@@ -27,7 +27,7 @@ class Stopped(BaseException):
 
 
 class Signals:
-    """The signal handlers of an attempt; `status` is what a signal asked for, None before one came.
+    """The signal handlers of an attempt; `status` is what a signal asked for, or None before the first.
 
     While `wake` is None (start-up), there is no step to finish: the handler raises `Stopped` in the main
     thread.

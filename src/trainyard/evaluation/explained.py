@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from trainyard.datasets.base import Preparation, Split
 from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.rows.preparation import CategoryColumn, TabularPreparation
-from trainyard.evaluation.metrics import evaluate
+from trainyard.evaluation.metrics import evaluate_predictions
 from trainyard.evaluation.tables import label
 from trainyard.records.journal import finite
 from trainyard.types import Array, DataInfo, Predictions
@@ -137,7 +137,7 @@ class ExplainedModel:
         """Return a metric (or `loss`) of the outputs for `features` (rows, n) and the sample's targets."""
         # Drop the model's own measures: computing them may take longer than the predictions.
         parts = (part._replace(measures={}) for part in self.predict(Arrays(features, self.targets)))
-        result = evaluate(parts, [metric], self.info, "test")
+        result = evaluate_predictions(parts, [metric], self.info, "test")
         return result.metrics[f"test_{metric}"]
 
 

@@ -32,7 +32,7 @@ from trainyard.datasets.base import DataBundle, Split
 from trainyard.errors import MissingExtraError, TrainyardError
 from trainyard.evaluation.dependence import partial_dependence
 from trainyard.evaluation.explained import Column, ExplainedModel, Json, data_columns, rounded
-from trainyard.evaluation.metrics import LOSS, check
+from trainyard.evaluation.metrics import LOSS, check_metric
 from trainyard.evaluation.permutation import permutation_importance
 from trainyard.evaluation.shapley import MAX_LISTED, shap_values, to_json
 from trainyard.order import EXPLAIN, permutation, stream_seed
@@ -79,7 +79,7 @@ def explain(model: Model, bundle: DataBundle, metric: str, seed: int, *, in_full
     Raises:
         InputError: the metric does not exist, or is not for this task.
     """
-    metric = check(metric, bundle.info.task)
+    metric = check_metric(metric, bundle.info.task)
     split, rows = _split(bundle)
     explanation: Json = {
         "version": VERSION,

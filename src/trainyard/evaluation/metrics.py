@@ -116,19 +116,19 @@ def default_metrics(task: Task) -> tuple[str, ...]:
     return DEFAULTS[task]
 
 
-def bare(metric: str) -> str:
+def without_prefix(metric: str) -> str:
     """Return a metric's name without the split's prefix: `val_f1` -> `f1`."""
     split, _, rest = metric.partition("_")
     return rest if split in SPLITS and rest else metric
 
 
-def check(metric: str, task: Task | None = None) -> str:
+def check_metric(metric: str, task: Task | None = None) -> str:
     """Check that a metric (or `loss`) exists and fits the task, and return its bare name.
 
     Raises:
         InputError: the metric does not exist, or belongs to another task.
     """
-    name = bare(metric)
+    name = without_prefix(metric)
     if name == LOSS or (name in METRICS and task in (None, METRICS[name].task)):
         return name
     if name in METRICS:
@@ -150,11 +150,11 @@ def mode_of(metric: str) -> Mode:
     Raises:
         InputError: the metric does not exist.
     """
-    name = check(metric)
+    name = check_metric(metric)
     return "min" if name == LOSS else METRICS[name].mode
 
 
-def evaluate(
+def evaluate_predictions(
     predictions: Iterable[Predictions], metrics: Sequence[str], info: DataInfo, prefix: SplitName
 ) -> EvaluationResult:
     """Compute the loss (mean over the rows) and the metrics of one split.
@@ -173,7 +173,7 @@ def evaluate(
         InputError: a metric does not exist, or is not for this task.
         ModelError: the outputs do not have the shape that the data require.
     """
-    requested = dict.fromkeys(check(metric, info.task) for metric in metrics)
+    requested = dict.fromkeys(check_metric(metric, info.task) for metric in metrics)
     parts = list(predictions)
     outputs, targets, ids = _joined(parts, info)
     rows = len(targets)

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.errors import InputError
-from trainyard.evaluation.metrics import LOSS, METRICS, bare, names
+from trainyard.evaluation.metrics import LOSS, METRICS, names, without_prefix
 from trainyard.evaluation.scores import Scores
 from trainyard.order import random_keys, stream_seed
 from trainyard.types import Array, Task
@@ -187,7 +187,7 @@ def over_folds(
     p_value = math.nan if math.isnan(error) else p_value
     return Significance(
         "corrected resampled t",
-        bare(metric),
+        without_prefix(metric),
         effect,
         (effect - half_width, effect + half_width),
         p_value,
@@ -377,7 +377,7 @@ _USUAL_LOSS = {"classification": "log_loss", "regression": "mse"}
 def _computable(metric: str, scores: Scores) -> str:
     """Return the bare name of the metric to compute; `loss` stands for the usual loss of the task."""
     task: Task = "classification" if scores.targets.ndim == 1 else "regression"
-    name = _USUAL_LOSS[task] if bare(metric) == LOSS else bare(metric)
+    name = _USUAL_LOSS[task] if without_prefix(metric) == LOSS else without_prefix(metric)
     if name not in METRICS or METRICS[name].task != task:
         allowed = ", ".join([LOSS, *sorted(names(task))])
         raise InputError(f"unknown metric of {task}: {metric!r}; allowed: {allowed}")

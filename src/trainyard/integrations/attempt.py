@@ -20,7 +20,7 @@ from trainyard.records.run_dir import RunDir
 from trainyard.records.status import Ended
 from trainyard.redact import redacted
 from trainyard.runs.session import Session
-from trainyard.trackers.feed.card import read_run
+from trainyard.trackers.feed.card import read_feed_inputs
 
 log = logging.getLogger("trainyard")
 Json = dict[str, Any]
@@ -80,7 +80,7 @@ class TrainerAttempt:
         self._feed()
 
     def _feed(self) -> None:
-        self._session.feed([name for name, _ in read_run(self.run.path).trackers])
+        self._session.feed([name for name, _ in read_feed_inputs(self.run.path).trackers])
 
     def values(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """Journal values.
@@ -192,7 +192,7 @@ class TrainerAttempt:
             best=None if end.best is None else BestModel.model_validate(end.best),
             digest=end.digest,
             attempts=self._session.number,
-            determinism=self.run.known_manifest().determinism,
+            determinism=self.run.require_manifest().determinism,
             train_seconds=seconds,
             samples_per_second=end.samples * end.epochs / max(1e-9, seconds) if end.samples else None,
             error=error,

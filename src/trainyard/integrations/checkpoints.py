@@ -30,7 +30,7 @@ from trainyard.digest import (
     write_atomically,
 )
 from trainyard.errors import CheckpointError
-from trainyard.regular import read_regular
+from trainyard.safe_open import read_regular
 
 FORMAT = 1
 _MANIFEST = "manifest.json"

@@ -188,7 +188,7 @@ class TrainyardCallback(Callback):
             self._trainer_run.end(status, lambda: _training_end(trainer, module), error)
             return
         if trainer.should_stop:
-            self._trainer_run.event(step, "stopped_early", epochs=trainer.current_epoch)
+            self._trainer_run.event(step, "early_stop", epochs=trainer.current_epoch)
         self._trainer_run.end("completed", lambda: _training_end(trainer, module))
 
 

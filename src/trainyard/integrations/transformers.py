@@ -209,7 +209,7 @@ class TrainyardCallback(TrainerCallback):
                     lambda: self._commit(args, saved, state.epoch), f"the checkpoint of step {saved}"
                 )
             else:
-                self._trainer_run.event(step, "stopped_early", of_steps=state.max_steps)
+                self._trainer_run.event(step, "early_stop", of_steps=state.max_steps)
         self._trainer_run.end(
             status, lambda: _training_end(args, state, objects["model"], objects["train_dataloader"])
         )

@@ -11,7 +11,7 @@ class DataDescription(Document):
     """How the data of a run were prepared, so that a prediction needs no training data.
 
     `info` is `DataInfo.to_json`; `preparation` is the preparation of a table's columns, None where the data
-    set brought finished samples.
+    set brought preprocessed arrays.
     """
 
     FILE: ClassVar[str] = "data.json"

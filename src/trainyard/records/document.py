@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from trainyard.digest import sha256_bytes, write_atomically
 from trainyard.errors import CheckpointError
 from trainyard.records.journal import finite
-from trainyard.regular import read_regular
+from trainyard.safe_open import read_regular
 
 FORMAT = 2
 _CHECKSUM = "sha256"

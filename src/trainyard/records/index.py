@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from trainyard.digest import write_atomically
 from trainyard.errors import CheckpointError
 from trainyard.records.run_dir import RunDir
-from trainyard.records.status import ENDED
-from trainyard.regular import read_regular
+from trainyard.records.status import ENDED, ShownStatus
+from trainyard.safe_open import read_regular
 
 log = logging.getLogger("trainyard")
 Json = dict[str, Any]
@@ -95,11 +95,13 @@ def _is_settled(entry: _Entry) -> bool:
 
 def _summary(run: RunDir) -> Json:
     identity = {"run_id": run.id, "experiment": run.experiment, "path": str(run.path)}
+    status: ShownStatus
     try:
-        result = run.result()
-        return (result.to_json() if result else {}) | identity | {"status": run.status()}
+        result, status = run.result(), run.status()
+        return (result.to_json() if result else {}) | identity | {"status": status}
     except CheckpointError as error:
-        return identity | {"status": "damaged", "error": str(error)}
+        status = "damaged"
+        return identity | {"status": status, "error": str(error)}
 
 
 def _load(runs_dir: Path) -> dict[str, _Entry]:

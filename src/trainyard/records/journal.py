@@ -29,7 +29,7 @@ from typing import Any, NoReturn, cast
 
 from pydantic_core import from_json
 
-from trainyard.regular import open_regular
+from trainyard.safe_open import open_regular
 
 Line = dict[str, Any]
 

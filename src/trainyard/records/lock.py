@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from trainyard.errors import CheckpointError, RunLockedError
-from trainyard.regular import open_regular
+from trainyard.safe_open import open_regular
 
 _PAUSES = (
     0.01,
@@ -39,7 +39,7 @@ class Lock:
         """Take the lock for this process; return whether that succeeded.
 
         Raises:
-            CheckpointError: The lock file is no regular file.
+            CheckpointError: The lock file is not a regular file.
         """
         file = _open(self._path, "r+b")
         if not _flock(file):

@@ -30,7 +30,7 @@ class Difference:
         return f"{self.input}: {self.what} was {_short(self.before)}, is {_short(self.now)}"
 
     def to_json(self) -> Json:
-        """Return the difference as JSON holds it."""
+        """Return the difference for JSON."""
         return asdict(self)
 
 
@@ -101,7 +101,10 @@ class Environment(Record):
 
 
 class InitialWeights(Record):
-    """The digest of the initial weights; `from_step` says where another trainer went on without a digest."""
+    """The digest of the initial weights.
+
+    Another trainer may have continued from a step without a digest: `from_step`.
+    """
 
     initial: str | None = None
     from_step: int | None = None
@@ -115,7 +118,7 @@ class DeterminismRecord(Record):
 
 
 class Change(Record):
-    """Inputs that changed before a resume and were let pass; `time` is in seconds since the epoch."""
+    """Inputs that changed before a resume and were accepted; `time` is in seconds since the epoch."""
 
     time: float
     differences: list[Difference]
@@ -237,7 +240,7 @@ def _code_view(manifest: Manifest) -> Json:
 def _edited(before: CodeIdentity, now: CodeIdentity) -> list[Difference]:
     """Return the modules that run as they did, but were edited on disk in the meantime.
 
-    What is meant is not clear.
+    It cannot be known which of the two the user means, so it counts as a difference.
     """
     return [
         Difference("code", f"module {name}", now.modules[name], "edited on disk since its import")
@@ -247,7 +250,10 @@ def _edited(before: CodeIdentity, now: CodeIdentity) -> list[Difference]:
 
 
 def _semantics(manifest: Manifest) -> dict[str, int]:
-    """Return the semantics versions by part; manifests of version 1 hold one number, 1 for all parts."""
+    """Return the semantics versions above 1, by part: absent means 1.
+
+    Manifests of format 1 hold one number, which is that of the sample order.
+    """
     if isinstance(manifest.semantics, dict):
         return {name: version for name, version in manifest.semantics.items() if version != 1}
     return {} if manifest.semantics in (None, 1) else {"order": manifest.semantics}

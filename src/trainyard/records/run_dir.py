@@ -1,4 +1,4 @@
-"""The run directory: what is in it, who owns it, and how its run stands.
+"""The run directory: its files, its owner and its status.
 
 runs/<experiment>/<run-id>/
     config.yaml         the resolved config
@@ -10,7 +10,7 @@ runs/<experiment>/<run-id>/
     best/               the best models, weights only
     evaluation/         the tables of the final evaluation of val and test, and the explanation
     trackers/           how far each tracker is
-    result.json         how the run stands; written at each orderly end
+    result.json         status, metrics and digest; written at each orderly end
     report.html
     lock                held by the process that owns the run
 """
@@ -31,7 +31,7 @@ from trainyard.records.lock import Lock, locked_error
 from trainyard.records.manifest import Manifest
 from trainyard.records.result import AttemptRecord, Result
 from trainyard.records.status import Status
-from trainyard.regular import open_regular, read_regular
+from trainyard.safe_open import open_regular, read_regular
 
 log = logging.getLogger("trainyard")
 Json = dict[str, Any]
@@ -85,16 +85,16 @@ class RunDir:
         """The file of the resolved config."""
         return self.path / "config.yaml"
 
-    def readable_config(self) -> Path:
+    def checked_config_file(self) -> Path:
         """Return the file of the resolved config, to be read now.
 
         Raises:
-            CheckpointError: It is a symbolic link, or no regular file.
+            CheckpointError: It is a symbolic link, or not a regular file.
         """
         try:
             open_regular(self.config_file).close()
         except FileNotFoundError:
-            pass  # who reads it says so
+            pass  # the caller that reads it reports that
         except OSError as error:
             raise CheckpointError(f"{self.config_file} cannot be read: {error.strerror}") from error
         return self.config_file
@@ -109,7 +109,7 @@ class RunDir:
         """
         return Manifest.load(self.path / Manifest.FILE)
 
-    def known_manifest(self) -> Manifest:
+    def require_manifest(self) -> Manifest:
         """Return the manifest of a run that must have one.
 
         Raises:
@@ -130,7 +130,7 @@ class RunDir:
         """
         return Result.load(self.path / Result.FILE)
 
-    def known_result(self) -> Result:
+    def require_result(self) -> Result:
         """Return the result of a run that must have one.
 
         Raises:
@@ -181,12 +181,12 @@ class RunDir:
         self.write(f"attempts/{record.attempt:04d}.json", record)
 
     def read_json(self, name: str) -> Json:
-        """Return the content of a JSON file that is no record (a table, a position).
+        """Return the content of a JSON file that is not a record (a table, a position).
 
         Empty if it is not there.
 
         Raises:
-            CheckpointError: It is there, but not whole.
+            CheckpointError: It is damaged.
         """
         try:
             data = json.loads(read_regular(self.path / name, depth=_depth(name)))
@@ -242,7 +242,7 @@ class RunDir:
         """Return whether some process owns the run now."""
         return self._lock.is_held()
 
-    # -- how it stands
+    # -- status
 
     def next_attempt(self) -> int:
         """Return the number of the attempt that begins now."""
@@ -250,7 +250,7 @@ class RunDir:
         return max((int(path.stem) for path in taken), default=0) + 1
 
     def status(self) -> Status:
-        """Return how the run stands now."""
+        """Return the status of the run now."""
         return "running" if self.is_owned() else self.status_on_disk()
 
     def status_on_disk(self) -> Status:

@@ -1,4 +1,4 @@
-"""How a run, an attempt or a study stands: all the words for it."""
+"""The statuses of runs, attempts and studies."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Literal, get_args
 Ended = Literal["completed", "failed", "preempted", "interrupted"]
 # `created`: no attempt yet; `crashed`: the newest attempt died without saying how it ended.
 Status = Literal["created", "running", "crashed", Ended]
+# `damaged`: lists and reports show a run whose records cannot be read.
+ShownStatus = Literal[Status, "damaged"]
 
 ENDED: tuple[Ended, ...] = get_args(Ended)
 UNFINISHED: tuple[Status, ...] = ("created", "crashed", "failed", "preempted", "interrupted")

@@ -1,4 +1,4 @@
-"""The record of a study: what it was asked, how it stands, and its runs."""
+"""The record of a study: its question, its status, and its runs."""
 
 from __future__ import annotations
 
@@ -20,19 +20,23 @@ class StudyRun(Record):
 class StudyRecord(Document):
     """The content of `study.json`.
 
-    `asked` is what makes two studies the same; `state` is `running` while a process works on it, and how it
-    ended afterwards; `created` is in seconds since the epoch.
+    `question` is what makes two studies the same; `status` is `running` while a process works on it, and how
+    it ended afterwards; `created` is in seconds since the epoch.
     """
 
     FILE: ClassVar[str] = "study.json"
-    RESULT: ClassVar[str] = "result.json"  # what came out, beside it
+    RESULT: ClassVar[str] = "result.json"  # the results, beside it
 
     study_id: str
     kind: str
     experiment: str
     created: float
     command: list[str] = Field(default_factory=list)
-    asked: dict[str, Any] = Field(default_factory=dict)
-    state: Literal["running", Ended] = "running"
+    question: dict[str, Any] = Field(
+        default_factory=dict, validation_alias=AliasChoices("question", "asked")
+    )  # version 1: `asked`
+    status: Literal["running", Ended] = Field(
+        default="running", validation_alias=AliasChoices("status", "state")
+    )  # version 1: `state`
     runs: list[StudyRun] = Field(default_factory=list)
     error: str | None = None

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from trainyard.regular import read_regular
 from trainyard.reports.explanation_charts import (
     KINDS,
     SHADES,
@@ -25,6 +24,7 @@ from trainyard.reports.explanation_charts import (
 )
 from trainyard.reports.rundir import Json, RunFiles
 from trainyard.reports.scales import number
+from trainyard.safe_open import read_regular
 
 Section = dict[str, Any]
 

@@ -14,11 +14,7 @@ from trainyard.reports.scales import number
 
 Curves = Mapping[str, Curve]
 
-_KINDS = {
-    "early_stop": "stop",
-    "time_limit": "stop",
-    "learning_rate_drop": "drop",
-}  # of the other events: `event`
+_KINDS = {"early_stop": "stop", "learning_rate_drop": "drop"}  # of the other events: `event`
 _NAMED = {
     "learning_rate": "learning rate",
     "samples_per_second": "samples per second",

@@ -14,9 +14,10 @@ from trainyard.records import journal
 from trainyard.records.manifest import DeterminismRecord, Manifest
 from trainyard.records.result import BestModel, Result
 from trainyard.records.run_dir import RunDir
-from trainyard.regular import read_regular
+from trainyard.records.status import ShownStatus, Status
 from trainyard.reports.journal import History, read_history
 from trainyard.reports.segment_cache import Attempt
+from trainyard.safe_open import read_regular
 
 Json = Mapping[str, Any]
 Content = TypeVar("Content")
@@ -31,7 +32,7 @@ class RunFiles:
     """
 
     folder: Path
-    status: str
+    status: ShownStatus
     config: str = ""
     manifest: Manifest | None = None
     result: Result | None = None
@@ -141,7 +142,7 @@ def _undamaged(
         return None
 
 
-def _status(run: RunDir) -> str:
+def _status(run: RunDir) -> Status:
     """Return the status; the owner of a run writes its report when the end of the attempt is on disk."""
     status = run.status_on_disk()
     return run.status() if status in ("created", "crashed") else status

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainyard.records.journal import finite, number
-from trainyard.regular import open_regular
 from trainyard.reports.curves import Curve, Envelope, Floats
+from trainyard.safe_open import open_regular
 
 _FORMAT = 1
 _BLOCK = 1 << 20

@@ -47,7 +47,7 @@ def _rendered(folder: Path) -> str:
         loader=templates, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     record, result = _record(folder), _read(folder, StudyRecord.RESULT)
-    kind, state = (record.kind, record.state) if record else ("", "unknown")
+    kind, state = (record.kind, record.status) if record else ("", "unknown")
     made: Section = dict.fromkeys(("picture", "summary", "detail", "trade_off", "pooled")) | {
         "figures": [],
         "notes": [],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,15 +31,15 @@ from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import Ended
 from trainyard.redact import redacted
-from trainyard.regular import read_regular
 from trainyard.require import import_paths, open_process
+from trainyard.runs.cleanup import discard_folder
 from trainyard.runs.manifest import check_unchanged, lower_tier, make_manifest
 from trainyard.runs.objects import Objects
 from trainyard.runs.outcome import evaluate_outcome, result_so_far, weights_digest
 from trainyard.runs.session import Session
 from trainyard.runs.weights import initial_source, initialize
 from trainyard.runs.wiring import (
-    Parts,
+    Components,
     build,
     build_loop,
     default_threads,
@@ -48,6 +47,7 @@ from trainyard.runs.wiring import (
     run_checkpoints,
     run_view,
 )
+from trainyard.safe_open import read_regular
 from trainyard.types import Determinism
 
 log = logging.getLogger("trainyard")
@@ -56,7 +56,7 @@ _LISTED = 5  # attributes that a message names
 
 @dataclass(frozen=True)
 class Request:
-    """What an attempt is asked to do.
+    """The arguments of an attempt.
 
     `parent` is the run that this one repeats, or the study that it is in; `threads` replaces the config's.
     """
@@ -70,11 +70,12 @@ class Request:
 
 
 def run_attempt(request: Request) -> Result:
-    """Train, or go on training, and return the run's result.
+    """Train, or continue to train, and return the run's result.
 
     Raises:
-        InputError: Something that the user gave is wrong; a run that made no step yet is removed.
-        TrainingError: The training failed; `resume` goes on from the last commit.
+        InputError: Something that the user gave is wrong. A run whose first attempt fails before its journal
+            is opened is removed.
+        TrainingError: The training failed; `resume` continues from the last commit.
         Stopped: A signal came before there was a step to finish.
     """
     request.run.acquire()
@@ -102,8 +103,8 @@ class _Attempt:
         run, message = self._run, ""
         status: Ended = "failed"
         try:
-            parts, state = self._prepare()
-            result = self._train(parts, state)
+            components, state = self._prepare()
+            result = self._train(components, state)
             status = result.status
             return result
         except Stopped as stopped:
@@ -112,74 +113,67 @@ class _Attempt:
         except Exception as error:
             message = self._hidden(error)
             if isinstance(error, InputError) and self._session.number == 1 and not run.journal.exists():
-                self._discard()  # nothing was computed, and nobody has seen it before
+                discard_folder(run.path)  # nothing was computed, and nobody has seen it before
             raise
         finally:
             if run.path.exists() and not self._session.has_ended:
-                with contextlib.suppress(
-                    OSError
-                ):  # without a record of its end, the attempt counts as crashed
+                # Without a record of its end, the attempt counts as crashed.
+                with contextlib.suppress(OSError):
                     self._session.record(status, message)
 
     def _hidden(self, error: Exception) -> str:
         """Return an error's message without the values of `${env:NAME}` and passwords in URIs."""
         return self._request.resolved.hide(str(error) or type(error).__name__)
 
-    def _discard(self) -> None:
-        """Leave nothing behind, not even the experiment's folder if this would have been its first run."""
-        shutil.rmtree(self._run.path, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            self._run.path.parent.rmdir()
-
     # -- start-up
 
-    def _prepare(self) -> tuple[Parts, RunState]:
+    def _prepare(self) -> tuple[Components, RunState]:
         """Build everything, and restore the newest checkpoint."""
         request, run, config = self._request, self._run, self._request.resolved.config
         if any(import_paths(config.model_dump())):
-            open_process()  # before anything is imported on its behalf
+            open_process()  # before anything is imported for the config
         self._checkpoints.resume.sweep()
         before = run.manifest()
         commit = self._newest_commit()
         self._check_manifest(before, commit)
         determinism = self._determinism()
         seed_global_random(config.experiment.seed)
-        parts = build(config, self._threads(before), request.objects)
+        components = build(config, self._threads(before), request.objects)
         source = self._initial_source(config, before)
         is_gone = source is not None and commit is not None and not source.exists()
         if source is not None and not is_gone:
-            initialize(parts, source)
-        now = make_manifest(run, request.resolved, request.objects, parts, determinism)
+            initialize(components, source)
+        now = make_manifest(run, request.resolved, request.objects, components, determinism)
         init_from = redacted(str(source)) if source else None
         now = now.model_copy(update={"init_from": init_from, "parent": request.parent})
         if before is None:
-            self._manifest = self._begin(now, parts, known=commit is None)
+            self._manifest = self._record_inputs(now, components, provable=commit is None)
         else:
             if is_gone:  # the checkpoint holds what became of the initial weights
                 now = now.model_copy(update={"weights": before.weights})
-            self._manifest = self._go_on(before, now, parts)
+            self._manifest = self._compare_inputs(before, now, components)
         files = (run.config_file.name, self._manifest.data_file)
         hashes = {
             name: sha256_bytes(read_regular(run.path / name)) for name in files if (run.path / name).exists()
         }
         self._checkpoints = run_checkpoints(run, self._session.number, hashes)
         seed_global_random(config.experiment.seed)  # building may have drawn from them
-        return parts, RunState() if commit is None else self._restore(parts, commit)
+        return components, RunState() if commit is None else self._restore(components, commit)
 
     def _newest_commit(self) -> Commit | None:
-        """Return the newest checkpoint that is whole; damaged ones are named in warnings."""
+        """Return the newest valid checkpoint; damaged ones are named in warnings."""
         commit, complaints = self._checkpoints.newest()
         for complaint in complaints:
             log.warning("%s", complaint)
         if commit is None and complaints:
             log.warning(
-                "no checkpoint is whole: run %s begins again at step 0, and will come to the same bits",
+                "no checkpoint is valid: run %s starts again at step 0 and reaches the same bits",
                 self._run.id,
             )
         return commit
 
     def _check_manifest(self, before: Manifest | None, commit: Commit | None) -> None:
-        """Refuse to go on from a checkpoint if nobody knows what inputs it was made from."""
+        """Refuse to continue from a checkpoint if it is unknown what inputs it was made from."""
         if before is not None or commit is None:
             return
         missing = f"run {self._run.id} has checkpoints but no {Manifest.FILE}: its inputs cannot be compared"
@@ -219,24 +213,24 @@ class _Attempt:
             return Path(filled_in(known.init_from))
         return initial_source(config, self._run)
 
-    def _begin(self, manifest: Manifest, parts: Parts, *, known: bool) -> Manifest:
-        """Write what a run begins with.
+    def _record_inputs(self, manifest: Manifest, components: Components, *, provable: bool) -> Manifest:
+        """Write the data description and the manifest.
 
-        Not `known`: its manifest was lost, and nobody can prove it any more.
+        Without `provable` (an earlier manifest was lost) the tier is `statistical`.
         """
-        if not known:
+        if not provable:
             lowered = DeterminismRecord(tier="statistical", reason="the manifest was missing at a resume")
             manifest = manifest.model_copy(update={"determinism": lowered})
-        for warning in parts.bundle.warnings:
+        for warning in components.bundle.warnings:
             log.warning("data: %s", warning)
-        self._write_data_description(parts, manifest.data_file)
+        self._write_data_description(components, manifest.data_file)
         self._run.write(Manifest.FILE, manifest)
         return manifest
 
-    def _go_on(self, before: Manifest, now: Manifest, parts: Parts) -> Manifest:
-        """Compare the inputs.
+    def _compare_inputs(self, before: Manifest, now: Manifest, components: Components) -> Manifest:
+        """Compare the inputs with those of the manifest.
 
-        Where others are allowed, the data are described anew, beside the description of before.
+        If a change of the data is allowed, describe the new data in a file beside the old one.
         """
         if before.data.hash != now.data.hash:
             now = now.model_copy(update={"data_file": f"data-{self._session.number:04d}.json"})
@@ -244,22 +238,22 @@ class _Attempt:
             now = now.model_copy(update={"data_file": before.data_file})
         manifest = check_unchanged(self._run, before, now, allow_change=self._request.allow_change)
         if manifest.data_file != before.data_file:
-            self._write_data_description(parts, manifest.data_file)
+            self._write_data_description(components, manifest.data_file)
         return manifest
 
-    def _write_data_description(self, parts: Parts, name: str) -> None:
-        preparation = parts.bundle.preparation
+    def _write_data_description(self, components: Components, name: str) -> None:
+        preparation = components.bundle.preparation
         description = DataDescription(
-            info=parts.bundle.info.to_json(), preparation=preparation.to_json() if preparation else None
+            info=components.bundle.info.to_json(), preparation=preparation.to_json() if preparation else None
         )
         self._run.write(name, description)
 
-    def _restore(self, parts: Parts, commit: Commit) -> RunState:
+    def _restore(self, components: Components, commit: Commit) -> RunState:
         """Restore a checkpoint; the digest of what was restored must be that of what was saved."""
-        parts.framework.restore(self._checkpoints.resume.folder(commit))
+        components.framework.restore(self._checkpoints.resume.folder(commit))
         # A checkpoint of an earlier version may lack a file of this one's.
         files = tuple(f"{Path(file.name).stem}." for file in commit.files)
-        records = tensor_records(parts.framework.state())
+        records = tensor_records(components.framework.state())
         restored = digest(record for record in records if record.name.startswith(files))
         if restored != commit.state_digest:
             raise CheckpointError(
@@ -270,19 +264,19 @@ class _Attempt:
 
     # -- loop and end
 
-    def _train(self, parts: Parts, state: RunState) -> Result:
-        config, run, session = parts.config, self._run, self._session
+    def _train(self, components: Components, state: RunState) -> Result:
+        config, run, session = components.config, self._run, self._session
         journal = session.open_journal(state.step)
         session.feed([item.type for item in config.tracking])
         loop = build_loop(
-            parts, state, journal, self._checkpoints, self._signals, self._request.objects.callbacks
+            components, state, journal, self._checkpoints, self._signals, self._request.objects.callbacks
         )
-        loop.parts.recorder.started(run_view(parts, run, state, session.number))
+        loop.parts.recorder.started(run_view(components, run, state, session.number))
         try:
-            result = self._loop(loop, parts)
+            result = self._train_and_evaluate(loop, components)
             self._end(result, loop)
         except Exception as error:
-            self._fail(error, loop, parts)
+            self._fail(error, loop, components)
             raise
         finally:
             loop.parts.saver.close()
@@ -290,12 +284,12 @@ class _Attempt:
                 journal.close()
         return result
 
-    def _loop(self, loop: Loop, parts: Parts) -> Result:
-        """Train and, if the training came to its end, evaluate."""
+    def _train_and_evaluate(self, loop: Loop, components: Components) -> Result:
+        """Train and, if the training is completed, evaluate."""
         saver, state = loop.parts.saver, loop.state
-        saver.resumed(state, parts.rules.best_steps(state.evaluations))
-        before = parts.framework.unsaved_state()
-        loop.after_first_step = lambda: self._check_unsaved(parts, before)
+        saver.resume_from(state, components.rules.best_steps(state.evaluations))
+        before = components.framework.unsaved_state()
+        loop.after_first_step = lambda: self._check_unsaved(components, before)
         status = loop.run()
         saver.drain()
         failures = saver.failures()
@@ -305,45 +299,45 @@ class _Attempt:
             raise CheckpointError(
                 f"{failures[-1][1]}; earlier checkpoints are untouched: make room, then resume the run"
             )
-        result = self._result = self._result_so_far(parts, state, status)
+        result = self._result = self._result_so_far(components, state, status)
         if status == "completed":
-            saver.completed()
+            saver.drop_superseded_best()
             try:
                 outcome = evaluate_outcome(
-                    self._run, parts, state, self._checkpoints.best, self._signals.check
+                    self._run, components, state, self._checkpoints.best, self._signals.check
                 )
                 result = result.with_values(**outcome)
             except Stopped as stopped:
                 result = result.with_values(status=stopped.status)
         return result
 
-    def _result_so_far(self, parts: Parts, state: RunState, status: Ended) -> Result:
-        result = result_so_far(self._manifest, parts, state, status, self._session.number)
-        return result.with_values(digest=weights_digest(parts))
+    def _result_so_far(self, components: Components, state: RunState, status: Ended) -> Result:
+        result = result_so_far(self._manifest, components, state, status, self._session.number)
+        return result.with_values(digest=weights_digest(components))
 
-    def _failed_result(self, parts: Parts, state: RunState) -> Result:
+    def _failed_result(self, components: Components, state: RunState) -> Result:
         """Return the result of an attempt that failed; without a digest if the model cannot be read."""
         if self._result is not None:  # the model may hold the weights of the best step by now
             return self._result.with_values(status="failed")
         try:
-            return self._result_so_far(parts, state, "failed")
+            return self._result_so_far(components, state, "failed")
         except Exception:
-            return result_so_far(self._manifest, parts, state, "failed", self._session.number)
+            return result_so_far(self._manifest, components, state, "failed", self._session.number)
 
-    def _check_unsaved(self, parts: Parts, before: Mapping[str, str]) -> None:
+    def _check_unsaved(self, components: Components, before: Mapping[str, str]) -> None:
         """Lower the determinism tier if the first step has changed what no checkpoint holds.
 
         Raises:
             ModelError: The config demands `bitwise`.
         """
-        after, hint = parts.framework.unsaved_state(), parts.framework.unsaved_hint
+        after, hint = components.framework.unsaved_state(), components.framework.unsaved_hint
         changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
         if not changed:
             return
         more = [f"{len(changed) - _LISTED} more"] if len(changed) > _LISTED else []
         listed = ", ".join([*changed[:_LISTED], *more])
         reason = f"training changes {listed} of the model, which no checkpoint holds"
-        if parts.config.training.determinism == "bitwise":
+        if components.config.training.determinism == "bitwise":
             raise ModelError(f"training.determinism: bitwise was asked for, but {reason}; {hint}")
         log.warning("determinism: statistical, since %s: a resume is not exact; %s", reason, hint)
         self._manifest = lower_tier(self._run, self._manifest, reason)
@@ -359,7 +353,7 @@ class _Attempt:
 
         self._session.publish(result, end_journal)
 
-    def _fail(self, error: Exception, loop: Loop, parts: Parts) -> None:
+    def _fail(self, error: Exception, loop: Loop, components: Components) -> None:
         """Write down how the attempt failed, as far as the disk permits.
 
         Raises:
@@ -371,8 +365,8 @@ class _Attempt:
             raise RunGoneError(run.path) from error
         with contextlib.suppress(OSError):  # it may be the disk that failed
             loop.parts.recorder.event(loop.state.step, "failed", message=message)
-            self._end(self._failed_result(parts, loop.state).with_values(error=message), loop)
+            self._end(self._failed_result(components, loop.state).with_values(error=message), loop)
         if isinstance(error, OSError):
             raise TrainingError(
-                f"{error}; what was committed is untouched: mend this, then resume run {run.id}"
+                f"{error}; what was committed is untouched: fix this, then resume run {run.id}"
             ) from error

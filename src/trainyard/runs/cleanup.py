@@ -1,10 +1,12 @@
-"""Decide which runs can go, and delete them."""
+"""Decide which runs may be deleted, and delete them."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
 from collections.abc import Sequence
+from pathlib import Path
 
 from trainyard.errors import RunLockedError
 from trainyard.records.run_dir import RunDir
@@ -27,9 +29,11 @@ def is_unwanted(run: RunDir, statuses: Sequence[str] | None) -> bool:
 
 
 def delete_run(run: RunDir, attempt: int) -> bool:
-    """Delete a run as its owner; return whether that happened.
+    """Delete a run as its owner; return False if another process owns it or has started a new attempt.
 
-    Not if another process owns it, or has taken it up since its next attempt was `attempt`.
+    Args:
+        run: The run directory.
+        attempt: The number of its next attempt when it was chosen.
     """
     try:
         run.acquire()
@@ -43,3 +47,10 @@ def delete_run(run: RunDir, attempt: int) -> bool:
     finally:
         run.release()
     return True
+
+
+def discard_folder(path: Path) -> None:
+    """Delete the folder of a run or study, and the experiment's folder if that is empty now."""
+    shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        path.parent.rmdir()

@@ -1,4 +1,4 @@
-"""Two runs side by side: in what they differ, and what came of it."""
+"""Two runs side by side: config, inputs and results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trainyard.config import load
-from trainyard.evaluation.metrics import bare
+from trainyard.evaluation.metrics import without_prefix
 from trainyard.evaluation.significance import Significance, same_rows
 from trainyard.records.manifest import Difference
 from trainyard.records.result import Result
@@ -30,7 +30,7 @@ class NumberPair:
 
 @dataclass(frozen=True)
 class Comparison:
-    """In what the second run differs from the first.
+    """The differences of the second run from the first.
 
     `config`: all config values, also those that change no bits; `inputs`: data, code, environment and weights
     (None where a run ended before they were recorded); `numbers`: the metrics, steps and speed of both;
@@ -53,7 +53,7 @@ class Comparison:
         return self.digests[0] is not None and self.digests[0] == self.digests[1]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the comparison as JSON holds it."""
+        """Return the comparison for JSON."""
         tests = [test.to_json() for test in self.tests]
         return asdict(self) | {"same_digest": self.same_digest, "tests": tests}
 
@@ -102,9 +102,8 @@ def _tested(
             return (), f"run {run.id} was given {' and '.join(objects)} as objects, which no file holds"
     try:
         return _tests(first, second, trust), None
-    except (
-        Exception
-    ) as error:  # foreign code loads models: whatever it raises, the rest of the comparison stands
+    # Foreign code loads models: whatever it raises, the rest of the comparison is still of use.
+    except Exception as error:
         return (), redacted(f"{type(error).__name__}: {error}")
 
 
@@ -117,16 +116,20 @@ def _tests(first: RunDir, second: RunDir, trust: bool) -> list[Significance]:
         with reading(run, working_directory(run), trust=trust):
             predictions.append(predicted(run))
     # Of a metric that a model brings, nothing but its value is known.
-    ours, theirs = ({bare(name) for name in wanted_metrics(part.config, part.info)} for part in predictions)
+    ours, theirs = (
+        {without_prefix(name) for name in wanted_metrics(part.config, part.info)} for part in predictions
+    )
     metrics = [
-        name for name in predictions[0].result.metrics if name != "test_loss" and bare(name) in ours & theirs
+        name
+        for name in predictions[0].result.metrics
+        if name != "test_loss" and without_prefix(name) in ours & theirs
     ]
     one, other = (part.scores for part in predictions)
     return [same_rows(metric, one, other) for metric in metrics]
 
 
 def _config(first: RunDir, second: RunDir) -> Iterator[Difference]:
-    before, now = (load(run.readable_config()).flat() for run in (first, second))
+    before, now = (load(run.checked_config_file()).flat() for run in (first, second))
     for key in [*before, *(key for key in now if key not in before)]:
         old, new = before.get(key), now.get(key)
         if old != new:

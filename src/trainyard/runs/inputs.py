@@ -19,7 +19,7 @@ from typing import Any
 from trainyard import registry
 from trainyard.datasets.base import ArraySplit, DataBundle
 from trainyard.digest import array_buffer, digest, sha256_bytes, sha256_file, sha256_json, tensor_records
-from trainyard.imported import source_hash
+from trainyard.module_sources import source_hash
 from trainyard.records.manifest import CodeIdentity, DataIdentity, Environment, GitState, SplitIdentity
 from trainyard.require import import_rule
 from trainyard.types import SplitName
@@ -92,10 +92,10 @@ def _row_identity(bundle: DataBundle, name: SplitName) -> str | None:
 def code_inputs(roots: Collection[str], working_directory: Path) -> CodeIdentity:
     """Return what identifies the code.
 
-    The user's modules that `roots` (module names) lead to, as they were imported.
+    It is the sources of the user's modules that `roots` (module names) lead to, as they were imported.
 
-    Trainyard's sources and the git commit are records: a change that touches none of the user's modules is no
-    change of the run, unless it raises one of the `semantics` versions.
+    Trainyard's sources and the git commit are records: a change that touches none of the user's modules does
+    not change the run, unless it raises one of the `semantics` versions.
     """
     sources = dict(sorted(_user_modules(roots).items()))
     on_disk = {name: sha256_file(path) if path.is_file() else REMOVED for name, path in sources.items()}
@@ -124,7 +124,7 @@ def _own_folder() -> Path:
 
 
 def _own_sources(roots: Collection[str]) -> list[Path]:
-    """Our sources, but for those that no bit of a run comes from, other frameworks' adapters among them."""
+    """Return our sources that can affect a run's bits; other frameworks' adapters are left out."""
     without = {"cli", "reports", "trackers", "callbacks", "testing", "integrations", "studies"}
     used = {root.split(".")[2] for root in roots if root.startswith("trainyard.frameworks.")}
     others = {("frameworks", name) for name in set(registry.BUILT_IN["framework"]) - used}
@@ -147,9 +147,8 @@ def _user_modules(roots: Iterable[str]) -> dict[str, Path]:
         if module is None or path is None or name in found:
             continue
         found[name] = path
-        waiting += [
-            name[:i] for i, letter in enumerate(name) if letter == "."
-        ]  # the packages that it lies in
+        # The packages that contain it.
+        waiting += [name[:i] for i, letter in enumerate(name) if letter == "."]
         waiting += _imported(path, module.__package__ or "")
         for value in list(vars(module).values()):
             waiting.append(
@@ -159,9 +158,9 @@ def _user_modules(roots: Iterable[str]) -> dict[str, Path]:
 
 
 def _imported(path: Path, package: str) -> Iterator[str]:
-    """Yield the modules that a source says it imports.
+    """Yield the modules that a source imports.
 
-    A constant, once imported, does not tell any more where it came from.
+    A constant does not remember the module that it was imported from, so the source is parsed.
     """
     try:
         tree = ast.parse(path.read_bytes())
@@ -216,7 +215,7 @@ def _git(folder: Path) -> GitState | None:
 def environment_inputs(threads: int, framework: Mapping[str, str]) -> Environment:
     """Return what identifies the environment.
 
-    Python, packages, processor, threads, flags, and the framework's own.
+    It is Python, packages, processor, threads, flags and the framework's own part.
     """
     identity: dict[str, Any] = {
         "python": platform.python_version(),
@@ -234,8 +233,8 @@ def environment_inputs(threads: int, framework: Mapping[str, str]) -> Environmen
 def packages() -> dict[str, str]:
     """Return the installed distributions and their versions.
 
-    Read from the first lines of their metadata: `importlib.metadata` parses all of each file, a fifth of a
-    second in all.
+    Only the first lines of their metadata are read: `importlib.metadata` parses all of each file, which takes
+    a fifth of a second in total.
     """
     found: dict[str, str] = {}
     for metadata in (

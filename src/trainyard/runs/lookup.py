@@ -33,8 +33,8 @@ def find_unfinished(resolved: Resolved, runs_dir: Path) -> RunDir | None:
         try:
             if run.experiment == experiment and run.status() in UNFINISHED and _computation(run) == wanted:
                 return run
-        except TrainyardError as error:  # what is left of another run is none of this one's business
-            log.warning("run %s is passed over: %s", run.id, error)
+        except TrainyardError as error:  # a damaged run must not stop this one
+            log.warning("run %s is skipped: %s", run.id, error)
     return None
 
 
@@ -42,11 +42,11 @@ def _computation(run: RunDir) -> str:
     """Return a run's computation hash: of its config, if it was killed before its manifest was written."""
     manifest = run.manifest()
     recorded = manifest.computation_hash if manifest else None
-    return recorded or load_resolved(run.readable_config(), adapters=Catalog()).computation_hash()
+    return recorded or load_resolved(run.checked_config_file(), adapters=Catalog()).computation_hash()
 
 
 def warn_of_unused(given: Resolved, own: Resolved, run: RunDir) -> None:
-    """Names what was given and has no effect, as a run keeps the config that it was started with."""
+    """Warn of settings that have no effect because a resumed run keeps its own config."""
     now, kept = given.flat(), own.flat()
     for key in dict.fromkeys([*now, *kept]):
         if now.get(key) != kept.get(key):

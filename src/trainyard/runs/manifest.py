@@ -20,7 +20,7 @@ from trainyard.redact import redacted
 from trainyard.require import import_paths
 from trainyard.runs.inputs import code_inputs, data_inputs, environment_inputs
 from trainyard.runs.objects import Objects
-from trainyard.runs.wiring import Parts
+from trainyard.runs.wiring import Components
 from trainyard.types import Determinism
 
 log = logging.getLogger("trainyard")
@@ -28,11 +28,11 @@ Json = dict[str, Any]
 
 
 def make_manifest(
-    run: RunDir, resolved: Resolved, objects: Objects, parts: Parts, determinism: Determinism
+    run: RunDir, resolved: Resolved, objects: Objects, components: Components, determinism: Determinism
 ) -> Manifest:
     """Return all inputs of the computation as they are now; the framework still has its initial weights."""
     here = Path.cwd()
-    definition = dict(parts.framework.definition())
+    definition = dict(components.framework.definition())
     return Manifest(
         run_id=run.id,
         experiment=run.experiment,
@@ -41,35 +41,35 @@ def make_manifest(
         command=[redacted(word) for word in sys.argv],
         objects=objects.names,
         semantics={"order": SEMANTICS},
-        seed=parts.config.experiment.seed,
+        seed=components.config.experiment.seed,
         config_hash=resolved.config_hash(),
         computation_hash=resolved.computation_hash(),
         computation=resolved.computation(),
-        data=data_inputs(parts.bundle),
-        code=code_inputs(_code_roots(parts, objects, definition), here),
-        environment=environment_inputs(parts.threads, parts.framework.describe()),
+        data=data_inputs(components.bundle),
+        code=code_inputs(_code_roots(components, objects, definition), here),
+        environment=environment_inputs(components.threads, components.framework.describe()),
         model=definition,
-        weights=InitialWeights(initial=digest(tensor_records(parts.framework.state(weights_only=True)))),
+        weights=InitialWeights(initial=digest(tensor_records(components.framework.state(weights_only=True)))),
         determinism=DeterminismRecord(**determinism._asdict()),
     )
 
 
-def _code_roots(parts: Parts, objects: Objects, definition: Mapping[str, str]) -> list[str]:
-    """Return the modules that the run's own code starts from.
+def _code_roots(components: Components, objects: Objects, definition: Mapping[str, str]) -> list[str]:
+    """Return the modules that the run's code starts from.
 
-    The model's, the data's, and those of adapters from elsewhere.
+    They are the model's, the data's, and those of adapters from other packages.
     """
-    config = parts.config
+    config = components.config
     data = config.data and [config.data.type, config.data.params]
     paths = import_paths([config.model.type, config.model.params, data, definition])
-    classes = [type(parts.framework), *([type(objects.model)] if objects.model is not None else [])]
+    classes = [type(components.framework), *([type(objects.model)] if objects.model is not None else [])]
     if config.data and objects.data is None:
         classes.append(registry.dataset_of(config.data.type))
     return [path.partition(":")[0] for path in paths] + [cls.__module__ for cls in classes]
 
 
 def check_unchanged(run: RunDir, before: Manifest, now: Manifest, *, allow_change: bool) -> Manifest:
-    """Compare a run's inputs with those at its start, or at the last change that was let pass.
+    """Compare a run's inputs with those at its start, or at the last accepted change.
 
     Changed config, data, code or weights are refused; a changed environment is recorded, and refused only
     where the config demands `bitwise`. With `allow_change` all are recorded.
@@ -107,7 +107,7 @@ def lower_tier(run: RunDir, manifest: Manifest, reason: str) -> Manifest:
 
 
 def _record(run: RunDir, before: Manifest, now: Manifest, changed: list[Difference]) -> Manifest:
-    """Write a change that is let pass into the log and the manifest, and lower the tier."""
+    """Write an accepted change into the log and the manifest, and lower the tier."""
     for difference in changed:
         log.warning("changed since the run began: %s", difference)
     reason = f"the inputs changed before a resume: {changed[0]}"

@@ -16,7 +16,7 @@ from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.rows.frames import read_frame
 from trainyard.datasets.rows.preparation import from_json
 from trainyard.errors import InputError
-from trainyard.evaluation.metrics import EvaluationResult, evaluate
+from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions
 from trainyard.records.run_dir import RunDir
 from trainyard.require import import_rule, importing_by
 from trainyard.runs.catalog import Catalog
@@ -24,7 +24,7 @@ from trainyard.runs.inputs import data_inputs
 from trainyard.runs.objects import passed_objects
 from trainyard.runs.weights import stored_model
 from trainyard.runs.wiring import build_framework, default_threads, load_data, wanted_metrics
-from trainyard.types import Array, DataInfo, Metrics, SplitName
+from trainyard.types import Array, DataInfo, SplitName
 
 
 class Predictor:
@@ -39,25 +39,22 @@ class Predictor:
 
     def __init__(self, run: RunDir, model: Any = None) -> None:
         if "model" in passed_objects(run) and model is None:
-            raise InputError(f"run {run.id} was given its model as an object: give such an object here, too")
+            raise InputError(f"run {run.id} was given its model as an object: pass that model again")
         stored, manifest = stored_model(run), run.manifest()
         self._run = run
         self._rule = import_rule()  # it holds for later calls, too
-        self.config: RunConfig = load(run.readable_config(), adapters=Catalog()).config
+        self.config: RunConfig = load(run.checked_config_file(), adapters=Catalog()).config
         self.info = DataInfo.from_json(stored.data.info)
         self._preparation = from_json(stored.data.preparation) if stored.data.preparation else None
         threads = (manifest.environment.threads if manifest else None) or default_threads()
         bundle = DataBundle(self.info, {})
-        self._framework = build_framework(self.config, bundle, threads, None, model)
-        self._framework.restore(stored.folder, weights_only=True)
+        self.framework = build_framework(self.config, bundle, threads, None, model)
+        self.framework.restore(stored.folder, weights_only=True)
 
     @property
     def native(self) -> Any:
-        """The model as its library's own object.
-
-        A `torch.nn.Module`, an `xgboost.Booster`, a scikit-learn estimator ...
-        """
-        return self._framework.native
+        """The model as its library's own object, such as a `torch.nn.Module`."""
+        return self.framework.native
 
     def export(self, path: Path, form: str | None = None) -> Path:
         """Write the model in a format of its own library, for use without Trainyard.
@@ -72,7 +69,7 @@ class Predictor:
         chosen = self.export_format(path, form)
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=_folder(path)) as aside:
             made = Path(aside) / path.name
-            self._framework.export(made, chosen)
+            self.framework.export(made, chosen)
             if path.is_dir():
                 shutil.rmtree(path)
             made.replace(path)
@@ -81,13 +78,13 @@ class Predictor:
     def export_format(self, path: Path, form: str | None = None) -> str:
         """Return the format in which `export` writes.
 
-        The one asked for, else what the path ends with, else the usual one.
+        It is the one asked for, else that of the path's suffix, else the default.
 
         Raises:
-            InputError: the framework has no such format, or none is asked for and the path has an ending of
+            InputError: The framework has no such format, or none is asked for and the path has a suffix of
                 another kind.
         """
-        forms = self._framework.formats
+        forms = self.framework.formats
         if not forms or (form is not None and form not in forms):
             known = f"there are: {', '.join(forms)}" if forms else "its framework has none of its own"
             raise InputError(
@@ -97,7 +94,7 @@ class Predictor:
         if form is None and ending and ending not in forms:
             endings = " or ".join(f".{one}" for one in forms)
             raise InputError(
-                f"{path}: its ending is none of this model's formats; end it in {endings}, or give --format"
+                f"{path}: its suffix is not one of this model's formats; use {endings}, or give --format"
             )
         return form or ending or forms[0]
 
@@ -112,12 +109,12 @@ class Predictor:
         return read_frame(path, options, self._preparation.text_columns if self._preparation else ())
 
     def outputs(self, rows: Any) -> Array:
-        """Class probabilities (rows, classes) float32, or values (rows,) / (rows, outputs) float32.
+        """Return class probabilities (rows, classes) float32, or values (rows,) / (rows, outputs) float32.
 
         Args:
             rows: a data frame or a sequence of mappings with the columns of the training data; an array with
-                just these columns, in their order; or features (rows, ...) where the data set brought
-                finished samples.
+                just these columns, in their order; or features (rows, ...) where the data set provided
+                preprocessed arrays.
         """
         if self._preparation is not None:
             features = self._preparation.features(self._named(rows) if isinstance(rows, np.ndarray) else rows)
@@ -136,7 +133,7 @@ class Predictor:
             else (len(features), self.info.outputs)
         )
         unknown = Arrays(features, np.zeros(shape, dtype=dtype))
-        parts = [part.outputs for part in self._framework.predict(unknown)]
+        parts = [part.outputs for part in self.framework.predict(unknown)]
         return np.concatenate(parts) if parts else np.empty((0, self.info.outputs), dtype=np.float32)
 
     def _named(self, rows: Array) -> Any:
@@ -148,15 +145,15 @@ class Predictor:
         if rows.ndim != 2 or rows.shape[1] != len(names):
             shape = tuple(rows.shape)
             raise InputError(
-                f"an array of shape {shape} given; needed are the columns {', '.join(names)}, in this order"
+                f"an array of shape {shape} given; expected the columns {', '.join(names)}, in this order"
             )
         return pd.DataFrame(rows, columns=names)
 
     def predict(self, rows: Any) -> Any:
         """Return the predictions as a data frame, one row for each row given.
 
-        Columns: `prediction`, and for classes `probability_<class>` each; for several values
-            `prediction_<i>`.
+        The columns are `prediction` and, for classes, one `probability_<class>` each; for several targets
+        `prediction_<i>`.
         """
         import pandas as pd
 
@@ -173,54 +170,70 @@ class Predictor:
         probabilities = {f"probability_{label}": outputs[:, i] for i, label in enumerate(labels)}
         return pd.DataFrame({"prediction": chosen, **probabilities}, index=index)
 
-    def evaluate(self, split: SplitName = "test", rows: Any = None) -> EvaluationResult:
-        """Return the metrics on a split of the run's own data, or on other rows with the target column."""
-        chosen = self._own_split(split) if rows is None else self._labelled(rows)
-        return evaluate(
-            self._framework.predict(chosen), wanted_metrics(self.config, self.info), self.info, split
+    def evaluate(
+        self, split: SplitName = "test", rows: Any = None, bundle: DataBundle | None = None
+    ) -> EvaluationResult:
+        """Return the metrics on a split of the run's own data, or on other rows with the target column.
+
+        Args:
+            split: A split of the run's own data.
+            rows: Other rows, instead of the split.
+            bundle: The run's data, if it was given them as objects.
+
+        Raises:
+            InputError: The run has no such split, its data have changed, or the rows lack a column.
+        """
+        chosen = self._own_split(split, bundle) if rows is None else self._labeled(rows)
+        return evaluate_predictions(
+            self.framework.predict(chosen), wanted_metrics(self.config, self.info), self.info, split
         )
 
     def explain(self, bundle: DataBundle | None = None) -> dict[str, Any]:
         """Explain the model by importance, SHAP values and partial dependence.
 
-        See `evaluation.explanation.explain`. It is written into the run's directory, for the report.
+        See `evaluation.explanation.explain`. The result is written into the run directory, for the report.
 
         Args:
-            bundle: the run's data, where it was given them as objects.
+            bundle: The run's data, if it was given them as objects.
 
         Raises:
             InputError: the data have changed.
         """
         from trainyard.evaluation.explanation import Model, explain
 
-        bundle = bundle or self._load_data()
+        bundle = bundle or self.load_data()
         for split in bundle.splits:
             self._refuse_changed(bundle, split)
-        model = Model(self._framework.predict, self.native, self._framework.importance())
+        model = Model(self.framework.predict, self.native, self.framework.importance())
         found = explain(model, bundle, self.config.checkpoint.metric, self.config.experiment.seed)
         self._run.write_json("evaluation/explanation.json", found)
         return found
 
-    def _load_data(self) -> DataBundle:
+    def load_data(self) -> DataBundle:
+        """Read and prepare the run's own data.
+
+        Raises:
+            DataError: They cannot be read, or were given as objects.
+        """
         with importing_by(self._rule):
             return load_data(self.config)
 
-    def _own_split(self, split: SplitName) -> Split:
-        bundle = self._load_data()
+    def _own_split(self, split: SplitName, bundle: DataBundle | None) -> Split:
+        bundle = bundle or self.load_data()
         if split not in bundle.splits:
             raise InputError(f"run {self._run.id} has no {split} split; it has {', '.join(bundle.splits)}")
         self._refuse_changed(bundle, split)
         return bundle.splits[split]
 
     def _refuse_changed(self, bundle: DataBundle, split: SplitName) -> None:
-        recorded = self._run.known_manifest().split_sha256(split)
+        recorded = self._run.require_manifest().split_sha256(split)
         if bundle.splits[split].fingerprint() != recorded:
             raise InputError(f"the {split} split is not that of run {self._run.id}: the data have changed")
 
-    def _labelled(self, rows: Any) -> Split:
+    def _labeled(self, rows: Any) -> Split:
         if self._preparation is None:
             raise InputError(
-                "this run's data set brought finished samples: only its own splits can be evaluated"
+                "this run's data set provides preprocessed arrays: only its own splits can be evaluated"
             )
         targets = self._preparation.targets(rows)
         if targets is None:
@@ -235,30 +248,16 @@ def _folder(path: Path) -> Path:
     return folder
 
 
-def evaluate_objects(run: RunDir, predictor: Predictor, split: SplitName, data: Any, model: Any) -> Metrics:
-    """Return the metrics on a split of the data objects that the run was given."""
-    manifest, bundle = run.known_manifest(), bundle_of_objects(run, predictor, data)
-    if split not in bundle.splits:
-        raise InputError(f"run {run.id} has no {split} split; it has {', '.join(bundle.splits)}")
-    own = DataBundle(predictor.info, bundle.splits)
-    framework = build_framework(
-        predictor.config, own, manifest.environment.threads or default_threads(), None, model
-    )
-    framework.restore(stored_model(run).folder, weights_only=True)
-    wanted = wanted_metrics(predictor.config, predictor.info)
-    return evaluate(framework.predict(bundle.splits[split]), wanted, predictor.info, split).metrics
-
-
 def bundle_of_objects(run: RunDir, predictor: Predictor, data: Any) -> DataBundle:
     """Return the data objects that the run was given, prepared as they were.
 
     Raises:
-        InputError: they are others.
+        InputError: The data are not those that the run was given.
     """
     from trainyard.datasets.rows.objects import from_objects
 
     bundle = from_objects(data, predictor.config.data)
-    if data_inputs(bundle).hash != run.known_manifest().data.hash:
+    if data_inputs(bundle).hash != run.require_manifest().data.hash:
         raise InputError(
             f"the data are not those that run {run.id} was made with: pass what `train` was given"
         )

@@ -31,7 +31,7 @@ class Objects:
 
     @property
     def names(self) -> list[str]:
-        """Which inputs the config does not tell."""
+        """The inputs that the config does not name."""
         return [name for name in ("model", "data") if getattr(self, name) is not None]
 
 
@@ -72,7 +72,7 @@ def require_data(resolved: Resolved, config: Config) -> None:
 
 
 def passed_objects(run: RunDir) -> list[str]:
-    """Which of `model` and `data` the run was given as objects."""
+    """Return which of `model` and `data` the run was given as objects."""
     manifest = run.manifest()
     return list(manifest.objects) if manifest else []
 
@@ -89,6 +89,6 @@ def require_objects(run: RunDir, verb: str, **given: Any) -> None:
         kind = "an object" if len(names) == 1 else "objects"
         raise InputError(
             f"run {run.id} was given {' and '.join(names)} as {kind}, "
-            f"which no file holds: pass such again, in Python: trainyard.{verb}({run.id!r}, {again}); "
+            f"which no file holds: pass them again from Python: trainyard.{verb}({run.id!r}, {again}); "
             "the command line cannot"
         )

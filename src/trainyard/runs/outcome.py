@@ -1,4 +1,4 @@
-"""What came out of a run: its result, and the evaluation of its best model."""
+"""The result of a run, and the evaluation of its best model."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from trainyard.records.manifest import Manifest
 from trainyard.records.result import BestModel, Result
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import Ended
-from trainyard.runs.wiring import Parts, evaluate_split, watched
+from trainyard.runs.wiring import Components, evaluate_split, interruptible
 from trainyard.types import Metrics, SplitName
 
 log = logging.getLogger("trainyard")
 EVALUATED: tuple[SplitName, ...] = ("val", "test")
 
 
-def result_so_far(manifest: Manifest, parts: Parts, state: RunState, status: Ended, attempt: int) -> Result:
+def result_so_far(
+    manifest: Manifest, components: Components, state: RunState, status: Ended, attempt: int
+) -> Result:
     """Return the result of an attempt that ends now, without a digest and an evaluation."""
-    epochs = parts.order.epochs(state.step)
+    epochs = components.order.epochs(state.step)
     return Result(
         status=status,
         run_id=manifest.run_id,
@@ -35,17 +37,17 @@ def result_so_far(manifest: Manifest, parts: Parts, state: RunState, status: End
         attempts=attempt,
         determinism=manifest.determinism,
         train_seconds=state.train_seconds,
-        samples_per_second=epochs * parts.order.samples / max(1e-9, state.train_seconds),
+        samples_per_second=epochs * components.order.samples / max(1e-9, state.train_seconds),
     )
 
 
-def weights_digest(parts: Parts) -> str:
+def weights_digest(components: Components) -> str:
     """Return the digest of the model's weights as they are now."""
-    return digest(tensor_records(parts.framework.state(weights_only=True)))
+    return digest(tensor_records(components.framework.state(weights_only=True)))
 
 
 def evaluate_outcome(
-    run: RunDir, parts: Parts, state: RunState, best: Checkpoints, check_signals: Callable[[], None]
+    run: RunDir, components: Components, state: RunState, best: Checkpoints, check_signals: Callable[[], None]
 ) -> dict[str, Any]:
     """Evaluate the best model, or the final one if there is none; afterwards the framework holds its weights.
 
@@ -54,26 +56,26 @@ def evaluate_outcome(
 
     Raises:
         CheckpointError: The best model is damaged.
-        Stopped: A signal came meanwhile.
+        Stopped: A signal came in the meantime.
     """
-    model = _restore_best(parts, state, best)
+    model = _restore_best(components, state, best)
     metrics: Metrics = {}
     for split in EVALUATED:
-        if split in parts.bundle.splits:
-            result = evaluate_split(parts, split, check_signals)
-            run.write_json(f"evaluation/{split}.json", tables(result, parts.bundle.info))
+        if split in components.bundle.splits:
+            result = evaluate_split(components, split, check_signals)
+            run.write_json(f"evaluation/{split}.json", tables(result, components.bundle.info))
             metrics |= result.metrics
-    _explain(run, parts, check_signals)
+    _explain(run, components, check_signals)
     return {"metrics": metrics, "evaluated": "best" if model else "final", "best": model}
 
 
-def _restore_best(parts: Parts, state: RunState, best: Checkpoints) -> BestModel | None:
+def _restore_best(components: Components, state: RunState, best: Checkpoints) -> BestModel | None:
     """Give the framework the weights of the best model, if the evaluations name one.
 
     Raises:
         CheckpointError: It is damaged. No other model stands in for it: a resume trains it again.
     """
-    steps = parts.rules.best_steps(state.evaluations)
+    steps = components.rules.best_steps(state.evaluations)
     if not steps:
         return None
     try:
@@ -83,35 +85,35 @@ def _restore_best(parts: Parts, state: RunState, best: Checkpoints) -> BestModel
             f"the best model, of step {steps[0]}, cannot be used: {error}; resume the run to train it again"
         ) from error
     if commit.step != state.step:
-        parts.framework.restore(best.folder(commit), weights_only=True)
-    metric = parts.config.checkpoint.metric
+        components.framework.restore(best.folder(commit), weights_only=True)
+    metric = components.config.checkpoint.metric
     values = {evaluation.step: evaluation.metrics for evaluation in state.evaluations}
     return BestModel(step=commit.step, metric=metric, value=values[commit.step][metric], digest=commit.digest)
 
 
-def _explain(run: RunDir, parts: Parts, check_signals: Callable[[], None]) -> None:
+def _explain(run: RunDir, components: Components, check_signals: Callable[[], None]) -> None:
     """Explain the model if the config asks for it, or the framework can for free.
 
     A failure is a warning only.
 
     Raises:
-        Stopped: A signal came meanwhile.
+        Stopped: A signal came in the meantime.
     """
     from trainyard.evaluation.explanation import Model, explain
 
-    importance, in_full = parts.framework.importance(), parts.config.evaluation.explain
+    importance, in_full = components.framework.importance(), components.config.evaluation.explain
     if not (importance or in_full):
         return
     model = Model(
-        lambda split: watched(parts.framework.predict(split), check_signals),
-        parts.framework.native,
+        lambda split: interruptible(components.framework.predict(split), check_signals),
+        components.framework.native,
         importance,
     )
-    config = parts.config
+    config = components.config
     try:
         with preserved_global_random():
             explanation = explain(
-                model, parts.bundle, config.checkpoint.metric, config.experiment.seed, in_full=in_full
+                model, components.bundle, config.checkpoint.metric, config.experiment.seed, in_full=in_full
             )
         run.write_json("evaluation/explanation.json", explanation)
     except Stopped:

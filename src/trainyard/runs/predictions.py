@@ -1,4 +1,4 @@
-"""The model of a run on a split of its own data, and whether those of two runs meet the same rows."""
+"""The predictions of a run's model on a split of its data, and whether two runs have the same rows."""
 
 from __future__ import annotations
 
@@ -6,24 +6,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainyard.config import load as load_config
 from trainyard.config.schema import RunConfig
 from trainyard.datasets.base import DataBundle, Split
-from trainyard.errors import InputError, ModelError
-from trainyard.evaluation.metrics import EvaluationResult, evaluate
+from trainyard.errors import ModelError
+from trainyard.evaluation.metrics import EvaluationResult
 from trainyard.evaluation.scores import Scores
 from trainyard.frameworks.base import Framework
 from trainyard.records.manifest import Manifest
 from trainyard.records.run_dir import RunDir
-from trainyard.runs.catalog import Catalog
-from trainyard.runs.weights import stored_model
-from trainyard.runs.wiring import build_framework, default_threads, load_data, wanted_metrics
+from trainyard.runs.model import Predictor
 from trainyard.types import DataInfo, Ids, SplitName
 
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """What a run's model says of a split, and the model itself.
+    """What a run's model predicts for a split, and the model itself.
 
     `positions` (rows,) are those of the rows in their source, None where there is more than one source.
     """
@@ -40,7 +37,7 @@ class Predicted:
         """What metrics are computed from.
 
         Raises:
-            ModelError: the model gave values that are not finite.
+            ModelError: The model gave values that are not finite.
         """
         outputs, targets = self.result.outputs, self.result.targets
         if not np.isfinite(outputs).all():
@@ -60,32 +57,19 @@ def predicted(run: RunDir, split: SplitName = "test", bundle: DataBundle | None 
         bundle: The data, where they were given as objects; else they are read as the config says.
 
     Raises:
-        InputError: the run has no such split or no weights, or its data have changed; or the framework is not
+        InputError: The run has no such split or no weights, or its data have changed; or the framework is not
             installed.
-        CheckpointError: the weights are damaged.
+        CheckpointError: The weights are damaged.
     """
-    config = load_config(run.readable_config(), adapters=Catalog()).config
-    manifest = run.known_manifest()
-    model = stored_model(run)
-    bundle = bundle or load_data(config)
-    if split not in bundle.splits:
-        raise InputError(f"run {run.id} has no {split} split; it has {', '.join(bundle.splits)}")
-    rows = bundle.splits[split]
-    if rows.fingerprint() != manifest.split_sha256(split):
-        raise InputError(
-            f"the {split} split is not the one that run {run.id} was made with: the data have changed"
-        )
-    threads = manifest.environment.threads or default_threads()
-    framework = build_framework(config, DataBundle(bundle.info, {}), threads, None)
-    framework.restore(model.folder, weights_only=True)
-    result = evaluate(framework.predict(rows), wanted_metrics(config, bundle.info), bundle.info, split)
-    return Predicted(config, bundle.info, result, bundle.rows.get(split), framework, rows)
+    predictor = Predictor(run)
+    bundle = bundle or predictor.load_data()
+    result = predictor.evaluate(split, bundle=bundle)
+    positions, rows = bundle.rows.get(split), bundle.splits[split]
+    return Predicted(predictor.config, predictor.info, result, positions, predictor.framework, rows)
 
 
 def other_rows(first: Manifest, second: Manifest, split: SplitName = "test") -> str | None:
-    """Why two models cannot be compared row by row.
-
-    None where their manifests say that they meet the same rows.
+    """Return why two models cannot be compared row by row, or None if their manifests name the same rows.
 
     The features need not be the same: models may be given other columns, or the same ones in another form.
     """

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from trainyard.digest import TensorRecord
-from trainyard.engine.checkpoint import Commit
-from trainyard.errors import InputError
+from trainyard.errors import CheckpointError, InputError
 from trainyard.records.journal import each_loss, read
 from trainyard.records.manifest import Difference
 from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.wiring import run_checkpoints
+
+log = logging.getLogger("trainyard")
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,9 @@ class Reproduction:
     """The answer of `reproduce`.
 
     `step` is the first step whose losses differ in their bits (None: none of those that both runs
-    journalled); `tensor` the first tensor of the state that differs at the end; `inputs` are the inputs that
-    differ, `metrics` the final metrics that do. Runs are identical if steps, losses, weights and metrics are.
+    journalled); `tensor` the first tensor of the state that differs at the end, and `uncompared` says why the
+    tensors were not compared, if so; `inputs` are the inputs that differ, `metrics` the final metrics that
+    do. Runs are identical if steps, losses, weights and metrics are.
     """
 
     verdict: Literal["identical", "different"]
@@ -44,6 +47,7 @@ class Reproduction:
     step_losses: tuple[float, float] | None = None
     tensor: FirstTensor | None = None
     metrics: Sequence[str] = ()
+    uncompared: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the answer as JSON holds it."""
@@ -58,20 +62,22 @@ class Reproduction:
             "first_step_losses": [str(value) for value in self.step_losses] if self.step_losses else None,
             "first_tensor": vars(self.tensor) if self.tensor else None,
             "metrics": list(self.metrics),
+            "uncompared": self.uncompared,
         }
 
 
-def compare(original: RunDir, repetition: RunDir) -> Reproduction:
+def compare_bits(original: RunDir, repetition: RunDir) -> Reproduction:
     """Compare two finished runs: inputs, the loss of every step, and the final state.
 
     Raises:
-        InputError: one of them has not come to its end.
+        InputError: One of them is not completed.
     """
     first, second = (_completed(run) for run in (original, repetition))
-    before, now = original.known_manifest(), repetition.known_manifest()
+    before, now = original.require_manifest(), repetition.require_manifest()
     step, values = _first_step(original, repetition)
     names = first.metrics | second.metrics
     metrics = [name for name in names if repr(first.metrics.get(name)) != repr(second.metrics.get(name))]
+    tensor, uncompared = _first_tensor((original, first.steps), (repetition, second.steps))
     same = first.digest == second.digest and first.steps == second.steps and step is None and not metrics
     return Reproduction(
         "identical" if same else "different",
@@ -82,8 +88,9 @@ def compare(original: RunDir, repetition: RunDir) -> Reproduction:
         [*(one for change in before.changes for one in change.differences), *before.differences(now)],
         step,
         values,
-        _first_tensor(_final_commit(original), _final_commit(repetition)),
+        tensor,
         metrics,
+        uncompared,
     )
 
 
@@ -100,7 +107,7 @@ def _first_step(original: RunDir, repetition: RunDir) -> tuple[int | None, tuple
     """Return the first step whose losses differ, and both losses.
 
     Losses are journalled with all their bits, so equal numbers are equal bits. Both journals are streamed; a
-    step that only one of them has is passed over.
+    step that only one of them has is skipped.
     """
     before, now = (each_loss(read(run.journal)) for run in (original, repetition))
     old, new = next(before, None), next(now, None)
@@ -116,18 +123,25 @@ def _first_step(original: RunDir, repetition: RunDir) -> tuple[int | None, tuple
     return None, None
 
 
-def _final_commit(run: RunDir) -> Commit | None:
-    return run_checkpoints(run).resume.newest()[0]
+def _first_tensor(*ends: tuple[RunDir, int]) -> tuple[FirstTensor | None, str | None]:
+    """Return the first tensor that differs at the ends of two runs, or why the tensors were not compared.
 
-
-def _first_tensor(before: Commit | None, now: Commit | None) -> FirstTensor | None:
-    if before is None or now is None:
-        return None
-    old, new = ({tensor.name: tensor for tensor in commit.tensors} for commit in (before, now))
+    Args:
+        ends: Each run with its last step.
+    """
+    states: list[dict[str, TensorRecord]] = []
+    for run, step in ends:
+        try:
+            commit = run_checkpoints(run).resume.load_step(step)
+        except CheckpointError as error:
+            log.warning("%s", error)
+            return None, f"the final checkpoint of run {run.id} is damaged: tensors were not compared"
+        states.append({tensor.name: tensor for tensor in commit.tensors})
+    old, new = states
     for name in [*old, *(name for name in new if name not in old)]:
         if old.get(name) != new.get(name):
-            return FirstTensor(name, _hash(old.get(name)), _hash(new.get(name)))
-    return None
+            return FirstTensor(name, _hash(old.get(name)), _hash(new.get(name))), None
+    return None, None
 
 
 def _hash(tensor: TensorRecord | None) -> str | None:

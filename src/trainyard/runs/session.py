@@ -21,7 +21,7 @@ log = logging.getLogger("trainyard")
 
 
 class Session:
-    """One process life of a run, which this process owns; the attempt's record exists from the start."""
+    """Write the record, the journal and the result of one attempt, and start its tracker feeders."""
 
     def __init__(self, run: RunDir) -> None:
         self.run = run
@@ -53,7 +53,7 @@ class Session:
         self.has_ended = status is not None
 
     def open_journal(self, step: int) -> Journal:
-        """Begin the attempt's segment of the journal, which goes on from `step`."""
+        """Begin the attempt's segment of the journal, which continues from `step`."""
         return Journal(self.run.journal, self.number, step, SegmentSummary)
 
     def feed(self, trackers: Sequence[str]) -> None:
@@ -73,15 +73,15 @@ class Session:
         self.run.write(Result.FILE, result)
         end_journal()
         self.record(result.status, result.error)
-        report(self.run)
+        report(self.run.path, write_report)
         for warning in self._feeders.finish() if self._feeders else ():
             log.warning("%s", warning)
 
 
-def report(run: RunDir) -> Path | None:
-    """Write `report.html`; a failure is a warning, and nothing more."""
+def report(folder: Path, write: Callable[[Path], Path]) -> Path | None:
+    """Write the report of a run or study, and return its path; if that fails, warn and return None."""
     try:
-        return write_report(run.path)
+        return write(folder)
     except Exception as error:
         log.warning("the report cannot be written: %s: %s", type(error).__name__, error)
         return None

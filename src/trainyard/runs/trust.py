@@ -21,7 +21,7 @@ from typing import Any
 from trainyard import registry
 from trainyard.config import Resolved
 from trainyard.errors import InputError
-from trainyard.imported import is_installed
+from trainyard.module_sources import is_installed
 from trainyard.records.run_dir import RunDir
 from trainyard.require import home_of, import_paths, importing_by, is_used
 

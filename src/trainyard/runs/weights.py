@@ -1,4 +1,4 @@
-"""The weights that a run stands for, and those that it begins with."""
+"""The weights that stand for a run, and its initial weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainyard.config import load as load_config
 from trainyard.config.schema import RunConfig
 from trainyard.digest import sha256_bytes
 from trainyard.engine.checkpoint import Commit, RunCheckpoints
-from trainyard.engine.decisions import best_evaluations
+from trainyard.engine.history import best_evaluations
 from trainyard.engine.state import evaluations_from_json
 from trainyard.errors import CheckpointError, InputError, ModelError
 from trainyard.evaluation.metrics import mode_of
@@ -18,8 +18,8 @@ from trainyard.frameworks.base import WEIGHTS_FILE
 from trainyard.records.data import DataDescription
 from trainyard.records.listing import find_run
 from trainyard.records.run_dir import RunDir
-from trainyard.regular import read_regular
-from trainyard.runs.wiring import Parts, run_checkpoints
+from trainyard.runs.wiring import Components, run_checkpoints
+from trainyard.safe_open import read_regular
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class StoredModel:
 
 
 def stored_model(run: RunDir) -> StoredModel:
-    """Return the model that a run stands for: its best one where there is one, else its newest checkpoint.
+    """Return the model that stands for a run: its best one if there is one, else its newest checkpoint.
 
     Raises:
         CheckpointError: A file that the predictions depend on is damaged.
@@ -58,7 +58,7 @@ def stored_model(run: RunDir) -> StoredModel:
     data_file = next((name for name in names if name.startswith("data")), DataDescription.FILE)
     data = DataDescription.load(run.path / data_file)
     if data is None:
-        raise CheckpointError(f"{run.path / data_file} is missing: nobody knows how the data were prepared")
+        raise CheckpointError(f"{run.path / data_file} is missing: it is unknown how the data were prepared")
     return StoredModel(folder, data)
 
 
@@ -70,7 +70,7 @@ def _chosen(run: RunDir) -> tuple[Commit, Path]:
         best = checkpoints.best.load_step(step)
         return best, checkpoints.best.folder(best)
     if newest is None:
-        reason = "; ".join(complaints) or f"it is {run.status()}, and was before its first checkpoint"
+        reason = "; ".join(complaints) or f"it is {run.status()} and has no checkpoint yet"
         raise InputError(f"run {run.id} has no weights yet: {reason}; resume it first")
     return newest, checkpoints.resume.folder(newest)
 
@@ -91,7 +91,7 @@ def _best_step(run: RunDir, checkpoints: RunCheckpoints, newest: Commit | None) 
         return result.best.step if result.best else None
     if newest is None:
         return None
-    config = load_config(run.readable_config()).config.checkpoint
+    config = load_config(run.checked_config_file()).config.checkpoint
     history = evaluations_from_json(checkpoints.resume.state(newest)["evaluations"])
     mode = mode_of(config.metric) if config.mode == "auto" else config.mode
     best = best_evaluations(history, config.metric, mode, min(1, config.save_top_k))
@@ -111,13 +111,13 @@ def initial_source(config: RunConfig, run: RunDir) -> Path | None:
         return None
     if source.endswith(".safetensors"):
         if not Path(source).is_file():
-            what = "this is no ordinary file:" if Path(source).exists() else "no file"
+            what = "not a regular file:" if Path(source).exists() else "no file"
             raise InputError(f"model.init_from: {what} {source}")
         return Path(source).absolute()
     return find_run(source, run.path.parent.parent, before=run).path
 
 
-def initialize(parts: Parts, source: Path) -> None:
+def initialize(components: Components, source: Path) -> None:
     """Give a model the weights of `initial_source`.
 
     Raises:
@@ -127,6 +127,6 @@ def initialize(parts: Parts, source: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / WEIGHTS_FILE).symlink_to(file)
         try:
-            parts.framework.restore(Path(folder), weights_only=True)
+            components.framework.restore(Path(folder), weights_only=True)
         except ModelError as error:
-            raise ModelError(f"model.init_from: {parts.config.model.init_from}: {error}") from error
+            raise ModelError(f"model.init_from: {components.config.model.init_from}: {error}") from error

@@ -12,7 +12,7 @@ from trainyard import registry
 from trainyard.callbacks.base import Callback, RunView
 from trainyard.callbacks.histograms import WeightHistograms
 from trainyard.callbacks.resources import Resources
-from trainyard.config.schema import PlateauSchedule, RunConfig
+from trainyard.config.schema import RunConfig, deciding_metrics
 from trainyard.datasets.base import DataBundle
 from trainyard.engine.checkpoint import Checkpoints, RunCheckpoints
 from trainyard.engine.journal import Journal
@@ -23,7 +23,13 @@ from trainyard.engine.saver import Saver
 from trainyard.engine.signals import Signals
 from trainyard.engine.state import RunState, preserved_global_random
 from trainyard.errors import DataError, InputError, ModelError
-from trainyard.evaluation.metrics import EvaluationResult, check, default_metrics, evaluate, mode_of
+from trainyard.evaluation.metrics import (
+    EvaluationResult,
+    check_metric,
+    default_metrics,
+    evaluate_predictions,
+    mode_of,
+)
 from trainyard.frameworks.base import Framework, FrameworkInputs, Plan
 from trainyard.order import SampleOrder
 from trainyard.records.run_dir import RunDir
@@ -34,7 +40,7 @@ from trainyard.types import DataInfo, Metrics, Predictions, SplitName
 
 
 @dataclass(frozen=True)
-class Parts:
+class Components:
     """The components that a run is computed with."""
 
     config: RunConfig
@@ -89,7 +95,10 @@ def framework_name(config: RunConfig, model: Any = None) -> str:
             )
         return registry.framework_of_class(model_type if isinstance(model_type, type) else type(model_type))
     if (name := registry.framework_of(config.model.type)) is None:
-        raise ModelError(f"model {config.model.type}: framework not installed")
+        raise ModelError(
+            f"model.type: no installed framework has a model {config.model.type!r}; "
+            "see `trainyard doctor`, or give package.module:Class"
+        )
     return name
 
 
@@ -102,7 +111,7 @@ def build_framework(
     return cast(Framework, cls(inputs))
 
 
-def build(config: RunConfig, threads: int, objects: Objects) -> Parts:
+def build(config: RunConfig, threads: int, objects: Objects) -> Components:
     """Build data, framework, sample order and rules.
 
     Raises:
@@ -116,26 +125,15 @@ def build(config: RunConfig, threads: int, objects: Objects) -> Parts:
     )
     order = SampleOrder(rows, plan.batch_size, config.experiment.seed)
     framework = build_framework(config, bundle, threads, order, objects.model)
-    rules = Rules(config, plan, order.steps_per_epoch, cast(Callable[[str], Any], mode_of))
-    return Parts(config, bundle, framework, order, rules, threads)
-
-
-def _deciding_metrics(config: RunConfig) -> dict[str, str]:
-    """Return the metrics that decide something, by the config key that names them."""
-    training = config.training
-    metrics = {"checkpoint.metric": config.checkpoint.metric} if config.checkpoint.save_top_k else {}
-    if training.early_stopping:
-        metrics["training.early_stopping.metric"] = training.early_stopping.metric
-    if isinstance(training.scheduler, PlateauSchedule):
-        metrics["training.scheduler.metric"] = training.scheduler.metric
-    return metrics
+    rules = Rules(config, plan, order.steps_per_epoch, mode_of)
+    return Components(config, bundle, framework, order, rules, threads)
 
 
 def _check_metrics(config: RunConfig, bundle: DataBundle) -> None:
     for metric in config.evaluation.metrics or []:
-        check(metric, bundle.info.task)
-    for key, metric in _deciding_metrics(config).items():
-        check(metric, bundle.info.task)
+        check_metric(metric, bundle.info.task)
+    for key, metric in deciding_metrics(config).items():
+        check_metric(metric, bundle.info.task)
         if "val" not in bundle.splits and key != "checkpoint.metric":
             raise InputError(f"{key}: {metric} needs a validation split; set data.split.val or data.val_path")
 
@@ -144,22 +142,29 @@ def wanted_metrics(config: RunConfig, info: DataInfo) -> list[str]:
     """Return the metrics to compute: the config's or the task's own, and those that decide something."""
     listed = config.evaluation.metrics
     chosen = list(default_metrics(info.task) if listed is None else listed)
-    return list(dict.fromkeys([*chosen, *_deciding_metrics(config).values()]))
+    return list(dict.fromkeys([*chosen, *deciding_metrics(config).values()]))
 
 
-def watched(predictions: Iterator[Predictions], check_signals: Callable[[], None]) -> Iterator[Predictions]:
-    """Yield the predictions, and check for signals between them."""
+def interruptible(
+    predictions: Iterator[Predictions], check_signals: Callable[[], None]
+) -> Iterator[Predictions]:
+    """Yield the predictions; raise `Stopped` between two of them if a signal came."""
     for part in predictions:
         check_signals()
         yield part
 
 
-def evaluate_split(parts: Parts, split: SplitName, check_signals: Callable[[], None]) -> EvaluationResult:
+def evaluate_split(
+    components: Components, split: SplitName, check_signals: Callable[[], None]
+) -> EvaluationResult:
     """Evaluate the model; neither its state nor the global random generators change."""
-    predictions = watched(parts.framework.predict(parts.bundle.splits[split]), check_signals)
+    predictions = interruptible(components.framework.predict(components.bundle.splits[split]), check_signals)
     with preserved_global_random():
-        return evaluate(
-            predictions, wanted_metrics(parts.config, parts.bundle.info), parts.bundle.info, split
+        return evaluate_predictions(
+            predictions,
+            wanted_metrics(components.config, components.bundle.info),
+            components.bundle.info,
+            split,
         )
 
 
@@ -172,7 +177,7 @@ def run_checkpoints(
 
 
 def build_loop(
-    parts: Parts,
+    components: Components,
     state: RunState,
     journal: Journal,
     checkpoints: RunCheckpoints,
@@ -180,18 +185,25 @@ def build_loop(
     callbacks: Sequence[Callback],
 ) -> Loop:
     """Build the loop."""
-    config = parts.config
+    config = components.config
     recorder = Recorder(journal, callbacks)
     recorder.add(Resources(recorder.resources))
     if wants_histograms(config):
-        recorder.add(WeightHistograms(parts.framework, recorder.histograms))
-    saver = Saver(config.checkpoint, parts.framework, parts.plan, checkpoints, recorder)
+        recorder.add(WeightHistograms(components.framework, recorder.histograms))
+    saver = Saver(config.checkpoint, components.framework, components.plan, checkpoints, recorder)
 
     def evaluate_val() -> Metrics:
-        return evaluate_split(parts, "val", signals.check).metrics if "val" in parts.bundle.splits else {}
+        return (
+            evaluate_split(components, "val", signals.check).metrics
+            if "val" in components.bundle.splits
+            else {}
+        )
 
     return Loop(
-        LoopParts(parts.framework, parts.order, parts.rules, recorder, saver, signals, evaluate_val), state
+        LoopParts(
+            components.framework, components.order, components.rules, recorder, saver, signals, evaluate_val
+        ),
+        state,
     )
 
 
@@ -202,15 +214,15 @@ def wants_histograms(config: RunConfig) -> bool:
     )
 
 
-def run_view(parts: Parts, run: RunDir, state: RunState, attempt: int) -> RunView:
+def run_view(components: Components, run: RunDir, state: RunState, attempt: int) -> RunView:
     """Return what callbacks receive at the start."""
     return RunView(
         run_id=run.id,
         experiment=run.experiment,
         start_step=state.step,
-        total_steps=parts.rules.total_steps,
-        steps_per_epoch=parts.order.steps_per_epoch,
-        train_samples=parts.order.samples,
-        batch_size=parts.order.batch_size,
+        total_steps=components.rules.total_steps,
+        steps_per_epoch=components.order.steps_per_epoch,
+        train_samples=components.order.samples,
+        batch_size=components.order.batch_size,
         attempt=attempt,
     )

@@ -20,7 +20,10 @@ class Store(Protocol):
         """Store the file `source` as the object `key`, replacing any earlier one; the file is moved away."""
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Create the object unless it exists; of several concurrent writers, exactly one gets True."""
+        """Create the object unless it exists; of several concurrent writers, exactly one gets True.
+
+        If it raises, the object was not created: the caller may try again.
+        """
 
     def get(self, key: str) -> bytes:
         """Return the object's content.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trainyard.digest import fsync_folder, make_folders, write_file
 from trainyard.errors import CheckpointError, RunGoneError
-from trainyard.regular import read_regular, refuse_links
+from trainyard.safe_open import read_regular, refuse_links
 
 _STAGING = ".staging-"
 
@@ -38,7 +38,11 @@ class LocalStore:
                 os.link(source, target)  # unlike a rename, a link fails if the target exists
             except FileExistsError:
                 return False
-        fsync_folder(target.parent)
+        try:
+            fsync_folder(target.parent)
+        except OSError:
+            target.unlink()  # its name may not be durable, and the caller may try again
+            raise
         return True
 
     def get(self, key: str) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 from trainyard.config import Config, Overrides
 from trainyard.digest import write_atomically
 from trainyard.errors import ConfigError, InputError, Problem, TrainyardError
-from trainyard.evaluation.metrics import LOSS, METRICS, bare, check, default_metrics
+from trainyard.evaluation.metrics import LOSS, METRICS, check_metric, default_metrics, without_prefix
 from trainyard.records.journal import number
 from trainyard.records.run_dir import RunDir
 from trainyard.reports.studies import benchmark_table, markdown_table, write_report
@@ -129,10 +129,11 @@ def _check_selection(selection: ModelSelection) -> None:
     if selection.folds is not None and selection.folds < 2:
         raise InputError(f"folds: {selection.folds} given; allowed: 2 or more, or none for a single split")
     if selection.metric is not None:
-        check(selection.metric)
+        check_metric(selection.metric)
         if selection.metric.startswith("train_"):
             raise InputError(
-                f"metric: {selection.metric} is of rows that were learned; give {bare(selection.metric)}"
+                f"metric: {selection.metric} is of rows that were learned; "
+                f"give {without_prefix(selection.metric)}"
             )
 
 
@@ -144,21 +145,21 @@ def _refuse_other_task(
     If the config leaves the task open, the data are read for it. If reading fails, the runs will report why.
     """
     data = base.resolved.config.data
-    if bare(metric) == LOSS:
+    if without_prefix(metric) == LOSS:
         return
     if data is not None and data.task != "auto":
-        check(metric, data.task)
+        check_metric(metric, data.task)
         return
     try:
         task = request.load(trials[0].resolved).info.task
     except TrainyardError:
         return
-    check(metric, task)
+    check_metric(metric, task)
 
 
 def _with_metric(base: StudyConfig, metric: str) -> StudyConfig:
     """Return the config with a metric among those that runs compute."""
-    name, listed = bare(metric), base.resolved.config.evaluation.metrics
+    name, listed = without_prefix(metric), base.resolved.config.evaluation.metrics
     if name == LOSS:
         return base
     metrics = list(default_metrics(METRICS[name].task)) if listed is None else list(listed)
@@ -213,7 +214,7 @@ def _conclude(
                 first = predicted(own[0][1], split, data.load(*own[0]))
             for trial, run in own[1:]:
                 data.check(trial, run)
-            warn_of_changes([run.known_manifest() for _, run in own])
+            warn_of_changes([run.require_manifest() for _, run in own])
             entries.append(Entry.of(model, [run for _, run in own], first))
     rows = ranked(entries, selection.metric, failures)
     write_atomically(study.path / "table.csv", as_csv(rows).encode())

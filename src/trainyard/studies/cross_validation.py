@@ -15,7 +15,7 @@ import numpy as np
 from trainyard.config import Config, Overrides
 from trainyard.digest import write_atomically
 from trainyard.errors import InputError
-from trainyard.evaluation.metrics import EvaluationResult, evaluate
+from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions
 from trainyard.evaluation.significance import fold_interval
 from trainyard.evaluation.tables import tables
 from trainyard.records.journal import finite, number
@@ -123,7 +123,7 @@ def _conclude(study: Study, trials: Sequence[Trial], request: StudyRequest) -> J
     for trial, run in done:
         with of_own_config(run, trial.resolved):
             parts.append(predicted(run, "test", data.load(trial, run)))
-    warn_of_changes([run.known_manifest() for _, run in done])
+    warn_of_changes([run.require_manifest() for _, run in done])
     pooled = _pooled(parts)
     _write_rows(study.path / OUT_OF_FOLD, parts)
     study.write("out_of_fold.json", tables(pooled, parts[0].info))
@@ -142,7 +142,7 @@ def _conclude(study: Study, trials: Sequence[Trial], request: StudyRequest) -> J
 
 
 def _fold(trial: Trial, run: RunDir) -> Json:
-    result, splits = run.known_result(), run.known_manifest().data.splits
+    result, splits = run.require_result(), run.require_manifest().data.splits
     return {
         **trial.label,
         "run_id": run.id,
@@ -169,7 +169,7 @@ def _pooled(parts: Sequence[Predicted]) -> EvaluationResult:
     """Return all folds as one evaluation, whose ids are positions in the source."""
     info = parts[0].info
     each = [Predictions(_positions(part), part.result.outputs, part.result.targets, 0.0) for part in parts]
-    return replace(evaluate(each, [], info, "test"), metrics={})
+    return replace(evaluate_predictions(each, [], info, "test"), metrics={})
 
 
 def _positions(part: Predicted) -> Ids:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainyard.errors import InputError, ModelError
-from trainyard.evaluation.metrics import bare, mode_of
+from trainyard.evaluation.metrics import mode_of, without_prefix
 from trainyard.evaluation.significance import Significance, all_pairs, holm, over_folds
 from trainyard.records.journal import finite
 from trainyard.records.run_dir import RunDir
@@ -59,7 +59,7 @@ class Entry:
         Raises:
             InputError: The runs have no such metric.
         """
-        by_fold = [run.known_result().metrics for run in self.runs]
+        by_fold = [run.require_result().metrics for run in self.runs]
         if metric not in by_fold[0]:
             names = ", ".join(by_fold[0]) or "no metrics"
             raise InputError(f"metric {metric}: the runs of {self.model} have none; they have {names}")
@@ -67,7 +67,7 @@ class Entry:
 
     def test_per_train(self, split: SplitName) -> float:
         """Return the mean ratio of a split's rows to the training rows."""
-        rows = [run.known_manifest().data.splits for run in self.runs]
+        rows = [run.require_manifest().data.splits for run in self.runs]
         return float(np.mean([(one[split].rows or 0) / (one["train"].rows or 1) for one in rows]))
 
 
@@ -106,7 +106,7 @@ def ranked(entries: Sequence[Entry], metric: str | None, errors: Mapping[str, st
 def _metric(entry: Entry, metric: str | None) -> str:
     """Return the full name of the metric to rank by."""
     name = metric or wanted_metrics(entry.first.config, entry.first.info)[0]
-    return f"{split_of(metric)}_{bare(name)}"
+    return f"{split_of(metric)}_{without_prefix(name)}"
 
 
 def _tests(order: Sequence[Entry], metric: str, values: Mapping[str, Sequence[float]]) -> dict[str, Json]:
@@ -136,7 +136,7 @@ def _tests(order: Sequence[Entry], metric: str, values: Mapping[str, Sequence[fl
 
 def _why_untestable(best: Entry, entry: Entry, metric: str) -> str | None:
     """Return why two models cannot be compared row by row; None if they can."""
-    manifests = [one.runs[0].known_manifest() for one in (best, entry)]
+    manifests = [one.runs[0].require_manifest() for one in (best, entry)]
     if (reason := other_rows(manifests[0], manifests[1], split_of(metric))) is not None:
         return reason
     try:
@@ -177,7 +177,7 @@ def _row(rank: int, entry: Entry, metric: str, values: Sequence[float]) -> Json:
 
 def _train_seconds(entry: Entry) -> float:
     """Return the mean training time of a run."""
-    return float(np.mean([run.known_result().train_seconds for run in entry.runs]))
+    return float(np.mean([run.require_result().train_seconds for run in entry.runs]))
 
 
 def _failed(model: str, error: str) -> Json:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -15,7 +13,9 @@ from trainyard.records.manifest import Parent
 from trainyard.records.result import Result
 from trainyard.runs.attempt import Request, run_attempt
 from trainyard.runs.catalog import Catalog
+from trainyard.runs.cleanup import discard_folder
 from trainyard.runs.objects import Objects
+from trainyard.runs.session import report
 from trainyard.runs.trust import of_own_config
 from trainyard.studies.study import RESULT, Study, StudyPlan, StudyRequest, Trial
 from trainyard.studies.unchanged import check_completed_runs
@@ -32,13 +32,13 @@ def train_trial(study: Study, trial: Trial, request: StudyRequest) -> Result:
     """
     run = study.run(trial.label)
     if run is not None and run.status() == "completed":
-        return run.known_result()
+        return run.require_result()
     resolved = trial.resolved
     if run is None:
         bundle = request.bundle(resolved)
         run = study.new_run(trial)
     else:
-        resolved = load_config(run.readable_config(), adapters=Catalog())
+        resolved = load_config(run.checked_config_file(), adapters=Catalog())
         bundle = request.bundle(resolved)
         log.info("resuming run %s", run.id)
     parent = Parent.model_validate({"run_id": study.id, "relation": study.record.kind, **trial.label})
@@ -57,7 +57,7 @@ def run_study(study: Study, trials: Sequence[Trial], request: StudyRequest, plan
         RunLockedError: Another process works on this study.
     """
     with study.owned(), log_warnings_once():
-        study.update(state="running")
+        study.update(status="running")
         try:
             with Signals():
                 status, failures = _train_all(study, trials, request, plan)
@@ -68,13 +68,13 @@ def run_study(study: Study, trials: Sequence[Trial], request: StudyRequest, plan
             status = signal.status
         except TrainyardError as error:
             if isinstance(error, InputError) and not any(study.run(trial.label) for trial in trials):
-                _discard(study)  # no run could be begun: there is nothing to keep
+                discard_folder(study.path)  # no run could be begun: there is nothing to keep
             else:
-                study.update(state="failed", error=trials[0].resolved.hide(str(error)))
-                _report(study, plan)
+                study.update(status="failed", error=trials[0].resolved.hide(str(error)))
+                report(study.path, plan.report)
             raise
-        study.update(state=status)
-        _report(study, plan)
+        study.update(status=status)
+        report(study.path, plan.report)
 
 
 def _train_all(
@@ -109,20 +109,6 @@ def _train_all(
     if errors and not any(study.run(trial.label) for trial in trials):
         raise next(iter(errors.values()))
     return "completed", {group: trials[0].resolved.hide(str(error)) for group, error in errors.items()}
-
-
-def _report(study: Study, plan: StudyPlan) -> None:
-    """Write the report; if that fails, warn."""
-    try:
-        plan.report(study.path)
-    except Exception as error:
-        log.warning("the report cannot be written: %s: %s", type(error).__name__, error)
-
-
-def _discard(study: Study) -> None:
-    shutil.rmtree(study.path, ignore_errors=True)
-    with contextlib.suppress(OSError):
-        study.path.parent.rmdir()
 
 
 @contextmanager

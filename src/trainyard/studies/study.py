@@ -77,7 +77,7 @@ class StudyPlan:
     """
 
     conclude: Callable[[Mapping[str, str]], Json]
-    report: Callable[[Path], Any]
+    report: Callable[[Path], Path]
     by: str | None = None
 
 
@@ -102,7 +102,7 @@ class Study:
             experiment=experiment,
             created=time.time(),
             command=[redacted(word) for word in sys.argv],
-            asked=question,
+            question=question,
         )
         try:
             make_folders(study.path.parent)
@@ -146,10 +146,10 @@ class Study:
     @property
     def status(self) -> Status:
         """`completed`, `failed`, `preempted`, `interrupted`, `running`, or `crashed`."""
-        state = self.record.state
+        status = self.record.status
         if self._dir.is_owned():
             return "running"
-        return "crashed" if state == "running" else state
+        return "crashed" if status == "running" else status
 
     def write(self, name: str, data: Json) -> None:
         """Write a JSON file into the folder."""
@@ -187,7 +187,7 @@ class Study:
 
 
 class StudyView:
-    """A read-only view of a study's folder; each property reads the files anew."""
+    """A read-only view of a study's folder; each property reads the files again."""
 
     def __init__(self, path: Path) -> None:
         self._study = Study(path)
@@ -219,10 +219,10 @@ def find_unfinished(runs_dir: Path, experiment: str, kind: str, question: Json) 
     for path in (runs_dir / experiment).glob(f"{kind}-*/{StudyRecord.FILE}"):
         study = Study(path.parent)
         try:
-            if study.status not in ("completed", "running") and study.record.asked == question:
+            if study.status not in ("completed", "running") and study.record.question == question:
                 unfinished.append((study.record.created, study))
         except CheckpointError as error:
-            log.warning("study %s is passed over: %s", study.id, error)
+            log.warning("study %s is skipped: %s", study.id, error)
     return max(unfinished, key=lambda item: item[0])[1] if unfinished else None
 
 

@@ -39,7 +39,7 @@ def check_completed_runs(study: Study, trials: Sequence[Trial], request: StudyRe
         run = study.run(trial.label)
         if run is None or run.status() != "completed":
             continue  # an unfinished run is checked when it is resumed
-        before = run.known_manifest()
+        before = run.require_manifest()
         differences = before.differences(_current_inputs(run, trial, request, before))
         strict = before.demands_bitwise
         refused.append((run, [one for one in differences if strict or one.input != "environment"]))
@@ -52,19 +52,19 @@ def check_completed_runs(study: Study, trials: Sequence[Trial], request: StudyRe
 def _current_inputs(run: RunDir, trial: Trial, request: StudyRequest, before: Manifest) -> Manifest:
     """Return the manifest that the run would have if it began now.
 
-    The parts are built in the order of a run, as building them may draw random numbers.
+    The components are built in the order of a run, as building them may draw random numbers.
     """
     resolved, config = trial.resolved, trial.resolved.config
     threads = before.environment.threads or config.training.threads or default_threads()
     with preserved_global_random():
         seed_global_random(config.experiment.seed)
         objects = Objects(None, request.bundle(resolved))
-        parts = build(config, threads, objects)
+        components = build(config, threads, objects)
         init_file = Path(filled_in(before.init_from)) if before.init_from else None
         if init_file is not None and init_file.exists():
-            initialize(parts, init_file)
+            initialize(components, init_file)
         determinism = registry.adapter("framework", framework_name(config)).determinism(config)
-        now = make_manifest(run, resolved, objects, parts, determinism)
+        now = make_manifest(run, resolved, objects, components, determinism)
     if init_file is not None and not init_file.exists():
         now = now.model_copy(update={"weights": before.weights})  # the run no longer needs the file
     return now
@@ -89,7 +89,7 @@ class CurrentData:
         """
         if _section(trial) not in self._identities:
             self.load(trial, run)
-        before = run.known_manifest()
+        before = run.require_manifest()
         now = before.model_copy(update={"data": self._identities[_section(trial)]})
         _refuse(self._study, [(run, before.differences(now))])
 

@@ -31,7 +31,7 @@ from trainyard.records.listing import all_runs
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.objects import Objects
-from trainyard.runs.wiring import Parts, build, run_checkpoints
+from trainyard.runs.wiring import Components, build, run_checkpoints
 from trainyard.testing.warm import WarmProcesses
 
 # (phase, at which of its calls the process is killed): early and late, on and off the cadence of the saves.
@@ -133,7 +133,7 @@ class FrameworkSuite:
         processes.close()
 
     @pytest.fixture
-    def parts(self, config_file: Path) -> Parts:
+    def components(self, config_file: Path) -> Components:
         """Build the framework in this process."""
         return build(load(config_file, adapters=Catalog()).config, 1, Objects())
 
@@ -197,74 +197,80 @@ class FrameworkSuite:
 
     def test_reproduces(self, uninterrupted: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
         """`reproduce` answers `identical`, in the folder that the run was started in."""
-        monkeypatch.chdir(uninterrupted.known_manifest().working_directory)
+        monkeypatch.chdir(uninterrupted.require_manifest().working_directory)
         answer = api.reproduce(uninterrupted.path)
         assert (answer.verdict, answer.step, answer.tensor) == ("identical", None, None)
         assert list(answer.inputs) == []
 
-    def test_steps_do_not_depend_on_predictions_or_snapshots(self, parts: Parts) -> None:
+    def test_steps_do_not_depend_on_predictions_or_snapshots(self, components: Components) -> None:
         """Predicting and saving between steps changes no bits."""
-        other = build(parts.config, 1, Objects())
-        for step in range(min(3, parts.plan.total_steps)):
-            parts.framework.step(step, 0.01)
+        other = build(components.config, 1, Objects())
+        for step in range(min(3, components.plan.total_steps)):
+            components.framework.step(step, 0.01)
             other.framework.step(step, 0.01)
             list(other.framework.predict(other.bundle.splits["val"]))
             other.framework.snapshot()
-        assert tensor_records(parts.framework.state()) == tensor_records(other.framework.state())
+        assert tensor_records(components.framework.state()) == tensor_records(other.framework.state())
 
-    def test_a_snapshot_is_not_touched_by_later_steps(self, parts: Parts, tmp_path: Path) -> None:
+    def test_a_snapshot_is_not_touched_by_later_steps(self, components: Components, tmp_path: Path) -> None:
         """A snapshot written after a later step has the earlier state."""
-        if parts.plan.total_steps == 1:
+        if components.plan.total_steps == 1:
             pytest.skip("the model is made in one step: there is no later one")
-        parts.framework.step(0, 0.01)
-        before = tensor_records(parts.framework.state())
-        snapshot = parts.framework.snapshot()
-        parts.framework.step(1, 0.01)
-        assert tensor_records(parts.framework.state()) != before
+        components.framework.step(0, 0.01)
+        before = tensor_records(components.framework.state())
+        snapshot = components.framework.snapshot()
+        components.framework.step(1, 0.01)
+        assert tensor_records(components.framework.state()) != before
         written = [tensor for file in snapshot.write(tmp_path) for tensor in file.state()]
         assert digest(written) == digest(before)
 
-    def test_restoring_gives_the_state_that_was_saved(self, parts: Parts, tmp_path: Path) -> None:
+    def test_restoring_gives_the_state_that_was_saved(self, components: Components, tmp_path: Path) -> None:
         """`restore` gives the state that was saved."""
-        for step in range(min(3, parts.plan.total_steps)):
-            parts.framework.step(step, 0.01)
-        before = tensor_records(parts.framework.state())
-        parts.framework.snapshot().write(tmp_path)
-        fresh = build(parts.config, 1, Objects())
+        for step in range(min(3, components.plan.total_steps)):
+            components.framework.step(step, 0.01)
+        before = tensor_records(components.framework.state())
+        components.framework.snapshot().write(tmp_path)
+        fresh = build(components.config, 1, Objects())
         fresh.framework.restore(tmp_path)
         assert tensor_records(fresh.framework.state()) == before
 
-    def test_weights_alone_are_the_weights_of_the_whole(self, parts: Parts, tmp_path: Path) -> None:
+    def test_weights_alone_are_the_weights_of_the_whole(self, components: Components, tmp_path: Path) -> None:
         """A snapshot of weights equals the weights of the full state."""
-        parts.framework.step(0, 0.01)
-        files = parts.framework.snapshot(weights_only=True).write(tmp_path)
+        components.framework.step(0, 0.01)
+        files = components.framework.snapshot(weights_only=True).write(tmp_path)
         (file,) = [file for file in files if file.name == WEIGHTS_FILE]
         expected = [
-            tensor for tensor in tensor_records(parts.framework.state()) if tensor.name.startswith("weights.")
+            tensor
+            for tensor in tensor_records(components.framework.state())
+            if tensor.name.startswith("weights.")
         ]
         assert (
             digest(file.state())
             == digest(expected)
-            == digest(tensor_records(parts.framework.state(weights_only=True)))
+            == digest(tensor_records(components.framework.state(weights_only=True)))
         )
 
-    def test_weights_of_an_earlier_step_are_those_of_that_step(self, parts: Parts, tmp_path: Path) -> None:
+    def test_weights_of_an_earlier_step_are_those_of_that_step(
+        self, components: Components, tmp_path: Path
+    ) -> None:
         """Weights written for an earlier step are those of that step."""
-        if not parts.plan.cumulative:
+        if not components.plan.cumulative:
             pytest.skip("its state does not hold the models of earlier steps")
         for step in range(5):
-            parts.framework.step(step, 0.01)
+            components.framework.step(step, 0.01)
             if step == 1:
-                parts.framework.snapshot(weights_only=True).write(new_folder(tmp_path / "then"))
-        parts.framework.snapshot(weights_only=True, step=2).write(new_folder(tmp_path / "later"))
+                components.framework.snapshot(weights_only=True).write(new_folder(tmp_path / "then"))
+        components.framework.snapshot(weights_only=True, step=2).write(new_folder(tmp_path / "later"))
         then, later = ((tmp_path / name / WEIGHTS_FILE).read_bytes() for name in ("then", "later"))
         assert then == later
 
-    def test_predictions_cover_a_split_in_order(self, parts: Parts) -> None:
+    def test_predictions_cover_a_split_in_order(self, components: Components) -> None:
         """`predict` covers each row of a split once, in order."""
-        parts.framework.step(0, 0.01)
-        predictions = list(parts.framework.predict(parts.bundle.splits["val"]))
-        assert [i for part in predictions for i in part.ids] == list(range(len(parts.bundle.splits["val"])))
+        components.framework.step(0, 0.01)
+        predictions = list(components.framework.predict(components.bundle.splits["val"]))
+        assert [i for part in predictions for i in part.ids] == list(
+            range(len(components.bundle.splits["val"]))
+        )
         assert all(len(part.ids) == len(part.outputs) == len(part.targets) for part in predictions)
 
     def test_its_module_is_light(self) -> None:
@@ -282,7 +288,7 @@ class FrameworkSuite:
         assert registry.adapter("framework", self.framework).base_modules
 
     def _assert_same(self, run: RunDir, uninterrupted: RunDir) -> None:
-        result, expected = run.known_result().to_json(), uninterrupted.known_result().to_json()
+        result, expected = run.require_result().to_json(), uninterrupted.require_result().to_json()
         same = ("status", "steps", "digest", "metrics", "best", "evaluated")
         assert {key: result[key] for key in same} == {key: expected[key] for key in same}
         records, expected_records = list(read(run.journal)), list(read(uninterrupted.journal))

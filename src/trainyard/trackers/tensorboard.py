@@ -16,8 +16,8 @@ from pydantic import Field
 
 from trainyard.config.schema import Section
 from trainyard.errors import TrackerError
-from trainyard.regular import open_regular
 from trainyard.require import require
+from trainyard.safe_open import open_regular
 from trainyard.trackers.base import Histogram, Point, RunCard
 
 RUN_ID = "trainyard.run_id"

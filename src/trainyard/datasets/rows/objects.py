@@ -1,9 +1,9 @@
 """Data given as Python objects: by a function (`type: module:function`), or passed to `trainyard.train`.
 
 A split may be a pair of arrays (X, y), a data frame with the target among its columns, or a map-style
-dataset. Data frames are prepared like files. Arrays and datasets hold finished samples and are used as they
-are (floats become float32): `standardize` and `encode` have no effect on them, and settings that need named
-columns are refused.
+dataset. Data frames are prepared like files. Arrays and datasets are preprocessed already and are used as
+they are (floats become float32): `standardize` and `encode` have no effect on them, and settings that need
+named columns are refused.
 """
 
 from __future__ import annotations
@@ -128,14 +128,14 @@ def _refuse_settings(config: DataConfig, form: Form) -> None:
     for name in ("features", "exclude", "impute"):
         if getattr(config, name) and getattr(config, name) != "keep":
             raise DataError(
-                f"data.{name} needs named columns; these {form} are finished samples. Leave it out, or give "
-                "data frames"
+                f"data.{name} needs named columns; these {form} are preprocessed already. "
+                "Leave it out, or give data frames"
             )
     for name in ("group", "time"):
         if getattr(config.split, name) is not None:
             raise DataError(
-                f"data.split.{name} needs a named column; these {form} are finished samples. Leave it out, "
-                "or give data frames"
+                f"data.split.{name} needs a named column; these {form} are preprocessed already. "
+                "Leave it out, or give data frames"
             )
     if form == "items":
         items.refuse_division(config.split)
@@ -199,7 +199,7 @@ def from_arrays(
     config: DataConfig,
     serve: Callable[[Array, Ids | None, Array], Split] = in_memory,
 ) -> DataBundle:
-    """Build the data of a run from finished samples.
+    """Build the data of a run from preprocessed arrays.
 
     Args:
         pairs: features (rows, ...) and targets (rows,), or (rows, outputs) for regression, by split.

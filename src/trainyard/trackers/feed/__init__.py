@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.regular import open_regular
+from trainyard.safe_open import open_regular
 from trainyard.trackers.feed.state import State, state_file
 from trainyard.trackers.feed.tail import pending
 
@@ -72,10 +72,11 @@ def sync(run_dir: Path, *, timeout: float | None = None) -> list[SyncReport]:
     Raises:
         InputError: the run's config or manifest cannot be read.
     """
-    from trainyard.trackers.feed.card import read_run
+    from trainyard.trackers.feed.card import read_feed_inputs
 
     feeders = [
-        _Feeder(run_dir.absolute(), index, name) for index, (name, _) in enumerate(read_run(run_dir).trackers)
+        _Feeder(run_dir.absolute(), index, name)
+        for index, (name, _) in enumerate(read_feed_inputs(run_dir).trackers)
     ]
     for feeder in feeders:
         feeder.start()

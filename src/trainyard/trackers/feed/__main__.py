@@ -20,9 +20,9 @@ from pydantic import ValidationError
 
 from trainyard import registry
 from trainyard.errors import InputError
-from trainyard.regular import open_regular
+from trainyard.safe_open import open_regular
 from trainyard.trackers.base import Tracker
-from trainyard.trackers.feed.card import expanded, read_run, without_secrets
+from trainyard.trackers.feed.card import expanded, read_feed_inputs, without_secrets
 from trainyard.trackers.feed.feeder import Feeder
 from trainyard.trackers.feed.state import state_file
 
@@ -69,7 +69,7 @@ def main(run_dir: Path, index: int, pid: int) -> int:
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", level=logging.WARNING)
     log.setLevel(logging.INFO)
     try:
-        run = read_run(run_dir)
+        run = read_feed_inputs(run_dir)
         name, options = run.trackers[index]
     except InputError as error:
         log.error("%s", error)

@@ -13,11 +13,11 @@ from trainyard.errors import CheckpointError, InputError
 from trainyard.records.manifest import Manifest
 from trainyard.records.run_dir import RunDir
 from trainyard.redact import redacted
-from trainyard.regular import read_regular
+from trainyard.safe_open import read_regular
 from trainyard.trackers.base import RunCard
 
 
-class RunFiles(NamedTuple):
+class FeedInputs(NamedTuple):
     """What a feeder needs of a run: `trackers` are the type and options of each, secrets unexpanded."""
 
     card: RunCard
@@ -25,7 +25,7 @@ class RunFiles(NamedTuple):
     working_directory: Path
 
 
-def read_run(run_dir: Path) -> RunFiles:
+def read_feed_inputs(run_dir: Path) -> FeedInputs:
     """Read `config.yaml` and `manifest.json` of a run.
 
     Raises:
@@ -36,7 +36,7 @@ def read_run(run_dir: Path) -> RunFiles:
 
     try:
         config = YAML(typ="safe", pure=True).load(read_regular(run_dir / "config.yaml"))
-        return _run_files(run_dir, config, RunDir(run_dir).known_manifest())
+        return _feed_inputs(run_dir, config, RunDir(run_dir).require_manifest())
     except (
         CheckpointError,
         OSError,
@@ -53,7 +53,7 @@ def read_run(run_dir: Path) -> RunFiles:
         ) from error
 
 
-def _run_files(run_dir: Path, config: Any, manifest: Manifest) -> RunFiles:
+def _feed_inputs(run_dir: Path, config: Any, manifest: Manifest) -> FeedInputs:
     card = RunCard(
         run_id=manifest.run_id,
         experiment=manifest.experiment,
@@ -61,7 +61,7 @@ def _run_files(run_dir: Path, config: Any, manifest: Manifest) -> RunFiles:
         params={key: redacted(value) for key, value in _flat("", config)},
         tags=_tags(manifest),
     )
-    return RunFiles(
+    return FeedInputs(
         card,
         [_tracker(entry) for entry in config.get("tracking") or ()],
         Path(manifest.working_directory),

@@ -10,7 +10,7 @@ from pathlib import Path
 from trainyard.records.journal import Line
 from trainyard.records.result import Result
 from trainyard.redact import redacted
-from trainyard.regular import read_regular
+from trainyard.safe_open import read_regular
 from trainyard.trackers.base import Histogram, Point, RunCard, Tracker
 from trainyard.trackers.feed.state import Position, State
 from trainyard.trackers.feed.tail import fresh, histograms, points, tail

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.regular import open_regular, read_regular
+from trainyard.safe_open import open_regular, read_regular
 
 
 class Position(NamedTuple):

@@ -1,4 +1,4 @@
-"""What the evaluations decide: pure functions of their history, so that no decision has state of its own."""
+"""Pure functions of the history of evaluations: the best models, patience, the learning rate."""
 
 from __future__ import annotations
 

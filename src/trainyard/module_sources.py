@@ -15,9 +15,8 @@ from pathlib import Path
 from types import ModuleType
 
 _SITE, _DIST = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
-_ENVIRONMENT = (
-    [sys.prefix] if sys.prefix != sys.base_prefix else []
-)  # a virtual one may be in the user's project
+# A virtual environment may be in the user's project.
+_ENVIRONMENT = [sys.prefix] if sys.prefix != sys.base_prefix else []
 _HOMES = tuple(f"{path}{os.sep}" for path in (Path(__file__).parent, Path(os.__file__).parent, *_ENVIRONMENT))
 _sources: dict[str, tuple[Path, str]] = {}  # module -> its file, and the SHA-256 of the source
 

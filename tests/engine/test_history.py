@@ -1,4 +1,4 @@
-"""Decisions are functions of the history: patience, best models, plateaus, learning rates."""
+"""What evaluations lead to is a function of their history: patience, best models, plateaus, learning rates."""
 
 import math
 from typing import Any
@@ -12,7 +12,7 @@ from trainyard.config.schema import (
     LinearSchedule,
     StepSchedule,
 )
-from trainyard.engine.decisions import Patience, best_evaluations, learning_rate
+from trainyard.engine.history import Patience, best_evaluations, learning_rate
 from trainyard.engine.rules import Rules
 from trainyard.evaluation.metrics import mode_of
 from trainyard.frameworks.base import Plan
@@ -52,8 +52,8 @@ def test_smaller_changes_than_min_delta_are_no_improvement() -> None:
 
 def test_early_stopping_counts_evaluations() -> None:
     rules = rules_of({"early_stopping": {"metric": "val_loss", "patience": 2}})
-    assert [rules.until(history(*[1, 2, 3][:n])) for n in range(4)] == [100, 100, 100, 30]
-    assert rules_of({}).until(history(1, 2, 3, 4)) == 100
+    assert [rules.last_step(history(*[1, 2, 3][:n])) for n in range(4)] == [100, 100, 100, 30]
+    assert rules_of({}).last_step(history(1, 2, 3, 4)) == 100
 
 
 def test_a_history_that_grows_decides_as_one_that_is_given_whole() -> None:
@@ -66,14 +66,14 @@ def test_a_history_that_grows_decides_as_one_that_is_given_whole() -> None:
     for evaluation in history(*values):
         growing.append(evaluation)
         fresh, whole = rules_of(training), list(growing)
-        for decide in ("events", "best_steps", "until", "drop"):
+        for decide in ("events", "best_steps", "last_step", "learning_rate_factor"):
             assert getattr(grown, decide)(growing) == getattr(fresh, decide)(whole), decide
-    assert (grown.drop(growing), grown.until(growing), grown.best_steps(growing)) == (
+    assert (grown.learning_rate_factor(growing), grown.last_step(growing), grown.best_steps(growing)) == (
         0.5**4,
         120,
         [60, 80, 90],
     )
-    assert grown.drop(growing[:3]) == 1, "another history"
+    assert grown.learning_rate_factor(growing[:3]) == 1, "another history"
 
 
 def test_best_evaluations_prefer_the_earlier_of_equals_and_never_a_nan() -> None:

@@ -17,7 +17,7 @@ import pytest
 import trainyard
 from small_runs import SMALL, preempted
 from trainyard.errors import ChangedInputsError
-from trainyard.imported import source_hash, watch
+from trainyard.module_sources import source_hash, watch
 
 NET = """
 import torch

@@ -1,4 +1,4 @@
-"""Opening the files of a run directory: no link is followed, and no pipe is waited for."""
+"""Open the files of a run directory: no link is followed, and no pipe is waited for."""
 
 from __future__ import annotations
 
@@ -46,10 +46,9 @@ def open_regular(path: Path, mode: str = "rb", *, depth: int = 1) -> BinaryIO:
         os.close(fd)
         if stat.S_ISDIR(kind):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
-    return cast(
-        BinaryIO, open(path, mode, opener=lambda _path, _flags: fd)
-    )  # so that the file knows its name
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    # The path is given only so that the file knows its name.
+    return cast(BinaryIO, open(path, mode, opener=lambda _path, _flags: fd))
 
 
 def _open_at(name: str, flags: int, folder: int, path: Path) -> int:
