@@ -1,6 +1,6 @@
 """The scikit-learn framework.
 
-Every short name fits, is stored and goes on exactly; what cannot work is said at once.
+Every short name fits, is stored and continues exactly; what cannot work is said at once.
 """
 
 import json
@@ -1008,12 +1008,12 @@ def test_weights_that_are_none_or_another_models_are_refused(tmp_path: Path) -> 
 
 
 def test_importance_is_of_impurity_or_of_coefficients() -> None:
-    forest, linear, neighbours = (
+    forest, linear, neighbors = (
         train(named(name)) for name in ("random_forest", "logistic_regression", "knn")
     )
     assert {name: values.shape for name, values in forest.importance().items()} == {"impurity": (FEATURES,)}
     np.testing.assert_allclose(linear.importance()["coefficient"], np.abs(linear.native.coef_).mean(axis=0))
-    assert neighbours.importance() == {}
+    assert neighbors.importance() == {}
 
 
 def test_an_exported_file_is_read_by_skops(tmp_path: Path) -> None:

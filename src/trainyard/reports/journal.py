@@ -125,7 +125,7 @@ def _scan(path: Path, problems: list[str], before: _Part | None = None) -> _Part
 
 
 class _Scan:
-    """Sums up records one by one."""
+    """Sum up records one by one."""
 
     def __init__(self) -> None:
         self._losses = CurveBuilder()
@@ -144,7 +144,7 @@ class _Scan:
         elif kind in ("metrics", "evaluation"):
             step = record["step"]
             for name, value in record["values"].items():
-                if not name.startswith("test_"):  # a single point is no curve
+                if not name.startswith("test_"):  # a single point is not a curve
                     self._metrics[name].add(step, value)
         elif kind == "event" and record["name"] not in _UNMARKED:
             self._add_event(record)
@@ -213,7 +213,7 @@ def _cache_file(path: Path) -> Path:
 
 
 def _save(path: Path, part: _Part) -> None:
-    """Write a segment's cache; that it cannot be written is no problem."""
+    """Write a segment's cache; a failure is ignored."""
     data = b"".join(np.concatenate(curve.envelope).astype("<f8").tobytes() for curve in part.curves.values())
     head = {
         "format": _FORMAT,
