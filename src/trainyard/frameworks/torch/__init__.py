@@ -138,7 +138,9 @@ class TorchFramework(Framework):
         """Copy the losses of some steps from the device, all at once."""
         import torch
 
-        return [] if not losses else [float(value) for value in torch.stack(list(losses)).tolist()]
+        if not losses:
+            return []
+        return [float(value) for value in torch.stack(list(losses)).tolist()]  # (steps,)
 
     def predict(self, split: Split) -> Iterator[Predictions]:
         """Yield the outputs for all rows of a split; each part draws from the stream of its first row.

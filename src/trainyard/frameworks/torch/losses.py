@@ -36,6 +36,7 @@ def build_loss(name: str, info: DataInfo) -> Loss:
         raise ModelError(f"training.loss: {name} is not a loss for {info.task}; allowed: auto, {allowed}")
     if name == "cross_entropy":
         return functional.cross_entropy
+    # The outputs of a single value are (rows, 1) or (rows,), its targets (rows,).
     regression, mean, scale = _REGRESSION[name], info.target_mean, info.target_scale
     if (mean, scale) == (0.0, 1.0):
         return lambda outputs, targets: regression(outputs.reshape(targets.shape), targets)
