@@ -846,8 +846,9 @@ def test_skops_trusts_what_it_always_does_and_is_imported_without_torch() -> Non
         from sklearn.utils import all_estimators
         assert sorted(trusted) == sorted(f"{cls.__module__}.{name}" for name, cls in all_estimators())
     """
-    if table()["scikit-learn"] == sklearn.__version__:
-        subprocess.run([sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)], check=True)
+    if table()["scikit-learn"] != sklearn.__version__:
+        pytest.skip(f"the table of models was made with scikit-learn {table()['scikit-learn']}")
+    subprocess.run([sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)], check=True)
 
 
 def crafted(change: Callable[[dict[str, Any]], None]) -> dict[str, np.ndarray]:

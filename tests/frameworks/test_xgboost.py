@@ -551,7 +551,7 @@ def test_what_an_estimator_says_in_vain_is_logged(caplog: pytest.LogCaptureFixtu
 
 
 class OnDisk:
-    """A split that is no array; `most` is the largest number of rows taken at once."""
+    """A split that is not an array; `most` is the largest number of rows taken at once."""
 
     def __init__(self, features: Array, targets: Array) -> None:
         self._data = Arrays(features, targets)

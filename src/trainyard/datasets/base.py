@@ -85,6 +85,6 @@ class Dataset(Protocol):
         """Read, check, split and prepare the data.
 
         Raises:
-            DataError: What is wrong, where (file, column, row), and what to do.
+            DataError: The data cannot be used; says what is wrong, where (file, column, row), and what to do.
             MissingExtraError: The library that reads this format is not installed.
         """

@@ -65,7 +65,7 @@ def refuse_bad_cells(table: Table, names: Sequence[str], config: DataConfig) -> 
     """Refuse columns with infinite values, or with missing values that are not to be imputed.
 
     Raises:
-        DataError: Names all such columns.
+        DataError: There are such columns; names all of them.
     """
     problems: list[str] = []
     fillable = False
@@ -90,7 +90,7 @@ def refuse_mixtures(table: Table, names: Sequence[str]) -> None:
     """Refuse columns of text that are mostly numbers, in files without types: the rest are probably mistakes.
 
     Raises:
-        DataError: Names the column and the rows that hold no number.
+        DataError: There is such a column; names it, and the rows that hold no number.
     """
     for name in names:
         if (stray := strays(table, name)).any():
@@ -131,7 +131,7 @@ def refuse_untrained_classes(
     """Refuse a split that leaves a class without training rows.
 
     Raises:
-        DataError: Names the class and its rows.
+        DataError: A class has no training rows; names the class and its rows.
     """
     counts = np.bincount(codes[rows["train"]], minlength=len(labels))
     absent = [label for label, count in zip(labels, counts, strict=True) if not count]

@@ -31,7 +31,7 @@ def existing_file(path: str, *, mapped: bool = False) -> Path:
         mapped: The file is read in parts, so it may be larger than the memory.
 
     Raises:
-        DataError: There is none, or it is something that cannot be read to its end: a folder, a pipe, a
+        DataError: The file does not exist, or cannot be read to its end: it is a folder, a pipe, a
             device, a file that is larger than the memory or was never written.
     """
     try:
@@ -124,7 +124,7 @@ def read_bytes(path: str) -> bytes:
     """Return all bytes of a file.
 
     Raises:
-        DataError: It cannot be read.
+        DataError: The file cannot be read.
     """
     try:
         return existing_file(path).read_bytes()

@@ -42,7 +42,7 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
         source: The name of `data` in messages.
 
     Raises:
-        DataError: What is wrong, and what to do.
+        DataError: The data cannot be used; says what is wrong, and what to do.
     """
     config = config or DataConfig()
     parts = {

@@ -156,7 +156,7 @@ def tidy(values: Any, name: str, source: str = "the rows given") -> Array:
     """Convert the values of a column to one of the four kinds.
 
     Raises:
-        DataError: They are of no such kind, or of several.
+        DataError: The values are of another kind, or of several.
     """
     array = np.asarray(values)
     if array.ndim != 1:

@@ -99,7 +99,7 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
         known: Whether this is a well-known data set, whose columns are not checked for oddities.
 
     Raises:
-        DataError: What is wrong, where, and what to do.
+        DataError: The data cannot be used; says what is wrong, where, and what to do.
     """
     train = tables["train"]
     for table in tables.values():

@@ -125,7 +125,7 @@ class TorchFramework(Framework):
         """Run one optimizer step; see `step.TorchStep`.
 
         Raises:
-            TrainingError: torch fails. Options and data are checked in the constructor.
+            TrainingError: Torch fails. Options and data are checked in the constructor.
         """
         try:
             return self._step(step, lr, self._order, self._train)  # type: ignore[arg-type]
@@ -146,7 +146,7 @@ class TorchFramework(Framework):
         """Yield the outputs for all rows of a split; each part draws from the stream of its first row.
 
         Raises:
-            TrainingError: torch fails.
+            TrainingError: Torch fails.
         """
         import torch
 
