@@ -154,13 +154,16 @@ class KerasFramework(Framework):
         assert self._inputs.order is not None, "constructed for prediction only"
         ids = self._inputs.order.batch(step)
         train, size = self._inputs.splits["train"], self._micro
-        parts = [_contiguous(train.take(ids[start : start + size])) for start in range(0, len(ids), size)]
+        microbatches = [
+            _contiguous(train.take(ids[start : start + size])) for start in range(0, len(ids), size)
+        ]
         seeds = [
-            self._seeds_for(stream_seed(self._stream, step, i), self._generators) for i in range(len(parts))
+            self._seeds_for(stream_seed(self._stream, step, i), self._generators)
+            for i in range(len(microbatches))
         ]
         try:
             with self._backend.scope():
-                return StepResult(self._trainer.step(parts, seeds, lr), len(ids))
+                return StepResult(self._trainer.step(microbatches, seeds, lr), len(ids))
         except Exception as error:
             raise _translated(error, f"step {step + 1}") from error
 

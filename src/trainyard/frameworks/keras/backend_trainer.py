@@ -19,7 +19,7 @@ from trainyard.types import Array, Batch
 
 @dataclass(frozen=True)
 class Compilation:
-    """A model compiled with everything needed to train it.
+    """A model with its loss, its optimizer and its random generators.
 
     `optimizer` is None if the run only predicts. `generators` are the seed variables that the model's random
     numbers come from. If `strict`, a model that draws random numbers from anywhere else is refused where that
@@ -40,14 +40,14 @@ class BackendTrainer(Protocol):
     depend on nothing else.
     """
 
-    def step(self, parts: Sequence[Batch], seeds: Sequence[Array], lr: float) -> Any:
-        """Make one update, from gradients accumulated over microbatches.
+    def step(self, microbatches: Sequence[Batch], seeds: Sequence[Array], lr: float) -> Any:
+        """Run one step, from gradients accumulated over microbatches.
 
         Losses that layers and regularizers add are trained on, but not returned: otherwise training and
         validation losses would not be comparable.
 
         Args:
-            parts: The microbatches.
+            microbatches: The microbatches.
             seeds: The seeds of each microbatch.
             lr: The learning rate.
 
@@ -65,10 +65,10 @@ class BackendTrainer(Protocol):
         """Take over the state from the variables after they have been assigned."""
 
 
-def shares(parts: Sequence[Batch]) -> list[float]:
+def shares(microbatches: Sequence[Batch]) -> list[float]:
     """Return each microbatch's share of the samples; losses weighted by it sum to the mean over the batch."""
-    total = sum(len(part.targets) for part in parts)
-    return [len(part.targets) / total for part in parts]
+    total = sum(len(part.targets) for part in microbatches)
+    return [len(part.targets) / total for part in microbatches]
 
 
 def generators_of(keras: Any, model: Any) -> list[Any]:

@@ -29,30 +29,34 @@ class JaxTrainer:
         # None for the shared generator: it is not a variable of the model, so compiled functions cannot use
         # it.
         self._generators = [at.get(id(variable)) for variable in compilation.generators]
-        self._whole = self._jax.jit(self._step)
-        self._part = self._jax.jit(self._gradients)
-        self._update = self._jax.jit(self._apply)
-        self._predict = self._jax.jit(self._outputs)
+        self._jit_step = self._jax.jit(self._step)
+        self._jit_gradients = self._jax.jit(self._gradients)
+        self._jit_apply = self._jax.jit(self._apply)
+        self._jit_outputs = self._jax.jit(self._outputs)
         self._state = self._read()
 
-    def step(self, parts: Sequence[Batch], seeds: Sequence[Array], lr: float) -> Any:
+    def step(self, microbatches: Sequence[Batch], seeds: Sequence[Array], lr: float) -> Any:
         """See `BackendTrainer`."""
         rate = np.float32(lr)
-        if len(parts) == 1:
-            self._state, loss = self._whole(self._state, *parts[0], seeds[0].astype(np.uint32), rate)
+        if len(microbatches) == 1:
+            self._state, loss = self._jit_step(
+                self._state, *microbatches[0], seeds[0].astype(np.uint32), rate
+            )
             return loss
         total, gradients = 0.0, None
-        for part, some, share in zip(parts, seeds, shares(parts), strict=True):
-            new, others, loss = self._part(self._state, *part, some.astype(np.uint32), np.float32(share))
+        for part, some, share in zip(microbatches, seeds, shares(microbatches), strict=True):
+            new, others, loss = self._jit_gradients(
+                self._state, *part, some.astype(np.uint32), np.float32(share)
+            )
             self._state = (self._state[0], others, self._state[2])
             total = total + loss
             gradients = new if gradients is None else [a + b for a, b in zip(gradients, new, strict=True)]
-        self._state = self._update(self._state, gradients, rate)
+        self._state = self._jit_apply(self._state, gradients, rate)
         return total
 
     def forward(self, batch: Batch, seeds: Array) -> tuple[Array, float]:
         """See `BackendTrainer`."""
-        outputs, loss = self._predict(self._state, *batch, seeds.astype(np.uint32))
+        outputs, loss = self._jit_outputs(self._state, *batch, seeds.astype(np.uint32))
         return np.array(outputs), float(loss)
 
     def publish(self) -> None:

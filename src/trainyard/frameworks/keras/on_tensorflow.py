@@ -29,13 +29,15 @@ class TensorflowTrainer:
         self._graphs: dict[Any, Graph] = {}
         self._update = self._tf.function(self._apply)
 
-    def step(self, parts: Sequence[Batch], seeds: Sequence[Array], lr: float) -> Any:
+    def step(self, microbatches: Sequence[Batch], seeds: Sequence[Array], lr: float) -> Any:
         """See `BackendTrainer`."""
         rate = self._tf.constant(lr, dtype="float32")
-        if len(parts) == 1:
-            return self._graph(self._whole, parts[0], rate)(*self._tensors(parts[0], seeds[0]), rate)
+        if len(microbatches) == 1:
+            return self._graph(self._full_step, microbatches[0], rate)(
+                *self._tensors(microbatches[0], seeds[0]), rate
+            )
         total, gradients = None, [None] * len(self._variables)
-        for part, some, share in zip(parts, seeds, shares(parts), strict=True):
+        for part, some, share in zip(microbatches, seeds, shares(microbatches), strict=True):
             weight = self._tf.constant(share, dtype="float32")
             loss, new = self._graph(self._gradients, part, weight)(*self._tensors(part, some), weight)
             total = loss if total is None else total + loss
@@ -95,7 +97,7 @@ class TensorflowTrainer:
         for i, generator in enumerate(self._compilation.generators):
             generator.assign(seeds[i])
 
-    def _whole(self, features: Any, targets: Any, seeds: Any, rate: Any) -> Any:
+    def _full_step(self, features: Any, targets: Any, seeds: Any, rate: Any) -> Any:
         """Make a whole step of a single microbatch, and return the mean loss."""
         loss, gradients = self._gradients(features, targets, seeds, 1.0)
         self._apply(gradients, rate)

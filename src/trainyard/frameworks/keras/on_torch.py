@@ -19,11 +19,11 @@ class TorchTrainer:
         self._compilation = compilation
         self._variables = list(compilation.model.trainable_variables)
 
-    def step(self, parts: Sequence[Batch], seeds: Sequence[Array], lr: float) -> Any:
+    def step(self, microbatches: Sequence[Batch], seeds: Sequence[Array], lr: float) -> Any:
         """See `BackendTrainer`."""
         losses = [
             self._backward(part, some, share)
-            for part, some, share in zip(parts, seeds, shares(parts), strict=True)
+            for part, some, share in zip(microbatches, seeds, shares(microbatches), strict=True)
         ]
         gradients = [variable.value.grad for variable in self._variables]
         self._compilation.optimizer.learning_rate = lr
