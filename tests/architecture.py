@@ -481,7 +481,7 @@ def drawers(tree: Tree) -> list[str]:
 
 
 def missing_links(tree: Tree, way: Sequence[str]) -> list[str]:
-    """Neighbours on a way of modules of which the first does not import the second."""
+    """Neighbors on a way of modules of which the first does not import the second."""
     some(way[1:], "link")
     gone = [f"there is no {name}" for name in way if name not in tree.files]
     return gone or [

@@ -85,7 +85,7 @@ def _joined(parts: Sequence[Envelope]) -> Envelope:
 
 
 class CurveBuilder:
-    """Collects the points of one curve, in memory that does not grow with their number."""
+    """Collect the points of one curve, in memory that does not grow with their number."""
 
     def __init__(self) -> None:
         self._steps = array("q")

@@ -106,7 +106,7 @@ def _scan(path: Path, problems: list[str], before: Part | None = None) -> Part |
 
 
 class _Scan:
-    """Sums up records one by one."""
+    """Sum up records one by one."""
 
     def __init__(self) -> None:
         self._losses = CurveBuilder()
@@ -143,7 +143,7 @@ class _Scan:
         for names, rows in self._rows.items():
             steps, *columns = zip(*rows, strict=True)
             for name, values in zip(names, columns, strict=True):
-                if not name.startswith("test_"):  # a single point is no curve
+                if not name.startswith("test_"):  # a single point is not a curve
                     self._curves[name].extend(steps, values)
         self._rows.clear()
         self._row_count = 0

@@ -44,7 +44,7 @@ class RunFiles:
         """What the journal holds."""
         history = read_history(self.folder / "journal")
         if self.result and history.attempts and not history.attempts[-1].status:
-            # A report is made just before the last line of the journal is written.
+            # A kill between writing the result and ending the journal leaves no `end` line.
             history.attempts[-1] = replace(history.attempts[-1], status=self.result.status)
         return history
 

@@ -63,7 +63,7 @@ def _file_of(path: Path) -> Path:
 
 
 def save(path: Path, part: Part, crc: int) -> None:
-    """Write a segment's cache; that it cannot be written is no problem."""
+    """Write a segment's cache; a failure is ignored."""
     data = b"".join(np.concatenate(curve.envelope).astype("<f8").tobytes() for curve in part.curves.values())
     head = {
         "format": _FORMAT,
