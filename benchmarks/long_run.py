@@ -25,7 +25,7 @@ from trainyard.engine.journal import Journal
 from trainyard.engine.state import RunState
 from trainyard.records.listing import find_run
 from trainyard.records.run_dir import RunDir
-from trainyard.reports.journal import read_history
+from trainyard.reports.journal import SegmentSummary
 from trainyard.runs.wiring import run_checkpoints
 from trainyard.types import Evaluation
 
@@ -35,7 +35,7 @@ data: {type: digits, split: {val: 0.1, test: 0.1}}
 model: {type: mlp, hidden: [16]}
 training: {max_steps: STEPS, batch_size: 32, threads: 1}
 evaluation: {every_n_steps: 100}
-checkpoint: {every_n_minutes: null}
+checkpoint: {every_n_minutes: null, save_top_k: 0}  # a history that is made up has no best models
 """
 ATTEMPTS = 5
 REPEATED = 2000  # steps at the end of an attempt that the next one repeats
@@ -65,24 +65,19 @@ def main() -> None:
 
 
 def timed(folder: Path, run_dir: RunDir, rounds: int) -> dict[str, list[Cost]]:
-    """Run each command several times on a fresh copy of the run, without the journal's cache and with it."""
+    """Run each command several times on fresh copies of the run: as it was trained, and without summaries."""
     costs: dict[str, list[Cost]] = {}
     for number in range(rounds):
-        for verb in (["runs", "show"], ["report"], ["resume"]):
-            copy = run_dir.path.with_name(f"{run_dir.id}-{number}")
-            shutil.copytree(run_dir.path, copy)
-            name = " ".join(verb)
-            for kind in ("first", "again") if verb != ["resume"] else ("first",):
-                cost = run([*COMMAND, *verb, str(copy)], folder, ONE_THREAD)
-                costs.setdefault(f"{name}, {kind}", []).append(cost)
-            shutil.rmtree(copy)
-        read_history(run_dir.journal)  # writes the cache
-        shutil.copytree(run_dir.path, copy)
-        cost = run([*COMMAND, "resume", str(copy)], folder, ONE_THREAD)
-        costs.setdefault("resume, after a report", []).append(cost)
-        shutil.rmtree(copy)
-        for cache in run_dir.journal.glob("*.summary"):
-            cache.unlink()
+        for verb in ("runs show", "report", "resume"):
+            for kind in ("as trained", "no summaries"):
+                copy = run_dir.path.with_name(f"{run_dir.id}-{number}")
+                shutil.copytree(run_dir.path, copy)
+                if kind == "no summaries":
+                    for summary in (copy / "journal").glob("*.summary"):
+                        summary.unlink()
+                cost = run([*COMMAND, *verb.split(), str(copy)], folder, ONE_THREAD)
+                costs.setdefault(f"{verb}, {kind}", []).append(cost)
+                shutil.rmtree(copy)
     return costs
 
 
@@ -104,9 +99,10 @@ def write_journal(folder: Path, steps: int, attempts: int = ATTEMPTS) -> None:
     for attempt in range(1, attempts + 1):
         first = max(0, (attempt - 1) * steps // attempts - REPEATED) // LOG_EVERY * LOG_EVERY
         last = steps if attempt == attempts else attempt * steps // attempts
-        journal = Journal(folder, attempt, first)
+        journal = Journal(folder, attempt, first, SegmentSummary)
         for step in range(first, last, LOG_EVERY):
             write_records(journal, step, min(last, step + LOG_EVERY), draw)
+            journal.flush()
         if attempt == attempts:
             journal.end(last, "preempted")
         journal.close()

@@ -22,6 +22,7 @@ from trainyard.cli.commands import cli
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"`trainyard ([a-z][a-z-]*(?: [^`]*)?)`")
 
 
 def blocks(language: str) -> Iterator[Any]:
@@ -44,6 +45,25 @@ def commands() -> Iterator[Any]:
             words = shlex.split(text.removeprefix("$ ").partition(">")[0], comments=True)
             if words[:1] == ["trainyard"]:
                 yield pytest.param(words[1:], id=" ".join(words))
+
+
+def inline_commands() -> Iterator[Any]:
+    """Every `trainyard ...` within a sentence or a table, where arguments may be left out or be placeholders."""
+    for page in PAGES:
+        text = BLOCK.sub("", page.read_text(encoding="utf-8"))
+        for found in sorted(set(INLINE.findall(text))):
+            yield pytest.param(shlex.split(found), id=f"{page.name}: {found}")
+
+
+def command_of(words: list[str]) -> tuple[click.Command, list[str]]:
+    """The command that the words name, and the words that follow its name."""
+    command: click.Command = cli
+    context = click.Context(cli, info_name="trainyard")
+    while isinstance(command, click.Group) and words:
+        found = command.get_command(context, words[0])
+        assert found is not None, f"there is no command {words[0]!r}"
+        command, words = found, words[1:]
+    return command, words
 
 
 def test_the_config_reference_is_up_to_date() -> None:
@@ -76,13 +96,16 @@ def test_the_first_screen_shows_the_example() -> None:
 
 @pytest.mark.parametrize("words", list(commands()))
 def test_commands_parse(words: list[str]) -> None:
-    command: click.Command = cli
-    context = click.Context(cli, info_name="trainyard")
-    while isinstance(command, click.Group) and words:
-        found = command.get_command(context, words[0])
-        assert found is not None, f"there is no command {words[0]!r}"
-        command, words = found, words[1:]
-    command.make_context("trainyard", words)
+    command, arguments = command_of(words)
+    command.make_context("trainyard", arguments)
+
+
+@pytest.mark.parametrize("words", list(inline_commands()))
+def test_commands_in_sentences_exist(words: list[str]) -> None:
+    command, arguments = command_of(words)
+    options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    named = {word.partition("=")[0] for word in arguments if word.startswith("-")}
+    assert named <= options, f"{command.name} has no {named - options}"
 
 
 @pytest.mark.parametrize("text", list(blocks("python")))

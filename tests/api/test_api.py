@@ -258,7 +258,7 @@ def test_initial_weights_that_do_not_fit(whole: Run, tmp_path: Path) -> None:
             r"init_from: .*do not fit the model: .*size mismatch",
         ),
         ("nowhere.safetensors", {}, "model.init_from: no file nowhere.safetensors"),
-        (str(tmp_path / "no.safetensors"), {}, "init_from: .*no.safetensors: this is no safetensors file"),
+        (str(tmp_path / "no.safetensors"), {}, "init_from: .*no.safetensors: this is not a safetensors file"),
         ("nosuchrun", {}, "no run 'nosuchrun'"),
         ("last", {}, "no run 'last'"),
     ]

@@ -52,7 +52,7 @@ BROKEN: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
     "no time": (
         TEXT,
         {"split": {"time": "city"}},
-        r"'city' \(data\.split\.time\): 'Rome' is no time, in rows 1, 2, 3",
+        r"'city' \(data\.split\.time\): 'Rome' is not a time, in rows 1, 2, 3",
     ),
     "target as feature": (TEXT, {"features": ["bought"]}, "data.features names the target 'bought'"),
     "nothing to learn from": (

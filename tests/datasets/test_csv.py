@@ -125,7 +125,7 @@ def test_categories_of_the_training_file_stay_text_in_the_others(place: Path) ->
     assert bundle.splits["val"].features[:, column].tolist() == [0.0, 1.0] * 20
 
 
-def test_dates_are_recognised_and_split_by(place: Path) -> None:
+def test_dates_are_recognized_and_split_by(place: Path) -> None:
     rows = [row | {"day": f"2024-{1 + i // 28:02}-{1 + i % 28:02}"} for i, row in enumerate(people(100))]
     bundle = load(CsvDataset, config(path=write(place, csv_text(rows[::-1])), split={"time": "day"}))
     assert "day" not in bundle.info.feature_names

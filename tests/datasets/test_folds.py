@@ -190,9 +190,8 @@ def test_of_a_file(tmp_path: Any) -> None:
         "test": 30,
     }
     train_means = [bundle.splits["train"].features[:, 0].mean() for bundle in bundles]
-    assert train_means == pytest.approx(
-        [0, 0, 0], abs=1e-6
-    )  # prepared by what it learns from, not by all rows
+    # Prepared by what it learns from, not by all rows
+    assert train_means == pytest.approx([0, 0, 0], abs=1e-6)
 
 
 def test_of_a_known_set_of_arrays_and_of_a_frame() -> None:

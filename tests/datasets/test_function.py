@@ -1,6 +1,7 @@
 """Bring your own data."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,13 @@ class TestMapStyle(DatasetSuite):
 class TestArrays(DatasetSuite):
     def make(self, folder: Path) -> Dataset:
         return FunctionDataset(config(type="my_data:arrays"), FunctionDataset.Params())
+
+
+def test_the_suite_notices_a_row_in_two_splits() -> None:
+    train = of("my_data:arrays").splits["train"]
+    leaking = replace(of("my_data:arrays"), splits={"train": train, "test": train}, rows={})
+    with pytest.raises(AssertionError, match="60 samples are in both train and test"):
+        DatasetSuite().test_no_row_is_in_two_splits(leaking)
 
 
 def test_params_are_the_functions_arguments() -> None:

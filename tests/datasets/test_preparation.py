@@ -23,7 +23,7 @@ def column(*values: Any) -> list[dict[str, Any]]:
     return [{"x": value} for value in values]
 
 
-def test_numbers_are_standardised() -> None:
+def test_numbers_are_standardized() -> None:
     features = fitted(column(1, 2, 3, 6)).features(column(3, 6))
     assert features.dtype == np.float32
     np.testing.assert_allclose(features[:, 0], [0, 3 / np.sqrt(3.5)], rtol=1e-6)

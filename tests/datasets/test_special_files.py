@@ -1,4 +1,4 @@
-"""What is no ordinary file, or can never be read to its end, is refused at once."""
+"""Files that are not ordinary, or can never be read to their end, are refused at once."""
 
 import os
 import re

@@ -291,7 +291,7 @@ def test_images_keep_their_shape(tmp_path: Path) -> None:
                 "bought": {"dtype": "string"},
             },
             [],
-            "the features image, name are of more than one dimension in part",
+            "the features image, name cannot be combined: one of them has several dimensions",
         ),
     ],
 )

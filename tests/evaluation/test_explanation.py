@@ -241,6 +241,7 @@ class TestPartialDependence:
         y = x[:, 0] * x[:, 1] + x[:, 2]
         model = RandomForestRegressor(20, random_state=0).fit(x, y)
         made = explain(Model(predictor(model.predict)), regression(x, y), "loss", 1)
+        assert len(made["dependence"]) == 3
         for curve in made["dependence"]:
             column = int(curve["name"].removeprefix("feature "))
             own = inspection.partial_dependence(model, x, [column], kind="both", method="brute")

@@ -446,7 +446,7 @@ def test_a_csv_with_categories_and_gaps_trains_as_it_is(tmp_path: Path) -> None:
         f"{i % 7 if i % 9 else ''},{color},{'yes' if color == 'red' else 'no'}"
         for i, color in enumerate(colors)
     ]
-    (tmp_path / "data.csv").write_text("n,colour of it,answer\n" + "\n".join(lines), encoding="utf-8")
+    (tmp_path / "data.csv").write_text("n,color of it,answer\n" + "\n".join(lines), encoding="utf-8")
     data = {"path": str(tmp_path / "data.csv"), "target": "answer"}
     run = trainyard.train(
         {"data": data, "model": {"type": "catboost"}, "training": {"epochs": 20}}, runs_dir=tmp_path / "runs"
@@ -483,7 +483,7 @@ def test_the_seed_decides_what_is_drawn() -> None:
         ("values", {"objective": "Logloss"}, "does not fit targets of 1 value; allowed: RMSE, "),
         ("pairs", {"objective": "MAE"}, "does not fit targets of 2 values; allowed: MultiRMSE"),
         ("two", {"objective": "nowhere:AtAll"}, "no module 'nowhere'"),
-        ("two", {"metric": "AUC"}, "is no package.module:Class; use evaluation.metrics"),
+        ("two", {"metric": "AUC"}, "is not of the form package.module:Class; use evaluation.metrics"),
         ("two", {"metric": "mine_catboost:HitRate"}, "higher is better, but it is the loss"),
         (
             "two",

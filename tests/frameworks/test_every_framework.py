@@ -35,6 +35,7 @@ LIBRARIES = {
     "mlp": "torch",
 }
 BRINGS = {"keras": {"tensorflow"}}  # what a library cannot do without
+# Scikit-learn serves data sets, too
 FRAMEWORKS = {
     "torch",
     "xgboost",
@@ -43,7 +44,7 @@ FRAMEWORKS = {
     "keras",
     "tensorflow",
     "jax",
-}  # scikit-learn serves data sets, too
+}
 DIALECT = Path(__file__).with_name("tabular_dialect.yaml")
 
 

@@ -39,9 +39,8 @@ pytest.importorskip("keras")
 keras: Any = import_keras("tensorflow")
 import tensorflow as tf  # noqa: E402 - Keras must come first, to choose its backend
 
-tf.config.threading.set_intra_op_parallelism_threads(
-    1
-)  # before the models below are made: it can be said once only
+# Before the models below are made: it can be said once only
+tf.config.threading.set_intra_op_parallelism_threads(1)
 
 KERAS: dict[str, Any] = {"type": "keras_mlp", "params": {"hidden": [16], "dropout": 0.2}}
 
@@ -49,7 +48,7 @@ KERAS: dict[str, Any] = {"type": "keras_mlp", "params": {"hidden": [16], "dropou
 def whole_and_resumed(
     tmp_path: Path, overrides: Mapping[str, Any], at: int = 13, **objects: Any
 ) -> tuple[Run, Run]:
-    """The uninterrupted run, and one that crashed after `at` and went on from an older checkpoint."""
+    """The uninterrupted run, and one that crashed after `at` and continued from an older checkpoint."""
     overrides = ({} if "model" in objects else {"model": KERAS}) | dict(overrides)
     whole = trainyard.train(SMALL, overrides, runs_dir=tmp_path / "whole", **objects)
     cut = crashed(tmp_path / "cut", overrides, at=at, **objects)
@@ -511,7 +510,7 @@ def test_frozen_weights_stay(tmp_path: Path) -> None:
     assert not moved & {"000.dense.kernel", "001.dense.bias"}
 
 
-def test_penalties_are_learnt_from_but_not_told(tmp_path: Path) -> None:
+def test_penalties_are_learned_from_but_not_told(tmp_path: Path) -> None:
     weak, strong = (
         train(tmp_path, own("Penalized", strength=s) | {"training.max_steps": 20}) for s in (0.0, 10.0)
     )
@@ -536,7 +535,7 @@ def test_a_generator_of_tensorflows_own_is_told(tmp_path: Path, caplog: pytest.L
     caplog.set_level(logging.WARNING, "trainyard")
     train(tmp_path, own("Unrepeatable") | {"training.max_steps": 2})
     assert "draws from TensorFlow's own generators (RandomStandardNormal)" in caplog.text
-    with pytest.raises(ModelError, match=r"bitwise is asked for, but .*keras.random.SeedGenerator"):
+    with pytest.raises(ModelError, match=r"bitwise was requested, but .*keras.random.SeedGenerator"):
         train(tmp_path, own("Unrepeatable") | {"training.determinism": "bitwise"})
 
 
@@ -1306,9 +1305,8 @@ def test_a_run_imports_no_other_framework(tmp_path: Path) -> None:
         f"print([name for name in {others} if name in sys.modules]); import sklearn"
     )
     draw = np.random.default_rng(0)
-    np.savez(
-        tmp_path / "rows.npz", X=draw.normal(size=(160, 4)), y=draw.integers(0, 3, 160)
-    )  # iris comes from scikit-learn
+    # Iris comes from scikit-learn
+    np.savez(tmp_path / "rows.npz", X=draw.normal(size=(160, 4)), y=draw.integers(0, 3, 160))
     config = {**SMALL, "data": {"path": "rows.npz"}, "model": KERAS}
     words = [sys.executable, "-c", code, json.dumps(config)]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)

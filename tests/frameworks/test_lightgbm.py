@@ -133,10 +133,11 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
     ("three", SAMPLED | {"objective": "multiclassova", "class_weight": "balanced"}),
     ("values", SAMPLED | {"monotone_constraints": {"x0": 1}}),
     ("two", GOSS),
+    # It starts to sample rows between two boundaries
     (
         "two",
         GOSS | {"learning_rate": 0.08, "colsample_bytree": 0.6},
-    ),  # it starts to sample rows between two boundaries
+    ),
     ("three", GOSS | {"top_rate": 0.4, "other_rate": 0.3, "colsample_bytree": 0.6}),
     ("values", GOSS | {"objective": "regression_l1", "learning_rate": 1 / 3}),
     ("two", SAMPLED | {"boosting": "dart"}),
@@ -276,9 +277,8 @@ def test_outputs_are_the_librarys_however_they_came_about(kind: str, params: dic
     made = components(data, params)
     for step in range(ROUNDS):
         made.framework.step(step, made.plan.learning_rate)
-        (found,) = made.framework.predict(
-            data.splits["val"]
-        )  # as after each round: new trees are added to the scores
+        # As after each round: new trees are added to the scores
+        (found,) = made.framework.predict(data.splits["val"])
     val = data.splits["val"]
     library = made.framework.native.predict(val.features, num_threads=1)  # type: ignore[attr-defined]
     library = np.column_stack([1 - library, library]) if kind == "two" else library
@@ -367,7 +367,7 @@ def test_a_csv_with_categories_and_gaps_trains_as_it_is(tmp_path: Path) -> None:
         f"{i % 7 if i % 9 else ''},{color},{'yes' if color == 'red' else 'no'}"
         for i, color in enumerate(colors)
     ]
-    (tmp_path / "data.csv").write_text("n,colour of it,answer\n" + "\n".join(lines), encoding="utf-8")
+    (tmp_path / "data.csv").write_text("n,color of it,answer\n" + "\n".join(lines), encoding="utf-8")
     data = {"path": str(tmp_path / "data.csv"), "target": "answer"}
     config = {"data": data, "model": {"type": "lightgbm"}, "training": {"epochs": 20}}
     run = trainyard.train(config, runs_dir=tmp_path / "runs")
@@ -464,7 +464,7 @@ def test_the_best_model_is_evaluated_after_the_training(tmp_path: Path) -> None:
         ("values", {"objective": "binary"}, "does not fit targets of values; allowed: regression, "),
         ("two", {"objective": "mine_lightgbm:number"}, "is not a function but of type int; give a function"),
         ("two", {"objective": "nowhere:at_all"}, "no module 'nowhere'"),
-        ("two", {"metric": "auc"}, "is no package.module:function; use evaluation.metrics"),
+        ("two", {"metric": "auc"}, "is not of the form package.module:function; use evaluation.metrics"),
         ("two", {"metric": "mine_lightgbm:absent"}, "has no 'absent'"),
         ("two", {"data_sample_strategy": "goss", "subsample": 0.5}, "goss draws the rows itself"),
         ("two", {"data_sample_strategy": "goss", "boosting": "rf"}, "cannot be combined with boosting: rf"),

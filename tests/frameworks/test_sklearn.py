@@ -1,6 +1,6 @@
 """The scikit-learn framework.
 
-Every short name fits, is stored and goes on exactly; what cannot work is said at once.
+Every short name fits, is stored and continues exactly; what cannot work is said at once.
 """
 
 import json
@@ -846,8 +846,9 @@ def test_skops_trusts_what_it_always_does_and_is_imported_without_torch() -> Non
         from sklearn.utils import all_estimators
         assert sorted(trusted) == sorted(f"{cls.__module__}.{name}" for name, cls in all_estimators())
     """
-    if table()["scikit-learn"] == sklearn.__version__:
-        subprocess.run([sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)], check=True)
+    if table()["scikit-learn"] != sklearn.__version__:
+        pytest.skip(f"the table of models was made with scikit-learn {table()['scikit-learn']}")
+    subprocess.run([sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)], check=True)
 
 
 def crafted(change: Callable[[dict[str, Any]], None]) -> dict[str, np.ndarray]:
@@ -1008,12 +1009,12 @@ def test_weights_that_are_none_or_another_models_are_refused(tmp_path: Path) -> 
 
 
 def test_importance_is_of_impurity_or_of_coefficients() -> None:
-    forest, linear, neighbours = (
+    forest, linear, neighbors = (
         train(named(name)) for name in ("random_forest", "logistic_regression", "knn")
     )
     assert {name: values.shape for name, values in forest.importance().items()} == {"impurity": (FEATURES,)}
     np.testing.assert_allclose(linear.importance()["coefficient"], np.abs(linear.native.coef_).mean(axis=0))
-    assert neighbours.importance() == {}
+    assert neighbors.importance() == {}
 
 
 def test_an_exported_file_is_read_by_skops(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from trainyard.runs.run import Run
 def whole_and_resumed(
     tmp_path: Path, overrides: Mapping[str, Any], at: int = 13, **objects: Any
 ) -> tuple[Run, Run]:
-    """The uninterrupted run, and one that crashed after `at` and went on from an older checkpoint."""
+    """The uninterrupted run, and one that crashed after `at` and continued from an older checkpoint."""
     whole = trainyard.train(SMALL, overrides, runs_dir=tmp_path / "whole", **objects)
     cut = crashed(tmp_path / "cut", overrides, at=at, **objects)
     return whole, trainyard.resume(cut, **objects)
@@ -176,7 +176,7 @@ def test_regression_with_every_loss(loss: str, tmp_path: Path) -> None:
     [("iris", "mse", "cross_entropy"), ("diabetes", "cross_entropy", "mse, mae, huber")],
 )
 def test_a_loss_of_another_task_is_refused(data: str, loss: str, allowed: str, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=f"{loss} is no loss for .*allowed: auto, {allowed}"):
+    with pytest.raises(ModelError, match=f"{loss} is not a loss for .*allowed: auto, {allowed}"):
         trainyard.train(SMALL, {"data.type": data, "training.loss": loss}, runs_dir=tmp_path)
     assert not list(tmp_path.rglob("config.yaml"))
 
@@ -195,7 +195,7 @@ def test_early_stopping_resumes_to_the_same_end(tmp_path: Path) -> None:
 def test_a_device_that_is_not_there_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(
         ModelError,
-        match=r"training.device: cuda:0 was asked for, but torch sees no CUDA device; use cpu or auto",
+        match=r"training.device: cuda:0 was requested, but torch sees no CUDA device; use cpu or auto",
     ):
         trainyard.train(SMALL, {"training.device": "cuda:0"}, runs_dir=tmp_path)
 

@@ -303,7 +303,7 @@ class Forgets(Net):
 
 
 class Normed(Net):
-    "Weights that torch computes anew in each forward pass."
+    "Weights that torch computes again in each forward pass."
 
     def __init__(self, in_features, out_features):
         super().__init__(in_features, out_features)
@@ -640,7 +640,7 @@ def test_a_resume_finds_it_again_and_the_tier_stays(tmp_path: Path, caplog: pyte
 
 
 def test_a_demand_for_bits_refuses_state_that_no_checkpoint_holds(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="bitwise was asked for, but training changes state of the model"):
+    with pytest.raises(ModelError, match="bitwise was requested, but training changes state of the model"):
         train(tmp_path, own("Forgets", kind="number"), {"training.determinism": "bitwise"})
 
 

@@ -163,9 +163,8 @@ def assert_goes_on_exactly(target: str, params: Mapping[str, Any], tmp_path: Pat
     steps(whole, 0, at)
     whole.snapshot().write(tmp_path)
     expected = steps(whole, at, end)
-    xgb.train(
-        {**SAMPLING, "seed": 9}, xgb.DMatrix(X, VALUES), 2
-    )  # all boosters share the library's random generator
+    # All boosters share the library's random generator
+    xgb.train({**SAMPLING, "seed": 9}, xgb.DMatrix(X, VALUES), 2)
 
     resumed = framework_of(target, params, **how)
     resumed.restore(tmp_path)
@@ -249,7 +248,7 @@ def test_predictions_leave_no_trace() -> None:
     assert weights(one) == weights(other)
 
 
-# -- what is learnt
+# -- what is learned
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -552,7 +551,7 @@ def test_what_an_estimator_says_in_vain_is_logged(caplog: pytest.LogCaptureFixtu
 
 
 class OnDisk:
-    """A split that is no array; `most` is the largest number of rows taken at once."""
+    """A split that is not an array; `most` is the largest number of rows taken at once."""
 
     def __init__(self, features: Array, targets: Array) -> None:
         self._data = Arrays(features, targets)

@@ -14,7 +14,7 @@ from trainyard.reports.curves import MOST_POINTS, CurveBuilder, joined, single_p
 def built(steps, values):
     builder = CurveBuilder()
     for step, value in zip(steps, values, strict=True):
-        builder.add(step, value)
+        builder.extend([step], [value])
     return builder.built()
 
 
@@ -43,7 +43,10 @@ def test_many_points_keep_their_range_mean_and_spikes(count, block):
     values[count // 2] = -99.0
     builder = CurveBuilder()
     for first in range(0, count, block):
-        builder.extend(first + 1, values[first : first + block].tolist())
+        builder.extend(
+            range(first + 1, first + 1 + len(values[first : first + block])),
+            values[first : first + block].tolist(),
+        )
     curve = builder.built()
     cut = curve.envelope
     assert len(cut.x) <= 3 * MOST_POINTS
@@ -61,8 +64,8 @@ def test_many_points_keep_their_range_mean_and_spikes(count, block):
 
 def test_values_that_are_not_finite_leave_gaps():
     builder = CurveBuilder()
-    builder.extend(1, [1.0, "NaN", "Infinity", 4])
-    builder.add(5, "-Infinity")
+    builder.extend(range(1, 5), [1.0, "NaN", "Infinity", 4])
+    builder.extend([5], ["-Infinity"])
     curve = builder.built().envelope
     assert [value if math.isfinite(value) else None for value in curve.mean] == [1.0, None, None, 4.0, None]
     assert curve.finite.tolist() == [1, 0, 0, 1, 0]
@@ -82,8 +85,8 @@ def test_parts_are_cut_and_joined():
 
 def test_long_and_short_parts_share_the_width_by_their_points():
     long, short = CurveBuilder(), CurveBuilder()
-    long.extend(1, [1.0] * 1_000_000)
-    short.extend(1_000_001, [2.0] * 4000)
+    long.extend(range(1, 1_000_001), [1.0] * 1_000_000)
+    short.extend(range(1_000_001, 1_004_001), [2.0] * 4000)
     cut = thinned(joined([long.built(), short.built()]).envelope, 100)
     assert np.sum(cut.mean < 1.5) >= 98
 
@@ -94,7 +97,7 @@ def test_memory_does_not_grow_with_the_points():
         builder, block = CurveBuilder(), [0.5] * 10_000
         tracemalloc.start()
         for first in range(1, count, len(block)):
-            builder.extend(first, block)
+            builder.extend(range(first, first + len(block)), block)
         builder.built()
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tracemalloc
 from pathlib import Path
 
@@ -82,6 +83,26 @@ def test_a_cache_changes_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     read_history(folder)
     assert parsed == {"0001.jsonl": 0, "0002.jsonl": 0, "0003.jsonl": 0}
     assert points(read_history(folder)) == expected(folder)
+
+
+def test_who_writes_a_segment_keeps_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "CACHED_FROM", 5000)
+    written = Journal(tmp_path, 1, 0, journal.SegmentSummary)
+    for step in range(10, 3001, 10):
+        written.losses(step - 9, [math.sin(i) for i in range(step - 9, step)] + [math.nan])
+        written.values("metrics", step, {"train_loss": math.cos(step), "rate": -math.inf, "count": step})
+        written.event(step, "early_stop", metric="val_loss", limits=(1, 2))
+        written.flush()
+    parsed = counted(monkeypatch)
+    kept = read_history(tmp_path)
+    assert 0 < parsed["0001.jsonl"] < 900 / 5, "most of it is cached before anybody reads"
+    (tmp_path / "0001.summary").unlink()
+    monkeypatch.setattr(journal, "CACHED_FROM", 1 << 30)
+    anew = read_history(tmp_path)
+    assert parsed["0001.jsonl"] > 900
+    np.testing.assert_equal(points(kept), points(anew))
+    assert (kept.events, kept.attempts) == (anew.events, anew.attempts)
+    written.close()
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:

@@ -38,7 +38,7 @@ class ArraySplit(Split, Protocol):
 
 
 class Preparation(Protocol):
-    """Turns raw rows into features; fitted on the training split, and used again for predictions."""
+    """Turn raw rows into features; fitted on the training split, and used again for predictions."""
 
     def features(self, rows: Any) -> Array:
         """Return the features, (rows, features) float32, of a data frame or a sequence of mappings.
@@ -46,7 +46,7 @@ class Preparation(Protocol):
         Extra columns are ignored.
 
         Raises:
-            DataError: a column is missing, or a value cannot be used; names both column and row.
+            DataError: A column is missing, or a value cannot be used; names both column and row.
         """
 
     def targets(self, rows: Any) -> Array | None:
@@ -85,6 +85,6 @@ class Dataset(Protocol):
         """Read, check, split and prepare the data.
 
         Raises:
-            DataError: what is wrong, where (file, column, row), and what to do.
-            MissingExtraError: the library that reads this format is not installed.
+            DataError: The data cannot be used; says what is wrong, where (file, column, row), and what to do.
+            MissingExtraError: The library that reads this format is not installed.
         """

@@ -69,11 +69,11 @@ class CsvDataset:
         without a time of day) become times.
 
         Args:
-            path: the file.
-            text: columns to read as text, in addition to those in the options.
+            path: The file.
+            text: Columns to read as text, in addition to those in the options.
 
         Raises:
-            DataError: the file cannot be read as CSV; names the line.
+            DataError: The file cannot be read as CSV; names the line.
         """
         content = self._decoded(path)
         header = self._header(path, content)
@@ -155,9 +155,8 @@ class CsvDataset:
         pandas = self._pandas
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "error", pandas.errors.ParserWarning
-                )  # rows that are longer than the header
+                # Rows that are longer than the header are an error.
+                warnings.simplefilter("error", pandas.errors.ParserWarning)
                 return pandas.read_csv(
                     io.StringIO(content),
                     sep=self._params.delimiter,

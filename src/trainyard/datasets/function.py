@@ -64,7 +64,7 @@ def find_function(name: str) -> Callable[..., Any]:
     """Import the function `package.module:function`, without calling it.
 
     Raises:
-        DataError: there is none, or it is not a plain Python function of the user: classes, builtins and the
+        DataError: The function does not exist, or is not a plain one of the user's: classes, builtins and the
             standard library (`os:system`) are refused.
     """
     try:

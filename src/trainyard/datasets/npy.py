@@ -141,7 +141,7 @@ class MappedRows:
 
     Args:
         features: (rows of the source, ...), memory-mapped.
-        ids: the rows of this split, ascending; None for all rows.
+        ids: The rows of this split, ascending; None for all rows.
         targets: (rows of the split,) int64, or (rows of the split,) / (rows of the split, outputs) float32.
     """
 

@@ -61,7 +61,7 @@ class NpzDataset:
         """Return the rows of a file with X (and y), or with one array per column; for predictions.
 
         Raises:
-            DataError: the file cannot be read, or its arrays differ in length.
+            DataError: The file cannot be read, or its arrays differ in length.
         """
         return _table(_arrays(path), path, self._config.target)
 

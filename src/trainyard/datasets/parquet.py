@@ -42,7 +42,7 @@ class ParquetDataset:
         """Return all rows of one file.
 
         Raises:
-            DataError: the file is not a Parquet file, or a column holds lists or structures.
+            DataError: The file is not a Parquet file, or a column holds lists or structures.
         """
         file = existing_file(path)
         try:

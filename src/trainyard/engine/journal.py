@@ -2,37 +2,63 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from trainyard.digest import fsync_folder, make_folders
-from trainyard.records.journal import finite
+from trainyard.records.journal import Line, finite
 from trainyard.records.status import Ended
 from trainyard.redact import redacted
 from trainyard.safe_open import open_regular
 
 
-class Journal:
-    """Writes one segment: lines reach the operating system at `flush` and the disk at `sync`."""
+class Summary(Protocol):
+    """What sums up a segment while it is written."""
 
-    def __init__(self, folder: Path, attempt: int, from_step: int) -> None:
+    def add(self, record: Line, line: bytes) -> None:
+        """Take note of a line; `record` is what it holds."""
+
+    def flushed(self) -> None:
+        """Take note that the file holds all lines."""
+
+
+class Journal:
+    """Writes one segment: lines reach the operating system at `flush` and the disk at `sync`.
+
+    Args:
+        folder: The folder of the segments.
+        attempt: The number of the attempt.
+        from_step: The step from which the attempt continues.
+        summary: Makes the summary of a segment, given its path.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        attempt: int,
+        from_step: int,
+        summary: Callable[[Path], Summary] | None = None,
+    ) -> None:
         make_folders(folder)
         self._path = folder / f"{attempt:04d}.jsonl"
-        self._file = io.TextIOWrapper(open_regular(self._path, "xb", depth=2), encoding="utf-8")
+        self._file = open_regular(self._path, "xb", depth=2)
+        self._summary = summary(self._path) if summary else None
         self._write({"kind": "start", "time": time.time(), "attempt": attempt, "from_step": from_step})
         self.flush()
         with self._file_named():
             fsync_folder(folder)  # makes the file's name durable; `sync` does that for its content
 
-    def _write(self, record: Mapping[str, Any]) -> None:
+    def _write(self, record: Line) -> None:
+        line = _encode(record).encode() + b"\n"
         with self._file_named():
-            self._file.write(json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n")
+            self._file.write(line)
+        if self._summary:
+            self._summary.add(record, line)
 
     @contextmanager
     def _file_named(self) -> Iterator[None]:
@@ -73,6 +99,8 @@ class Journal:
         """Hand the lines to the operating system: they survive this process."""
         with self._file_named():
             self._file.flush()
+        if self._summary:
+            self._summary.flushed()
 
     def sync(self) -> None:
         """Bring what was flushed to the disk: it survives the machine. May be called from any thread."""
@@ -84,8 +112,13 @@ class Journal:
         self._file.close()
 
 
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
 def _clean(value: Any) -> Any:
     """Return a value that JSON can hold, without secrets."""
     if isinstance(value, float):
         return finite(value)
+    if isinstance(value, tuple):
+        return list(value)
     return redacted(value) if isinstance(value, str) else value

@@ -2,7 +2,7 @@
 
 Method: Friedman, "Greedy function approximation" (2001), by brute force with the model's own predictions. The
 spread shows whether the rows agree. It is that of the rows' individual curves, each shifted so that its mean
-is the mean of all curves (centred ICE: Goldstein et al., "Peeking inside the black box", 2015).
+is the mean of all curves (centered ICE: Goldstein et al., "Peeking inside the black box", 2015).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def partial_dependence(explained: ExplainedModel, column: Column) -> Json | None
     Returns:
         JSON with the keys `name`, `kind` (`number` or `category`), `grid` (values in the column's own unit,
         or category names) and `outputs`: [{`name`, `mean`, `low`, `high`}], each curve (grid,); `low` and
-        `high` are the 10% and 90% quantiles of the rows' centred curves. None if the column has a single
+        `high` are the 10% and 90% quantiles of the rows' centered curves. None if the column has a single
         value in the sample.
     """
     grid = _grid(explained, column)

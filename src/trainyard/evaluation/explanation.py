@@ -62,11 +62,11 @@ def explain(model: Model, bundle: DataBundle, metric: str, seed: int, *, in_full
     """Explain a model on a sample of the test split (if there is none, of the validation or training split).
 
     Args:
-        model: the model to explain; it is called from this thread only. Its `TrainyardError`s pass through.
-        bundle: the data set.
-        metric: the metric for permutation importance, with or without a split's prefix. If it is NaN for
+        model: The model to explain; it is called from this thread only. Its `TrainyardError`s pass through.
+        bundle: The data set.
+        metric: The metric for permutation importance, with or without a split's prefix. If it is NaN for
             these rows, the loss is used instead.
-        seed: seed of the sample, the shuffling and the sampled SHAP values.
+        seed: Seed of the sample, the shuffling and the sampled SHAP values.
         in_full: False computes only the library's own importances, which need no predictions.
 
     Returns:
@@ -77,7 +77,7 @@ def explain(model: Model, bundle: DataBundle, metric: str, seed: int, *, in_full
         in the journal.
 
     Raises:
-        InputError: the metric does not exist, or is not for this task.
+        InputError: The metric does not exist, or is not for this task.
     """
     metric = check_metric(metric, bundle.info.task)
     split, rows = _split(bundle)

@@ -24,7 +24,7 @@ LOSS = "loss"
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: its task, whether it is minimised or maximised, its description and its function."""
+    """A metric: its task, whether it is minimized or maximized, its description and its function."""
 
     task: Task
     mode: Mode
@@ -126,7 +126,7 @@ def check_metric(metric: str, task: Task | None = None) -> str:
     """Check that a metric (or `loss`) exists and fits the task, and return its bare name.
 
     Raises:
-        InputError: the metric does not exist, or belongs to another task.
+        InputError: The metric does not exist, or belongs to another task.
     """
     name = without_prefix(metric)
     if name == LOSS or (name in METRICS and task in (None, METRICS[name].task)):
@@ -145,10 +145,10 @@ def _listed(task: Task | None) -> str:
 
 
 def mode_of(metric: str) -> Mode:
-    """Return whether a metric is minimised or maximised; the name may have a split's prefix (`val_loss`).
+    """Return whether a metric is minimized or maximized; the name may have a split's prefix (`val_loss`).
 
     Raises:
-        InputError: the metric does not exist.
+        InputError: The metric does not exist.
     """
     name = check_metric(metric)
     return "min" if name == LOSS else METRICS[name].mode
@@ -164,14 +164,14 @@ def evaluate_predictions(
     with one of our metrics.
 
     Args:
-        predictions: the predictions for all rows of the split.
-        metrics: names of metrics, with or without a split's prefix; may include `loss`.
-        info: the description of the data.
-        prefix: the name of the split.
+        predictions: The predictions for all rows of the split.
+        metrics: Names of metrics, with or without a split's prefix; may include `loss`.
+        info: The description of the data.
+        prefix: The name of the split.
 
     Raises:
-        InputError: a metric does not exist, or is not for this task.
-        ModelError: the outputs do not have the shape that the data require.
+        InputError: A metric does not exist, or is not for this task.
+        ModelError: The outputs do not have the shape that the data require.
     """
     requested = dict.fromkeys(check_metric(metric, info.task) for metric in metrics)
     parts = list(predictions)

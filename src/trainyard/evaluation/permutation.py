@@ -28,17 +28,16 @@ def permutation_importance(
     It costs `1 + repeats * columns` predictions of the sample.
 
     Args:
-        explained: the model and the sample.
-        metric: the bare name of a metric, or `loss`.
-        chosen: the columns to shuffle.
-        repeats: number of times that each column is shuffled.
+        explained: The model and the sample.
+        metric: The bare name of a metric, or `loss`.
+        chosen: The columns to shuffle.
+        repeats: Number of times that each column is shuffled.
 
     Returns:
         JSON with the keys `metric`, `mode` (`min` or `max`), `baseline` (the metric of the unshuffled
         sample), `rows`, `repeats`, and `features`: [{`name`, `mean`, `std`}], largest mean first. `mean` is
         how much the metric worsens, averaged over the repeats: above 0 if the model needs the column. `std`
-            is the population standard deviation
-        over the repeats. None if the metric of the sample is not finite.
+        is the population standard deviation over the repeats. None if the metric of the sample is not finite.
     """
     rows = min(len(explained.features), max(MIN_SAMPLE, MAX_ROWS // max(1, repeats * len(chosen))))
     part = ExplainedModel(
@@ -74,7 +73,7 @@ def permutation_importance(
 
 
 def _shuffled(explained: ExplainedModel, metric: str, column: Column, repeats: int) -> Floats:
-    """Return (repeats,) values of the metric, each with the column shuffled anew."""
+    """Return (repeats,) values of the metric, each with the column shuffled again."""
     features, columns = explained.features.copy(), column.features
     own = features[:, columns]  # (rows, features of the column), a copy
     scores = np.empty(repeats)

@@ -49,9 +49,9 @@ class ShapValues:
         unit: `probability`, `log-odds`, `value`, `log of the value`, or `score` (before softmax).
         values: (rows, columns, shown outputs) float64 contributions, in `unit`.
         base: (shown outputs,) float64, the mean output that the contributions are relative to, in `unit`.
-        gap: the largest absolute difference between base + sum of contributions and the model's output; for
+        gap: The largest absolute difference between base + sum of contributions and the model's output; for
             regression as a share of the outputs' standard deviation.
-        background: number of background rows; 0 if the trees' own sample counts are used instead.
+        background: Number of background rows; 0 if the trees' own sample counts are used instead.
     """
 
     explainer: str
@@ -68,9 +68,9 @@ def shap_values(shap: ModuleType, explained: ExplainedModel, native: Any) -> Sha
     Values of trees are used only if they sum to the model's outputs.
 
     Args:
-        shap: the imported shap library.
-        explained: the model and the sample.
-        native: the model as its library's own object.
+        shap: The imported shap library.
+        explained: The model and the sample.
+        native: The model as its library's own object.
 
     Returns:
         The SHAP values; None if they cannot be computed within the limits of this module.
@@ -113,7 +113,7 @@ def _verified(explained: ExplainedModel, values: Floats, base: Floats) -> ShapVa
     """Return the values if a usual link function maps their sums to the model's outputs, else None.
 
     Args:
-        explained: the model and the sample.
+        explained: The model and the sample.
         values: (rows, features, margins) SHAP values.
         base: (margins,) base values.
     """

@@ -5,17 +5,14 @@ come with a 95% interval. Random numbers are counter-based keys, so the same pre
 on every machine.
 
     accuracy              the exact McNemar test (McNemar, 1947): of the rows that exactly one model gets
-    right, does each
-                          model get half?
+                          right, does each model get half?
     means over rows       the sign-flip permutation test (Fisher, 1935): if the models were equally good, each
-    difference
-                          could equally well have the other sign. `r2` is tested by squared errors, each
-                          output's as a share of its target's variance; `rmse` by squared errors too, but with
-                          a single output only.
+                          difference could equally well have the other sign. `r2` is tested by squared errors,
+                          each output's as a share of its target's variance; `rmse` by squared errors too, but
+                          with a single output only.
     any other metric      the paired bootstrap (Efron, 1979): rows are drawn with replacement
     a metric over folds   the corrected resampled t-test (Nadeau and Bengio, 2003): folds share training rows,
-    so their
-                          plain variance is too small
+                          so their plain variance is too small
 
 With several models, all pairs are tested. Adjusting all these p-values with `holm` keeps the probability of
 any false positive at the level of a single test (Holm, 1979). Adjusting only the tests that involve the best
@@ -62,12 +59,12 @@ class Significance:
     """The result of one test.
 
     Attributes:
-        test: name of the test.
-        metric: bare name of the metric.
-        effect: the second model's metric minus the first model's, in the metric's own unit.
-        interval: the effect's 95% interval.
-        p_value: probability of an effect at least this large if the models were equally good.
-        pairs: number of paired observations: rows or folds.
+        test: Name of the test.
+        metric: Bare name of the metric.
+        effect: The second model's metric minus the first model's, in the metric's own unit.
+        interval: The effect's 95% interval.
+        p_value: Probability of an effect at least this large if the models were equally good.
+        pairs: Number of paired observations: rows or folds.
     """
 
     test: str
@@ -102,13 +99,13 @@ def same_rows(metric: str, first: Scores, second: Scores, seed: int = 0) -> Sign
     """Compare two models on the same rows by a metric, with the test that fits the metric.
 
     Args:
-        metric: name of the metric, with or without a split's prefix (`f1`, `test_f1`).
-        first: outputs and targets of the first model.
-        second: outputs of the second model, with the same targets.
-        seed: seed of the permutation test and of the bootstrap.
+        metric: Name of the metric, with or without a split's prefix (`f1`, `test_f1`).
+        first: Outputs and targets of the first model.
+        second: Outputs of the second model, with the same targets.
+        seed: Seed of the permutation test and of the bootstrap.
 
     Raises:
-        InputError: the metric does not exist, or is not for this task.
+        InputError: The metric does not exist, or is not for this task.
     """
     return all_pairs(metric, [first, second], seed)[0, 1]
 
@@ -117,15 +114,15 @@ def all_pairs(metric: str, models: Sequence[Scores], seed: int = 0) -> dict[Pair
     """Compare all pairs of models on the same rows, as `same_rows` does.
 
     Args:
-        metric: name of the metric, with or without a split's prefix.
-        models: outputs and targets of each model; all have the same targets.
-        seed: seed of the permutation tests and of the bootstrap.
+        metric: Name of the metric, with or without a split's prefix.
+        models: Outputs and targets of each model; all have the same targets.
+        seed: Seed of the permutation tests and of the bootstrap.
 
     Returns:
         The tests by the indices of both models, the lower index first.
 
     Raises:
-        InputError: the metric does not exist, or is not for this task.
+        InputError: The metric does not exist, or is not for this task.
     """
     name = _computable(metric, models[0])
     pairs, rows = list(itertools.combinations(range(len(models)), 2)), len(models[0].targets)
@@ -175,10 +172,10 @@ def over_folds(
     """Compare two models by the values of a metric on the same folds, with the corrected resampled t-test.
 
     Args:
-        metric: name of the metric.
+        metric: Name of the metric.
         first: (folds,) values of the first model.
         second: (folds,) values of the second model.
-        test_per_train: number of test rows per training row, which is 1 / (k - 1) in k-fold cross-validation.
+        test_per_train: Number of test rows per training row, which is 1 / (k - 1) in k-fold cross-validation.
     """
     differences = np.asarray(second, np.float64) - np.asarray(first, np.float64)
     effect, error = corrected_mean(differences, test_per_train)
@@ -278,10 +275,10 @@ def bootstrap(statistic: Statistic, rows: int, seed: int = 0, wanted: int = _RES
     """Compute a statistic on bootstrap samples of the rows.
 
     Args:
-        statistic: a function of (rows,) int64 row ids that returns one value or several.
-        rows: number of rows.
-        seed: seed of the samples.
-        wanted: number of samples; if there are many rows fewer are drawn, but at least 100.
+        statistic: A function of (rows,) int64 row ids that returns one value or several.
+        rows: Number of rows.
+        seed: Seed of the samples.
+        wanted: Number of samples; if there are many rows fewer are drawn, but at least 100.
 
     Returns:
         (samples,) or (samples, values) float64.
@@ -303,8 +300,8 @@ def bootstrap_p(resampled: Array, effect: float, wanted: int = _RESAMPLES) -> fl
 
     Args:
         resampled: (samples,) differences; NaN values are ignored.
-        effect: the observed difference.
-        wanted: number of samples that `bootstrap` was asked for.
+        effect: The observed difference.
+        wanted: Number of samples that `bootstrap` was to draw.
     """
     real = resampled[~np.isnan(resampled)]
     if not len(real) or math.isnan(effect):
@@ -449,7 +446,7 @@ def _student_quantile(degrees: int) -> float:
 
 
 def _incomplete_beta(a: float, b: float, x: float) -> float:
-    """Compute the regularised incomplete beta function I_x(a, b).
+    """Compute the regularized incomplete beta function I_x(a, b).
 
     Uses the continued fraction DLMF 8.17.22, evaluated by Lentz's method.
     """

@@ -40,15 +40,15 @@ class Plan(NamedTuple):
     """The batch size, length and learning rate of a run, as its framework plans them.
 
     Args:
-        batch_size: number of samples in one step. A framework whose step uses all training rows gives their
+        batch_size: Number of samples in one step. A framework whose step uses all training rows gives their
             number, so that an epoch is one step.
-        total_steps: number of steps if the run is not stopped early.
-        learning_rate: the peak learning rate; None if the model has none, in which case `step` receives 1.
-        boundary: a run can be resumed exactly only from a step that is a multiple of this number. It must
+        total_steps: Number of steps if the run is not stopped early.
+        learning_rate: The peak learning rate; None if the model has none, in which case `step` receives 1.
+        boundary: A run can be resumed exactly only from a step that is a multiple of this number. It must
             depend on the config alone, so that the model does not depend on when it was saved.
-        cumulative: whether the state after a step contains the model of every earlier step, as with additive
+        cumulative: Whether the state after a step contains the model of every earlier step, as with additive
             trees. If so, the weights of the best step are extracted on demand, with `snapshot(step=...)`.
-        scheduled: whether `training.scheduler` varies the learning rate.
+        scheduled: Whether `training.scheduler` varies the learning rate.
     """
 
     batch_size: int
@@ -88,8 +88,8 @@ def minibatch_plan(config: RunConfig, rows: int) -> Plan:
     """Return the plan of a framework that trains on minibatches, from the `training` section alone.
 
     Args:
-        config: the resolved config.
-        rows: number of training rows.
+        config: The resolved config.
+        rows: Number of training rows.
 
     Raises:
         DataError: `training.batch_size` is larger than the number of training rows.
@@ -109,10 +109,10 @@ def rounds_plan(config: RunConfig, rows: int, rounds: int | None, learning_rate:
     """Return the plan of a framework whose step is one boosting round over all rows.
 
     Args:
-        config: the resolved config.
-        rows: number of training rows.
-        rounds: number of rounds; None takes `training.max_steps` or `training.epochs`.
-        learning_rate: the peak learning rate.
+        config: The resolved config.
+        rows: Number of training rows.
+        rounds: Number of rounds; None takes `training.max_steps` or `training.epochs`.
+        learning_rate: The peak learning rate.
     """
     training = config.training
     total = rounds or training.max_steps or training.epochs
@@ -127,8 +127,8 @@ def loss_sample(inputs: FrameworkInputs, one_in: int) -> Ids | None:
     noticeably slow down a round.
 
     Args:
-        inputs: the inputs of the framework.
-        one_in: sample one row in this many.
+        inputs: The inputs of the framework.
+        one_in: Sample one row in this many.
 
     Returns:
         (n,) int64 positions in ascending order; None if all rows are to be used.
@@ -140,7 +140,7 @@ def loss_sample(inputs: FrameworkInputs, one_in: int) -> Ids | None:
     return np.sort(KeyedPermutation(stream_seed(inputs.config.experiment.seed, PREDICT), rows).at(0, size))
 
 
-def refuse_gaps(inputs: FrameworkInputs) -> None:
+def require_plain_numbers(inputs: FrameworkInputs) -> None:
     """Check that all features are plain numbers, for models that accept no missing values or category codes.
 
     Raises:
@@ -178,9 +178,8 @@ class Framework(ABC):
     models: ClassVar[Mapping[str, type[BaseModel]]]  # short names of models -> their options
     optimizers: ClassVar[Mapping[str, type[BaseModel]]] = {}
     losses: ClassVar[Sequence[str]] = ()
-    base_modules: ClassVar[
-        Sequence[str]
-    ]  # packages whose classes, and subclasses, are this framework's models
+    # The packages whose classes, and subclasses of these, are this framework's models.
+    base_modules: ClassVar[Sequence[str]]
     # The import paths of the classes that models derive from. A run directory, which may come from someone
     # else, may name classes of the framework's library that derive from them, and no others.
     model_bases: ClassVar[Sequence[str]] = ()
@@ -207,7 +206,7 @@ class Framework(ABC):
 
         Args:
             model: `config.model.type`, a short name or an import path.
-            params: the model's options.
+            params: The model's options.
         """
 
     @staticmethod
@@ -216,12 +215,12 @@ class Framework(ABC):
         """Return the plan of a run.
 
         Args:
-            config: the resolved config.
-            rows: number of training rows.
-            model: the object that the user passed in Python, if any.
+            config: The resolved config.
+            rows: Number of training rows.
+            model: The object that the user passed in Python, if any.
 
         Raises:
-            InputError: the config asks for something that this framework cannot do.
+            InputError: The config asks for something that this framework cannot do.
         """
 
     @staticmethod
@@ -237,8 +236,8 @@ class Framework(ABC):
         """Build the model with seeded initial weights, and all that is needed to train it.
 
         Raises:
-            MissingExtraError: the library is not installed.
-            ModelError: the model cannot be built, or does not fit the data.
+            MissingExtraError: The library is not installed.
+            ModelError: The model cannot be built, or does not fit the data.
         """
 
     @abstractmethod
@@ -262,8 +261,13 @@ class Framework(ABC):
         replayed (none before the last boundary, if `Plan.boundary` is above 1).
 
         Args:
-            step: the step number, counted from 0.
-            lr: the learning rate of the step.
+            step: The step number, counted from 0.
+            lr: The learning rate of the step.
+
+        Raises:
+            ModelError: The library rejects the options or the data in the first step. An adapter that checks
+                both in its constructor does not raise it here.
+            TrainingError: The step fails for another reason.
         """
 
     def read(self, losses: Sequence[Any]) -> list[float]:
@@ -272,15 +276,19 @@ class Framework(ABC):
 
     @abstractmethod
     def predict(self, split: Split) -> Iterator[Predictions]:
-        """Yield the outputs for all rows of a split, in order, without changing the state."""
+        """Yield the outputs for all rows of a split, in order, without changing the state.
+
+        Raises:
+            TrainingError: The library fails.
+        """
 
     @abstractmethod
     def snapshot(self, *, weights_only: bool = False, step: int | None = None) -> Snapshot:
         """Copy the state; the only part of a save that blocks training.
 
         Args:
-            weights_only: leave out what only a resume needs.
-            step: copy the weights as they were after this many steps; only given to `cumulative` frameworks,
+            weights_only: Leave out what only a resume needs.
+            step: Copy the weights as they were after this many steps; only given to `cumulative` frameworks,
                 together with `weights_only`.
         """
 
@@ -324,10 +332,10 @@ class Framework(ABC):
         """Write the model as a file or folder in one of the library's own `formats`.
 
         Args:
-            path: the file or folder to write; nothing else is in its parent folder.
-            form: one of `formats`.
+            path: The file or folder to write; nothing else is in its parent folder.
+            form: One of `formats`.
 
         Raises:
-            InputError: the framework does not write this format.
+            InputError: The framework does not write this format.
         """
         raise InputError(f"cannot export to {form!r} ({path}): this framework has no export format")

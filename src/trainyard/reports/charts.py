@@ -1,7 +1,7 @@
 """Charts as inline SVG: lines, a heat map, a scatter plot.
 
-Each is one well-formed `<svg>` with a `<title>` and a `<desc>`. Colours come from the page's style sheet, by
-class, so that dark mode and print need no second picture. Colour never carries meaning alone: lines have
+Each is one well-formed `<svg>` with a `<title>` and a `<desc>`. Colors come from the page's style sheet, by
+class, so that dark mode and print need no second picture. Color never carries meaning alone: lines have
 their name at their end, markers have shapes, cells have numbers.
 """
 
@@ -224,7 +224,7 @@ def _marker(marker: Marker, x_axis: Scale, top: float, bottom: float) -> Iterato
 def heat_map(labels: Sequence[Any], matrix: Sequence[Sequence[int]], title: str) -> str:
     """Draw a confusion matrix: rows are the true classes.
 
-    The shade of a cell is its share of the row; hits and errors have different colours.
+    The shade of a cell is its share of the row; hits and errors have different colors.
     """
     counts = np.asarray(matrix, np.int64).reshape(len(labels), len(labels))
     names = [_short(label) for label in labels]

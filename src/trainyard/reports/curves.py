@@ -85,7 +85,7 @@ def _joined(parts: Sequence[Envelope]) -> Envelope:
 
 
 class CurveBuilder:
-    """Collects the points of one curve, in memory that does not grow with their number."""
+    """Collect the points of one curve, in memory that does not grow with their number."""
 
     def __init__(self) -> None:
         self._steps = array("q")
@@ -95,20 +95,13 @@ class CurveBuilder:
         self._buckets: list[Envelope] = []
         self._last, self._last_step = 0.0, -1
 
-    def add(self, step: int, value: float | str) -> None:
-        """Add the value of a step, as the journal holds it."""
-        self._steps.append(step)
-        self._values.append(float(value))
-        if len(self._steps) >= self._room:
-            self._compact()
-
-    def extend(self, first: int, values: Sequence[float | str]) -> None:
-        """Add the values of the steps `first`, `first` + 1, ..."""
+    def extend(self, steps: Sequence[int], values: Sequence[float | str]) -> None:
+        """Add values, as the journal holds them, and the step of each."""
         try:
             self._values.extend(array("d", values))  # type: ignore[arg-type] # a string raises
         except TypeError:
             self._values.extend(map(float, values))
-        self._steps.extend(range(first, first + len(values)))
+        self._steps.extend(steps)
         if len(self._steps) >= self._room:
             self._compact()
 

@@ -16,7 +16,7 @@ SHADES = 5  # of the points of a swarm, from low to high values of the column
 WIDTH, ROW, FOOT = 440.0, 22.0, 36.0
 _LETTER = 6.3  # pixels, of the page's small print
 _LONGEST = 24  # letters of a name
-# The kinds of outputs, each with a colour and a shape of its own.
+# The kinds of outputs, each with a color and a shape of its own.
 _MARKS = {
     "val": "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0Z",  # a disc
     "train": "M-3.5-3.5H3.5V3.5H-3.5Z",  # a square

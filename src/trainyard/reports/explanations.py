@@ -44,7 +44,7 @@ def section(run: RunFiles) -> Section | None:
     """Return the section for the template; None if the run was not explained.
 
     Raises:
-        ValueError: the file is damaged.
+        ValueError: The file is damaged.
     """
     path = run.folder / "evaluation" / FILE
     try:

@@ -32,7 +32,7 @@ def write_report(run_dir: Path) -> Path:
     The run may be unfinished, and parts of it may be missing or damaged: the page says so and shows the rest.
 
     Raises:
-        OSError: the file cannot be written.
+        OSError: The file cannot be written.
     """
     page = _rendered(read_run(run_dir))
     path = run_dir / "report.html"

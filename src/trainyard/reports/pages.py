@@ -221,7 +221,7 @@ def repeat(run: RunFiles) -> Section:
     git, command = (manifest.code.git, _command(manifest.command)) if manifest else (None, "")
     commands = _own_commands(run)
     if manifest and manifest.trainer:  # a training of another trainer, which belongs to its script
-        commands = [("start its script again: it goes on where it stopped", f"python {command}")]
+        commands = [("start its script again: it continues where it stopped", f"python {command}")]
     if git:
         commands.append(
             (

@@ -15,7 +15,8 @@ from trainyard.records.manifest import DeterminismRecord, Manifest
 from trainyard.records.result import BestModel, Result
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import ShownStatus, Status
-from trainyard.reports.journal import Attempt, History, read_history
+from trainyard.reports.journal import History, read_history
+from trainyard.reports.segment_cache import Attempt
 from trainyard.safe_open import read_regular
 
 Json = Mapping[str, Any]
@@ -43,7 +44,7 @@ class RunFiles:
         """What the journal holds."""
         history = read_history(self.folder / "journal")
         if self.result and history.attempts and not history.attempts[-1].status:
-            # A report is made just before the last line of the journal is written.
+            # A kill between writing the result and ending the journal leaves no `end` line.
             history.attempts[-1] = replace(history.attempts[-1], status=self.result.status)
         return history
 

@@ -16,7 +16,7 @@ LOG_FROM = 20.0  # from this ratio of its ends, a range is easier to read on a l
 
 @dataclass(frozen=True)
 class Scale:
-    """Maps values onto pixels: `low` onto `first`, `high` onto `last`, values beyond onto the edge."""
+    """Map values onto pixels: `low` onto `first`, `high` onto `last`, values beyond onto the edge."""
 
     low: float
     high: float

@@ -32,7 +32,7 @@ def write_report(folder: Path) -> Path:
     """Write `report.html` into a study's folder, and return its path.
 
     Raises:
-        OSError: the file cannot be written.
+        OSError: The file cannot be written.
     """
     path = folder / "report.html"
     write_atomically(path, _rendered(folder).encode(errors="replace"))
@@ -83,7 +83,7 @@ def _record(folder: Path) -> StudyRecord | None:
 
 
 def _read(folder: Path, name: str) -> Json:
-    """Return the content of a file of a study that is no record; empty if it is missing or damaged."""
+    """Return the content of a file of a study that is not a record; empty if it is missing or damaged."""
     try:
         return RunDir(folder).read_json(name)
     except CheckpointError:

@@ -194,7 +194,7 @@ class _Attempt:
         determinism: Determinism = cls.determinism(config)
         if config.training.determinism == "bitwise" and determinism.tier != "bitwise":
             raise InputError(
-                "training.determinism: bitwise was asked for, "
+                "training.determinism: bitwise was requested, "
                 f"but this run gives {determinism.tier}: {determinism.reason}"
             )
         if determinism.tier != "bitwise":
@@ -338,7 +338,7 @@ class _Attempt:
         listed = ", ".join([*changed[:_LISTED], *more])
         reason = f"training changes {listed} of the model, which no checkpoint holds"
         if components.config.training.determinism == "bitwise":
-            raise ModelError(f"training.determinism: bitwise was asked for, but {reason}; {hint}")
+            raise ModelError(f"training.determinism: bitwise was requested, but {reason}; {hint}")
         log.warning("determinism: statistical, since %s: a resume is not exact; %s", reason, hint)
         self._manifest = lower_tier(self._run, self._manifest, reason)
 

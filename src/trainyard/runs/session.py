@@ -14,6 +14,7 @@ from trainyard.records.result import AttemptRecord, Result
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import Ended
 from trainyard.reports.html import write_report
+from trainyard.reports.journal import SegmentSummary
 from trainyard.trackers.feed import Feeders
 
 log = logging.getLogger("trainyard")
@@ -53,7 +54,7 @@ class Session:
 
     def open_journal(self, step: int) -> Journal:
         """Begin the attempt's segment of the journal, which continues from `step`."""
-        return Journal(self.run.journal, self.number, step)
+        return Journal(self.run.journal, self.number, step, SegmentSummary)
 
     def feed(self, trackers: Sequence[str]) -> None:
         """Start the processes that send the journal to the trackers."""

@@ -153,7 +153,9 @@ class FrameworkSuite:
 
         assert resumed.returncode == 0, resumed.stderr
         start = next(iter(SegmentReader(segments(run.journal)[-1])))
-        assert start["from_step"] == (commit.step if commit else 0), "it did not go on from the newest commit"
+        assert start["from_step"] == (commit.step if commit else 0), (
+            "it did not continue from the newest commit"
+        )
         assert max(before, default=0) - start["from_step"] < 1024, (
             "more steps were lost than the loop may leave unread"
         )

@@ -141,7 +141,7 @@ class StoreSuite:
         }
 
     def test_what_is_staged_is_no_object_and_is_swept(self, store: Store, root: Path) -> None:
-        """Staged files are no objects, and `sweep` deletes them."""
+        """Staged files are not objects, and `sweep` deletes them."""
         left = store.staging()
         (left / "half").write_bytes(b"half")
         assert list(store.list()) == []

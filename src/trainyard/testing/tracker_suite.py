@@ -216,8 +216,8 @@ class TrackerSuite:
         for content in (b"first", b"second"):
             file.write_bytes(content)
             tracker.log_artifact(file, "report.html")
-        if self.keeps_artifacts:
-            assert self.artifact(root, run, "report.html") == b"second"
+        self._skip_without_artifacts()
+        assert self.artifact(root, run, "report.html") == b"second"
 
     def test_a_folder_sent_again_replaces(self, root: Path, run: RunCard) -> None:
         """A folder that is sent again replaces the earlier one."""
@@ -230,9 +230,9 @@ class TrackerSuite:
                 (folder / "deep" / old).unlink()
             (folder / "deep" / new).write_bytes(new.encode())
             tracker.log_artifact(folder, "best")
-        if self.keeps_artifacts:
-            assert self.artifact(root, run, "best/deep/step-2") == b"step-2"
-            assert self.artifact(root, run, "best/deep/step-1") is None
+        self._skip_without_artifacts()
+        assert self.artifact(root, run, "best/deep/step-2") == b"step-2"
+        assert self.artifact(root, run, "best/deep/step-1") is None
 
     def test_histograms_arrive_where_they_are_wanted(self, root: Path, run: RunCard) -> None:
         """Histograms are stored if the tracker wants them."""
@@ -247,3 +247,7 @@ class TrackerSuite:
             (5, [3, 0, 4]),
             (10, [3, 0, 4]),
         ]
+
+    def _skip_without_artifacts(self) -> None:
+        if not self.keeps_artifacts:
+            pytest.skip("this tracker keeps no artifacts: they are sent without an error, and that is all")

@@ -33,7 +33,7 @@ result is written; nowhere.
 
 
 class Countdown:
-    """Sends the process a signal at call number `count`."""
+    """Send the process a signal at call number `count`."""
 
     def __init__(self, count: int, signum: signal.Signals) -> None:
         self._left = count

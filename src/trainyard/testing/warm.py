@@ -19,7 +19,7 @@ from pathlib import Path
 
 
 class WarmProcesses:
-    """Runs `MODULE.main(*words)` in forks of one process, which imports `imports` first."""
+    """Run `MODULE.main(*words)` in forks of one process, which imports `imports` first."""
 
     def __init__(self, module: str, imports: Sequence[str]) -> None:
         self._server = subprocess.Popen(

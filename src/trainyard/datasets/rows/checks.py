@@ -35,7 +35,7 @@ def feature_columns(table: Table, config: DataConfig) -> list[str]:
     """Return the columns to learn from: all but the target, the columns of the split, and the excluded ones.
 
     Raises:
-        DataError: a column that the config names does not exist, or none remain.
+        DataError: A column that the config names does not exist, or none remain.
     """
     named = {
         "data.target": [config.target],
@@ -65,7 +65,7 @@ def refuse_bad_cells(table: Table, names: Sequence[str], config: DataConfig) -> 
     """Refuse columns with infinite values, or with missing values that are not to be imputed.
 
     Raises:
-        DataError: names all such columns.
+        DataError: There are such columns; names all of them.
     """
     problems: list[str] = []
     fillable = False
@@ -90,7 +90,7 @@ def refuse_mixtures(table: Table, names: Sequence[str]) -> None:
     """Refuse columns of text that are mostly numbers, in files without types: the rest are probably mistakes.
 
     Raises:
-        DataError: names the column and the rows that hold no number.
+        DataError: There is such a column; names it, and the rows that hold no number.
     """
     for name in names:
         if (stray := strays(table, name)).any():
@@ -131,7 +131,7 @@ def refuse_untrained_classes(
     """Refuse a split that leaves a class without training rows.
 
     Raises:
-        DataError: names the class and its rows.
+        DataError: A class has no training rows; names the class and its rows.
     """
     counts = np.bincount(codes[rows["train"]], minlength=len(labels))
     absent = [label for label, count in zip(labels, counts, strict=True) if not count]
@@ -193,7 +193,7 @@ def _numbers_rows(values: Array) -> bool:
     if kind_of(values) != "number" or len(values) < 3:
         return False
     steps = np.diff(values)
-    # Training rows keep their order but lose neighbours to other splits: steps are small integers above 0.
+    # Training rows keep their order but lose neighbors to other splits: steps are small integers above 0.
     return bool(
         (steps >= 1).all() and (steps == np.trunc(steps)).all() and values[-1] - values[0] <= 4 * len(values)
     )
@@ -239,11 +239,11 @@ def repeated_rows(splits: Mapping[SplitName, Arrays], sources: Collection[SplitN
     """Return warnings about rows (features and target) that are in two splits.
 
     Args:
-        splits: the splits to compare.
-        sources: the splits with a source of their own; the others are taken from the training rows.
+        splits: The splits to compare.
+        sources: The splits with a source of their own; the others are taken from the training rows.
 
     Raises:
-        DataError: all rows of a source are training rows.
+        DataError: All rows of a source are training rows.
     """
     hashes = {name: _row_hashes(split) for name, split in splits.items()}
     from_train = np.concatenate([hashes[name] for name in splits if name == "train" or name not in sources])

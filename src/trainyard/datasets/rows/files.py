@@ -27,11 +27,11 @@ def existing_file(path: str, *, mapped: bool = False) -> Path:
     """Return the file at `path`, relative to the working directory.
 
     Args:
-        path: as the user gave it.
-        mapped: the file is read in parts, so it may be larger than the memory.
+        path: As the user gave it.
+        mapped: The file is read in parts, so it may be larger than the memory.
 
     Raises:
-        DataError: there is none, or it is something that cannot be read to its end: a folder, a pipe, a
+        DataError: The file does not exist, or cannot be read to its end: it is a folder, a pipe, a
             device, a file that is larger than the memory or was never written.
     """
     try:
@@ -124,7 +124,7 @@ def read_bytes(path: str) -> bytes:
     """Return all bytes of a file.
 
     Raises:
-        DataError: it cannot be read.
+        DataError: The file cannot be read.
     """
     try:
         return existing_file(path).read_bytes()

@@ -19,13 +19,13 @@ def read_table(
     """Return the rows of a Parquet file (`.parquet`, `.pq`), or of a CSV file (any other suffix).
 
     Args:
-        path: the file.
-        params: options of the CSV reader (`delimiter`, `encoding` ...): those of the run's own data, if they
+        path: The file.
+        params: Options of the CSV reader (`delimiter`, `encoding` ...): those of the run's own data, if they
             were CSV.
-        text: columns to read as text even if they look like numbers: `TabularPreparation.text_columns`.
+        text: Columns to read as text even if they look like numbers: `TabularPreparation.text_columns`.
 
     Raises:
-        DataError: the file cannot be read.
+        DataError: The file cannot be read.
     """
     suffix = Path(path).suffix.lower()
     if suffix == ".npz":

@@ -27,11 +27,11 @@ def as_array(value: Any, what: str) -> Array:
     """Convert an array, tensor, number, image or nested list to NumPy; floats become float32.
 
     Args:
-        value: what to convert.
-        what: its name in messages.
+        value: What to convert.
+        what: Its name in messages.
 
     Raises:
-        DataError: it is none of these.
+        DataError: The value is of another type.
     """
     try:
         array = np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
@@ -46,10 +46,10 @@ class Items:
     """A split whose samples are fetched on demand.
 
     Args:
-        dataset: map-style; its `__getitems__(list of positions)` is used if it has one.
-        name: its name in messages.
-        classes: the labels in the order of their indices; None for regression.
-        indices: whether targets are indices of `classes` rather than labels.
+        dataset: Map-style; its `__getitems__(list of positions)` is used if it has one.
+        name: Its name in messages.
+        classes: The labels in the order of their indices; None for regression.
+        indices: Whether targets are indices of `classes` rather than labels.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Items:
         """Fetch the samples and stack them.
 
         Raises:
-            DataError: an item cannot be read, is not (features, target), or has another shape; names its
+            DataError: An item cannot be read, is not (features, target), or has another shape; names its
                 position.
         """
         features, targets = zip(*self.items(ids.tolist()), strict=True)
@@ -172,7 +172,7 @@ def refuse_division(config: SplitConfig) -> None:
     """Refuse settings that would split a map-style dataset.
 
     Raises:
-        DataError: a share is set (other than 0, which asks for no such split), or `stratify` or `folds`.
+        DataError: A share is set (other than 0, which asks for no such split), or `stratify` or `folds`.
     """
     settings = [
         name for name in ("val", "test") if getattr(config, name) not in (0, getattr(SplitConfig(), name))
@@ -190,7 +190,7 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:
     """Build the data of a run from one map-style dataset per split.
 
     Raises:
-        DataError: a dataset is empty, its items are not (features, target), or its classes are unknown.
+        DataError: A dataset is empty, its items are not (features, target), or its classes are unknown.
     """
     for name, dataset in datasets.items():
         if not len(dataset):

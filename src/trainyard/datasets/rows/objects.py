@@ -38,11 +38,11 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
             arrays (X, y), a data frame, a map-style dataset, or a tf.data.Dataset (which is read into memory,
             in its own order). Or all rows as one pair, data frame or tf.data.Dataset, to be split by
             `data.split`.
-        config: the data section; None for the defaults.
-        source: the name of `data` in messages.
+        config: The data section; None for the defaults.
+        source: The name of `data` in messages.
 
     Raises:
-        DataError: what is wrong, and what to do.
+        DataError: The data cannot be used; says what is wrong, and what to do.
     """
     config = config or DataConfig()
     parts = {
@@ -163,7 +163,7 @@ def _numbers(features: Any, what: str) -> Any:
     """Return the values of a data frame with columns of several kinds; anything else unchanged.
 
     Raises:
-        DataError: a column does not hold numbers.
+        DataError: A column does not hold numbers.
     """
     if not hasattr(features, "iloc") or np.ndim(features) != 2 or np.asarray(features).dtype.kind in "biuf":
         return features
@@ -202,12 +202,12 @@ def from_arrays(
     """Build the data of a run from preprocessed arrays.
 
     Args:
-        pairs: features (rows, ...) and targets (rows,), or (rows, outputs) for regression, by split.
-        config: the data section.
-        serve: makes a split from features, ids and targets, like `in_memory`.
+        pairs: Features (rows, ...) and targets (rows,), or (rows, outputs) for regression, by split.
+        config: The data section.
+        serve: Makes a split from features, ids and targets, like `in_memory`.
 
     Raises:
-        DataError: targets are missing or of the wrong kind, or a split would be empty.
+        DataError: Targets are missing or of the wrong kind, or a split would be empty.
     """
     several = pairs["train"][1].ndim > 1 and pairs["train"][1].shape[1:] != (1,)
     task, labels, targets, warnings = _several(pairs, config) if several else _single(pairs, config)

@@ -1,7 +1,7 @@
 """Turn raw columns into features: fitted on the training rows, applied to all rows, stored as JSON.
 
 Numbers become (x - mean) / scale and booleans 0 and 1. Categories become one column each (`onehot`), or their
-index in alphabetical order (`ordinal` and `category`, which are not standardised). A category that no
+index in alphabetical order (`ordinal` and `category`, which are not standardized). A category that no
 training row has becomes all zeros, -1 (`ordinal`) or NaN (`category`). So does a missing one if `data.impute`
 is `keep`; missing numbers then stay NaN.
 
@@ -173,7 +173,7 @@ class TabularPreparation:
         """Return the features, (rows, features) float32, of a data frame, mappings, or a `Table`.
 
         Raises:
-            DataError: a column is missing, or a value cannot be used; names both column and row.
+            DataError: A column is missing, or a value cannot be used; names both column and row.
         """
         table = as_table(rows, only={column.name for column in self.columns})
         features = np.empty((len(table), len(self.feature_names)), dtype=np.float32)
@@ -190,7 +190,7 @@ class TabularPreparation:
         None if the rows have no target column.
 
         Raises:
-            DataError: a cell is empty, not a class of the training rows, or not a finite number.
+            DataError: A cell is empty, not a class of the training rows, or not a finite number.
         """
         table = as_table(rows, only={self.target.name})
         return self.target.encode(table) if self.target.name in table.columns else None
@@ -205,7 +205,7 @@ def from_json(data: dict[str, Any]) -> TabularPreparation:
     """Restore the preparation that `to_json` was called on.
 
     Raises:
-        DataError: another version of Trainyard wrote it, in a format that this one cannot read.
+        DataError: Another version of Trainyard wrote it, in a format that this one cannot read.
     """
     if data.get("version") != 1:
         raise DataError(
@@ -222,13 +222,13 @@ def fit(table: Table, names: Sequence[str], target: Target, config: DataConfig) 
     """Fit a preparation on the training rows.
 
     Args:
-        table: the training rows.
-        names: the columns to make features of, in their order.
-        target: the column to predict.
-        config: the data section.
+        table: The training rows.
+        names: The columns to make features of, in their order.
+        target: The column to predict.
+        config: The data section.
 
     Raises:
-        DataError: a column cannot be used: it holds dates, no values, or too many categories.
+        DataError: A column cannot be used: it holds dates, no values, or too many categories.
     """
     columns = [_fit_column(table, name, config) for name in names]
     widest = max(columns, key=lambda column: len(column.outputs))
@@ -285,7 +285,7 @@ def _fit_number(name: str, values: Array, absent: Array, config: DataConfig, tab
     if not np.isfinite([mean, scale]).all() or scale == 0:
         raise DataError(
             f"{table.source}: column {name!r} has values from {low:g} to {high:g}, which cannot be "
-            "standardised in float64; fix them, or leave the column out with data.exclude"
+            "standardized in float64; fix them, or leave the column out with data.exclude"
         )
     return NumberColumn(name, mean, scale, fill, keep)
 

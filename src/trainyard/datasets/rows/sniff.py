@@ -56,12 +56,12 @@ def draft_config(path: Path | str, target: str) -> str:
     """Return a commented config that trains the built-in `mlp` on a CSV or Parquet file.
 
     Raises:
-        DataError: the file cannot be read or trained on, or has no such target; names the nearest column.
+        DataError: The file cannot be read or trained on, or has no such target; names the nearest column.
     """
     if Path(path).suffix.lower() not in _READ:
         raise DataError(
-            f"{path}: only CSV ({', '.join(_READ[:3])}) and Parquet (.parquet) files are looked at; convert "
-            "it first"
+            f"{path}: only CSV ({', '.join(_READ[:3])}) and Parquet (.parquet) files can be inspected; "
+            "convert it first"
         )
     params = {} if Path(path).suffix.lower() in (".parquet", ".pq") else _csv_params(str(path))
     table = read_table(path, params)

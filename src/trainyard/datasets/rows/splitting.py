@@ -36,12 +36,12 @@ def fractions(config: SplitConfig, provided: AbstractSet[SplitName]) -> tuple[fl
     """Return the shares of the training rows to use for validation and test.
 
     Args:
-        config: the section `data.split`.
-        provided: the splits that have rows of their own; the share of such a split is 0. With `{"train"}`,
+        config: The section `data.split`.
+        provided: The splits that have rows of their own; the share of such a split is 0. With `{"train"}`,
             both shares are taken from the training rows.
 
     Raises:
-        DataError: nothing would be left for training, or folds are requested of more than one source.
+        DataError: Nothing would be left for training, or folds are requested of more than one source.
     """
     if config.folds is not None:
         if provided != {"train"}:
@@ -69,17 +69,17 @@ def split_rows(table: Table, config: SplitConfig, val: float, test: float, label
     train and validate, and newer rows are in no split (an expanding window).
 
     Args:
-        table: the rows.
-        config: the section `data.split`.
-        val: share of the rows for validation; 0 for no such split.
-        test: share of the rows for the test; 0 for no such split. Without effect with folds.
+        table: The rows.
+        config: The section `data.split`.
+        val: Share of the rows for validation; 0 for no such split.
+        test: Share of the rows for the test; 0 for no such split. Without effect with folds.
         labels: (rows,) int64 class indices, None for regression.
 
     Returns:
         The positions of each split's rows, ascending. `train` is always present.
 
     Raises:
-        DataError: the settings contradict each other, or a split would be empty.
+        DataError: The settings contradict each other, or a split would be empty.
     """
     _refuse_contradictions(config, labels)
     by, n = _criterion(table, config, labels), len(table)
@@ -310,7 +310,7 @@ def _times(table: Table, name: str) -> Array:
     times = iso_times(values)
     if (bad := missing(times)).any():
         raise DataError(
-            f"{table.source}: column {name!r} (data.split.time): {values[bad][0]!r} is no time, in "
+            f"{table.source}: column {name!r} (data.split.time): {values[bad][0]!r} is not a time, in "
             f"{table.where(bad)}; give numbers, or dates as 2026-01-31 or 2026-01-31T12:00:00"
         )
     return times

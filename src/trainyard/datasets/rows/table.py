@@ -69,11 +69,11 @@ class Table:
         """Return the values of one column, (rows,).
 
         Args:
-            name: its name.
-            setting: the config key that names it, for messages.
+            name: Its name.
+            setting: The config key that names it, for messages.
 
         Raises:
-            DataError: there is no column of this name.
+            DataError: There is no column of this name.
         """
         if name not in self.columns:
             key = f"{setting}: " if setting else ""
@@ -156,7 +156,7 @@ def tidy(values: Any, name: str, source: str = "the rows given") -> Array:
     """Convert the values of a column to one of the four kinds.
 
     Raises:
-        DataError: they are of no such kind, or of several.
+        DataError: The values are of another kind, or of several.
     """
     array = np.asarray(values)
     if array.ndim != 1:
@@ -233,9 +233,9 @@ def as_table(rows: Any, source: str = "the rows given", only: Collection[str] | 
     """Return a data frame, a sequence of mappings, a mapping of columns, or a table as a table.
 
     Args:
-        rows: what to convert.
-        source: its name in messages.
-        only: the columns to convert; others may hold anything.
+        rows: What to convert.
+        source: Its name in messages.
+        only: The columns to convert; others may hold anything.
 
     Raises:
         DataError: `rows` is none of these, or a column cannot be used.

@@ -33,7 +33,7 @@ def paths_by_split(config: DataConfig) -> dict[SplitName, str]:
     """Return the files of the config by split; a single file to split is under `train`.
 
     Raises:
-        DataError: no file is given, or `path` together with paths of splits.
+        DataError: No file is given, or `path` together with paths of splits.
     """
     paths: dict[SplitName, str | None] = {
         "train": config.train_path,
@@ -55,7 +55,7 @@ def refuse_paths(config: DataConfig) -> None:
     """Refuse paths in the config of data that is not read from files.
 
     Raises:
-        DataError: the config gives a path.
+        DataError: The config gives a path.
     """
     for name in ("path", "train_path", "val_path", "test_path"):
         if getattr(config, name) is not None:
@@ -94,12 +94,12 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
     """Build the data of a run: check, split and prepare the rows.
 
     Args:
-        tables: the rows of each split that has a source of its own; `train` is always present.
-        config: the data section.
-        known: whether this is a well-known data set, whose columns are not checked for oddities.
+        tables: The rows of each split that has a source of its own; `train` is always present.
+        config: The data section.
+        known: Whether this is a well-known data set, whose columns are not checked for oddities.
 
     Raises:
-        DataError: what is wrong, where, and what to do.
+        DataError: The data cannot be used; says what is wrong, where, and what to do.
     """
     train = tables["train"]
     for table in tables.values():

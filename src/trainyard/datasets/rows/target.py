@@ -28,7 +28,7 @@ class Target:
         """Return the targets of a table, (rows,): int64 class indices, or float32 values.
 
         Raises:
-            DataError: a cell is empty, not a class of the training rows, or not a finite number.
+            DataError: A cell is empty, not a class of the training rows, or not a finite number.
         """
         values = table.column(self.name, "data.target")
         where = f"{table.source}: the target {self.name!r}"
@@ -101,7 +101,7 @@ def inspect(table: Table, config: DataConfig) -> tuple[Task, list[str]]:
         The task, and warnings.
 
     Raises:
-        DataError: the target is missing, has missing values, or does not fit the task in the config.
+        DataError: The target is missing, has missing values, or does not fit the task in the config.
     """
     name = config.target
     values = table.column(name, "data.target")

@@ -24,11 +24,11 @@ def from_tf_dataset(part: Any, what: str) -> tuple[Array, Array]:
     that shuffles without a seed gives other rows to each process, and a run cannot be resumed on other rows.
 
     Args:
-        part: the dataset.
-        what: its name in messages.
+        part: The dataset.
+        what: Its name in messages.
 
     Raises:
-        DataError: its elements are not pairs, their shapes differ, or it never ends.
+        DataError: Its elements are not pairs, their shapes differ, or it never ends.
     """
     spec = part.element_spec
     if not (isinstance(spec, tuple) and len(spec) == 2 and all(hasattr(one, "shape") for one in spec)):

@@ -70,7 +70,7 @@ class TfrecordDataset:
         """Return the rows of a file whose features have at most one dimension, for predictions.
 
         Raises:
-            DataError: the file is damaged, or a feature has more dimensions.
+            DataError: The file is damaged, or a feature has more dimensions.
         """
         shards = _read(path)
         return _table(_tensors(shards, self._chosen(shards, path)), path)
@@ -96,8 +96,8 @@ class TfrecordDataset:
         ]
         if len(names) > 1:
             raise DataError(
-                f"{path}: the features {listed(names)} are of more than one dimension in part; such a one "
-                "must stand alone: leave the others out with data.exclude"
+                f"{path}: the features {listed(names)} cannot be combined: one of them has several "
+                "dimensions; keep one feature and leave the others out with data.exclude"
             )
         if self._config.target not in tensors:
             raise DataError(

@@ -42,7 +42,7 @@ def read_examples(path: str) -> dict[str, list[Values]]:
     """Return the values of each feature, with one entry per record of the file.
 
     Raises:
-        DataError: the file is damaged, or a record is not a `tf.train.Example`.
+        DataError: The file is damaged, or a record is not a `tf.train.Example`.
     """
     message = _example()
     decode_error = require("google.protobuf.message", "tfrecord").DecodeError
@@ -145,7 +145,7 @@ def stacked(name: str, column: Sequence[Values], feature: Feature, path: str) ->
     Text, and single numbers that some records lack, are (rows,) objects; None stands for a missing value.
 
     Raises:
-        DataError: a record holds something else; names it.
+        DataError: A record holds something else; names it.
     """
     where = f"{path}: feature {name!r}"
     rows = [_row(values, feature, f"{where} of record {i + 1}") for i, values in enumerate(column)]

@@ -28,7 +28,7 @@ def read_records(path: str) -> list[memoryview]:
     """Return the records of a file, which may be compressed by gzip, after verifying their checksums.
 
     Raises:
-        DataError: the file is truncated, damaged, or of another format; names the record.
+        DataError: The file is truncated, damaged, or of another format; names the record.
     """
     data = read_bytes(path)
     if data[:2] == b"\x1f\x8b":

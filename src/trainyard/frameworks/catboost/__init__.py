@@ -45,7 +45,7 @@ _NEVER = 1 << 30  # rounds: CatBoost computes no metrics itself
 
 
 class CatboostFramework(Framework):
-    """Trains a CatBoost model."""
+    """Train a CatBoost model."""
 
     models: ClassVar[Mapping[str, type[BaseModel]]] = {"catboost": CatboostParams}
     base_modules: ClassVar[Sequence[str]] = ("catboost",)
@@ -72,8 +72,7 @@ class CatboostFramework(Framework):
         """Plan one step per boosting round, at a constant learning rate.
 
         Raises:
-            InputError: if a scheduler or initial weights are set, or an option that the device does not
-                support.
+            InputError: A scheduler, initial weights, or an option that the device does not support is set.
         """
         params, schedule = model_spec(config, model).params, config.training.scheduler
         varies = schedule.type != "constant" or schedule.warmup_steps
@@ -142,7 +141,12 @@ class CatboostFramework(Framework):
         return {} if self._inputs.model is None else of_estimator(self._inputs.model)
 
     def step(self, step: int, lr: float) -> StepResult:  # noqa: ARG002 - it is constant
-        """Ensure that the round exists; return its loss, or the number of rounds for `read`."""
+        """Ensure that the round exists; return its loss, or the number of rounds for `read`.
+
+        Raises:
+            ModelError: CatBoost rejects the options or the data in the first round.
+            TrainingError: CatBoost fails later.
+        """
         assert self._rounds, "made only to predict"
         # CatBoost checks the options only in the first call of `fit`.
         kind: type[TrainyardError] = TrainingError if step else ModelError
@@ -157,7 +161,11 @@ class CatboostFramework(Framework):
         return [loss if isinstance(loss, float) else self._loss(loss) for loss in losses]
 
     def predict(self, split: Split) -> Iterator[Predictions]:
-        """Yield the outputs for all rows of a split, block by block."""
+        """Yield the outputs for all rows of a split, block by block.
+
+        Raises:
+            TrainingError: CatBoost or the user's metric fails.
+        """
         with self._translate_errors("a prediction failed", TrainingError):
             pool, targets = self._pool_of(split)
             raw = self._raw(pool, self._steps_done)
@@ -178,7 +186,7 @@ class CatboostFramework(Framework):
         """Restore the model, and CatBoost's snapshot, from the files in `folder`.
 
         Raises:
-            ModelError: if the weights are not a CatBoost model.
+            ModelError: The weights are not a CatBoost model.
         """
         weights = read_arrays(folder / WEIGHTS_FILE)
         if set(weights) != {"model"}:

@@ -14,7 +14,7 @@ def rows_of(split: Split, ids: Ids | None = None) -> Batch:
     """Return rows of a split, (rows, features) float32, with their targets; CatBoost needs them in memory.
 
     Args:
-        split: the split.
+        split: The split.
         ids: (n,) positions of the rows to return; None for all.
     """
     if ids is None and isinstance(split, ArraySplit):

@@ -25,9 +25,8 @@ _EMPTY = {
 # part here holds the statistics of categories.
 _CORE = 8  # offset of the core
 _PARTS = 3  # number of the core's field `ModelPartIds`
-_NO_STATISTICS = bytes(
-    4
-)  # an empty part: present where all statistics were dropped, absent where there were none
+# An empty part: present where all statistics were dropped, absent where there were none.
+_NO_STATISTICS = bytes(4)
 
 
 def to_bytes(model: Any, rounds: int) -> bytes:
@@ -77,11 +76,13 @@ def from_bytes(data: bytes, cls: Any) -> Any:
     """Load a model of class `cls`, `catboost.CatBoost` or a subclass.
 
     Raises:
-        ModelError: if the data is no CatBoost model.
+        ModelError: The data are not a CatBoost model.
     """
     model = cls()
     try:
         model.load_model(blob=data)
     except Exception as error:
-        raise ModelError(f"these weights are no CatBoost model: {str(error).splitlines()[0]}") from error
+        raise ModelError(
+            f"these are not the weights of a CatBoost model: {str(error).splitlines()[0]}"
+        ) from error
     return model

@@ -26,9 +26,9 @@ class Objective:
 
     Args:
         name: CatBoost's name of it, with its parameters; for a custom objective, the task's default.
-        link: the function from raw values to predictions: identity, exp, sigmoid or softmax.
-        info: the data.
-        metric: a metric of the user's that is reported as the loss, or None.
+        link: The function from raw values to predictions: identity, exp, sigmoid or softmax.
+        info: The data.
+        metric: A metric of the user's that is reported as the loss, or None.
     """
 
     name: str
@@ -98,7 +98,7 @@ def build_objective(
     """Return the objective of a name, or the task's default if there is none or a custom one.
 
     Raises:
-        ModelError: if the objective does not fit the task, or higher values of the metric are better.
+        ModelError: The objective does not fit the task, or higher values of the metric are better.
     """
     if metric is not None and metric.is_max_optimal():
         raise ModelError("model.params.metric: higher is better, but it is the loss; return its negative")

@@ -166,7 +166,7 @@ def model_spec(config: RunConfig, model: Any = None) -> ModelSpec:
     3. the options in `config.model.params`
 
     Raises:
-        ModelError: if an option is wrong, or cannot be used in a run.
+        ModelError: An option is wrong, or cannot be used in a run.
     """
     if model is None and ":" in config.model.type:
         model = imported(config)
@@ -182,7 +182,7 @@ def _object(option: str, path: str | None) -> Any:
         return None
     if ":" not in path:
         raise ModelError(
-            f"model.params.{option}: {path!r} is no package.module:Class; use evaluation.metrics"
+            f"model.params.{option}: {path!r} is not of the form package.module:Class; use evaluation.metrics"
         )
     try:
         target = import_path(path)

@@ -34,11 +34,11 @@ class Rounds:
     """A growing model.
 
     Args:
-        library: the module `catboost`.
-        options: all options except the number of rounds.
-        pool: the training rows.
-        total: the number of rounds of the run.
-        chunk: the number of rounds to run at a time.
+        library: The module `catboost`.
+        options: All options except the number of rounds.
+        pool: The training rows.
+        total: The number of rounds of the run.
+        chunk: The number of rounds to run at a time.
     """
 
     def __init__(self, library: Any, options: dict[str, Any], pool: Any, total: int, chunk: int) -> None:
@@ -55,7 +55,7 @@ class Rounds:
         """Grow the model to at least `rounds` rounds.
 
         Raises:
-            TrainingError: if the model has rounds but no snapshot to continue from.
+            TrainingError: The model has rounds but no snapshot to continue from.
         """
         if rounds <= self.completed:
             return

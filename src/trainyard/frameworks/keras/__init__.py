@@ -15,7 +15,14 @@ from trainyard.config.schema import RunConfig, TrainingConfig
 from trainyard.datasets.base import Split
 from trainyard.digest import sha256_file
 from trainyard.errors import ModelError, TrainingError, TrainyardError
-from trainyard.frameworks.base import Framework, FrameworkInputs, Plan, Snapshot, minibatch_plan, refuse_gaps
+from trainyard.frameworks.base import (
+    Framework,
+    FrameworkInputs,
+    Plan,
+    Snapshot,
+    minibatch_plan,
+    require_plain_numbers,
+)
 from trainyard.frameworks.keras.params import COMPILED, LOSSES, MODELS, OPTIMIZERS
 from trainyard.frameworks.support.stored import StoredSnapshot, buffers
 from trainyard.order import INIT, PREDICT, STEP, stream_seed
@@ -39,7 +46,7 @@ class KerasFramework(Framework):
     def defaults(model: str) -> Mapping[str, Any]:
         """Return config defaults: a user's model keeps its compiled optimizer and learning rate.
 
-        A saved model also gets unstandardised data, since it was trained on the features as they were.
+        A saved model also gets unstandardized data, since it was trained on the features as they were.
         """
         if model == "keras":
             return {"training.optimizer.type": COMPILED, "data.standardize": False}
@@ -56,7 +63,7 @@ class KerasFramework(Framework):
 
         Raises:
             DataError: `training.batch_size` is larger than the number of training rows.
-            ModelError: the compiled learning rate is a schedule, or the .keras file cannot be read.
+            ModelError: The compiled learning rate is a schedule, or the .keras file cannot be read.
         """
         from trainyard.frameworks.keras import optim
 
@@ -87,16 +94,24 @@ class KerasFramework(Framework):
 
     def __init__(self, inputs: FrameworkInputs) -> None:
         require("safetensors", "keras")
-        from trainyard.frameworks.keras import backend, engine, engines, losses, measures, models, state
+        from trainyard.frameworks.keras import (
+            backend,
+            backend_trainer,
+            losses,
+            measures,
+            models,
+            state,
+            trainers,
+        )
 
         if inputs.config.model.type in ("keras_mlp", "keras_cnn"):
-            refuse_gaps(inputs)
+            require_plain_numbers(inputs)
         training, self._inputs = inputs.config.training, inputs
         self._backend = backend.start(inputs.config, inputs.threads, trains=inputs.order is not None)
         keras, precision = self._backend.keras, self._precision()
         with (
             self._backend.scope(),
-            engine.seeded(self._backend, stream_seed(inputs.config.experiment.seed, INIT)),
+            backend_trainer.seeded(self._backend, stream_seed(inputs.config.experiment.seed, INIT)),
         ):
             self._model, compiled = models.build_model(
                 keras, inputs, models.POLICIES.get(precision, "float32")
@@ -105,13 +120,13 @@ class KerasFramework(Framework):
             loss = losses.build_loss(keras, training.loss, compiled.loss, self._outputs, inputs.info)
             optimizer = self._optimizer(compiled.optimizer, precision) if inputs.order else None
             strict = training.determinism == "bitwise"
-            learner = engine.Learner(
-                self._model, loss, optimizer, engine.generators_of(keras, self._model), strict
+            compilation = backend_trainer.Compilation(
+                self._model, loss, optimizer, backend_trainer.generators_of(keras, self._model), strict
             )
-            self._engine = engines.make_engine(self._backend, learner)
+            self._trainer = trainers.make_trainer(self._backend, compilation)
             self._metrics = measures.of_model(self._backend, compiled, self._outputs, inputs)
-        self._generators = len(learner.generators)
-        self._seeds_for = engine.seeds_for
+        self._generators = len(compilation.generators)
+        self._seeds_for = backend_trainer.seeds_for
         self._state = state.TrainingState(self._model, optimizer)
         self._stream = stream_seed(inputs.config.experiment.seed, STEP)
         self._micro = training.microbatch_size or training.batch_size
@@ -133,23 +148,32 @@ class KerasFramework(Framework):
         """Train one step, summing gradients over the microbatches.
 
         Raises:
+            ModelError: Random numbers that no checkpoint can restore are refused; see `on_tensorflow.py`.
             TrainingError: Keras or its backend fails.
         """
         assert self._inputs.order is not None, "constructed for prediction only"
         ids = self._inputs.order.batch(step)
         train, size = self._inputs.splits["train"], self._micro
-        parts = [_contiguous(train.take(ids[start : start + size])) for start in range(0, len(ids), size)]
+        microbatches = [
+            _contiguous(train.take(ids[start : start + size])) for start in range(0, len(ids), size)
+        ]
         seeds = [
-            self._seeds_for(stream_seed(self._stream, step, i), self._generators) for i in range(len(parts))
+            self._seeds_for(stream_seed(self._stream, step, i), self._generators)
+            for i in range(len(microbatches))
         ]
         try:
             with self._backend.scope():
-                return StepResult(self._engine.step(parts, seeds, lr), len(ids))
+                return StepResult(self._trainer.step(microbatches, seeds, lr), len(ids))
         except Exception as error:
             raise _translated(error, f"step {step + 1}") from error
 
     def predict(self, split: Split) -> Iterator[Predictions]:
-        """Yield the outputs of a split; the last part also has the values of the compiled metrics."""
+        """Yield the outputs of a split; the last part also has the values of the compiled metrics.
+
+        Raises:
+            ModelError: A compiled metric cannot be computed.
+            TrainingError: Keras or its backend fails.
+        """
         seed = self._inputs.config.experiment.seed
         size = self._inputs.config.evaluation.batch_size or 4 * self._micro
         parts: list[tuple[Array, Array]] = []  # outputs and targets for the compiled metrics, if any
@@ -160,7 +184,7 @@ class KerasFramework(Framework):
             seeds = self._seeds_for(stream_seed(seed, PREDICT, start), self._generators)
             try:
                 with self._backend.scope():
-                    outputs, loss = self._engine.forward(batch, seeds)
+                    outputs, loss = self._trainer.forward(batch, seeds)
             except Exception as error:
                 raise _translated(error, "prediction") from error
             values = self._outputs.to_predictions(outputs, self._inputs.info)
@@ -173,36 +197,36 @@ class KerasFramework(Framework):
 
     def snapshot(self, *, weights_only: bool = False, step: int | None = None) -> Snapshot:  # noqa: ARG002 - not cumulative
         """Copy the weights and, unless `weights_only`, the optimizer's variables."""
-        self._engine.publish()
+        self._trainer.publish()
         return StoredSnapshot(self._state.arrays(weights_only=weights_only))
 
     def restore(self, folder: Path, *, weights_only: bool = False) -> None:
         """Load the variables.
 
         Raises:
-            ModelError: names or shapes differ from the model's.
+            ModelError: Names or shapes differ from the model's.
         """
         self._state.load(folder, weights_only=weights_only)
-        self._engine.adopt()
+        self._trainer.adopt()
 
     def state(self, *, weights_only: bool = False) -> Iterator[NamedBuffer]:
         """Yield the weights and, unless `weights_only`, the optimizer's variables."""
-        self._engine.publish()
+        self._trainer.publish()
         yield from buffers(self._state.arrays(weights_only=weights_only))
 
     @property
     def native(self) -> Any:
         """The `keras.Model`, with its current weights."""
-        self._engine.publish()
+        self._trainer.publish()
         return self._model
 
     def export(self, path: Path, form: str) -> None:
         """Write a .keras file, or a TensorFlow SavedModel.
 
-        The exported model returns its raw outputs, such as logits, or values in standardised units.
+        The exported model returns its raw outputs, such as logits, or values in standardized units.
 
         Raises:
-            ModelError: the model has parts that cannot be saved, or the backend cannot write a SavedModel.
+            ModelError: The model has parts that cannot be saved, or the backend cannot write a SavedModel.
         """
         try:
             if form == "keras":
@@ -244,7 +268,7 @@ class KerasFramework(Framework):
         compiled rate.
 
         Raises:
-            ModelError: the rates differ.
+            ModelError: The rates differ.
         """
         from trainyard.frameworks.keras import optim
 

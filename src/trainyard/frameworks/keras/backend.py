@@ -41,9 +41,8 @@ class Backend:
     def scope(self) -> AbstractContextManager[Any]:
         """Return a context inside which Keras creates variables and computes on the device."""
         if not self.gpus:
-            return (
-                nullcontext()
-            )  # the CPU is the only device, and Keras's own context costs time in every step
+            # The CPU is the only device, and Keras's own context costs time in every step.
+            return nullcontext()
         name = self.device.replace("gpu", "cuda") if self.name == "torch" else self.device
         context: AbstractContextManager[Any] = self.keras.device(name)
         return context
@@ -64,13 +63,13 @@ def start(config: RunConfig, threads: int, *, trains: bool) -> Backend:
     """Import Keras with the backend that the config names, and pin threads and determinism.
 
     Args:
-        config: the resolved config.
-        threads: number of CPU threads to pin the backend to.
-        trains: whether the run trains; if it only predicts, another number of threads is accepted.
+        config: The resolved config.
+        threads: Number of CPU threads to pin the backend to.
+        trains: Whether the run trains; if it only predicts, another number of threads is accepted.
 
     Raises:
         MissingExtraError: Keras or the backend is not installed.
-        ModelError: this process already uses another backend or number of threads, or the device does not
+        ModelError: This process already uses another backend or number of threads, or the device does not
             exist.
     """
     keras = import_keras(_configured_backend(config))
@@ -101,7 +100,7 @@ def import_keras(backend: str | None = None) -> Any:
     """Import and return the module `keras`.
 
     Args:
-        backend: one of `BACKENDS`; None takes KERAS_BACKEND or, without it, an installed backend.
+        backend: One of `BACKENDS`; None takes KERAS_BACKEND or, without it, an installed backend.
 
     Raises:
         MissingExtraError: Keras or the backend is not installed.

@@ -21,11 +21,11 @@ def mlp(
     """Build a multilayer perceptron, which maps (rows, ...) to (rows, out_features) float32.
 
     Args:
-        input_shape: shape of one sample.
-        out_features: number of outputs.
-        hidden: width of each hidden layer.
-        dropout: dropout rate after each hidden layer; 0 adds no dropout layers.
-        activation: name of the activation.
+        input_shape: Shape of one sample.
+        out_features: Number of outputs.
+        hidden: Width of each hidden layer.
+        dropout: Dropout rate after each hidden layer; 0 adds no dropout layers.
+        activation: Name of the activation.
         normalization: `none`, `batch` or `layer`, before each activation.
     """
     keras: Any = require("keras", "keras")
@@ -59,18 +59,18 @@ def cnn(
     out_features) float32.
 
     Args:
-        input_shape: shape of one sample.
-        out_features: number of outputs.
-        filters: number of filters of each convolution; each is followed by a 2 x 2 max pooling.
-        kernel_size: height and width of the kernels.
-        hidden: width of each dense layer after the pooling.
-        dropout: dropout rate after each of these dense layers.
-        activation: name of the activation.
+        input_shape: Shape of one sample.
+        out_features: Number of outputs.
+        filters: Number of filters of each convolution; each is followed by a 2 x 2 max pooling.
+        kernel_size: Height and width of the kernels.
+        hidden: Width of each dense layer after the pooling.
+        dropout: Dropout rate after each of these dense layers.
+        activation: Name of the activation.
         normalization: `none` or `batch`, before the activation of each convolution.
         image_shape: (height, width[, channels]); None takes `input_shape`.
 
     Raises:
-        ModelError: the samples are not images, or cannot be reshaped to `image_shape`.
+        ModelError: The samples are not images, or cannot be reshaped to `image_shape`.
     """
     keras: Any = require("keras", "keras")
     layers = keras.layers

@@ -24,11 +24,10 @@ class Outputs:
     """The meaning of a model's outputs.
 
     Attributes:
-        single: there is one column, for two classes or for one value.
-        logits: the outputs of a classifier are logits, as opposed to probabilities.
-        independent: each column is (the logit of) an independent probability, as with one sigmoid per class;
-        the
-            probabilities of a row need not sum to 1.
+        single: There is one column, for two classes or for one value.
+        logits: The outputs of a classifier are logits, as opposed to probabilities.
+        independent: Each column is (the logit of) an independent probability, as with one sigmoid per class;
+            the probabilities of a row need not sum to 1.
     """
 
     single: bool
@@ -62,18 +61,18 @@ class Outputs:
 
 
 def build_loss(keras: Any, name: str, compiled: Any, outputs: Outputs, info: DataInfo) -> Loss:
-    """Build the loss that `training.loss` names, on standardised targets.
+    """Build the loss that `training.loss` names, on standardized targets.
 
     Args:
-        keras: the keras module.
-        name: the loss; `auto` takes the compiled loss, or the usual one of the task if the model was not
+        keras: The keras module.
+        name: The loss; `auto` takes the compiled loss, or the usual one of the task if the model was not
             compiled.
-        compiled: what the model was compiled with (`compile(loss=...)`), if anything.
-        outputs: the meaning of the model's outputs.
-        info: the description of the data.
+        compiled: What the model was compiled with (`compile(loss=...)`), if anything.
+        outputs: The meaning of the model's outputs.
+        info: The description of the data.
 
     Raises:
-        ModelError: the loss is not for this task, or the compiled loss is not a single function.
+        ModelError: The loss is not for this task, or the compiled loss is not a single function.
     """
     if name == "auto" and compiled is not None and not _is_plain_cross_entropy(compiled):
         return _scaled(_compiled(keras, compiled, outputs), info)
@@ -120,7 +119,7 @@ def _regression(keras: Any, name: str) -> Loss:
 
 
 def _scaled(loss: Loss, info: DataInfo) -> Loss:
-    """Return a regression loss on standardised targets; a classification loss is returned as it is."""
+    """Return a regression loss on standardized targets; a classification loss is returned as it is."""
     mean, scale = info.target_mean, info.target_scale
     if info.task == "classification" or (mean, scale) == (0.0, 1.0):
         return loss
@@ -151,8 +150,8 @@ def takes_logits(keras: Any, compiled: Any) -> bool | None:
     """Return whether a compiled loss takes logits rather than probabilities; None if it does not say.
 
     Args:
-        keras: the keras module.
-        compiled: the argument of `compile(loss=...)`.
+        keras: The keras module.
+        compiled: The argument of `compile(loss=...)`.
     """
     if compiled is None or isinstance(compiled, list | tuple | dict):
         return None
@@ -171,8 +170,8 @@ def treats_columns_independently(keras: Any, compiled: Any) -> bool:
     """Return whether a compiled loss is one of Keras's binary losses, which treat each column by itself.
 
     Args:
-        keras: the keras module.
-        compiled: the argument of `compile(loss=...)`.
+        keras: The keras module.
+        compiled: The argument of `compile(loss=...)`.
     """
     if compiled is None:
         return False
@@ -210,7 +209,7 @@ def _function(keras: Any, compiled: Any) -> Any:
     """Return the function of a compiled loss.
 
     Raises:
-        ModelError: the model was compiled with several losses, an unknown one, or one that is not a mean.
+        ModelError: The model was compiled with several losses, an unknown one, or one that is not a mean.
     """
     if isinstance(compiled, list | tuple | dict):
         raise ModelError(

@@ -59,13 +59,13 @@ def of_model(
     """Return the metrics that a model was compiled with, if any.
 
     Args:
-        backend: the backend.
-        compiled: what the model was compiled with.
-        outputs: the meaning of the model's outputs.
-        inputs: the inputs of the framework.
+        backend: The backend.
+        compiled: What the model was compiled with.
+        outputs: The meaning of the model's outputs.
+        inputs: The inputs of the framework.
 
     Raises:
-        ModelError: a metric cannot be computed.
+        ModelError: A metric cannot be computed.
     """
     if compiled.metrics is None:
         return None
@@ -113,7 +113,7 @@ class CompiledMetrics:
         """Compute the metrics on trial rows, so that errors show before the first step; log those left out.
 
         Raises:
-            ModelError: a metric cannot be computed.
+            ModelError: A metric cannot be computed.
         """
         for name, value in self._values([self._trial()]).items():
             if value.size != 1:

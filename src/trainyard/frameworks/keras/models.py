@@ -44,12 +44,12 @@ def build_model(keras: Any, inputs: FrameworkInputs, policy: str) -> tuple[Any, 
     New weights are drawn from Python's random generator, which must be seeded.
 
     Args:
-        keras: the keras module.
-        inputs: the inputs of the framework.
+        keras: The keras module.
+        inputs: The inputs of the framework.
         policy: Keras's dtype policy for the layers.
 
     Raises:
-        ModelError: the model cannot be built, loaded or copied, or is not a Keras model.
+        ModelError: The model cannot be built, loaded or copied, or is not a Keras model.
     """
     source = inputs.model
     if source is None and inputs.config.model.type == "keras":
@@ -96,7 +96,7 @@ def _checked(model: Any, inputs: FrameworkInputs) -> Any:
     """Return the model, after checking that no code of its own would be silently ignored.
 
     Raises:
-        ModelError: the model overrides a method that Trainyard does not call.
+        ModelError: The model overrides a method that Trainyard does not call.
     """
     own = [name for name in _UNUSED_METHODS if not _of_keras(getattr(type(model), name))]
     if own:
@@ -201,7 +201,7 @@ def _loaded(keras: Any, params: Mapping[str, Any]) -> Any:
     """Load a .keras file, without executing any code in it.
 
     Raises:
-        ModelError: the file cannot be loaded.
+        ModelError: The file cannot be loaded.
     """
     file = str(params["file"])
     saved_config(Path(file))  # gives a clear error if the file is not a model at all
@@ -294,16 +294,16 @@ def check_outputs(keras: Any, model: Any, compiled: Compiled, inputs: FrameworkI
     """Call the model on trial rows, which builds its weights, and check that its outputs fit the data.
 
     Args:
-        keras: the keras module.
-        model: the model.
-        compiled: what the model was compiled with.
-        inputs: the inputs of the framework.
+        keras: The keras module.
+        model: The model.
+        compiled: What the model was compiled with.
+        inputs: The inputs of the framework.
 
     Returns:
         The meaning of the outputs.
 
     Raises:
-        ModelError: the call fails, the model has no weights to train, or the outputs do not fit the data.
+        ModelError: The call fails, the model has no weights to train, or the outputs do not fit the data.
     """
     info, name = inputs.info, inputs.config.model.type
     dtypes = (
@@ -346,14 +346,14 @@ def _meaning(keras: Any, model: Any, loss: Any, outputs: Array, inputs: Framewor
     columns do, and then the compiled loss.
 
     Args:
-        keras: the keras module.
-        model: the model.
-        loss: the loss that the model was compiled with, if any.
+        keras: The keras module.
+        model: The model.
+        loss: The loss that the model was compiled with, if any.
         outputs: (8,) or (8, outputs) float32 outputs of trial rows.
-        inputs: the inputs of the framework.
+        inputs: The inputs of the framework.
 
     Raises:
-        ModelError: the compiled loss trains the model and contradicts its outputs, or nothing determines the
+        ModelError: The compiled loss trains the model and contradicts its outputs, or nothing determines the
             meaning.
     """
     single = outputs.ndim == 1 or outputs.shape[1] == 1

@@ -1,4 +1,4 @@
-"""The engine for JAX: pure functions of the state, compiled once for each shape."""
+"""Training on JAX: pure functions of the state, compiled once for each shape."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trainyard.frameworks.keras.engine import Learner, shares
+from trainyard.frameworks.keras.backend_trainer import Compilation, shares
 from trainyard.require import require
 from trainyard.types import Array, Batch
 
@@ -15,56 +15,58 @@ from trainyard.types import Array, Batch
 State = tuple[list[Any], list[Any], list[Any]]
 
 
-class JaxEngine:
-    """See `Engine`; keeps the state itself, since assigning variables in every step would take too long."""
+class JaxTrainer:
+    """See `BackendTrainer`; it keeps the state itself, since assigning variables in every step is slow."""
 
-    def __init__(self, keras: Any, learner: Learner) -> None:
+    def __init__(self, keras: Any, compilation: Compilation) -> None:
         self._jax: Any = require("jax", "keras-jax")
         self._keras = keras
-        self._learner = learner
-        model, optimizer = learner.model, learner.optimizer
+        self._compilation = compilation
+        model, optimizer = compilation.model, compilation.optimizer
         self._variables = [list(model.trainable_variables), list(model.non_trainable_variables)]
         self._variables.append(list(optimizer.variables) if optimizer is not None else [])
         at = {id(variable): i for i, variable in enumerate(self._variables[1])}
         # None for the shared generator: it is not a variable of the model, so compiled functions cannot use
         # it.
-        self._generators = [at.get(id(variable)) for variable in learner.generators]
-        self._whole = self._jax.jit(self._step)
-        self._part = self._jax.jit(self._gradients)
-        self._update = self._jax.jit(self._apply)
-        self._predict = self._jax.jit(self._outputs)
+        self._generators = [at.get(id(variable)) for variable in compilation.generators]
+        self._jit_step = self._jax.jit(self._step)
+        self._jit_gradients = self._jax.jit(self._gradients)
+        self._jit_apply = self._jax.jit(self._apply)
+        self._jit_outputs = self._jax.jit(self._outputs)
         self._state = self._read()
 
-    def step(self, parts: Sequence[Batch], seeds: Sequence[Array], lr: float) -> Any:
-        """See `Engine`."""
+    def step(self, microbatches: Sequence[Batch], seeds: Sequence[Array], lr: float) -> Any:
+        """See `BackendTrainer`."""
         rate = np.float32(lr)
-        if len(parts) == 1:
-            self._state, loss = self._whole(self._state, *parts[0], seeds[0].astype(np.uint32), rate)
+        if len(microbatches) == 1:
+            self._state, loss = self._jit_step(
+                self._state, *microbatches[0], seeds[0].astype(np.uint32), rate
+            )
             return loss
         total, gradients = 0.0, None
-        for part, some, share in zip(parts, seeds, shares(parts), strict=True):
-            found, others, loss = self._part(self._state, *part, some.astype(np.uint32), np.float32(share))
+        for part, some, share in zip(microbatches, seeds, shares(microbatches), strict=True):
+            new, others, loss = self._jit_gradients(
+                self._state, *part, some.astype(np.uint32), np.float32(share)
+            )
             self._state = (self._state[0], others, self._state[2])
             total = total + loss
-            gradients = (
-                found if gradients is None else [old + new for old, new in zip(gradients, found, strict=True)]
-            )
-        self._state = self._update(self._state, gradients, rate)
+            gradients = new if gradients is None else [a + b for a, b in zip(gradients, new, strict=True)]
+        self._state = self._jit_apply(self._state, gradients, rate)
         return total
 
     def forward(self, batch: Batch, seeds: Array) -> tuple[Array, float]:
-        """See `Engine`."""
-        outputs, loss = self._predict(self._state, *batch, seeds.astype(np.uint32))
+        """See `BackendTrainer`."""
+        outputs, loss = self._jit_outputs(self._state, *batch, seeds.astype(np.uint32))
         return np.array(outputs), float(loss)
 
     def publish(self) -> None:
-        """See `Engine`."""
+        """See `BackendTrainer`."""
         for variables, values in zip(self._variables, self._state, strict=True):
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
 
     def adopt(self) -> None:
-        """See `Engine`."""
+        """See `BackendTrainer`."""
         self._state = self._read()
 
     def _read(self) -> State:
@@ -82,18 +84,18 @@ class JaxEngine:
     ) -> tuple[list[Any], list[Any], Any]:
         """Return the gradients, the other variables' new values, and the microbatch's share of the loss."""
         trainable, others, optimizer_values = state
-        learner = self._learner
+        compilation = self._compilation
         scaled_in = self._keras.StatelessScope(
-            state_mapping=list(zip(learner.optimizer.variables, optimizer_values, strict=True))
+            state_mapping=list(zip(compilation.optimizer.variables, optimizer_values, strict=True))
         )
 
         def total(trained: list[Any]) -> tuple[Any, Any]:
-            outputs, new, added = learner.model.stateless_call(
+            outputs, new, added = compilation.model.stateless_call(
                 trained, self._seeded(others, seeds), features, return_losses=True, training=True
             )
-            loss = learner.loss(outputs.astype("float32"), targets) * share
+            loss = compilation.loss(outputs.astype("float32"), targets) * share
             with scaled_in:
-                scaled = learner.optimizer.scale_loss(
+                scaled = compilation.optimizer.scale_loss(
                     sum((some.astype("float32") * share for some in added), loss)
                 )
             return scaled, (new, loss)
@@ -104,7 +106,7 @@ class JaxEngine:
     def _apply(self, state: State, gradients: list[Any], rate: Any) -> State:
         """Return the state after an optimizer update."""
         trainable, others, values = state
-        optimizer = self._learner.optimizer
+        optimizer = self._compilation.optimizer
         with self._keras.StatelessScope(
             state_mapping=list(zip(optimizer.variables, values, strict=True))
         ) as scope:
@@ -115,11 +117,11 @@ class JaxEngine:
 
     def _outputs(self, state: State, features: Any, targets: Any, seeds: Any) -> tuple[Any, Any]:
         """Return the outputs in inference mode, (rows, outputs) float32, and the mean loss."""
-        outputs, _ = self._learner.model.stateless_call(
+        outputs, _ = self._compilation.model.stateless_call(
             state[0], self._seeded(state[1], seeds), features, training=False
         )
         outputs = outputs.astype("float32")
-        return outputs, self._learner.loss(outputs, targets)
+        return outputs, self._compilation.loss(outputs, targets)
 
     def _seeded(self, others: list[Any], seeds: Any) -> list[Any]:
         """Return the values of the other variables with the generators' replaced by the seeds."""

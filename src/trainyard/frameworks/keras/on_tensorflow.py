@@ -1,4 +1,4 @@
-"""The engine for TensorFlow: each operation is a graph that is traced once."""
+"""Training on TensorFlow: each operation is a graph that is traced once."""
 
 from __future__ import annotations
 
@@ -8,43 +8,45 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trainyard.errors import ModelError
-from trainyard.frameworks.keras.engine import Learner, shares
+from trainyard.frameworks.keras.backend_trainer import Compilation, shares
 from trainyard.require import require
 from trainyard.types import Array, Batch
 
 log = logging.getLogger("trainyard")
 
 Graph = Any  # a tf.function with one signature
-_CHANCE = re.compile("Random|Rng|Multinomial|TruncatedNormal|Stateful(Uniform|StandardNormal)|PyFunc")
+_RANDOM_OPS = re.compile("Random|Rng|Multinomial|TruncatedNormal|Stateful(Uniform|StandardNormal)|PyFunc")
 
 
-class TensorflowEngine:
-    """See `Engine`; graphs accept any number of rows, so that they do not depend on the first batch."""
+class TensorflowTrainer:
+    """See `BackendTrainer`; graphs accept any number of rows, so they do not depend on the first batch."""
 
-    def __init__(self, keras: Any, learner: Learner) -> None:
+    def __init__(self, keras: Any, compilation: Compilation) -> None:
         self._tf: Any = require("tensorflow", "keras")
         self._keras = keras
-        self._learner = learner
-        self._variables = list(learner.model.trainable_variables)
+        self._compilation = compilation
+        self._variables = list(compilation.model.trainable_variables)
         self._graphs: dict[Any, Graph] = {}
         self._update = self._tf.function(self._apply)
 
-    def step(self, parts: Sequence[Batch], seeds: Sequence[Array], lr: float) -> Any:
-        """See `Engine`."""
+    def step(self, microbatches: Sequence[Batch], seeds: Sequence[Array], lr: float) -> Any:
+        """See `BackendTrainer`."""
         rate = self._tf.constant(lr, dtype="float32")
-        if len(parts) == 1:
-            return self._graph(self._whole, parts[0], rate)(*self._tensors(parts[0], seeds[0]), rate)
+        if len(microbatches) == 1:
+            return self._graph(self._full_step, microbatches[0], rate)(
+                *self._tensors(microbatches[0], seeds[0]), rate
+            )
         total, gradients = None, [None] * len(self._variables)
-        for part, some, share in zip(parts, seeds, shares(parts), strict=True):
+        for part, some, share in zip(microbatches, seeds, shares(microbatches), strict=True):
             weight = self._tf.constant(share, dtype="float32")
-            loss, found = self._graph(self._gradients, part, weight)(*self._tensors(part, some), weight)
+            loss, new = self._graph(self._gradients, part, weight)(*self._tensors(part, some), weight)
             total = loss if total is None else total + loss
-            gradients = [new if old is None else old + new for old, new in zip(gradients, found, strict=True)]
+            gradients = [b if a is None else a + b for a, b in zip(gradients, new, strict=True)]
         self._update(gradients, rate)
         return total
 
     def forward(self, batch: Batch, seeds: Array) -> tuple[Array, float]:
-        """See `Engine`."""
+        """See `BackendTrainer`."""
         outputs, loss = self._graph(self._predict, batch)(*self._tensors(batch, seeds))
         return outputs.numpy(), float(loss)
 
@@ -65,37 +67,37 @@ class TensorflowEngine:
             spec = self._tf.TensorSpec
             rows = [spec((None, *array.shape[1:]), array.dtype) for array in batch]
             rest = [
-                spec((len(self._learner.generators), 2), "int64"),
+                spec((len(self._compilation.generators), 2), "int64"),
                 *(spec((), "float32") for _ in scalars),
             ]
             self._graphs[key] = self._tf.function(body).get_concrete_function(*rows, *rest)
-            self._look_for_chance(self._graphs[key])
+            self._check_random_ops(self._graphs[key])
         return self._graphs[key]
 
-    def _look_for_chance(self, graph: Any) -> None:
+    def _check_random_ops(self, graph: Any) -> None:
         """Warn about TensorFlow's own generators, or refuse them: no checkpoint holds their state."""
-        found = {
+        stateful = {
             op.type
             for op in graph.graph.get_operations()
-            if op.op_def.is_stateful and _CHANCE.search(op.type)
+            if op.op_def.is_stateful and _RANDOM_OPS.search(op.type)
         }
-        if not found:
+        if not stateful:
             return
-        told = (
-            f"the model draws from TensorFlow's own generators ({', '.join(sorted(found))}), so that a "
+        message = (
+            f"the model draws from TensorFlow's own generators ({', '.join(sorted(stateful))}), so that a "
             "resumed run differs from an uninterrupted one; draw with keras.random and a "
             "keras.random.SeedGenerator"
         )
-        if self._learner.strict:
-            raise ModelError(f"training.determinism: bitwise is asked for, but {told}")
-        log.warning("%s", told)
+        if self._compilation.strict:
+            raise ModelError(f"training.determinism: bitwise was requested, but {message}")
+        log.warning("%s", message)
 
     def _seed(self, seeds: Any) -> None:
         """Assign the generators' seeds (generators, 2)."""
-        for i, generator in enumerate(self._learner.generators):
+        for i, generator in enumerate(self._compilation.generators):
             generator.assign(seeds[i])
 
-    def _whole(self, features: Any, targets: Any, seeds: Any, rate: Any) -> Any:
+    def _full_step(self, features: Any, targets: Any, seeds: Any, rate: Any) -> Any:
         """Make a whole step of a single microbatch, and return the mean loss."""
         loss, gradients = self._gradients(features, targets, seeds, 1.0)
         self._apply(gradients, rate)
@@ -103,26 +105,28 @@ class TensorflowEngine:
 
     def _gradients(self, features: Any, targets: Any, seeds: Any, share: Any) -> tuple[Any, list[Any]]:
         """Return a microbatch's share of the loss, and the gradients of this share."""
-        learner = self._learner
+        compilation = self._compilation
         self._seed(seeds)
         with self._tf.GradientTape() as tape:
-            outputs = self._keras.ops.cast(learner.model(features, training=True), "float32")
-            loss = learner.loss(outputs, targets) * share
-            added = [self._keras.ops.cast(some, "float32") for some in learner.model.losses]
-            scaled = learner.optimizer.scale_loss(self._tf.add_n([loss, *(some * share for some in added)]))
-        found = tape.gradient(scaled, self._variables)
+            outputs = self._keras.ops.cast(compilation.model(features, training=True), "float32")
+            loss = compilation.loss(outputs, targets) * share
+            added = [self._keras.ops.cast(some, "float32") for some in compilation.model.losses]
+            scaled = compilation.optimizer.scale_loss(
+                self._tf.add_n([loss, *(some * share for some in added)])
+            )
+        gradients = tape.gradient(scaled, self._variables)
         # Gradients of embeddings are sparse: rows of a matrix, in which a row may occur several times. They
         # cannot be summed over microbatches, and Keras would square each occurrence separately in norms and
         # in Adam's moments, so that training would differ from other backends.
-        return loss, [None if one is None else self._tf.convert_to_tensor(one) for one in found]
+        return loss, [None if one is None else self._tf.convert_to_tensor(one) for one in gradients]
 
     def _apply(self, gradients: Sequence[Any], rate: Any) -> None:
         """Update the variables."""
-        self._learner.optimizer.learning_rate = rate
-        self._learner.optimizer.apply(gradients, self._variables)
+        self._compilation.optimizer.learning_rate = rate
+        self._compilation.optimizer.apply(gradients, self._variables)
 
     def _predict(self, features: Any, targets: Any, seeds: Any) -> tuple[Any, Any]:
         """Return the outputs in inference mode, (rows, outputs) float32, and the mean loss."""
         self._seed(seeds)
-        outputs = self._keras.ops.cast(self._learner.model(features, training=False), "float32")
-        return outputs, self._learner.loss(outputs, targets)
+        outputs = self._keras.ops.cast(self._compilation.model(features, training=False), "float32")
+        return outputs, self._compilation.loss(outputs, targets)

@@ -1,45 +1,45 @@
-"""The engine for PyTorch, in eager mode."""
+"""Training on PyTorch, in eager mode."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from trainyard.frameworks.keras.engine import Learner, shares
+from trainyard.frameworks.keras.backend_trainer import Compilation, shares
 from trainyard.require import require
 from trainyard.types import Array, Batch
 
 
-class TorchEngine:
-    """See `Engine`."""
+class TorchTrainer:
+    """See `BackendTrainer`."""
 
-    def __init__(self, keras: Any, learner: Learner) -> None:
+    def __init__(self, keras: Any, compilation: Compilation) -> None:
         self._torch: Any = require("torch", "torch")
         self._keras = keras
-        self._learner = learner
-        self._variables = list(learner.model.trainable_variables)
+        self._compilation = compilation
+        self._variables = list(compilation.model.trainable_variables)
 
-    def step(self, parts: Sequence[Batch], seeds: Sequence[Array], lr: float) -> Any:
-        """See `Engine`."""
+    def step(self, microbatches: Sequence[Batch], seeds: Sequence[Array], lr: float) -> Any:
+        """See `BackendTrainer`."""
         losses = [
             self._backward(part, some, share)
-            for part, some, share in zip(parts, seeds, shares(parts), strict=True)
+            for part, some, share in zip(microbatches, seeds, shares(microbatches), strict=True)
         ]
         gradients = [variable.value.grad for variable in self._variables]
-        self._learner.optimizer.learning_rate = lr
+        self._compilation.optimizer.learning_rate = lr
         with self._torch.no_grad():
-            self._learner.optimizer.apply(gradients, self._variables)
+            self._compilation.optimizer.apply(gradients, self._variables)
         for variable in self._variables:
             variable.value.grad = None
         return sum(losses[1:], losses[0])
 
     def forward(self, batch: Batch, seeds: Array) -> tuple[Array, float]:
-        """See `Engine`."""
+        """See `BackendTrainer`."""
         self._seed(seeds)
         with self._torch.no_grad():
             outputs, loss = self._outputs_and_loss(batch, training=False)
-        found: Array = outputs.cpu().numpy()
-        return found, float(loss)
+        values: Array = outputs.cpu().numpy()
+        return values, float(loss)
 
     def publish(self) -> None:
         """Do nothing: the variables are the state."""
@@ -51,19 +51,19 @@ class TorchEngine:
         """Accumulate the gradients of a microbatch, and return its share of the batch's loss."""
         self._seed(seeds)
         _, loss = self._outputs_and_loss(batch, training=True)
-        total = sum((some.float() for some in self._learner.model.losses), loss)
-        self._learner.optimizer.scale_loss(total * share).backward()
+        total = sum((some.float() for some in self._compilation.model.losses), loss)
+        self._compilation.optimizer.scale_loss(total * share).backward()
         return (loss * share).detach()
 
     def _outputs_and_loss(self, batch: Batch, *, training: bool) -> tuple[Any, Any]:
         """Return the outputs, (rows, outputs) float32, and the mean loss."""
         convert = self._keras.ops.convert_to_tensor
-        outputs = self._learner.model(convert(batch.features), training=training).float()
-        return outputs, self._learner.loss(outputs, convert(batch.targets))
+        outputs = self._compilation.model(convert(batch.features), training=training).float()
+        return outputs, self._compilation.loss(outputs, convert(batch.targets))
 
     def _seed(self, seeds: Array) -> None:
         """Assign the generators' seeds (generators, 2), and seed torch's own generator with the last one."""
         # Keras's dropout layers without a seed draw from torch's own generators.
         self._torch.manual_seed(int(seeds[-1, 0]))
-        for generator, seed in zip(self._learner.generators, seeds, strict=True):
+        for generator, seed in zip(self._compilation.generators, seeds, strict=True):
             generator.assign(seed)

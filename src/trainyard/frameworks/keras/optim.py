@@ -31,10 +31,10 @@ def build_optimizer(keras: Any, training: TrainingConfig, compiled: Any, *, scal
     """Build the optimizer that `training.optimizer` names, without variables.
 
     Args:
-        keras: the keras module.
-        training: the `training` section.
-        compiled: the optimizer that the model was compiled with, if any; it is not changed.
-        scale_loss: scale the loss so that small gradients do not vanish in 16 bits, and skip steps whose
+        keras: The keras module.
+        training: The `training` section.
+        compiled: The optimizer that the model was compiled with, if any; it is not changed.
+        scale_loss: Scale the loss so that small gradients do not vanish in 16 bits, and skip steps whose
             gradients overflow (Micikevicius et al., 2018).
 
     Raises:
@@ -101,7 +101,7 @@ def rate_of(compiled: Any) -> float:
     """Return the learning rate of an optimizer.
 
     Raises:
-        ModelError: the learning rate is a schedule.
+        ModelError: The learning rate is a schedule.
     """
     return _rate(compiled.get_config())
 
@@ -113,7 +113,7 @@ def rate_in(file: Path) -> float | None:
         The learning rate; None if the model was not compiled.
 
     Raises:
-        ModelError: the learning rate is a schedule, or the file is not a .keras file.
+        ModelError: The learning rate is a schedule, or the file is not a .keras file.
     """
     optimizer = (saved_config(file).get("compile_config") or {}).get("optimizer")
     return _rate(optimizer.get("config", {})) if isinstance(optimizer, dict) else None
@@ -123,7 +123,7 @@ def saved_config(file: Path) -> dict[str, Any]:
     """Return the config of the model in a .keras file, without constructing anything.
 
     Raises:
-        ModelError: the file does not exist or is not a complete .keras file.
+        ModelError: The file does not exist or is not a complete .keras file.
     """
     try:
         with zipfile.ZipFile(file) as archive:

@@ -43,7 +43,7 @@ class TrainingState:
         """Load the files that a snapshot wrote.
 
         Raises:
-            ModelError: names or shapes differ from the model's.
+            ModelError: Names or shapes differ from the model's.
         """
         for file, variables in self._files.items():
             if file == WEIGHTS_FILE or not weights_only:
@@ -70,7 +70,7 @@ def _assign(variables: dict[str, Any], arrays: dict[str, Array]) -> None:
     """Assign arrays to the variables of the same names.
 
     Raises:
-        ModelError: names or shapes differ; the message shows the first three differences.
+        ModelError: Names or shapes differ; the message shows the first three differences.
     """
     expected = {name: tuple(variable.shape) for name, variable in variables.items()}
     actual = {name: array.shape for name, array in arrays.items()}

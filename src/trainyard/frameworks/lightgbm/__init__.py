@@ -43,7 +43,7 @@ _ROW_WISE_ROWS = 1000  # rows per feature from which histograms are built row-wi
 
 
 class LightgbmFramework(Framework):
-    """Trains gradient boosted trees; `boosting.py` explains how they resume exactly."""
+    """Train gradient boosted trees; `boosting.py` explains how they resume exactly."""
 
     models: ClassVar[Mapping[str, type[BaseModel]]] = {"lightgbm": LightgbmParams}
     base_modules: ClassVar[Sequence[str]] = ("lightgbm",)
@@ -70,7 +70,7 @@ class LightgbmFramework(Framework):
         """Plan one step per boosting round; a dart model changes earlier trees, so it is not cumulative.
 
         Raises:
-            InputError: if the learning rate is to vary, or initial weights are given, where `boosting`
+            InputError: The learning rate is to vary, or initial weights are given, where `boosting`
                 forbids it.
         """
         params, schedule = model_spec(config, model).params, config.training.scheduler
@@ -132,7 +132,12 @@ class LightgbmFramework(Framework):
         return {} if self._inputs.model is None else of_estimator(self._inputs.model)
 
     def step(self, step: int, lr: float) -> StepResult:
-        """Run one boosting round and return its loss, or the number of rounds for `read`."""
+        """Run one boosting round and return its loss, or the number of rounds for `read`.
+
+        Raises:
+            ModelError: LightGBM rejects the options or the data in the first round.
+            TrainingError: LightGBM fails later.
+        """
         boosting = self._boosting
         assert boosting, "made only to predict"
         with self._translate_errors(f"round {step + 1} failed", TrainingError if step else ModelError):
@@ -161,7 +166,11 @@ class LightgbmFramework(Framework):
         return values
 
     def predict(self, split: Split) -> Iterator[Predictions]:
-        """Yield the outputs for all rows of a split, block by block."""
+        """Yield the outputs for all rows of a split, block by block.
+
+        Raises:
+            TrainingError: LightGBM or the user's metric fails.
+        """
         scores = self._scores_of(split)
         with self._translate_errors("a prediction failed", TrainingError):
             raw = self._update_scores(scores)
@@ -185,7 +194,7 @@ class LightgbmFramework(Framework):
         """Restore the trees, and the progress of the training, from the files in `folder`.
 
         Raises:
-            ModelError: if the weights are not a LightGBM model, or do not fit the run.
+            ModelError: The weights are not a LightGBM model, or do not fit the run.
         """
         weights = read_arrays(folder / WEIGHTS_FILE)
         if set(weights) != {"model"}:
@@ -281,10 +290,10 @@ class LightgbmFramework(Framework):
         Args:
             predictions: (count * rows, width), one model after the other.
             targets: (count * rows,).
-            count: the number of models.
+            count: The number of models.
 
         Raises:
-            ModelError: if higher values of the user's metric are better.
+            ModelError: Higher values of the user's metric are better.
         """
         if self._spec.metric is None:
             losses = self._objective.losses(self._objective.outputs(predictions), targets)
@@ -348,7 +357,7 @@ class LightgbmFramework(Framework):
 
 
 class _Parts(NamedTuple):
-    """The parts of the state; the model's text is join_model only when it is needed."""
+    """The parts of the state; they are joined into the model's text only when that is needed."""
 
     head: str
     trees: Sequence[str]

@@ -46,9 +46,9 @@ class RoundParams:
     """The parameters of the boosting rounds, as functions of the seed and the round.
 
     Args:
-        params: the model's options, under LightGBM's names.
-        seed: the run's seed.
-        gradients: a custom objective.
+        params: The model's options, under LightGBM's names.
+        seed: The run's seed.
+        gradients: A custom objective.
     """
 
     params: dict[str, Any]
@@ -120,7 +120,7 @@ class RoundParams:
     def _seed(self, step: int, stream: int) -> int:
         seed = _to_seed(stream_seed(self.seed, STEP, step, stream))
         # A generator of features that gets the seed it already has is not seeded again, so the seeds of
-        # neighbouring rounds must differ: their last bits are those of the round's number.
+        # neighboring rounds must differ: their last bits are those of the round's number.
         return seed // _SEED_STEPS * _SEED_STEPS + step % _SEED_STEPS
 
     def _bagging_fraction(self, side: int) -> float:
@@ -139,15 +139,15 @@ def bin_seed(seed: int) -> int:
 
 
 class Boosting:
-    """Runs boosting rounds and appends their trees to `trees`.
+    """Run boosting rounds and append their trees to `trees`.
 
     Args:
-        library: the module `lightgbm`.
-        params: the parameters of the rounds.
-        dataset: the training rows as a `lightgbm.Dataset`.
-        rows: the same rows.
-        trees: the trees to start from; `collect` appends the new ones.
-        sample: the rows that `sample_predictions` covers, as (`lightgbm.Dataset`, rows), or None.
+        library: The module `lightgbm`.
+        params: The parameters of the rounds.
+        dataset: The training rows as a `lightgbm.Dataset`.
+        rows: The same rows.
+        trees: The trees to start from; `collect` appends the new ones.
+        sample: The rows that `sample_predictions` covers, as (`lightgbm.Dataset`, rows), or None.
     """
 
     def __init__(
@@ -170,9 +170,9 @@ class Boosting:
         """Start from the present trees.
 
         Args:
-            rounds_after: the number of rounds of the model after each step, from step 0 on. A step in which
+            rounds_after: The number of rounds of the model after each step, from step 0 on. A step in which
                 no tree could be grown adds none.
-            rounds_with_split: how many rounds of this run have a split.
+            rounds_with_split: How many rounds of this run have a split.
         """
         self._booster: Any = None  # created by the next step: often there is none, only predictions
         steps = len(rounds_after) - 1 if self._params.replays else 0
@@ -247,7 +247,7 @@ class Boosting:
     def values(self, start: int, stop: int, features: Array) -> Array:
         """Return (stop - start, rows, width) float64 values that the rounds from `start` to `stop` add.
 
-        The rounds must have been made since `begin`.
+        The rounds must have been run since `begin`.
         """
         own, width = self._kept[start - self._first : stop - self._first], self._trees.width
         span = {"start_iteration": own[0], "num_iteration": own[-1] - own[0] + 1}
@@ -311,7 +311,7 @@ class Boosting:
         rounds.
 
         Raises:
-            TrainingError: if no split can be found.
+            TrainingError: No split can be found.
         """
         if self._params.bagging_interval <= 1 or self._has_split or not self.rounds_with_split:
             return

@@ -20,7 +20,7 @@ class Rows:
     """The samples of a split as flat float32 rows, read in blocks where they are not in memory.
 
     Args:
-        split: the split.
+        split: The split.
         ids: (n,) positions of the rows to take, which are then held in memory; None for all rows.
     """
 
@@ -122,7 +122,7 @@ def safe_names(names: Sequence[str]) -> list[str]:
 
 
 class TreeValues(Protocol):
-    """Looks up the values that the trees of each round add to the raw scores."""
+    """Look up the values that the trees of each round add to the raw scores."""
 
     @property
     def rounds(self) -> int:

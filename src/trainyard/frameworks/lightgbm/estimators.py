@@ -39,7 +39,7 @@ def model_spec(config: RunConfig, model: Any = None) -> ModelSpec:
     3. the options in `config.model.params`
 
     Raises:
-        ModelError: if an option is wrong, or cannot be used in a run.
+        ModelError: An option is wrong, or cannot be used in a run.
     """
     if model is None and ":" in config.model.type:
         model = imported(config)

@@ -23,9 +23,9 @@ class Trees:
     """The trees of a model in the order they were grown, `width` of them per round.
 
     Args:
-        library: the module `lightgbm`.
-        width: trees per round: 1, or the number of classes if there are more than two.
-        threads: threads for predictions. LightGBM sets the number for the whole process, so this must be the
+        library: The module `lightgbm`.
+        width: Trees per round: 1, or the number of classes if there are more than two.
+        threads: Threads for predictions. LightGBM sets the number for the whole process, so this must be the
             run's.
     """
 
@@ -46,7 +46,7 @@ class Trees:
         """Replace the trees by those of a model's text.
 
         Raises:
-            ModelError: if it is no LightGBM model, or has another number of classes, objective or features.
+            ModelError: This is not a LightGBM model, or its objective, features or number of classes differ.
         """
         head, texts = split_model(text)
         if f"\nnum_tree_per_iteration={self.width}\n" not in head + "\n":
@@ -88,7 +88,7 @@ def split_model(text: str) -> tuple[str, list[str]]:
     """Split a model's text into its header and its trees, each without its number.
 
     Raises:
-        ModelError: if this is no LightGBM model.
+        ModelError: This is not a LightGBM model.
     """
     head, separator, rest = text.partition(_SIZES)
     sizes, _, rest = rest.partition("\n")
@@ -97,7 +97,7 @@ def split_model(text: str) -> tuple[str, list[str]]:
         texts.append(rest[start : start + size].partition("\n")[2])
         start += size
     if not separator or not rest.startswith(_END, start):
-        raise ModelError("these weights are no LightGBM model")
+        raise ModelError("these are not the weights of a LightGBM model")
     return head, texts
 
 
@@ -105,7 +105,7 @@ def _check_header(initial: str, expected: str) -> None:
     """Compare the header of the model to continue from with that of the run's own model.
 
     Raises:
-        ModelError: if objective or features differ.
+        ModelError: Objective or features differ.
     """
     for key in ("objective", "feature_names"):
         line = re.compile(rf"^{key}=(.*)$", re.MULTILINE)

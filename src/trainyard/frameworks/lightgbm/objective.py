@@ -15,9 +15,8 @@ from trainyard.types import Array, DataInfo
 # Custom functions, as `lightgbm.train` takes them. Scores, gradients and hessians have shape (rows,), or
 # (rows, classes) for three or more classes.
 Gradients = Callable[[Array, Any], tuple[Array, Array]]  # (raw scores, dataset) -> (gradients, hessians)
-Metric = Callable[
-    [Array, Any], tuple[str, float, bool]
-]  # (predictions, dataset) -> (name, value, higher is better)
+# (predictions, dataset) -> (name, value, higher is better).
+Metric = Callable[[Array, Any], tuple[str, float, bool]]
 
 _REGRESSION = {  # objective: link
     "regression": "identity",
@@ -41,10 +40,10 @@ class Objective:
 
     Args:
         name: LightGBM's name of it, or `none` for a custom one.
-        link: the function from raw scores to predictions: identity, exp, sigmoid or softmax.
-        width: trees per round, which is the number of raw scores of a row.
-        info: the data.
-        alpha: the quantile, for `quantile`.
+        link: The function from raw scores to predictions: identity, exp, sigmoid or softmax.
+        width: Trees per round, which is the number of raw scores of a row.
+        info: The data.
+        alpha: The quantile, for `quantile`.
     """
 
     name: str
@@ -100,7 +99,7 @@ def build_objective(
     With `custom`, the user gives the gradients, and the link is that of the task's default.
 
     Raises:
-        ModelError: if the objective does not fit the task, or the data has several targets.
+        ModelError: The objective does not fit the task, or the data has several targets.
     """
     if info.task == "regression" and info.outputs > 1:
         raise ModelError(f"LightGBM takes one target, the data has {info.outputs}; train a model for each")
@@ -121,16 +120,17 @@ def imported_function(option: str, path: str | None) -> Any:
 
     Args:
         option: `objective` or `metric`.
-        path: the option's value.
+        path: The option's value.
 
     Raises:
-        ModelError: if the path does not lead to a function.
+        ModelError: The path does not lead to a function.
     """
     if path is None or (option == "objective" and ":" not in path):
         return None
     if ":" not in path:
         raise ModelError(
-            f"model.params.{option}: {path!r} is no package.module:function; use evaluation.metrics"
+            f"model.params.{option}: {path!r} is not of the form package.module:function; "
+            "use evaluation.metrics"
         )
     try:
         function = import_path(path)

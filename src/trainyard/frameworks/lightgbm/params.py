@@ -47,7 +47,7 @@ class LightgbmParams(Section):
     reg_lambda: float = Field(0.0, ge=0, description="L2 penalty on leaf values")
     max_delta_step: float = Field(0.0, description="maximum leaf value; 0 or less: no limit")
     path_smooth: float = Field(
-        0.0, ge=0, description="smoothing of the values of small leaves towards their parents"
+        0.0, ge=0, description="smoothing of the values of small leaves toward their parents"
     )
     subsample: Share = Field(1.0, description="fraction of the rows drawn (bagging)")
     subsample_freq: int = Field(
@@ -122,7 +122,7 @@ def library_params(params: LightgbmParams) -> dict[str, Any]:
     """Return the options under LightGBM's names, except objective, device and `monotone_signs`.
 
     Raises:
-        ModelError: if options exclude each other.
+        ModelError: Options exclude each other.
     """
     _check(params)
     options = params.model_dump(exclude_none=True, exclude=_NOT_PASSED)
@@ -133,7 +133,7 @@ def monotone_signs(params: LightgbmParams, names: Sequence[str]) -> dict[str, li
     """Return `monotone_constraints` as a list with one sign per feature, or nothing if there are none.
 
     Raises:
-        ModelError: if a feature does not exist, or the number of signs differs from that of the features.
+        ModelError: A feature does not exist, or the number of signs differs from that of the features.
     """
     constraints = params.monotone_constraints
     return {} if constraints is None else {"monotone_constraints": _signs(constraints, names)}

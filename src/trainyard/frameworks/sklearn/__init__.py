@@ -29,7 +29,7 @@ from trainyard.frameworks.sklearn.outputs import (
 )
 from trainyard.frameworks.sklearn.steps import (
     FAMILIES,
-    LEARNERS,
+    STEPPERS,
     StepSettings,
     ensemble_family,
     learning_rate_name,
@@ -78,13 +78,12 @@ class SklearnFramework(Framework):
 
         Raises:
             DataError: `training.batch_size` is larger than the number of training rows.
-            ModelError: the estimator cannot be constructed, or a scheduler is set but it has no learning
+            ModelError: The estimator cannot be constructed, or a scheduler is set but it has no learning
                 rate.
         """
         estimator = unfitted(config, model)
         kind = step_kind(estimator)
-        # The task is not known yet. Of a name's two estimators, only one may have a learning rate: take that
-        # one.
+        # The task is not known yet. If one of a name's two estimators has a learning rate, take that one.
         estimator = next((one for one in candidates(config, model) if learning_rate_name(one)), estimator)
         rate = learning_rate_name(estimator)
         scheduler = config.training.scheduler
@@ -118,13 +117,12 @@ class SklearnFramework(Framework):
         self._kind, self._own = step_kind(estimator), own_parameters(estimator)
         by_user = inputs.model is not None or ":" in inputs.config.model.type
         self._trust = storage.trust_for(estimator) if by_user else storage.Trust()
-        # Test after the first step that the model can be stored; a built-in model with one long step is known
-        # to be.
+        # Test after the first step that the model can be stored, as built-in models with one step always can.
         self._check_storable = by_user or self._kind != "once"
         settings = StepSettings(
             inputs.config.experiment.seed, inputs.threads, inputs.info, _per_step(inputs.config)
         )
-        self._inputs, self._learner = inputs, LEARNERS[self._kind](estimator, settings)
+        self._inputs, self._stepper = inputs, STEPPERS[self._kind](estimator, settings)
         self._outputs = Outputs(inputs.info, inputs.threads)
         self._thread_pools = ThreadpoolController()
         self._logged_warnings: set[str] = set()
@@ -149,27 +147,31 @@ class SklearnFramework(Framework):
         """Train one step: a minibatch, some iterations of an ensemble, or the whole `fit`.
 
         Raises:
-            ModelError: scikit-learn rejects the options or the data in the first step, or the model cannot be
+            ModelError: The library rejects the options or the data in the first step, or the model cannot be
                 stored.
-            TrainingError: scikit-learn fails otherwise.
+            TrainingError: The library fails otherwise.
         """
         with self._sklearn_context(f"step {step + 1}", first=step == 0):
             batch = self._train or self._batch(step)
-            self._learner.step(step, lr, *batch)
+            self._stepper.step(step, lr, *batch)
             if self._check_storable:  # fitting may have created objects that cannot be stored
-                storage.unpack(storage.pack(self._learner.model()), self._trust)
+                storage.unpack(storage.pack(self._stepper.model()), self._trust)
                 self._check_storable = False
             return StepResult(self._loss(batch), len(batch.features))
 
     def predict(self, split: Split) -> Iterator[Predictions]:
-        """Yield the outputs of a split; a forest predicts all rows at once, to reuse its earlier sums."""
+        """Yield the outputs of a split; a forest predicts all rows at once, to reuse its earlier sums.
+
+        Raises:
+            TrainingError: The library fails.
+        """
         key = next((name for name, one in self._inputs.splits.items() if one is split), None)
-        forest = ensemble_family(self._learner.estimator) is FAMILIES["BaseForest"]
+        forest = ensemble_family(self._stepper.estimator) is FAMILIES["BaseForest"]
         size = len(split) if forest else self._inputs.config.evaluation.batch_size or ROWS
         for ids in row_ranges(len(split), size):
             features, targets = take_all(split) if forest else flatten_features(split.take(ids))
             with self._sklearn_context("prediction"):
-                outputs = self._outputs.of(self._learner.estimator, features, key)
+                outputs = self._outputs.of(self._stepper.estimator, features, key)
             yield Predictions(
                 ids, outputs.astype(np.float32), targets, total_loss(outputs, targets, self._inputs.info)
             )
@@ -178,7 +180,7 @@ class SklearnFramework(Framework):
         """Pack the estimator into arrays, as it is or, if `step` is given, as it was after that many steps.
 
         Raises:
-            ModelError: the estimator holds something that cannot be stored safely.
+            ModelError: The estimator holds something that cannot be stored safely.
         """
         return StoredSnapshot(self._files(weights_only, step))
 
@@ -186,13 +188,13 @@ class SklearnFramework(Framework):
         """Load an estimator, and apply this run's own parameters to it.
 
         Raises:
-            ModelError: the files hold no trusted estimator, or one of another class or number of features.
+            ModelError: The files hold no trusted estimator, or one of another class or number of features.
         """
         estimator = storage.unpack(read_arrays(folder / WEIGHTS_FILE), self._trust)
         training_state = (
             {} if weights_only else storage.unpack(read_arrays(folder / TRAINING_FILE), self._trust)
         )
-        expected, name = type(self._learner.estimator), self._inputs.config.model.type
+        expected, name = type(self._stepper.estimator), self._inputs.config.model.type
         if type(estimator) is not expected:
             raise ModelError(
                 f"these are weights of {type(estimator).__name__}, but model {name} is {expected.__name__}"
@@ -210,7 +212,7 @@ class SklearnFramework(Framework):
                 if not storage.same(getattr(estimator, name, None), value)
             }
         )
-        self._learner.restore(estimator, training_state)
+        self._stepper.restore(estimator, training_state)
         self._outputs.clear()
 
     def state(self, *, weights_only: bool = False) -> Iterator[NamedBuffer]:
@@ -220,11 +222,11 @@ class SklearnFramework(Framework):
     @property
     def native(self) -> Any:
         """The scikit-learn estimator."""
-        return self._learner.model()
+        return self._stepper.model()
 
     def importance(self) -> Mapping[str, Array]:
         """Return impurity importances and absolute coefficients (mean over outputs), (features,) float64."""
-        estimator, features = self._learner.model(), int(np.prod(self._inputs.info.input_shape))
+        estimator, features = self._stepper.model(), int(np.prod(self._inputs.info.input_shape))
         importances: dict[str, Array] = {}
         for kind, attribute in (("impurity", "feature_importances_"), ("coefficient", "coef_")):
             values = getattr(estimator, attribute, None)
@@ -236,18 +238,18 @@ class SklearnFramework(Framework):
         """Write a .skops file (https://skops.readthedocs.io).
 
         Raises:
-            InputError: the format is unknown.
+            InputError: The format is unknown.
         """
         if form not in self.formats:
             raise InputError(f"unknown export format {form!r}; allowed: {', '.join(self.formats)}")
-        storage.import_skops().dump(self._learner.model(), path)
+        storage.import_skops().dump(self._stepper.model(), path)
 
     def _files(self, weights_only: bool, step: int | None) -> Files:
         """Pack the model, as after `step` steps, and the training state into arrays by file."""
-        weights = {WEIGHTS_FILE: storage.pack(self._learner.model(step))}
+        weights = {WEIGHTS_FILE: storage.pack(self._stepper.model(step))}
         if weights_only:
             return weights
-        return {**weights, TRAINING_FILE: storage.pack(self._learner.training_state())}
+        return {**weights, TRAINING_FILE: storage.pack(self._stepper.training_state())}
 
     def _batch(self, step: int) -> Batch:
         """Return the minibatch of a step."""
@@ -261,7 +263,7 @@ class SklearnFramework(Framework):
         """
         stride = -(-len(batch.features) // SAMPLE)
         features, targets = batch.features[::stride], batch.targets[::stride]
-        outputs = self._outputs.of(self._learner.estimator, features, SAMPLE if self._train else None)
+        outputs = self._outputs.of(self._stepper.estimator, features, SAMPLE if self._train else None)
         return total_loss(outputs, targets, self._inputs.info) / len(targets)
 
     @contextmanager
@@ -269,8 +271,8 @@ class SklearnFramework(Framework):
         """Pin the threads, log each of scikit-learn's warnings once, and translate its errors.
 
         Args:
-            what: what the body does, for the message.
-            first: whether the body is the first step.
+            what: What the body does, for the message.
+            first: Whether the body is the first step.
         """
         parallel_config = require("joblib", "sklearn").parallel_config
         with warnings.catch_warnings(record=True) as caught:

@@ -15,7 +15,7 @@ import numpy as np
 
 from trainyard.config.schema import RunConfig
 from trainyard.errors import InputError, ModelError
-from trainyard.frameworks.base import FrameworkInputs, refuse_gaps
+from trainyard.frameworks.base import FrameworkInputs, require_plain_numbers
 from trainyard.frameworks.sklearn.models import PER_STEP, changed_options, entry, names_of_task
 from trainyard.frameworks.sklearn.steps import ensemble_family, sklearn_seed, step_kind
 from trainyard.order import INIT
@@ -44,12 +44,12 @@ def unfitted(config: RunConfig, model: Any = None, task: Task | None = None) -> 
     """Construct the estimator with its options, without setting seeds.
 
     Args:
-        config: the resolved config.
-        model: an object that was passed in Python; it is cloned, so that nothing it has learned is kept.
-        task: the task of the data; None allows any task of the model.
+        config: The resolved config.
+        model: An object that was passed in Python; it is cloned, so that nothing it has learned is kept.
+        task: The task of the data; None allows any task of the model.
 
     Raises:
-        ModelError: the estimator cannot be constructed, or does not do the task.
+        ModelError: The estimator cannot be constructed, or does not do the task.
     """
     require("sklearn", "sklearn")
     if model is not None:
@@ -157,7 +157,7 @@ def build_estimator(inputs: FrameworkInputs) -> Any:
     """Construct the estimator of a run, with seeds set and adapted to the data.
 
     Raises:
-        ModelError: the estimator cannot be constructed, an option is invalid, or it does not suit the data.
+        ModelError: The estimator cannot be constructed, an option is invalid, or it does not suit the data.
     """
     estimator = unfitted(inputs.config, inputs.model, inputs.info.task)
     name = inputs.config.model.type
@@ -299,7 +299,7 @@ def _check_data(name: str, estimator: Any, inputs: FrameworkInputs) -> None:
         )
     if len(list(_parts(estimator))) == 1:  # the tags of meta-estimators are not reliable
         if not tags.input_tags.allow_nan:
-            refuse_gaps(inputs)
+            require_plain_numbers(inputs)
         train = inputs.splits["train"]
         if (
             tags.input_tags.positive_only

@@ -37,7 +37,7 @@ MEANINGS = {
     "min_samples_leaf": "minimum number or share of rows in a leaf",
     "min_samples_split": "minimum number or share of rows in a node that is split",
     "n_estimators": "final number of estimators; takes precedence over training.epochs and max_steps",
-    "n_neighbors": "number of neighbours",
+    "n_neighbors": "number of neighbors",
     "subsample": "share of the rows that each tree is fitted to",
 }
 
@@ -129,8 +129,8 @@ def changed_options(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that differ from the defaults; the installed scikit-learn decides on the others.
 
     Args:
-        name: a short name.
-        params: all options by name.
+        name: A short name.
+        params: All options by name.
     """
     model = entry(name)
     assert model is not None, "a short name"

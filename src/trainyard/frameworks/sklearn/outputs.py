@@ -40,7 +40,7 @@ def row_ranges(rows: int, size: int) -> Iterator[Ids]:
 
 
 class Outputs:
-    """Computes an estimator's outputs; for a forest, the sums over its trees are cached while it grows."""
+    """Compute an estimator's outputs; for a forest, cache the sums over its trees while it grows."""
 
     def __init__(self, info: DataInfo, threads: int) -> None:
         self._info = info
@@ -59,9 +59,9 @@ class Outputs:
         calibrated. If it only predicts classes, the predicted class gets probability 1.
 
         Args:
-            estimator: the fitted estimator.
+            estimator: The fitted estimator.
             features: (rows, features).
-            key: identifies these rows in the cache; None does not cache them.
+            key: Identifies these rows in the cache; None does not cache them.
 
         Returns:
             (rows, classes) probabilities, or (rows,) / (rows, outputs) values; float64.
@@ -96,7 +96,7 @@ def _probabilities(estimator: Any, features: Array) -> Array:
     classes = np.asarray(estimator.classes_)
     if hasattr(estimator, "predict_proba"):
         probabilities = np.asarray(estimator.predict_proba(features), dtype=np.float64)
-        # Radius neighbours give NaN for a row without neighbours: all classes are then equally probable.
+        # Radius neighbors give NaN for a row without neighbors: all classes are then equally probable.
         return np.where(np.isnan(probabilities), 1 / len(classes), probabilities)
     if hasattr(estimator, "decision_function"):
         values = np.asarray(estimator.decision_function(features), dtype=np.float64)
@@ -114,8 +114,8 @@ def total_loss(outputs: Array, targets: Array, info: DataInfo) -> float:
 
     Args:
         outputs: (rows, classes) probabilities, or (rows,) / (rows, outputs) values.
-        targets: as in `Batch`.
-        info: the description of the data.
+        targets: As in `Batch`.
+        info: The description of the data.
     """
     if info.task == "classification":
         return float(-np.log(np.maximum(outputs[np.arange(len(targets)), targets], MIN_PROBABILITY)).sum())
@@ -139,8 +139,8 @@ class TreeSums:
         """Return the mean over the trees, (rows, classes) or (rows,) / (rows, outputs) float64.
 
         Args:
-            trees: the forest's trees; must begin with those of the previous call.
-            threads: number of threads.
+            trees: The forest's trees; must begin with those of the previous call.
+            threads: Number of threads.
         """
         new, parts = trees[self._trees :], list(row_ranges(len(self._features), ROWS))
         with ThreadPoolExecutor(threads) as pool:

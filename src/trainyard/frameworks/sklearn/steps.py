@@ -31,9 +31,9 @@ class EnsembleFamily:
     """A family of scikit-learn's ensembles, and the names of the attributes involved in growing one.
 
     Attributes:
-        count: the parameter with the number of iterations.
-        lists: attributes that hold one entry per iteration.
-        generator: attribute with the random generator that all iterations draw from in turn, if there is one.
+        count: The parameter with the number of iterations.
+        lists: Attributes that hold one entry per iteration.
+        generator: Attribute with the random generator that all iterations draw from in turn, if there is one.
     """
 
     count: str
@@ -142,8 +142,8 @@ class StepSettings:
     per_step: int
 
 
-class Learner(ABC):
-    """Trains an estimator step by step."""
+class Stepper(ABC):
+    """Train an estimator step by step."""
 
     def __init__(self, estimator: Any, settings: StepSettings) -> None:
         self.estimator = estimator
@@ -154,8 +154,8 @@ class Learner(ABC):
         """Train one step.
 
         Args:
-            step: the step number, counted from 0.
-            lr: the learning rate.
+            step: The step number, counted from 0.
+            lr: The learning rate.
             features: (rows, features) float32, of all training rows or of the step's minibatch.
             targets: (rows,) int64 class indices, or (rows,) / (rows, outputs) float32 values.
         """
@@ -173,8 +173,8 @@ class Learner(ABC):
         self.estimator = estimator
 
 
-class EnsembleLearner(Learner):
-    """Adds iterations to an ensemble; the kind `growth`."""
+class EnsembleStepper(Stepper):
+    """Add iterations to an ensemble; the kind `growth`."""
 
     def __init__(self, estimator: Any, settings: StepSettings) -> None:
         super().__init__(estimator, settings)
@@ -207,9 +207,8 @@ class EnsembleLearner(Learner):
         """Make the estimator look as if it was fitted only once; `previous_seeds` are from earlier fits."""
         if len(previous_seeds):  # bagging keeps only the seeds of its last fit
             self.estimator._seeds = np.concatenate([previous_seeds, self.estimator._seeds])
-        if (
-            self._family.generator == "_rng"
-        ):  # each tree refers to the generator, whose state goes on changing
+        # Each tree refers to the generator, whose state continues to change.
+        if self._family.generator == "_rng":
             for tree in self.estimator.estimators_.flat:
                 tree.random_state = None
         if hasattr(self.estimator, "_bin_mapper"):  # the thread count does not belong to the model
@@ -259,8 +258,8 @@ class EnsembleLearner(Learner):
             setattr(self.estimator, name, generator)
 
 
-class MinibatchLearner(Learner):
-    """Calls `partial_fit` on minibatches; the kind `batches`."""
+class MinibatchStepper(Stepper):
+    """Call `partial_fit` on minibatches; the kind `batches`."""
 
     def __init__(self, estimator: Any, settings: StepSettings) -> None:
         super().__init__(estimator, settings)
@@ -293,8 +292,8 @@ class MinibatchLearner(Learner):
                 optimizer.learning_rate = lr
 
 
-class SingleFitLearner(Learner):
-    """Fits all rows in a single step; the kind `once`."""
+class SingleFitStepper(Stepper):
+    """Fit all rows in a single step; the kind `once`."""
 
     def step(self, step: int, lr: float, features: Array, targets: Array) -> None:  # noqa: ARG002 - one step, no rate
         """Fit all rows."""
@@ -312,8 +311,8 @@ class SingleFitLearner(Learner):
         )
 
 
-LEARNERS: dict[Kind, type[Learner]] = {
-    "growth": EnsembleLearner,
-    "batches": MinibatchLearner,
-    "once": SingleFitLearner,
+STEPPERS: dict[Kind, type[Stepper]] = {
+    "growth": EnsembleStepper,
+    "batches": MinibatchStepper,
+    "once": SingleFitStepper,
 }

@@ -109,13 +109,14 @@ CONSTANTS = (
 )
 # Attributes of a search that hold durations, which are not part of the model.
 TIMES = {f"{kind}_{what}_time" for kind in ("mean", "std") for what in ("fit", "score")} | {"refit_time_"}
+# Keys of nodes, as opposed to attributes' names.
 NODE_KEYS = {
     "content",
     "__reduce__",
     "args",
     "attrs",
     "main",
-}  # keys of nodes, as opposed to attributes' names
+}
 
 
 def import_skops() -> Any:
@@ -149,7 +150,7 @@ def pack(value: Any) -> dict[str, Array]:
     """Pack an object into (bytes,) uint8 arrays by name, which are equal for equal objects in every process.
 
     Raises:
-        ModelError: the object holds something that cannot be stored safely.
+        ModelError: The object holds something that cannot be stored safely.
     """
     skops = import_skops()
     from skops.io.exceptions import UnsupportedTypeException
@@ -163,7 +164,7 @@ def pack(value: Any) -> dict[str, Array]:
 
 
 class _Packer:
-    """Rewrites the tree and the files of one skops archive."""
+    """Rewrite the tree and the files of one skops archive."""
 
     def __init__(self, archive: ZipFile) -> None:
         self._archive = archive
@@ -344,7 +345,7 @@ def trust_for(value: Any) -> Trust:
     """Return the trust under which files with objects like `value` can be loaded.
 
     Raises:
-        ModelError: the object holds something that cannot be stored safely.
+        ModelError: The object holds something that cannot be stored safely.
     """
     packed = pack(value)
     seen = frozenset(_reference(node) for node in _loaded_nodes(json.loads(packed[STRUCTURE].tobytes())))
@@ -364,11 +365,11 @@ def unpack(arrays: Mapping[str, Array], trust: Trust) -> Any:
     """Return the object that was packed.
 
     Args:
-        arrays: the arrays that `pack` returned.
-        trust: what is trusted in addition to scikit-learn.
+        arrays: The arrays that `pack` returned.
+        trust: What is trusted in addition to scikit-learn.
 
     Raises:
-        ModelError: the arrays do not come from `pack`, or hold an object of a type that is not trusted.
+        ModelError: The arrays do not come from `pack`, or hold an object of a type that is not trusted.
     """
     skops = import_skops()
     from skops.io.exceptions import UntrustedTypesFoundException

@@ -59,9 +59,8 @@ def _parts(value: Any) -> Mapping[Any, Any]:
         return dict(enumerate(value))
     if isinstance(value, partial):
         return {"func": value.func, "args": value.args, "keywords": value.keywords}
-    if isinstance(
-        value, FunctionType
-    ):  # its code is an input of the run, but its closure and defaults are not
+    # A function's code is an input of the run, but its closure and defaults are not.
+    if isinstance(value, FunctionType):
         cells = [cell.cell_contents for cell in value.__closure__ or ()]
         return {"defaults": value.__defaults__ or (), "closure": cells} if value.__defaults__ or cells else {}
     is_estimator = hasattr(value, "get_params")  # `of_estimator` lists its options under their own names

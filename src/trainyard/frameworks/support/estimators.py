@@ -22,8 +22,8 @@ def imported(config: RunConfig) -> Any:
     """Import the estimator class that `config.model.type` names, and construct it with `config.model.params`.
 
     Raises:
-        InputError: the import path does not exist.
-        ModelError: the class does not accept these options.
+        InputError: The import path does not exist.
+        ModelError: The class does not accept these options.
     """
     cls = import_path(config.model.type)
     try:
@@ -36,12 +36,12 @@ def task_of(model: Any, tasks: Mapping[type, Task], framework: str) -> Task:
     """Return the task of an estimator.
 
     Args:
-        model: the estimator.
-        tasks: estimator classes -> their tasks.
-        framework: name of the framework, for the message.
+        model: The estimator.
+        tasks: Estimator classes -> their tasks.
+        framework: Name of the framework, for the message.
 
     Raises:
-        ModelError: the estimator is of none of these classes.
+        ModelError: The estimator is of none of these classes.
     """
     if (task := next((task for cls, task in tasks.items() if isinstance(model, cls)), None)) is None:
         known = ", ".join(cls.__name__ for cls in tasks)
@@ -55,12 +55,12 @@ def check_estimator(inputs: FrameworkInputs, task: Task | None, unused: Sequence
     """Check that an estimator fits the task of the data, and warn about its options that have no effect.
 
     Args:
-        inputs: the inputs of the framework.
-        task: the task of the estimator; None if it fits any.
-        unused: the options that the run decides instead of the estimator.
+        inputs: The inputs of the framework.
+        task: The task of the estimator; None if it fits any.
+        unused: The options that the run decides instead of the estimator.
 
     Raises:
-        ModelError: the estimator is for another task than the data.
+        ModelError: The estimator is for another task than the data.
     """
     if unused:
         log.warning("model %s: options without effect: %s", inputs.config.model.type, ", ".join(unused))
@@ -75,12 +75,12 @@ def validated(options: type[Options], name: str, given: Mapping[str, Any]) -> Op
     """Validate the options of an estimator as those of a config are validated.
 
     Args:
-        options: the pydantic model of the options.
-        name: name of the estimator, for the message.
-        given: the options by name.
+        options: The pydantic model of the options.
+        name: Name of the estimator, for the message.
+        given: The options by name.
 
     Raises:
-        ModelError: some options are invalid; the message names each of them.
+        ModelError: Some options are invalid; the message names each of them.
     """
     try:
         return options.model_validate({key: _plain(value) for key, value in given.items()})

@@ -15,7 +15,7 @@ Files = Mapping[str, Mapping[str, Array]]  # file name -> tensor name -> array
 
 
 def bytes_array(data: bytes | bytearray | memoryview) -> Array:
-    """Return serialised data as a (bytes,) uint8 array, without copying."""
+    """Return serialized data as a (bytes,) uint8 array, without copying."""
     return np.frombuffer(data, dtype=np.uint8)
 
 
@@ -23,7 +23,7 @@ def named_buffer(name: str, array: Array) -> NamedBuffer:
     """Return an array as a named tensor; a contiguous array is not copied.
 
     Raises:
-        ModelError: safetensors has no such dtype.
+        ModelError: Safetensors has no such dtype.
     """
     buffer = array_buffer(name, array)
     if buffer.dtype == array.dtype.name:
@@ -37,7 +37,7 @@ def buffers(files: Files) -> Iterator[NamedBuffer]:
     """Yield every array as a tensor named FILE.TENSOR, as `Framework.state` does.
 
     Raises:
-        ModelError: safetensors cannot hold the dtype of an array.
+        ModelError: Safetensors cannot hold the dtype of an array.
     """
     for file, arrays in files.items():
         for name, array in arrays.items():
@@ -48,7 +48,7 @@ def read_arrays(path: Path) -> dict[str, Array]:
     """Return the arrays of a safetensors file by name.
 
     Raises:
-        ModelError: the file is not a safetensors file.
+        ModelError: The file is not a safetensors file.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load_file

@@ -22,7 +22,7 @@ from trainyard.frameworks.base import (
     Plan,
     Snapshot,
     minibatch_plan,
-    refuse_gaps,
+    require_plain_numbers,
 )
 from trainyard.frameworks.support.definition import path_of
 from trainyard.frameworks.torch.params import LOSSES, MODELS, OPTIMIZERS
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class TorchFramework(Framework):
-    """Trains a `torch.nn.Module` on one device."""
+    """Train a `torch.nn.Module` on one device."""
 
     models: ClassVar[Mapping[str, type[BaseModel]]] = MODELS
     optimizers: ClassVar[Mapping[str, type[BaseModel]]] = OPTIMIZERS
@@ -51,7 +51,7 @@ class TorchFramework(Framework):
 
     @staticmethod
     def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:  # noqa: ARG004 - the same for all
-        """Return all keys of `training`: the section is made for torch."""
+        """Return all keys of `training`."""
         return TrainingConfig.model_fields
 
     @staticmethod
@@ -65,7 +65,7 @@ class TorchFramework(Framework):
         from trainyard.frameworks.torch import losses, optim, precision, snapshot, step
 
         training = inputs.config.training
-        refuse_gaps(inputs)
+        require_plain_numbers(inputs)
         self._inputs = inputs
         self._device = _device(training.device)
         _pin(inputs)
@@ -122,7 +122,11 @@ class TorchFramework(Framework):
         return {"layers": sha256_bytes(repr(self._inputs.model).encode()), **own}
 
     def step(self, step: int, lr: float) -> StepResult:
-        """Make one optimizer update; see `step.TorchStep`."""
+        """Run one optimizer step; see `step.TorchStep`.
+
+        Raises:
+            TrainingError: Torch fails. Options and data are checked in the constructor.
+        """
         try:
             return self._step(step, lr, self._order, self._train)  # type: ignore[arg-type]
         except TrainyardError:
@@ -134,10 +138,16 @@ class TorchFramework(Framework):
         """Copy the losses of some steps from the device, all at once."""
         import torch
 
-        return [] if not losses else [float(value) for value in torch.stack(list(losses)).tolist()]
+        if not losses:
+            return []
+        return [float(value) for value in torch.stack(list(losses)).tolist()]  # (steps,)
 
     def predict(self, split: Split) -> Iterator[Predictions]:
-        """Yield the outputs for all rows of a split; each part draws from the stream of its first row."""
+        """Yield the outputs for all rows of a split; each part draws from the stream of its first row.
+
+        Raises:
+            TrainingError: Torch fails.
+        """
         import torch
 
         from trainyard.frameworks.torch import step
@@ -150,10 +160,12 @@ class TorchFramework(Framework):
                 ids = np.arange(start, min(start + size, rows), dtype=np.int64)
                 # The model may draw here, too: Monte Carlo dropout, say.
                 step.seed_generators(generators, stream_seed(seed, PREDICT, start))
+                # features (n, ...); targets (n,) or (n, outputs)
                 features, targets = source.take(ids)
                 with torch.no_grad(), self._precision.autocast():
-                    outputs = self._model(features).float()
-                    loss = float(self._loss(outputs, targets)) * len(ids)
+                    outputs = self._model(features).float()  # (n, outputs), or (n,) if there is one output
+                    loss = float(self._loss(outputs, targets)) * len(ids)  # the sum over the n rows
+                    # (n, classes), (n,) or (n, outputs)
                     values = self._to_predictions(outputs, self._inputs.info)
                 yield Predictions(ids, values.cpu().numpy(), targets.cpu().numpy(), loss)
         except TrainyardError:
@@ -231,7 +243,7 @@ class TorchFramework(Framework):
         if self._inputs.order is None:
             return  # there are no rows, and the model was checked when it was trained
         batch = self._inputs.splits["train"].take(np.zeros(1, dtype=np.int64))
-        sample = torch.from_numpy(np.ascontiguousarray(batch.features)).to(self._device)
+        sample = torch.from_numpy(np.ascontiguousarray(batch.features)).to(self._device)  # (1, ...)
         try:
             with torch.no_grad():  # not inference_mode: training may use what the model caches here
                 outputs = model.eval()(sample)
@@ -284,7 +296,7 @@ def _device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ModelError(
-            f"training.device: {name} was asked for, but torch sees no CUDA device; use cpu or auto"
+            f"training.device: {name} was requested, but torch sees no CUDA device; use cpu or auto"
         )
     return torch.device(name)
 
@@ -295,8 +307,7 @@ def _pin(inputs: FrameworkInputs) -> None:
 
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS is not deterministic
     torch.set_num_threads(inputs.threads)
-    # The same as use_deterministic_algorithms(True), which also imports the compiler and so takes two
-    # seconds.
+    # The same as use_deterministic_algorithms(True), which takes two seconds since it imports the compiler.
     torch.set_deterministic_debug_mode("error" if inputs.config.training.determinism == "bitwise" else "warn")
     # Filling memory costs time, and we read none that is uninitialized.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -39,7 +39,7 @@ class TensorSource:
             )
             return x.to(self._device, non_blocking=True), y.to(self._device, non_blocking=True)
         features, targets = self._arrays
-        index = torch.from_numpy(ids)
+        index = torch.from_numpy(ids)  # (rows,)
         if self._resident:
             index = index.to(self._device, non_blocking=True)
             return features.index_select(0, index), targets.index_select(0, index)

@@ -67,7 +67,7 @@ def update_of(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
 class FusedAdam:
     """The update of a fused Adam or AdamW with one parameter group, from lists that are gathered once.
 
-    `step` of torch gathers parameters, moments and counters anew each time. For a small model that takes
+    `step` of torch gathers parameters, moments and counters again each time. For a small model that takes
     longer than the kernel itself.
     """
 
@@ -106,8 +106,7 @@ class FusedAdam:
 
     def _gather(self) -> None:
         state, parameters = self._optimizer.state, self._options["params"]
-        # A parameter has no state before its first gradient: until all have some, `step` of torch does the
-        # update.
+        # A parameter has no state before its first gradient; until all have some, torch's `step` is used.
         self._parameters = parameters if all(state.get(parameter) for parameter in parameters) else []
         self._state = [
             [state[parameter][key] for parameter in self._parameters]

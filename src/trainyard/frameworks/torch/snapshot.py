@@ -57,7 +57,7 @@ def named_buffer(name: str, tensor: torch.Tensor) -> NamedBuffer:
     """Return a tensor's bytes on the host; a tensor that is there already is not copied."""
     if tensor.dtype not in _DTYPES:
         raise ModelError(f"tensor {name!r} of the model is of {tensor.dtype}, which a checkpoint cannot hold")
-    flat = tensor.detach().to("cpu").contiguous().reshape(-1)
+    flat = tensor.detach().to("cpu").contiguous().reshape(-1)  # (elements,)
     return NamedBuffer(
         name, _DTYPES[tensor.dtype], tuple(tensor.shape), memoryview(flat.view(torch.uint8).numpy().data)
     )
@@ -74,9 +74,8 @@ class TrainingState:
         self._precision = precision
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         self._spare: dict[bool, list[dict[str, Tensors]]] = {True: [], False: []}
-        self.not_restored: frozenset[str] = (
-            frozenset()
-        )  # buffers that the checkpoint of the last restore lacks
+        # The buffers that were missing in the checkpoint of the last restore.
+        self.not_restored: frozenset[str] = frozenset()
 
     def files(self, *, weights_only: bool) -> dict[str, Tensors]:
         """Return the live tensors, by file and by name; without the optimizer's for `weights_only`."""
@@ -112,7 +111,7 @@ class TrainingState:
             weights = load_file(folder / WEIGHTS_FILE)
             module = load_file(folder / MODULE_FILE) if (folder / MODULE_FILE).exists() else {}
         except SafetensorError as error:
-            raise ModelError(f"this is no safetensors file: {error}") from error
+            raise ModelError(f"this is not a safetensors file: {error}") from error
         strides: Strides = _from_tensor(module[_STRIDES]) if _STRIDES in module else {}
         self._load_model(weights, module, strides)
         self._load_buffers(module, strides)
@@ -264,7 +263,7 @@ def _set_buffer(model: torch.nn.Module, name: str, value: torch.Tensor) -> None:
 
 
 def _as_tensor(value: Any) -> torch.Tensor:
-    """Return the JSON text of a value as bytes."""
+    """Return the JSON text of a value as a (bytes,) uint8 tensor."""
     return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
 
 

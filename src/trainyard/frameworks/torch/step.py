@@ -26,7 +26,7 @@ class StepSettings:
 
 
 def generators(device: torch.device) -> list[torch.Generator]:
-    """Return torch's own generators, which a model on this device draws from unless it has others."""
+    """Return torch's default generators, from which a model on this device draws unless it has its own."""
     own = [torch.default_generator]
     if device.type == "cuda":
         own.append(torch.cuda.default_generators[device.index or 0])
@@ -41,7 +41,7 @@ def seed_generators(generators: Sequence[torch.Generator], seed: int) -> None:
 
 
 class TorchStep:
-    """Makes the step of a batch; `optimizer.step()` is here."""
+    """Run the optimizer steps of a torch model."""
 
     def __init__(
         self,
@@ -62,29 +62,30 @@ class TorchStep:
         self._generators = generators(self._parameters[0].device)
 
     def __call__(self, step: int, lr: float, order: SampleOrder, source: TensorSource) -> StepResult:
-        """Make step number `step`, from 0."""
-        ids = order.batch(step)
+        """Run step number `step`, counted from 0."""
+        ids = order.batch(step)  # (batch,)
         size = self._settings.microbatch_size
         if len(ids) <= size:
             loss = self._microbatch(source, ids, stream_seed(self._stream, step, 0), 1.0)
         else:
-            parts = [ids[start : start + size] for start in range(0, len(ids), size)]
+            microbatches = [ids[start : start + size] for start in range(0, len(ids), size)]
             # Each microbatch weighs as many samples as it has, so the sum is the mean over the batch.
             losses = [
                 self._microbatch(source, part, stream_seed(self._stream, step, i), len(part) / len(ids))
-                for i, part in enumerate(parts)
+                for i, part in enumerate(microbatches)
             ]
-            loss = torch.stack(losses).sum()
+            loss = torch.stack(losses).sum()  # ()
         self._update(lr)
         return StepResult(loss, len(ids))
 
     def _microbatch(self, source: TensorSource, ids: Ids, seed: int, share: float) -> Tensor:
-        """Add the gradients of some samples to those of the batch, and return their part of its loss."""
+        """Add a microbatch's gradients to those of the batch, and return its share of the loss."""
         seed_generators(self._generators, seed)
+        # features (microbatch, ...); targets (microbatch,) or (microbatch, outputs)
         features, targets = source.take(ids)
         with self._precision.autocast():
-            outputs = self._model(features)
-        loss = self._loss(outputs.float(), targets)
+            outputs = self._model(features)  # (microbatch, outputs), or (microbatch,) if there is one output
+        loss = self._loss(outputs.float(), targets)  # ()
         if share != 1.0:
             loss = loss * share
         scaler = self._precision.scaler

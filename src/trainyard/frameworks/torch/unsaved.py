@@ -24,12 +24,12 @@ _LIBRARIES = frozenset({"torch", "numpy", *sys.stdlib_module_names})  # of their
 def fingerprints(model: nn.Module, also: Collection[str] = ()) -> dict[str, str]:
     """Return a hash of each attribute of the modules that a checkpoint does not hold, by its dotted name.
 
-    Left out are tensors that share the memory of a parameter or buffer, attributes that torch computes anew
+    Left out are tensors that share the memory of a parameter or buffer, attributes that torch computes again
     in each forward pass, and the attributes of modules that define `get_extra_state`.
 
     Args:
-        model: the module.
-        also: names of buffers to be treated as attributes.
+        model: The module.
+        also: Names of buffers to be treated as attributes.
     """
     buffers = dict(model.named_buffers(remove_duplicate=False))
     saved = [*model.parameters(), *(tensor for name, tensor in buffers.items() if name not in also)]
@@ -62,7 +62,7 @@ def _recomputed(module: nn.Module) -> set[str]:
 
 
 class _Fingerprint:
-    """Hashes a value with all that it contains; of an object of a library only its type."""
+    """Hash a value with all that it contains; of an object of a library hash only its type."""
 
     def __init__(self, saved: frozenset[int] = frozenset(), shared: frozenset[int] = frozenset()) -> None:
         self._saved = saved  # addresses of the memory that checkpoints hold
@@ -97,6 +97,7 @@ class _Fingerprint:
     def _add_tensor(self, tensor: Tensor) -> None:
         self._hash.update(f"{tuple(tensor.shape)}".encode())
         if tensor.layout == torch.strided and not tensor.is_quantized and _address(tensor) not in self._saved:
+            # (elements,)
             data = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
             self._hash.update(data.view(torch.uint8).numpy().data)
 

@@ -45,9 +45,8 @@ if TYPE_CHECKING:
 DEFAULT_ROUNDS = 100
 _STATE_FILE = "boosting.safetensors"
 _OTHER_METHOD = {"hist": "approx", "approx": "hist", "exact": "hist"}
-_LOG_PREFIX = re.compile(
-    r"^\[[\d:]+\] \S+:\d+: "
-)  # the time, source file and line before the library's message
+# The time, source file and line before the library's message.
+_LOG_PREFIX = re.compile(r"^\[[\d:]+\] \S+:\d+: ")
 
 
 def boundary(params: XgboostParams, rows: int) -> int:
@@ -58,7 +57,7 @@ def boundary(params: XgboostParams, rows: int) -> int:
 
 
 class XgboostFramework(Framework):
-    """Trains an `xgboost.Booster`."""
+    """Train an `xgboost.Booster`."""
 
     models: ClassVar[Mapping[str, type[BaseModel]]] = {"xgboost": XgboostParams}
     base_modules: ClassVar[Sequence[str]] = ("xgboost",)
@@ -127,7 +126,12 @@ class XgboostFramework(Framework):
         return {} if self._inputs.model is None else of_estimator(self._inputs.model)
 
     def step(self, step: int, lr: float) -> StepResult:
-        """Run one boosting round and return the loss on a sample of the training rows."""
+        """Run one boosting round and return the loss on a sample of the training rows.
+
+        Raises:
+            ModelError: XGBoost rejects the options or the data in the first round.
+            TrainingError: XGBoost fails later.
+        """
         assert self._sample is not None, "made only to predict"
         # The library checks the targets, and some options, only in the first update.
         with _translate_errors(f"step {step + 1} failed", TrainingError if step else ModelError):
@@ -145,7 +149,11 @@ class XgboostFramework(Framework):
             return StepResult(self._mean_loss(self._sample), len(self._inputs.splits["train"]))
 
     def predict(self, split: Split) -> Iterator[Predictions]:
-        """Yield the outputs for all rows of a split, in one piece."""
+        """Yield the outputs for all rows of a split, in one piece.
+
+        Raises:
+            TrainingError: XGBoost or the user's metric fails.
+        """
         with _translate_errors("a prediction failed", TrainingError):
             matrix = self._matrices.of(split)
             outputs = self._outputs(matrix)
@@ -165,7 +173,7 @@ class XgboostFramework(Framework):
         """Restore the model from the files in `folder`.
 
         Raises:
-            ModelError: if the weights are not an XGBoost model, or do not fit the run.
+            ModelError: The weights are not an XGBoost model, or do not fit the run.
         """
         weights = read_arrays(folder / WEIGHTS_FILE)
         if set(weights) != {"model"}:

@@ -12,8 +12,8 @@ def chosen_device(name: str) -> str:
     """Return `cpu`, `cuda` or `cuda:NUMBER` for a value of `training.device`; `auto` prefers CUDA.
 
     Raises:
-        MissingExtraError: if XGBoost is not installed.
-        ModelError: if XGBoost cannot compute on that device.
+        MissingExtraError: XGBoost is not installed.
+        ModelError: XGBoost cannot compute on that device.
     """
     if name == "cpu":
         return name

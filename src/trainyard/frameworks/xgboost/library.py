@@ -14,6 +14,6 @@ def xgboost() -> Any:
     estimators need it.
 
     Raises:
-        MissingExtraError: if XGBoost is not installed.
+        MissingExtraError: XGBoost is not installed.
     """
     return require("xgboost", "xgboost", spare="sklearn")

@@ -20,7 +20,7 @@ def check_categories(params: XgboostParams, info: DataInfo) -> None:
     """Refuse categorical columns where the trees cannot split by a set of categories.
 
     Raises:
-        ModelError: if the data has categorical columns, and such a tree method is set.
+        ModelError: The data has categorical columns, and such a tree method is set.
     """
     for name, value in (("tree_method", "exact"), ("multi_strategy", "multi_output_tree")):
         if any(info.categories) and getattr(params, name) == value:
@@ -31,7 +31,7 @@ def constraints(params: XgboostParams, info: DataInfo) -> dict[str, str]:
     """Return the constraints of the params in XGBoost's format, with features as column numbers.
 
     Raises:
-        ModelError: if a feature does not exist, or the number of signs differs from that of the features.
+        ModelError: A feature does not exist, or the number of signs differs from that of the features.
     """
     options, size = {}, int(np.prod(info.input_shape))
     signs = params.monotone_constraints
@@ -71,7 +71,7 @@ def check_initial_model(
     """Check that training can continue from the serialized model `raw`.
 
     Raises:
-        ModelError: if the model was trained on other features or outputs, or with another booster or
+        ModelError: The model was trained on other features or outputs, or with another booster or
             objective.
     """
     import xgboost

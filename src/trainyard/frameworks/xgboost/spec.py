@@ -48,7 +48,7 @@ class ModelSpec:
         It also gives the gradients, unless there are custom ones.
 
         Raises:
-            ModelError: if the objective does not fit the targets.
+            ModelError: The objective does not fit the targets.
         """
         default = (
             "reg:squarederror"
@@ -74,7 +74,7 @@ class ModelSpec:
         """Return the built-in metric that is reported as the loss, with its power.
 
         Raises:
-            ModelError: if the metric does not fit the objective's outputs.
+            ModelError: The metric does not fit the objective's outputs.
         """
         objective, metric = self.objective(info), self.params.metric
         loss = OBJECTIVES[objective]
@@ -107,7 +107,7 @@ def model_spec(config: RunConfig, model: Any = None) -> ModelSpec:
     3. the options in `config.model.params`
 
     Raises:
-        ModelError: if an option is wrong, or cannot be used in a run.
+        ModelError: An option is wrong, or cannot be used in a run.
     """
     if model is None and ":" in config.model.type:
         model = imported(config)

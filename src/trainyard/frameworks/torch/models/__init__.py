@@ -25,7 +25,7 @@ def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> to
     takes and that `params` does not set.
 
     Raises:
-        ModelError: the model cannot be imported, its constructor fails, or it is no `torch.nn.Module`.
+        ModelError: The model cannot be imported, its constructor fails, or it is not a `torch.nn.Module`.
     """
     make = _BUILT_IN.get(type_name) or _imported(type_name)
     if isinstance(make, torch.nn.Module):

@@ -42,5 +42,5 @@ class Mlp(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Compute (rows, ...) float32 -> (rows, out_features)."""
-        outputs: Tensor = self.layers(features)
+        outputs: Tensor = self.layers(features)  # (rows, out_features)
         return outputs

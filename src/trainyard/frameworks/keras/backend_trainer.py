@@ -1,4 +1,4 @@
-"""The engine contract: how a backend trains a model and predicts with it."""
+"""The contract of backend trainers: how a backend trains a model and predicts with it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from trainyard.types import Array, Batch
 
 
 @dataclass(frozen=True)
-class Learner:
-    """A model with everything needed to train it.
+class Compilation:
+    """A model with its loss, its optimizer and its random generators.
 
     `optimizer` is None if the run only predicts. `generators` are the seed variables that the model's random
     numbers come from. If `strict`, a model that draws random numbers from anywhere else is refused where that
@@ -33,23 +33,23 @@ class Learner:
     strict: bool
 
 
-class Engine(Protocol):
-    """Trains and predicts on one backend.
+class BackendTrainer(Protocol):
+    """Train and predict on one backend.
 
     Each call first assigns `seeds`, (generators, 2) int64, to the generators, so that its random numbers
     depend on nothing else.
     """
 
-    def step(self, parts: Sequence[Batch], seeds: Sequence[Array], lr: float) -> Any:
-        """Make one update, from gradients accumulated over microbatches.
+    def step(self, microbatches: Sequence[Batch], seeds: Sequence[Array], lr: float) -> Any:
+        """Run one step, from gradients accumulated over microbatches.
 
         Losses that layers and regularizers add are trained on, but not returned: otherwise training and
         validation losses would not be comparable.
 
         Args:
-            parts: the microbatches.
-            seeds: the seeds of each microbatch.
-            lr: the learning rate.
+            microbatches: The microbatches.
+            seeds: The seeds of each microbatch.
+            lr: The learning rate.
 
         Returns:
             The mean loss over the samples, as a scalar of the backend.
@@ -59,16 +59,16 @@ class Engine(Protocol):
         """Return the model's outputs in inference mode, (rows, outputs) float32, and the mean loss."""
 
     def publish(self) -> None:
-        """Copy the state into the model's and optimizer's variables, if the engine keeps it elsewhere."""
+        """Copy the state into the model's and optimizer's variables, if the trainer keeps it elsewhere."""
 
     def adopt(self) -> None:
         """Take over the state from the variables after they have been assigned."""
 
 
-def shares(parts: Sequence[Batch]) -> list[float]:
+def shares(microbatches: Sequence[Batch]) -> list[float]:
     """Return each microbatch's share of the samples; losses weighted by it sum to the mean over the batch."""
-    total = sum(len(part.targets) for part in parts)
-    return [len(part.targets) / total for part in parts]
+    total = sum(len(part.targets) for part in microbatches)
+    return [len(part.targets) / total for part in microbatches]
 
 
 def generators_of(keras: Any, model: Any) -> list[Any]:
