@@ -328,7 +328,7 @@ def test_objects_train_resume_and_reproduce(tmp_path: Path, caplog: pytest.LogCa
     for verb in (trainyard.load, trainyard.evaluate):
         with pytest.raises(
             InputError,
-            match=rf"pass it again from Python: trainyard\.{verb.__name__}\('{whole.id}', model=.*command line cannot",
+            match=rf"pass (it|them) again from Python: trainyard\.{verb.__name__}\('{whole.id}', model=.*command line cannot",
         ):
             verb(whole)
 
