@@ -19,7 +19,11 @@ from pathlib import Path
 
 
 class WarmProcesses:
-    """Run `MODULE.main(*words)` in forks of one process, which imports `imports` first."""
+    """Run `MODULE.main(*words)` in forks of one process, which imports `imports` first.
+
+    It also imports what a fork that came to its end had imported, so that later forks find that, too. The
+    user's own modules are left to the forks.
+    """
 
     def __init__(self, module: str, imports: Sequence[str]) -> None:
         self._server = subprocess.Popen(
@@ -34,12 +38,12 @@ class WarmProcesses:
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         with tempfile.TemporaryDirectory() as aside:
-            outputs = [str(Path(aside) / name) for name in ("stdout", "stderr")]
+            outputs = [str(Path(aside) / name) for name in ("stdout", "stderr", "modules")]
             self._server.stdin.write(json.dumps([words, str(folder), outputs]) + "\n")
             self._server.stdin.flush()
             answer = self._server.stdout.readline()
             assert answer, "the forking process has ended"
-            printed = [Path(output).read_text(encoding="utf-8") for output in outputs]
+            printed = [Path(output).read_text(encoding="utf-8") for output in outputs[:2]]
         return subprocess.CompletedProcess(words, int(answer), *printed)
 
     def close(self) -> None:
@@ -54,6 +58,7 @@ def serve(main: Callable[..., object]) -> None:
         if (pid := os.fork()) == 0:
             _run(main, words, folder, outputs)
         _, status = os.waitpid(pid, 0)
+        _import_installed(Path(outputs[-1]))
         sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
         sys.stdout.flush()
 
@@ -62,7 +67,7 @@ def _run(main: Callable[..., object], words: Sequence[str], folder: str, outputs
     """Run `main` in the forked child: redirect its output, change to its folder, and exit with its code."""
     code = 1
     try:
-        for fd, output in enumerate([os.devnull, *outputs]):
+        for fd, output in enumerate([os.devnull, *outputs[:2]]):
             os.dup2(os.open(output, os.O_RDWR | os.O_CREAT), fd)
         os.chdir(folder)
         main(*words)
@@ -75,7 +80,23 @@ def _run(main: Callable[..., object], words: Sequence[str], folder: str, outputs
         with contextlib.suppress(OSError):
             sys.stdout.flush()
             sys.stderr.flush()
+            installed = [name for name, module in list(sys.modules.items()) if _is_installed(module)]
+            Path(outputs[-1]).write_text("\n".join(installed), encoding="utf-8")
         os._exit(code)
+
+
+def _is_installed(module: object) -> bool:
+    """Return whether a module is Trainyard's own, or part of Python or of an installed package."""
+    file = getattr(module, "__file__", None) or ""
+    return file.startswith((sys.prefix, sys.base_prefix, str(Path(__file__).parents[1])))
+
+
+def _import_installed(names: Path) -> None:
+    """Import the modules whose names are in a file; none if a fork was killed before it wrote them."""
+    for name in names.read_text(encoding="utf-8").split() if names.exists() else []:
+        if name not in sys.modules:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
 
 
 if __name__ == "__main__":
