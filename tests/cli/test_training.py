@@ -132,7 +132,7 @@ def test_export_says_the_format(command: Command, trained: Path, tmp_path: Path)
     runs = ("--runs-dir", trained / "runs")
     done = command("export", "last", tmp_path / "model.pkl", *runs)
     assert (done.code, list(tmp_path.iterdir())) == (2, [])
-    assert "end it in .safetensors, or give --format" in done.err
+    assert "use .safetensors, or give --format" in done.err
     path = tmp_path / "model.safetensors"
     assert command("export", "last", path, *runs).out == f"{path} (safetensors)\n"
     assert command("export", "last", path, *runs, "--force", "--json").json == {
