@@ -1,4 +1,4 @@
-"""What the documents show is so: configs check, commands parse, code runs, links lead somewhere."""
+"""The documents: configs check, commands and code parse, links lead somewhere; README and quickstart run."""
 
 import ast
 import importlib.util

@@ -18,18 +18,18 @@ from trainyard.registry import BUILT_IN, KINDS, BuiltIn
 from trainyard.stores.local import LocalStore
 
 FLAWS = {  # name of the entry point: (its value, what is said of it)
-    "boom": ("flawed_raises:Thing", "RuntimeError: no licence found"),
+    "boom": ("flawed_raises:Thing", "RuntimeError: no license found"),
     "exits": ("flawed_exits:Thing", "SystemExit: 3"),
     "syntax": ("flawed_syntax:Thing", "SyntaxError"),
     "gone": ("flawed_nowhere:Thing", "ModuleNotFoundError: No module named 'flawed_nowhere'"),
     "needy": ("flawed_needs:Thing", "ModuleNotFoundError: No module named 'flawed_other'"),
     "nameless": ("flawed_empty:Thing", "AttributeError: module 'flawed_empty' has no attribute 'Thing'"),
     "function": ("flawed_shape:function", "it is of type function, not a class"),
-    "shapeless": ("flawed_shape:Thing", "it "),  # lacks ..., or is no subclass: by kind
+    "shapeless": ("flawed_shape:Thing", "it "),  # lacks ..., or is not a subclass: by kind
     "malformed": ("these are words", "an entry point must be package.module:Class"),
 }
 MODULES = {
-    "flawed_raises": "raise RuntimeError('no licence\\nfound')",
+    "flawed_raises": "raise RuntimeError('no license\\nfound')",
     "flawed_exits": "import sys; sys.exit(3)",
     "flawed_syntax": "class",
     "flawed_needs": "import flawed_other",
@@ -111,7 +111,7 @@ def test_names_that_nobody_has() -> None:
         registry.adapter("tracker", "nope")
     with pytest.raises(InputError, match=r"no dataset 'nope'; there are: csv, npy, .*iris"):
         registry.dataset_of("nope")
-    with pytest.raises(ModelError, match=r"belongs to no known framework; known are: .*torch"):
+    with pytest.raises(ModelError, match=r"belongs to no known framework; known frameworks: .*torch"):
         registry.framework_of_class(int)
     assert registry.framework_of("nope") is None
     assert registry.find_dataset("nope") is None
@@ -152,7 +152,7 @@ def test_doctor_names_every_plugin_that_cannot_be_used(site: Path, tmp_path: Pat
     lines = trainyard(site, "doctor", "--runs-dir", tmp_path, cwd=tmp_path).stdout.splitlines()
     (line,) = [line for line in lines if line.startswith("problem: tracker 'boom'")]
     assert line.endswith(
-        "of flawed-things 1.0 (flawed_raises:Thing) cannot be used: RuntimeError: no licence found; "
+        "of flawed-things 1.0 (flawed_raises:Thing) cannot be used: RuntimeError: no license found; "
         "repair or uninstall flawed-things"
     )
 
@@ -194,7 +194,7 @@ def test_a_plugin_that_is_asked_for_is_refused_in_one_line(
     kind = {"model": "framework", "data": "dataset", "tracking": "tracker"}[key.split(".")[0]]
     assert line.endswith(
         f"{kind} 'boom' of flawed-things 1.0 (entry point boom = flawed_raises:Thing in trainyard.{kind}s) "
-        "cannot be used: RuntimeError: no licence found; repair or uninstall flawed-things"
+        "cannot be used: RuntimeError: no license found; repair or uninstall flawed-things"
     )
     assert not (tmp_path / "runs").exists()
 
@@ -244,7 +244,7 @@ TRACKER = {
     ("kind", "cls", "said"),
     [
         ("tracker", type("Whole", (), TRACKER), None),
-        ("tracker", type("Part", (), {**TRACKER, "Params": None}), "its options are no pydantic models"),
+        ("tracker", type("Part", (), {**TRACKER, "Params": None}), "its options are not pydantic models"),
         ("tracker", type("Part", (), {"Params": Plain, "open": print}), "it lacks close, log, "),
         (
             "dataset",
@@ -252,7 +252,7 @@ TRACKER = {
             "names must be a sequence",
         ),
         ("dataset", type("Set", (), {"Params": Plain}), "it lacks load, names"),
-        ("framework", type("Frame", (), {}), "it is no subclass of trainyard.frameworks.base.Framework"),
+        ("framework", type("Frame", (), {}), "it is not a subclass of trainyard.frameworks.base.Framework"),
         ("framework", type("Frame", (Framework,), {}), "it lacks base_modules, models"),
         (
             "framework",

@@ -223,9 +223,9 @@ def damage(path: Path, record: FileRecord, *, depth: int = 1) -> str | None:
     """Return what is wrong with a file on disk, or None if it holds the recorded bytes exactly.
 
     Args:
-        path: the file.
-        record: what was written.
-        depth: how many names of the path are inside the run directory; see `open_regular`.
+        path: The file.
+        record: What was written.
+        depth: How many names of the path are inside the run directory; see `open_regular`.
     """
     try:
         return _damage(path, record, depth)
@@ -277,9 +277,9 @@ def write_atomically(path: Path, data: bytes, *, depth: int = 1) -> None:
     A symbolic link at the path is replaced, too; what it leads to is left alone.
 
     Args:
-        path: the file.
-        data: its new content.
-        depth: how many names of the path are inside the run directory; see `open_regular`.
+        path: The file.
+        data: Its new content.
+        depth: How many names of the path are inside the run directory; see `open_regular`.
 
     Raises:
         OSError: It cannot be written; nothing is left behind.

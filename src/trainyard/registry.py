@@ -161,7 +161,8 @@ def framework_of_class(cls: type) -> str:
     raise ModelError(
         "; ".join(
             [
-                f"{cls.__module__}:{cls.__qualname__} belongs to no known framework; known are: {known}",
+                f"{cls.__module__}:{cls.__qualname__} belongs to no known framework",
+                f"known frameworks: {known}",
                 *broken("framework"),
             ]
         )
@@ -289,7 +290,7 @@ def _lacks(kind: Kind, cls: Any) -> str | None:
     if not isinstance(cls, type):
         return f"it is of type {type(cls).__name__}, not a class"
     if kind == "framework" and not issubclass(cls, contract):
-        return "it is no subclass of trainyard.frameworks.base.Framework"
+        return "it is not a subclass of trainyard.frameworks.base.Framework"
     members = _members(contract)
     missing = [name for name in members if not hasattr(cls, name)] or sorted(
         getattr(cls, "__abstractmethods__", ())
@@ -299,7 +300,7 @@ def _lacks(kind: Kind, cls: Any) -> str | None:
     attributes = {name: getattr(cls, name) for name in members}
     options = [attributes["Params"]] if "Params" in attributes else attributes.get("models", {}).values()
     if not all(isinstance(one, type) and issubclass(one, BaseModel) for one in options):
-        return "its options are no pydantic models"
+        return "its options are not pydantic models"
     texts = [name for name in ("names", "base_modules") if isinstance(attributes.get(name), str)]
     return f"{texts[0]} must be a sequence of names, not one text" if texts else None
 

@@ -113,11 +113,11 @@ def import_path(path: str) -> Any:
     directory, the rule of `importing_by` decides the rest.
 
     Raises:
-        InputError: the path is malformed, refused, or leads nowhere; the message says which part.
+        InputError: The path is malformed, refused, or leads nowhere; the message says which part.
     """
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
-        raise InputError(f"{path!r} is no import path: write package.module:name")
+        raise InputError(f"{path!r} is not an import path: write package.module:name")
     _refuse_standard(path, module_name)
     rule = import_rule()
     if rule is not None:

@@ -25,12 +25,12 @@ def open_regular(path: Path, mode: str = "rb", *, depth: int = 1) -> BinaryIO:
     directory. The run directory itself may be a link. A pipe or a device is neither waited for nor read.
 
     Args:
-        path: the file.
+        path: The file.
         mode: `rb`, `wb`, `xb`, `ab`, or `r+b`, which creates a missing file here.
-        depth: how many names of the path are inside the run directory.
+        depth: How many names of the path are inside the run directory.
 
     Raises:
-        OSError: there is no such file, it is of another kind, or there is a link on the way to it.
+        OSError: There is no such file, it is of another kind, or there is a link on the way to it.
     """
     *folders, name = path.parts[-depth:]
     folder = os.open(path.parents[depth - 1], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

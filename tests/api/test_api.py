@@ -85,6 +85,14 @@ def test_resume_names_what_the_run_does_not_take_up(
     assert "keeps its own value" not in caplog.text
 
 
+def test_a_setting_without_effect_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = {**WITHOUT_DATA, "distributed": {"enabled": True}}
+    with pytest.raises(ConfigError, match="no data section"):
+        trainyard.train(config, runs_dir=tmp_path)
+    (record,) = [record for record in caplog.records if "distributed.enabled has no effect" in record.message]
+    assert record.levelname == "WARNING"
+
+
 def test_resume_takes_up_a_run_that_died_before_its_manifest(whole: Run, tmp_path: Path) -> None:
     from trainyard.config import load
     from trainyard.runs.catalog import Catalog
@@ -96,7 +104,7 @@ def test_resume_takes_up_a_run_that_died_before_its_manifest(whole: Run, tmp_pat
     assert_same(resumed, whole)
 
 
-def test_resume_is_not_stopped_by_a_damaged_neighbour(whole: Run, tmp_path: Path) -> None:
+def test_resume_is_not_stopped_by_a_damaged_neighbor(whole: Run, tmp_path: Path) -> None:
     """What a crash or a full disk left of another run is none of this run's business."""
     broken = tmp_path / "small" / "29990101-000000-aaaaaa"
     broken.mkdir(parents=True)
@@ -320,7 +328,7 @@ def test_objects_train_resume_and_reproduce(tmp_path: Path, caplog: pytest.LogCa
     for verb in (trainyard.load, trainyard.evaluate):
         with pytest.raises(
             InputError,
-            match=rf"in Python: trainyard\.{verb.__name__}\('{whole.id}', model=.*command line cannot",
+            match=rf"pass (it|them) again from Python: trainyard\.{verb.__name__}\('{whole.id}', model=.*command line cannot",
         ):
             verb(whole)
 
@@ -464,7 +472,7 @@ def test_a_run_without_weights_says_so(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path, "small", load(SMALL, adapters=Catalog()).dump())
     with pytest.raises(
         InputError,
-        match="no weights yet: it is created, and was before its first checkpoint; resume it first",
+        match="no weights yet: it is created and has no checkpoint yet; resume it first",
     ):
         trainyard.load(run.path)
 
@@ -517,7 +525,7 @@ def test_clean_leaves_what_is_owned_taken_up_or_damaged(
 
     monkeypatch.setattr(RunDir, "acquire", taken_up_before)
     assert [run.path for run in trainyard.clean(tmp_path, dry_run=False)] == [plain.path]
-    assert f"run {damaged.id} is passed over" in caplog.text
+    assert f"run {damaged.id} is skipped" in caplog.text
     assert {run.path for run in all_runs(tmp_path)} == {owned.path, taken.path, damaged.path}
     owned.release()
 

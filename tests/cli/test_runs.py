@@ -124,6 +124,12 @@ def test_clean(command: Command, runs_dir: Path) -> None:
     assert sorted(path.name for path in (runs_dir / "digits").iterdir()) == [A, B]
 
 
+def test_clean_says_how_many_runs(command: Command, runs_dir: Path) -> None:
+    assert "would delete 1 run, " in command("runs", "clean", "--runs-dir", runs_dir).out
+    both = command("runs", "clean", "--runs-dir", runs_dir, "--status", "completed", "--yes").out
+    assert "deleted 2 runs, " in both
+
+
 def test_clean_by_status(command: Command, runs_dir: Path) -> None:
     command("runs", "clean", "--runs-dir", runs_dir, "--status", "completed", "--yes")
     assert [path.name for path in (runs_dir / "digits").iterdir()] == [FAILED]
@@ -142,7 +148,7 @@ def test_clean_passes_a_damaged_run_over(command: Command, runs_dir: Path) -> No
     (runs_dir / "digits" / A / "attempts" / "0001.json").write_text("{", encoding="utf-8")
     done = command("runs", "clean", "--runs-dir", runs_dir, "--yes")
     assert done.code == 0
-    assert f"run {A} is passed over" in done.err
+    assert f"run {A} is skipped" in done.err
     assert sorted(path.name for path in (runs_dir / "digits").iterdir()) == [A, B]
 
 

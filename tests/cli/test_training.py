@@ -1,5 +1,6 @@
 """From a config to a proof, through the command line alone."""
 
+import dataclasses
 import re
 import signal
 import subprocess
@@ -36,6 +37,17 @@ def test_reproduce_says_what_differs(command: Command, monkeypatch: pytest.Monke
     assert verdict.startswith("different: ")
     assert "  first step that differs: 12 (loss 0.5, then 0.25)" in rest
     assert "  first tensor that differs: model.0.weight (aa, then bb)" in rest
+
+
+def test_reproduce_says_that_tensors_were_not_compared(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why = "the final checkpoint of run r1 is damaged: tensors were not compared"
+    for verdict in ("identical", "different"):
+        answer = dataclasses.replace(DIFFERENT, verdict=verdict, tensor=None, uncompared=why)
+        monkeypatch.setattr(api, "reproduce", lambda *_, answer=answer, **__: answer)
+        assert why in command("reproduce", "r1").out
+        assert command("reproduce", "r1", "--json").json["uncompared"] == why
 
 
 def test_reproduce_as_json(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

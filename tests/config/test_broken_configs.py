@@ -203,7 +203,7 @@ BROKEN = {
         "is missing; expected text: the table's name",
     ),
     # names of adapters
-    "framework not installed": (
+    "model of no installed framework": (
         "data: {type: digits}\nmodel: {type: random_forest}\n",
         "2:15: model.type",
         "installed models: mlp, transformer (torch)",

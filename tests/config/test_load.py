@@ -437,7 +437,9 @@ logging: {log_every_n_steps: 100, eval_every_n_steps: 500}
         monkeypatch.chdir(tmp_path)
         write(tmp_path, "t.yaml", self.TABULAR)
         (message,) = messages("t.yaml", adapters=adapters)
-        assert message.startswith("t.yaml:3:15: model.type: model random_forest: framework not installed; ")
+        assert message.startswith(
+            "t.yaml:3:15: model.type: model random_forest: no installed framework has it; "
+        )
         resolved = load("t.yaml", ["model=pytorch"], adapters)
         config = resolved.config
         assert (config.tracking[0].type, config.tracking[0].params["uri"]) == (

@@ -220,7 +220,7 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(
     with caplog.at_level(logging.WARNING):
         yard, _, _ = trained(tmp_path)
     assert "step=16.ckpt is damaged: step=16.ckpt:" in caplog.text
-    assert "step=20.ckpt is passed over" in caplog.text
+    assert "step=20.ckpt is skipped" in caplog.text
     assert [record["from_step"] for record in kinds(yard.run, "start")] == [0, 8]
 
 

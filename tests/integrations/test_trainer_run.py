@@ -24,7 +24,7 @@ from trainyard.require import class_name
 from trainyard.types import Determinism
 
 
-class Colour(Enum):
+class Color(Enum):
     RED = "red"
 
 
@@ -37,7 +37,7 @@ class Local:
     [
         (1.5, 1.5),
         (float("inf"), "Infinity"),
-        (Colour.RED, "red"),
+        (Color.RED, "red"),
         (Path("/a/b"), "/a/b"),
         (np.float32(0.5), 0.5),
         (torch.tensor(3), 3),
@@ -258,5 +258,5 @@ def test_what_was_never_finished_is_named(tmp_path: Path) -> None:
     saved(tmp_path, 2)
     places = [(str(tmp_path / "out"), "checkpoint-*")]
     (complaint,) = checkpoints.unfinished(places, since=0)
-    assert "checkpoint-2 is passed over" in complaint
+    assert "checkpoint-2 is skipped" in complaint
     assert checkpoints.unfinished(places, since=2**40) == []

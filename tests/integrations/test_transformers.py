@@ -267,7 +267,7 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(
     with caplog.at_level(logging.WARNING):
         yard = trained(tmp_path)
     assert "checkpoint-20 is damaged: model.safetensors: bytes 0 to" in caplog.text
-    assert "checkpoint-24 is passed over" in caplog.text
+    assert "checkpoint-24 is skipped" in caplog.text
     assert [record["from_step"] for record in kinds(yard.run, "start")] == [0, 10]
     assert yard.run.digest == whole.digest
 
@@ -335,7 +335,7 @@ def test_a_run_that_is_asked_for_must_be_the_trainers(tmp_path: Path) -> None:
     ours = RunDir.create(tmp_path / "runs", "bert", "model: {type: mlp}\n")
     yard = callback(tmp_path, run=ours.id)
     trainer(tmp_path, yard)
-    with pytest.raises(InputError, match="is trainyard's: transformers cannot go on with it"):
+    with pytest.raises(InputError, match="is trainyard's: transformers cannot continue it"):
         yard.resume_from()
 
 

@@ -10,6 +10,7 @@ import pytest
 from trainyard.errors import CheckpointError
 from trainyard.records.manifest import Difference, Manifest
 from trainyard.records.result import AttemptRecord, BestModel, Result
+from trainyard.records.study import StudyRecord
 
 RESULT = Result(
     status="completed",
@@ -33,6 +34,14 @@ def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
 
 def test_a_record_that_is_not_there_is_none(tmp_path: Path) -> None:
     assert Result.load(tmp_path / "result.json") is None
+
+
+def test_the_record_of_a_study_of_version_1_is_read() -> None:
+    old = {"study_id": "cv-1", "kind": "cv", "experiment": "e", "created": 1.0}
+    runs = [{"place": {"fold": 0}, "run_id": "r"}]
+    record = StudyRecord.model_validate(old | {"asked": {"folds": 3}, "state": "failed", "runs": runs})
+    assert (record.question, record.status, record.runs[0].label) == ({"folds": 3}, "failed", {"fold": 0})
+    assert {"question", "status"} <= record.to_json().keys()
 
 
 def test_every_flipped_byte_is_noticed(tmp_path: Path) -> None:

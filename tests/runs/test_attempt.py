@@ -102,7 +102,7 @@ def test_where_all_are_damaged_it_begins_again_and_says_so(
     for folder in checkpoints(run):
         flip(folder / "weights.safetensors")
     resumed = trainyard.resume(run)
-    assert "begins again at step 0" in caplog.text
+    assert "starts again at step 0" in caplog.text
     assert all(name in caplog.text for name in damaged)
     assert_same(resumed, whole)
     assert losses(read(run.path / "journal")).keys() == set(range(1, 31))

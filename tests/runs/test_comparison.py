@@ -12,6 +12,7 @@ import trainyard
 from study_configs import TOY
 from trainyard.evaluation.scores import Scores
 from trainyard.evaluation.significance import same_rows
+from trainyard.runs.catalog import Catalog
 from trainyard.runs.run import Run
 
 
@@ -72,16 +73,23 @@ def test_without_a_test_split(first: Run, runs_dir: Path) -> None:
     assert trainyard.compare(first, none).untested == "one of them has no test split"
 
 
-def test_weights_or_framework_may_be_missing(first: Run, runs_dir: Path, tmp_path: Path) -> None:
+def test_weights_or_framework_may_be_missing(
+    first: Run, runs_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     second = other(runs_dir, **{"training.learning_rate": 0.01})
     folder = tmp_path / second.id
     shutil.copytree(second.path, folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(Catalog, "framework_of", lambda *_: None)
+        found = trainyard.compare(first, folder)
+    assert not found.tests
+    assert "model toy: no installed framework has it" in str(found.untested)
     file = folder / "config.yaml"
     text = file.read_text(encoding="utf-8")
     file.write_text(text.replace("type: toy", "type: gone"), encoding="utf-8")
     found = trainyard.compare(first, folder)
     assert not found.tests
-    assert "model gone: framework not installed" in str(found.untested)
+    assert "config.yaml is not what the model was trained with" in str(found.untested)
     file.write_text(text, encoding="utf-8")
     for name in ("best", "checkpoints"):
         shutil.rmtree(folder / name)

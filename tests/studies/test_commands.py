@@ -162,7 +162,7 @@ def test_stopped_by_a_signal_and_resumed(
     process.send_signal(signum)
     shown = process.communicate(timeout=60)[0]
     assert process.returncode == code
-    assert f"go on with: trainyard {' '.join(words)} --resume" in shown
+    assert f"continue with: trainyard {' '.join(words)} --resume" in shown
     done = command(*words, "--resume", "--json")
     assert (done.code, done.json["status"]) == (0, "completed")
     assert len(list((place / "runs" / "iris").glob("cv-*"))) == 1

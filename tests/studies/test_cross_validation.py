@@ -281,7 +281,7 @@ def test_changed_data_are_noticed(tmp_path: Path) -> None:
     rows().assign(c=rows()["c"].abs()).to_csv(path, index=False)
     with pytest.raises(
         ChangedInputsError,
-        match=rf"(?s)run {cut.runs[0].id}: data: train split, sha256 was .*begin a new one",
+        match=rf"(?s)run {cut.runs[0].id}: data: train split, sha256 was .*start a new one",
     ):
         trainyard.cross_validate(config, folds=3, runs_dir=tmp_path, resume=True)
     assert (cut.status, len(cut.runs)) == ("failed", 2)  # nothing more was trained

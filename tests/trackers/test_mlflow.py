@@ -170,7 +170,7 @@ def test_the_store_is_in_the_working_directory_and_artifacts_beside_it(folder: P
     assert [path.read_text() for path in (folder / "mlruns").rglob("note.txt")] == ["here"]
 
 
-def test_the_environment_variable_is_honoured(
+def test_the_environment_variable_is_honored(
     folder: Path, run: RunCard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "mlflow.db").rename(folder / "other.db")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def runs() -> None:
-    """List, show, compare and clean up runs."""
+    """List, show, compare, sync and clean up runs."""
 
 
 @runs.command("list")
@@ -174,7 +174,7 @@ def sync(ctx: click.Context, run: str, runs_dir: str | None, as_json: bool) -> N
 @options.runs_dir
 @options.as_json
 def clean(statuses: Sequence[str], yes: bool, runs_dir: str | None, as_json: bool) -> None:
-    """Delete runs that came to nothing; without --yes, only list them."""
+    """Delete runs without a result; without --yes, only list them."""
     rows = [
         (run, run.status, _bytes(run.path)) for run in trainyard.clean(runs_dir, statuses=statuses or None)
     ]
@@ -189,7 +189,8 @@ def clean(statuses: Sequence[str], yes: bool, runs_dir: str | None, as_json: boo
     cells = [(run.id, run.experiment, status, size(count)) for run, status, count in rows]
     lines = table(cells) if rows else []
     verb = "deleted" if yes else "would delete"
-    last = f"{verb} {len(rows)} runs, {size(total)}{'' if yes or not rows else '; add --yes to do it'}"
+    count = "1 run" if len(rows) == 1 else f"{len(rows)} runs"
+    last = f"{verb} {count}, {size(total)}{'' if yes or not rows else '; add --yes to do it'}"
     show({"deleted": yes, "bytes": total, "runs": listed}, [*lines, last], as_json)
 
 

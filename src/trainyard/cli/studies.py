@@ -99,7 +99,7 @@ def benchmark(
 ) -> None:
     """Train several models on the same rows, and rank them.
 
-    A model that fails becomes a row of the table and the others go on; the exit code is 1 then.
+    A model that fails becomes a row of the table and the others are trained; the exit code is 1 then.
     """
     names = [name.strip() for name in models.split(",") if name.strip()]
     study = trainyard.benchmark(
@@ -174,7 +174,7 @@ def _summary(
     facts = [("study", study.id), ("status", study.status), ("directory", study.path)]
     yield from table([*facts, *(item for item in paths.items() if item[1])])
     if study.status in ("preempted", "interrupted"):
-        yield f"go on with: {_resume_command()}"
+        yield f"continue with: {_resume_command()}"
 
 
 def _resume_command() -> str:

@@ -13,7 +13,7 @@ TYPED: dict[str, type[TypedSection]] = {
 OPTIONAL_SECTIONS = ("experiment", "training", "evaluation", "checkpoint", "logging", "distributed")
 
 
-def normalise(root: Node, problems: Problems) -> None:
+def normalize(root: Node, problems: Problems) -> None:
     """Bring one layer into the long form, in place, so that layers can be merged key by key.
 
     A section without content (all its lines are comments, for example) becomes an empty mapping.
@@ -53,7 +53,7 @@ def _fold(children: dict[str, Node], path: str, section: type[TypedSection], pro
     inline = {name: child for name, child in children.items() if name not in section.model_fields}
     params = children.get("params")
     if not inline or (params is not None and params.value is not None and not isinstance(params.value, dict)):
-        return  # nothing to fold, or `params` is no mapping, which validation reports
+        return  # nothing to fold, or `params` is not a mapping, which validation reports
     first = next(iter(inline.values()))
     options = mapping(params)
     for name, child in inline.items():

@@ -108,7 +108,7 @@ class Layers:
 
     def _translate(self, root: Node) -> None:
         dialects.translate(root, self.problems, self.notes)
-        forms.normalise(root, self.problems)
+        forms.normalize(root, self.problems)
 
     def _parse(self, text: str) -> tuple[str, Node] | None:
         key, equals, value = text.partition("=")

@@ -140,7 +140,7 @@ class Lookup:
         answers = "; ".join(f"{some(models, name)} ({one})" for one, models in models_of.items())
         return "; ".join(
             [
-                f"model {name}: framework not installed",
+                f"model {name}: no installed framework has it",
                 f"installed models: {answers or 'none'}",
                 "or package.module:Class",
                 *broken,

@@ -31,7 +31,7 @@ from trainyard.config.words import (
 )
 
 Model = TypeVar("Model", bound=BaseModel)
-MOST_SECTIONS = 3  # a key that exists in more sections than that is no helpful suggestion
+MOST_SECTIONS = 3  # a key that exists in more sections than that is not a helpful suggestion
 
 
 def validate(

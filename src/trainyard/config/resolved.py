@@ -18,7 +18,7 @@ from trainyard.config.schema import RunConfig
 from trainyard.config.tree import Source, join
 from trainyard.redact import redacted
 
-_SHORTEST = 4  # characters; a shorter value is no secret, and occurs in too many words
+_SHORTEST = 4  # characters; a shorter value is not a secret, and occurs in too many words
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ def find_value(root: Node, path: str) -> Node | None:
 
 
 def put(root: Node, path: str, node: Node) -> None:
-    """Set a dotted key and make the mappings above it; validation reports parents that are no mapping."""
+    """Set a dotted key and make the mappings above it; validation reports parents that are not mappings."""
     *parents, last = path.split(".")
     at = root
     for part in parents:

@@ -68,7 +68,7 @@ def read_file(path: Path, problems: Problems, name: str = "") -> Node | None:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        problems.report(f"no such file{_neighbours(path)}", source=Source(name))
+        problems.report(f"no such file{_similar_files(path)}", source=Source(name))
         return None
     except IsADirectoryError:
         problems.report("is a folder; give a YAML file", source=Source(name))
@@ -89,7 +89,7 @@ def read_file(path: Path, problems: Problems, name: str = "") -> Node | None:
     return read(text, name, problems)
 
 
-def _neighbours(path: Path) -> str:
+def _similar_files(path: Path) -> str:
     """Return a hint at the YAML files that may have been meant."""
     from trainyard.config.words import nearest
 
@@ -117,7 +117,7 @@ def read(text: str, file: str, problems: Problems) -> Node | None:
 
 
 def _top(value: Any) -> str:
-    """Describe the top of a file that is no config."""
+    """Describe the top of a file that is not a config."""
     if isinstance(value, list):
         return "a list"
     if isinstance(value, str):

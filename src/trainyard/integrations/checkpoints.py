@@ -143,7 +143,7 @@ class TrainerCheckpoints:
         paths = [path for folder, pattern in locations for path in sorted(Path(folder).glob(pattern))]
         recorded = {checkpoint.path for checkpoint in self._recorded()}
         return [
-            f"checkpoint {path} is passed over: its process ended before it was finished and verified"
+            f"checkpoint {path} is skipped: its process ended before it was finished and verified"
             for path in paths
             if path not in recorded and not path.is_symlink() and path.stat().st_mtime >= since
         ]

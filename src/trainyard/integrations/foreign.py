@@ -27,6 +27,6 @@ def refuse_foreign_run(run: RunDir, verb: str) -> None:
     model = f"; its newest checkpoint is {checkpoint.path}" if checkpoint else ""
     raise InputError(
         f"run {run.id} was made by the Trainer of {manifest.trainer.name}, so trainyard cannot {verb} it; "
-        f"to go on with it, start its script again, with resume_from() of the TrainyardCallback: "
+        f"to continue it, start its script again, with resume_from() of the TrainyardCallback: "
         f"{command} (in {manifest.working_directory}){model}"
     )

@@ -124,7 +124,7 @@ class TrainerRun:
         trainer = _trainer(run)
         name = trainer.name if trainer else "trainyard"
         if name != self._trainer:
-            raise InputError(f"run {run.id} is {name}'s: {self._trainer} cannot go on with it")
+            raise InputError(f"run {run.id} is {name}'s: {self._trainer} cannot continue it")
         if self._status(run) == "running":
             _refuse_owned(run)
         return run
@@ -139,7 +139,7 @@ class TrainerRun:
                     continue
                 status = self._status(run)
             except TrainyardError as error:  # damage to another run must not stop this training
-                log.warning("run %s is passed over: %s", run.id, error)
+                log.warning("run %s is skipped: %s", run.id, error)
                 continue
             if not (different := _differing_keys(trainer.identity, identity)):
                 if status == "running":

@@ -87,7 +87,7 @@ _SPEED = (
 )
 _REASON = (
     "transformers' Trainer owns the loop: on a resume it restores the order of the samples and the random "
-    "generators, but random augmentations of samples are drawn anew"
+    "generators, but random augmentations of samples are drawn again"
 )
 
 

@@ -92,8 +92,8 @@ def read(folder: Path, problems: list[str] | None = None) -> Iterator[Line]:
     """Yield the records that count, in order; what a later segment supersedes is left out.
 
     Args:
-        folder: the journal's folder.
-        problems: gets a sentence for each segment that a damaged line cut short.
+        folder: The journal's folder.
+        problems: Gets a sentence for each segment that a damaged line cut short.
     """
     paths = segments(folder)
     for path, limit in zip(paths, limits(paths), strict=True):
@@ -167,7 +167,7 @@ def _parse(line: bytes, *, is_first: bool) -> Line:
     """Return the record of a complete line.
 
     Raises:
-        ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError: the line is damaged.
+        ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError: The line is damaged.
     """
     try:
         record = from_json(line, allow_inf_nan=False)

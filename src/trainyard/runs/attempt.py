@@ -149,7 +149,7 @@ class _Attempt:
         if before is None:
             self._manifest = self._record_inputs(now, components, provable=commit is None)
         else:
-            if is_gone:  # the checkpoint holds what became of the initial weights
+            if is_gone:  # the checkpoint was trained from the initial weights
                 now = now.model_copy(update={"weights": before.weights})
             self._manifest = self._compare_inputs(before, now, components)
         files = (run.config_file.name, self._manifest.data_file)

@@ -60,11 +60,11 @@ class Predictor:
         """Write the model in a format of its own library, for use without Trainyard.
 
         Args:
-            path: the file or folder to make; one that is there is replaced when the new one is whole.
-            form: one of the framework's formats; default: see `export_format`.
+            path: The file or folder to make; one that is there is replaced when the new one is whole.
+            form: One of the framework's formats; default: see `export_format`.
 
         Raises:
-            InputError: the framework has no such format, or the path cannot be written.
+            InputError: The framework has no such format, or the path cannot be written.
         """
         chosen = self.export_format(path, form)
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=_folder(path)) as aside:
@@ -102,7 +102,7 @@ class Predictor:
         """Read the rows of a CSV or Parquet file as the training data were read.
 
         Raises:
-            DataError: it cannot be read.
+            DataError: It cannot be read.
         """
         data = self.config.data
         options = data.params if data is not None and data.type == "csv" else None
@@ -112,7 +112,7 @@ class Predictor:
         """Return class probabilities (rows, classes) float32, or values (rows,) / (rows, outputs) float32.
 
         Args:
-            rows: a data frame or a sequence of mappings with the columns of the training data; an array with
+            rows: A data frame or a sequence of mappings with the columns of the training data; an array with
                 just these columns, in their order; or features (rows, ...) where the data set provided
                 preprocessed arrays.
         """
@@ -197,7 +197,7 @@ class Predictor:
             bundle: The run's data, if it was given them as objects.
 
         Raises:
-            InputError: the data have changed.
+            InputError: The data have changed.
         """
         from trainyard.evaluation.explanation import Model, explain
 

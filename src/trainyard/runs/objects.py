@@ -86,9 +86,9 @@ def require_objects(run: RunDir, verb: str, **given: Any) -> None:
     names = [name for name in passed_objects(run) if name in given]
     if any(given[name] is None for name in names):
         again = ", ".join(f"{name}=..." for name in names)
-        kind = "an object" if len(names) == 1 else "objects"
+        kind, them = ("an object", "it") if len(names) == 1 else ("objects", "them")
         raise InputError(
             f"run {run.id} was given {' and '.join(names)} as {kind}, "
-            f"which no file holds: pass them again from Python: trainyard.{verb}({run.id!r}, {again}); "
+            f"which no file holds: pass {them} again from Python: trainyard.{verb}({run.id!r}, {again}); "
             "the command line cannot"
         )

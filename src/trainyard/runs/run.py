@@ -11,7 +11,7 @@ from trainyard.records.status import Status
 
 
 class Run:
-    """A read-only view of a run; each property reads the files anew."""
+    """A read-only view of a run; each property reads the files again."""
 
     def __init__(self, path: Path | RunDir) -> None:
         self._dir = path if isinstance(path, RunDir) else RunDir(path)

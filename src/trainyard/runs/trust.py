@@ -32,10 +32,10 @@ class RunImports:
     """The rule of imports for one run directory (`require.ImportRule`).
 
     Args:
-        run: the run directory.
-        folders: the folders of the user's own project.
-        named: import paths that the user's own config names; they may be imported wherever they lead.
-        trusted: whether the user trusts the run: then everything is imported, and each import is announced.
+        run: The run directory.
+        folders: The folders of the user's own project.
+        named: Import paths that the user's own config names; they may be imported wherever they lead.
+        trusted: Whether the user trusts the run: then everything is imported, and each import is announced.
     """
 
     def __init__(

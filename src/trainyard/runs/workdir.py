@@ -34,9 +34,9 @@ def own_code(run: RunDir, *, resume: bool = False, trust: bool = False) -> list[
     the run. A folder inside the run directory never counts.
 
     Args:
-        run: the run directory.
-        resume: the run is to be resumed.
-        trust: the user trusts the run.
+        run: The run directory.
+        resume: Whether the run is to be resumed.
+        trust: Whether the user trusts the run.
     """
     here, recorded = Path.cwd(), working_directory(run)
     runs = run.path.resolve().parent.parent
@@ -61,13 +61,13 @@ def _is_inside(path: Path, folder: Path) -> bool:
 def reading(
     run: RunDir, folder: Path | None = None, *, resume: bool = False, trust: bool = False
 ) -> Iterator[None]:
-    """Work for a run that may come from someone else: its config imports only what `RunImports` lets pass.
+    """Work for a run that may come from someone else: its config imports only what `RunImports` accepts.
 
     Args:
-        run: the run directory.
-        folder: where to work; default: the current working directory.
-        resume: see `own_code`.
-        trust: whether the user trusts the run.
+        run: The run directory.
+        folder: The folder to work in; default: the current working directory.
+        resume: See `own_code`.
+        trust: Whether the user trusts the run.
     """
     rule = RunImports(run, own_code(run, resume=resume, trust=trust), trusted=trust)
     with importing_by(rule), working_in(folder or Path.cwd(), rule.folders, without=run.path):
@@ -81,9 +81,9 @@ def working_in(
     """Work in a folder; modules can be imported from the folders in `code` (default: from this one).
 
     Args:
-        folder: the new working directory.
-        code: where modules are searched first.
-        without: a folder from which nothing is imported, even if it is the current one and Python searches
+        folder: The new working directory.
+        code: The folders in which modules are searched first.
+        without: A folder from which nothing is imported, even if it is the current one and Python searches
             there.
     """
     before = list(sys.path)

@@ -29,7 +29,7 @@ class Store(Protocol):
         """Return the object's content.
 
         Raises:
-            CheckpointError: if the object does not exist or cannot be read.
+            CheckpointError: The object does not exist or cannot be read.
         """
 
     def list(self, prefix: str = "") -> Iterator[str]:

@@ -49,7 +49,7 @@ class LocalStore:
         """Return the file's content.
 
         Raises:
-            CheckpointError: if the file cannot be read.
+            CheckpointError: The file cannot be read.
         """
         try:
             return read_regular(self._root / key, depth=_depth(key))

@@ -118,10 +118,10 @@ def _refuse(study: Study, changed: Iterable[tuple[RunDir, Sequence[Difference]]]
     raise ChangedInputsError(
         "\n".join(
             [
-                f"study {study.id} cannot go on: the inputs of its runs have changed",
+                f"study {study.id} cannot continue: the inputs of its runs have changed",
                 *listed[:_SHOWN],
                 *more,
-                "put them back and resume the study, or begin a new one",
+                "put them back and resume the study, or start a new one",
             ]
         )
     )

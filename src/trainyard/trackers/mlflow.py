@@ -54,7 +54,7 @@ class MlflowTracker:
         """Import MLflow.
 
         Raises:
-            MissingExtraError: it is not installed.
+            MissingExtraError: It is not installed.
         """
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
@@ -102,7 +102,7 @@ class MlflowTracker:
                 )
 
     def log_histograms(self, histograms: Sequence[Histogram]) -> None:
-        """Not called: MLflow has no histograms."""
+        """Do nothing: MLflow has no histograms."""
 
     def log_artifact(self, path: Path, name: str) -> None:
         """Upload a file or folder; files that the folder no longer holds are deleted where the store can."""

@@ -47,7 +47,7 @@ class TensorboardTracker:
         """Import TensorBoard's messages.
 
         Raises:
-            MissingExtraError: it is not installed.
+            MissingExtraError: It is not installed.
         """
         self._summary = require("tensorboard.compat.proto.summary_pb2", "tensorboard")
         self._tensor = require("tensorboard.compat.proto.tensor_pb2", "tensorboard")
@@ -60,7 +60,7 @@ class TensorboardTracker:
         """Read what the run's event files hold, and begin a new one beside them.
 
         Raises:
-            TrackerError: the folder cannot be read or written.
+            TrackerError: The folder cannot be read or written.
         """
         folder = (
             Path(self._params.log_dir) / run.run_id if self._params.log_dir else run.run_dir / "tensorboard"

@@ -70,7 +70,7 @@ def sync(run_dir: Path, *, timeout: float | None = None) -> list[SyncReport]:
     seconds is given up.
 
     Raises:
-        InputError: the run's config or manifest cannot be read.
+        InputError: The run's config or manifest cannot be read.
     """
     from trainyard.trackers.feed.card import read_feed_inputs
 

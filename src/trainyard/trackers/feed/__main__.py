@@ -105,7 +105,7 @@ def connect(name: str, options: dict[str, Any]) -> Tracker:
     """Construct the tracker `name` with its options.
 
     Raises:
-        InputError: there is no such tracker, it is not installed, or its options are wrong.
+        InputError: There is no such tracker, it is not installed, or its options are wrong.
     """
     adapter: type[Tracker] = registry.adapter("tracker", name)
     try:

@@ -29,7 +29,7 @@ def read_feed_inputs(run_dir: Path) -> FeedInputs:
     """Read `config.yaml` and `manifest.json` of a run.
 
     Raises:
-        InputError: one of them is missing or damaged.
+        InputError: One of them is missing or damaged.
     """
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
@@ -103,7 +103,7 @@ def expanded(value: Any) -> Any:
     """Return options with `${env:NAME}` filled in.
 
     Raises:
-        InputError: a variable is not set.
+        InputError: A variable is not set.
     """
     if isinstance(value, dict):
         return {key: expanded(child) for key, child in value.items()}

@@ -30,9 +30,9 @@ class Feeder:
         """Prepare a feeder; `connect` is not called before there is something to send.
 
         Args:
-            card: the run.
-            file: holds the state.
-            connect: makes the tracker.
+            card: The run.
+            file: Holds the state.
+            connect: Makes the tracker.
         """
         self._card = card
         self._file = file
@@ -45,7 +45,7 @@ class Feeder:
         """Send what was journalled since the last time.
 
         Raises:
-            Exception: whatever the tracker raises.
+            Exception: Whatever the tracker raises.
         """
         if next(tail(self._journal, self.state.position), None) is None:
             return
@@ -74,7 +74,7 @@ class Feeder:
         self.state.save(self._file)
 
     def failed(self, error: str) -> None:
-        """Save why sending failed; the tracker is opened anew next time, as only it knows what arrived."""
+        """Save why sending failed; the tracker is opened again next time, as only it knows what arrived."""
         self._tracker = None
         self.state.error = error
         self.state.save(self._file)

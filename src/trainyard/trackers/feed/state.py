@@ -26,12 +26,12 @@ class State:
     """What a feeder remembers from one process to the next.
 
     Attributes:
-        position: everything before it was sent.
-        marks: for each metric, the last step that was sent.
-        sent: how many values were sent so far.
-        ended: the status that the last attempt ended with, "" while it trains.
-        closed: the status that the tracker was closed with, "" while it is open.
-        error: why the last try failed, "" if it did not.
+        position: Everything before it was sent.
+        marks: For each metric, the last step that was sent.
+        sent: How many values were sent so far.
+        ended: The status that the last attempt ended with, "" while it trains.
+        closed: The status that the tracker was closed with, "" while it is open.
+        error: Why the last try failed, "" if it did not.
     """
 
     position: Position = START
