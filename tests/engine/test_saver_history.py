@@ -76,6 +76,71 @@ def test_a_resume_removes_the_best_models_of_later_steps(tmp_path: Path) -> None
     assert best_of(tmp_path) == [7], "it will be made again, by a process that knows of it"
 
 
+def best_at(bench: Bench, loop: Loop, step: int) -> None:
+    """The best model so far is that of this step."""
+    bench.framework.steps = step
+    loop.parts.saver.keep_best(step, [step])
+    loop.parts.saver.drain()
+
+
+def saved(bench: Bench, loop: Loop, step: int, best: list[int]) -> None:
+    bench.framework.steps = step
+    loop.parts.saver.save(state_at(step), best)
+    loop.parts.saver.drain()
+
+
+def test_each_checkpoint_that_is_kept_has_its_best_models(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, checkpoint={"keep_last": 2})
+    loop = bench.loop()
+    best_at(bench, loop, 7)
+    saved(bench, loop, 10, [7])
+    best_at(bench, loop, 14)
+    saved(bench, loop, 20, [14])
+    assert best_of(tmp_path) == [7, 14]
+    saved(bench, loop, 30, [14])
+    assert best_of(tmp_path) == [14], "nothing resumes from step 10 any more"
+    best_at(bench, loop, 35)
+    loop.parts.saver.drop_superseded_best()
+    assert best_of(tmp_path) == [35]
+    ended(loop)
+
+
+def test_a_save_that_failed_needs_no_best_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, full = Bench(tmp_path), FullOnce(monkeypatch, 10)
+    loop = bench.loop()
+    best_at(bench, loop, 7)
+    saved(bench, loop, 10, [7])
+    assert full.failed
+    assert not loop.parts.saver.newest_is_committed
+    best_at(bench, loop, 14)
+    assert best_of(tmp_path) == [14]
+    ended(loop)
+
+
+def test_the_first_step_counts_as_saved_only_when_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, full = Bench(tmp_path), FullOnce(monkeypatch, 1)
+    loop = bench.loop()
+    assert loop.parts.saver.newest_is_committed, "nothing was asked for yet"
+    saved(bench, loop, 1, [])
+    assert full.failed
+    assert not loop.parts.saver.newest_is_committed
+    saved(bench, loop, 1, [])
+    assert loop.parts.saver.newest_is_committed
+    ended(loop)
+
+
+def test_a_checkpoint_without_a_manifest_takes_no_place(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, checkpoint={"keep_last": 2})
+    loop = bench.loop()
+    saved(bench, loop, 5, [])
+    (tmp_path / "checkpoints" / "step-000000008-a0001").mkdir()
+    saved(bench, loop, 10, [])
+    assert {5, 10} <= set(steps_in(tmp_path / "checkpoints"))
+    ended(loop)
+
+
 @pytest.mark.parametrize("keep", [1, 2, 3])
 def test_damaged_checkpoints_of_later_steps_take_no_place(keep: int, tmp_path: Path) -> None:
     bench = Bench(tmp_path, checkpoint={"keep_last": keep})
@@ -126,13 +191,14 @@ def test_an_evaluation_that_is_owed_is_saved_again(tmp_path: Path) -> None:
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir())[-1] == "step-000000007-a0002"
 
 
-def test_every_snapshot_is_released(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, [3, 2, 1])
-    taken: list[int] = []
+@pytest.mark.parametrize("cumulative", [False, True])
+def test_every_snapshot_is_released(cumulative: bool, tmp_path: Path) -> None:
+    bench = Bench(tmp_path, [3, 2, 1], plan=Plan(BATCH, STEPS, 0.1, cumulative=cumulative))
+    taken: list[bool] = []
     snapshot = bench.framework.snapshot
 
     def counted(**how: Any) -> Weights:
-        taken.append(bench.framework.steps)
+        taken.append(how.get("weights_only", False))
         return snapshot(**how)
 
     bench.framework.snapshot = counted  # type: ignore[method-assign]
@@ -146,7 +212,8 @@ def test_every_snapshot_is_released(tmp_path: Path) -> None:
     loop.parts.saver.save = save_and_wait  # type: ignore[method-assign]
     loop.run()
     ended(loop)
-    assert bench.framework.released == len(taken) == 5 + 3, "spare buffers are lost"
+    assert bench.framework.released == len(taken), "spare buffers are lost"
+    assert (taken.count(False), taken.count(True)) == (5, 3), "a best model is weights alone"
 
 
 # -- the clock
@@ -211,6 +278,20 @@ def test_a_run_that_fails_stops_its_clock(tmp_path: Path, clocks: list[Clock]) -
     assert clocks
     assert not clocks[-1].is_running
     ended(loop)
+
+
+def test_a_save_after_the_end_starts_no_clock(tmp_path: Path, clocks: list[Clock]) -> None:
+    bench = Bench(tmp_path, checkpoint={"every_n_steps": None, "every_n_minutes": 1})
+    loop = bench.run()
+    number = len(clocks)
+    again = bench.loop(state_at(STEPS))
+    again.parts.saver.start(lambda: None)
+    again.parts.saver.stop_clock()
+    again.parts.saver.save(state_at(STEPS + 1), [])
+    ended(again)
+    assert len(clocks) == number + 1
+    assert not any(clock.is_running for clock in clocks)
+    assert loop.state.step == STEPS
 
 
 def test_without_a_clock_nothing_is_saved_between(tmp_path: Path, clocks: list[Clock]) -> None:
