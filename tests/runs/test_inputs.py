@@ -10,7 +10,7 @@ import pytest
 
 from trainyard.digest import sha256_file
 from trainyard.records.manifest import Difference, Manifest
-from trainyard.runs.inputs import code_inputs, environment_inputs
+from trainyard.runs.inputs import code_inputs, environment_inputs, imported_packages
 
 
 def of(**inputs: Any) -> Manifest:
@@ -193,3 +193,14 @@ def test_a_difference_in_words_is_short() -> None:
         str(Difference("data", "train split, sha256", "a" * 64, None))
         == f"data: train split, sha256 was {'a' * 16}…, is absent"
     )
+
+
+def test_what_only_records_and_reports_need_is_no_part_of_the_environment() -> None:
+    """Else the second run of a process differs from the first, which made a report."""
+    import jinja2
+    import pydantic
+
+    assert {jinja2.__name__, pydantic.__name__} <= sys.modules.keys()
+    packages = imported_packages()
+    assert "numpy" in packages
+    assert {"Jinja2", "MarkupSafe", "pydantic", "pydantic_core", "click", "rich"}.isdisjoint(packages)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import itertools
 import logging
 import os
 import platform
+import re
 import subprocess
 import sys
 import sysconfig
@@ -31,6 +33,8 @@ REMOVED = "removed"  # instead of the hash of a source that is gone
 
 # Distributions that are not called like their modules.
 _DISTRIBUTIONS = {"sklearn": "scikit-learn", "PIL": "pillow", "google": "protobuf", "cv2": "opencv-python"}
+
+_NAME = re.compile(r"[A-Za-z0-9._-]+")  # of a distribution, at the start of a requirement
 
 # Environment variables that may change what libraries compute.
 _FLAGS = (
@@ -226,7 +230,8 @@ def environment_inputs(threads: int, framework: Mapping[str, str]) -> Environmen
         "flags": {key: value for key, value in sorted(os.environ.items()) if key.startswith(_FLAGS)},
         "imported": imported_packages(),
     }
-    return Environment(hash=sha256_json(identity), packages=packages(), **identity)
+    versions = {name: packages()[name] for name in identity["imported"]}
+    return Environment(hash=sha256_json(identity | {"imported": versions}), packages=packages(), **identity)
 
 
 @cache
@@ -254,14 +259,30 @@ def packages() -> dict[str, str]:
 def imported_packages() -> list[str]:
     """Return the distributions whose modules this process has imported, as far as their names tell.
 
-    A distribution is found by the name of its module, so one that is called otherwise must be in
+    What only Trainyard's own records and commands need (a report imports Jinja2) is left out: it changes no
+    number, and depends on what the process did before. A distribution is found by the name of its module, so one that is called otherwise must be in
     `_DISTRIBUTIONS`; `importlib.metadata.packages_distributions` knows all, but reads the list of files of
     every installed package.
     """
     known = {_normalized(name): name for name in packages()}
     modules = {name.partition(".")[0] for name in list(sys.modules)}
-    names = {_normalized(_DISTRIBUTIONS.get(module, module)) for module in modules}
+    names = {_normalized(_DISTRIBUTIONS.get(module, module)) for module in modules} - _own_requirements()
     return sorted(known[name + suffix] for name in names for suffix in ("", "-cpu") if name + suffix in known)
+
+
+@cache
+def _own_requirements() -> frozenset[str]:
+    """Return what Trainyard requires without any extra, and what that requires, but for NumPy."""
+    names, waiting = set[str](), ["trainyard"]
+    while waiting:
+        try:
+            requirements = importlib.metadata.requires(waiting.pop()) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        needed = {_normalized(_NAME.match(text)[0]) for text in requirements if "extra ==" not in text}  # type: ignore[index]
+        waiting += needed - names - {"numpy"}
+        names |= needed
+    return frozenset(names - {"numpy"})
 
 
 def _normalized(name: str) -> str:
