@@ -260,9 +260,9 @@ def imported_packages() -> list[str]:
     """Return the distributions whose modules this process has imported, as far as their names tell.
 
     What only Trainyard's own records and commands need (a report imports Jinja2) is left out: it changes no
-    number, and depends on what the process did before. A distribution is found by the name of its module, so one that is called otherwise must be in
-    `_DISTRIBUTIONS`; `importlib.metadata.packages_distributions` knows all, but reads the list of files of
-    every installed package.
+    number, and depends on what the process did before. A distribution is found by the name of its module, so
+    one that is called otherwise must be in `_DISTRIBUTIONS`; `importlib.metadata.packages_distributions`
+    knows all, but reads the list of files of every installed package.
     """
     known = {_normalized(name): name for name in packages()}
     modules = {name.partition(".")[0] for name in list(sys.modules)}
