@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainyard.digest import FileRecord, write_tensors
+from trainyard.digest import FileRecord, sha256_json, write_tensors
 from trainyard.engine.checkpoint import Checkpoints
 from trainyard.errors import CheckpointError
 from trainyard.stores.local import LocalStore
@@ -85,6 +86,75 @@ def test_a_damaged_checkpoint_is_named_and_an_older_one_is_used(
     assert commit.step == 10
     assert len(complaints) == 1
     assert folder.name in complaints[0]
+
+
+def first_chunk(manifest: dict[str, Any], value: Any) -> None:
+    manifest["files"][0]["chunks"][0][0] = value
+
+
+ODD: dict[str, Any] = {
+    "a chunk's size": lambda manifest: first_chunk(manifest, []),
+    "chunks": lambda manifest: manifest["files"][0].update(chunks=3),
+    "a file's size": lambda manifest: manifest["files"][0].update(bytes={}),
+    "a file": lambda manifest: manifest.update(files=[None]),
+    "files": lambda manifest: manifest.update(files=1.5),
+    "the step": lambda manifest: manifest.update(step=[]),
+    "the attempt": lambda manifest: manifest.update(attempt=None),
+    "the best models": lambda manifest: manifest.update(best=5),
+    "the run's files": lambda manifest: manifest.update(run_files=[1]),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_a_manifest_of_other_types_is_damaged(odd: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
+    """Also one whose own hash is right."""
+    path = newest_folder(checkpoints, tmp_path) / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["sha256"]
+    ODD[odd](manifest)
+    path.write_text(json.dumps(manifest | {"sha256": sha256_json(manifest)}))
+    commit, complaints = checkpoints.newest()
+    assert commit is not None
+    assert (commit.step, len(complaints)) == (10, 1)
+    assert "is damaged" in complaints[0]
+
+
+def test_a_state_that_json_cannot_hold_is_refused(checkpoints: Checkpoints) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        checkpoints.commit(30, FakeSnapshot(30), {"loss": math.nan})
+    commit, _ = checkpoints.newest()
+    assert commit is not None
+    assert commit.step == 20
+
+
+def test_a_checkpoint_behind_a_link_is_damaged_but_the_run_may_be_one(
+    checkpoints: Checkpoints, tmp_path: Path
+) -> None:
+    link = tmp_path.parent / f"link-to-{tmp_path.name}"
+    link.symlink_to(tmp_path)
+    commit, complaints = Checkpoints(LocalStore(link), "checkpoints").newest()
+    assert commit is not None
+    assert (commit.step, complaints) == (20, [])
+    folder = newest_folder(checkpoints, tmp_path)
+    outside = tmp_path / "outside"
+    folder.rename(outside)
+    folder.symlink_to(outside)
+    commit, complaints = checkpoints.newest()
+    assert commit is not None
+    assert commit.step == 10
+    folder.unlink()
+    outside.rename(folder)
+    (folder / "weights.safetensors").rename(outside)
+    (folder / "weights.safetensors").symlink_to(outside)
+    with pytest.raises(CheckpointError, match="symbolic link"):
+        checkpoints.load(folder.name)
+
+
+def test_what_dead_processes_left_in_staging_is_swept(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    LocalStore(tmp_path).staging()
+    assert list(tmp_path.glob(".staging-*"))
+    checkpoints.sweep()
+    assert not list(tmp_path.glob(".staging-*"))
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO])

@@ -77,6 +77,32 @@ class TestLocal(StoreSuite):
         with pytest.raises(CheckpointError, match="Is a directory"):
             store.get("a/manifest")
 
+    def test_a_folder_behind_a_link_is_not_the_stores(self, store: Store, root: Path) -> None:
+        """The store itself may be one."""
+        self.put(store, "a/b/key", b"1")
+        link = root.parent / "link"
+        link.symlink_to(root)
+        through = self.make(link)
+        assert through.get("a/b/key") == b"1"
+        assert list(through.list("a/b/")) == ["a/b/key"]
+        assert through.folder("a/b") == link / "a" / "b"
+        assert through.put_if_absent("a/b/more", b"2")
+        through.delete("a/b/more")
+        (root / "a").rename(root.parent / "outside")
+        (root / "a").symlink_to(root.parent / "outside")
+        refused = (
+            lambda: store.get("a/b/key"),
+            lambda: list(store.list("a/b/")),
+            lambda: store.delete("a/b/key"),
+            lambda: store.folder("a/b"),
+            lambda: store.put_if_absent("a/b/more", b"2"),
+            lambda: self.put(store, "a/b/key", b"2"),
+        )
+        for act in refused:
+            with pytest.raises((CheckpointError, OSError), match="symbolic link"):
+                act()
+        assert (root.parent / "outside" / "b" / "key").read_bytes() == b"1"
+
     def test_the_last_object_takes_its_folder_along(self, store: Store, root: Path) -> None:
         self.put(store, "checkpoints/step-1/w", b"1")
         store.delete("checkpoints/step-1/w")
