@@ -162,3 +162,24 @@ def test_tensors_begin_where_readers_can_map_them(tmp_path: Path) -> None:
         write_tensors(tmp_path / "file", [buffer("n" * length, np.zeros(3, np.float32))])
         size = int.from_bytes((tmp_path / "file").read_bytes()[:8], "little")
         assert size % 8 == 0
+
+
+def test_a_file_that_cannot_be_replaced_stays_and_nothing_is_left_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    for name in ("write_file", "refuse_links"):  # before the new file is there, and after
+        with monkeypatch.context() as broken:
+            broken.setattr(module, name, full)
+            with pytest.raises(OSError, match="No space left"):
+                write_atomically(path, b"new")
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "replace", full)
+        with pytest.raises(OSError, match="No space left"):
+            write_atomically(path, b"new")
+    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("file", b"old")]

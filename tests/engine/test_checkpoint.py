@@ -232,3 +232,23 @@ def test_pruning_deletes_the_manifest_first(
     checkpoints.prune({checkpoints.names()[0]})
     assert deleted[0] == "checkpoints/step-000000010-a0001/manifest.json"
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000000020-a0001"]
+
+
+def test_what_is_not_a_file_in_a_checkpoint_is_damage(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    """A framework may look for files that no record names, and would wait for a pipe."""
+    os.mkfifo(newest_folder(checkpoints, tmp_path) / "optimizer.safetensors")
+    commit, complaints = checkpoints.newest()
+    assert commit is not None
+    assert commit.step == 10
+    assert "optimizer.safetensors: it is not a regular file" in complaints[0]
+
+
+def test_a_manifest_of_a_later_format_is_not_read(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    for name in checkpoints.names():
+        path = tmp_path / "checkpoints" / name / "manifest.json"
+        manifest = json.loads(path.read_text()) | {"format": 99}
+        del manifest["sha256"]
+        path.write_text(json.dumps(manifest | {"sha256": sha256_json(manifest)}))
+    commit, complaints = checkpoints.newest()
+    assert commit is None
+    assert ["has format 99" in complaint for complaint in complaints] == [True, True]

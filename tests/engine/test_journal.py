@@ -246,3 +246,16 @@ def test_lines_are_compact_and_hold_no_number_that_json_lacks(tmp_path: Path) ->
     with pytest.raises(ValueError, match="JSON"):
         journal.values("histograms", 1, {"w": {"sum": math.nan}})
     journal.close()
+
+
+def test_an_error_of_the_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(tmp_path, 1, 0)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as raised:
+        journal.sync()
+    assert raised.value.filename == str(tmp_path / "0001.jsonl")
+    journal.close()

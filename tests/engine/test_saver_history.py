@@ -150,6 +150,16 @@ def test_best_models_of_a_checkpoint_that_does_not_name_them_are_kept(tmp_path: 
     assert best_of(tmp_path) == [7]
 
 
+def test_a_damaged_manifest_of_an_older_checkpoint_keeps_nobody_from_resuming(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    committed(bench, state_at(5), best=[3])
+    committed(bench, state_at(10, 3.0), best=[7])
+    (old,) = (tmp_path / "checkpoints").glob("step-000000005-*")
+    (old / "manifest.json").write_text("{")
+    ended(bench.loop(state_at(10, 3.0)))
+    assert best_of(tmp_path) == [7]
+
+
 def test_a_resume_extracts_only_the_best_models_that_are_missing(tmp_path: Path) -> None:
     bench = Bench(tmp_path, plan=Plan(BATCH, STEPS, 0.1, cumulative=True), checkpoint={"save_top_k": 2})
     state = state_at(15, 3.0, 2.0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainyard import digest
-from trainyard.errors import CheckpointError
+from trainyard.errors import CheckpointError, RunGoneError
 from trainyard.stores import local
 from trainyard.stores.base import Store
 from trainyard.stores.local import LocalStore
@@ -102,6 +102,12 @@ class TestLocal(StoreSuite):
             with pytest.raises((CheckpointError, OSError), match="symbolic link"):
                 act()
         assert (root.parent / "outside" / "b" / "key").read_bytes() == b"1"
+
+    def test_a_store_that_is_gone_is_not_made_again(self, store: Store, root: Path) -> None:
+        root.rename(root.parent / "elsewhere")
+        with pytest.raises(RunGoneError):
+            store.staging()
+        assert not root.exists()
 
     def test_the_last_object_takes_its_folder_along(self, store: Store, root: Path) -> None:
         self.put(store, "checkpoints/step-1/w", b"1")
