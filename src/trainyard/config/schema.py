@@ -123,8 +123,9 @@ class DataConfig(TypedSection):
     exclude: list[str] = Field(default_factory=list, description="columns to leave out")
     standardize: bool = Field(
         default=True,
-        description="zero mean and unit variance for numeric columns, fitted on the training rows; torch "
-        "also standardizes the target of a regression (losses are in units of its variance, metrics and "
+        description="zero mean and unit variance for numeric columns, fitted on the training rows (features "
+        "in arrays and map-style datasets are taken as they are: scale them yourself); torch also "
+        "standardizes the target of a regression (losses are in units of its variance, metrics and "
         "predictions in its own unit)",
     )
     impute: Literal["mean", "median", "most_frequent", "keep"] | None = Field(
