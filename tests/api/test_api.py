@@ -465,6 +465,21 @@ def test_rows_that_cannot_be_used_are_named(csv_run: tuple[Run, pd.DataFrame]) -
     assert len(predictor.predict(test[:0])) == 0
 
 
+def test_unseen_categories_are_warned_of(
+    csv_run: tuple[Run, pd.DataFrame], caplog: pytest.LogCaptureFixture
+) -> None:
+    run, test = csv_run
+    predictor = trainyard.load(run)
+    predictor.predict(test)
+    assert "no training row" not in caplog.text
+    changed = test.copy()
+    changed.loc[changed.index[:1], "color"] = "new"
+    for use in (predictor.predict, lambda rows: predictor.evaluate(rows=rows)):
+        caplog.clear()
+        use(changed)
+        assert caplog.messages == ["column 'color': 1 row has a value that no training row has: 'new'"]
+
+
 def test_a_run_without_weights_says_so(tmp_path: Path) -> None:
     from trainyard.config import load
     from trainyard.runs.catalog import Catalog

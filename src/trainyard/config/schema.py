@@ -136,7 +136,8 @@ class DataConfig(TypedSection):
     encode: Literal["onehot", "ordinal", "category"] = Field(
         default="onehot",
         description="how category columns become numbers; category: as codes, for models that accept "
-        "categories, which have it by default",
+        "categories, which have it by default; a category that no training row has becomes all zeros "
+        "(onehot), -1 (ordinal) or missing (category), and predictions warn of it",
     )
 
 
