@@ -276,7 +276,7 @@ def make_folders(folder: Path) -> None:
         fsync_folder(path.parent)
 
 
-def write_atomically(path: Path, data: bytes, *, depth: int = 1) -> None:
+def write_atomically(path: Path, data: bytes, *, depth: int = 1, mode: int = 0o666) -> None:
     """Replace a file's content durably: after a crash there is the old or the new content, whole.
 
     A symbolic link at the path is replaced, too; what it leads to is left alone.
@@ -285,6 +285,7 @@ def write_atomically(path: Path, data: bytes, *, depth: int = 1) -> None:
         path: The file.
         data: Its new content.
         depth: How many names of the path are inside the run directory; see `open_regular`.
+        mode: Its permissions, which the umask narrows further.
 
     Raises:
         OSError: It cannot be written; nothing is left behind.
@@ -292,6 +293,8 @@ def write_atomically(path: Path, data: bytes, *, depth: int = 1) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
     try:
         refuse_links(path.parent, depth=depth - 1)
+        if mode != 0o666:
+            aside.touch(mode, exist_ok=False)
         write_file(aside, data)
         aside.replace(path)
     except OSError:

@@ -10,6 +10,7 @@ is hidden only where it is a word of its own: such short texts are parts of many
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import re
@@ -22,6 +23,8 @@ SHORTEST = 4  # shorter values are not remembered
 _ANYWHERE = 8  # values of this length are hidden inside longer words, too
 _TOKEN = 16  # the user of a URI without a password is taken for a token from this length on
 _WORDS = r"(?:token|secret|passwd|password|pwd|api_?key|access_?key|private_?key|signature|credentials?)"
+_INDEX = re.compile(r"(?:\.\d+)+$")  # of an item of a list, in a dotted key
+_FINGERPRINTED = re.compile(re.escape(HIDDEN) + r" \(sha256 [0-9a-f]{8}\)")
 _REFERENCE = re.compile(r"\$\{env:\w+\}")
 # A password may hold an unescaped / or @; `pathlib` turns :// into :/
 _USER_INFO = re.compile(r"(?<=:/)(/?)([^\s/@'\"]*(?::[^\s'\"]*)?)@")
@@ -89,13 +92,42 @@ def redacted(text: str) -> str:
     Remembered values become their `${env:NAME}`. The users and passwords of URIs, and the values of keys such
     as `token`, become `***`.
     """
-    text = _USER_INFO.sub(_without_user, _secrets.hide(text))
+    return without_literals(_secrets.hide(text))
+
+
+def without_literals(text: str) -> str:
+    """Return the text without the secrets that its form shows, whatever this process remembers."""
+    text = _USER_INFO.sub(_without_user, text)
     return _KEY.sub(rf"\1{HIDDEN}", _PARAMETER.sub(rf"\1{HIDDEN}", text))
 
 
 def redacted_value(key: str, value: Any) -> Any:
     """Return a config value as it may be shown beside its key."""
-    return redacted(f"{key}: {value}").removeprefix(f"{key}: ") if isinstance(value, str) else value
+    if isinstance(value, list):
+        return [redacted_value(key, item) for item in value]
+    return redacted(_line(key, value)).removeprefix(_line(key, "")) if isinstance(value, str) else value
+
+
+def is_secret(key: str, value: Any) -> bool:
+    """Return whether a config value is text that holds a secret: not the name of one in the environment."""
+    return isinstance(value, str) and without_literals(_line(key, value)) != _line(key, value)
+
+
+def fingerprinted(key: str, value: Any) -> Any:
+    """Return a config value as it may be stored: of a secret, a fingerprint shows whether it has changed.
+
+    A value that was fingerprinted stays as it is.
+    """
+    if isinstance(value, list):
+        return [fingerprinted(key, item) for item in value]
+    if not is_secret(key, value) or _FINGERPRINTED.fullmatch(value):
+        return value
+    shown = without_literals(_line(key, value)).removeprefix(_line(key, ""))
+    return f"{shown} (sha256 {hashlib.sha256(value.encode()).hexdigest()[:8]})"
+
+
+def _line(key: str, value: str) -> str:
+    return f"{_INDEX.sub('', key)}: {value}"
 
 
 def printable(text: str) -> str:

@@ -198,7 +198,6 @@ def _ended(run: RunDir) -> str:
 
 
 def _log_notes(resolved: Resolved) -> None:
-    for note in resolved.notes:
-        log.info("config: %s", note)
+    resolved.log_notes()
     if resolved.config.distributed.enabled:
         log.warning("config: distributed.enabled has no effect: this version trains in one process")

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 
 from trainyard.config.tree import Node, Problems, is_unicode, walk
 from trainyard.config.yaml import scalar
-from trainyard.redact import remember, remember_passwords
+from trainyard.redact import is_secret, remember, remember_passwords
 
 VARIABLE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 SUBSTITUTION = re.compile(r"\$\{[^}]*\}?")
 _PUBLIC = "experiment.name"  # it names a folder, and stands in every path
+_LONG_SECRET = 8  # characters; a shorter one is hidden beside its key only: it may be a word of many texts
 _LONG_NUMBER = 8  # digits; shorter numbers are batch sizes and seeds, and hiding them would spoil every table
 
 
@@ -22,6 +23,9 @@ def expand(root: Node, problems: Problems, environ: Mapping[str, str] | None = N
         expand_node(node, path, problems, environ)
         if isinstance(node.value, str):
             remember_passwords(node.value)
+            is_long = len(node.value) >= _LONG_SECRET and "://" not in node.value  # of a URI, see above
+            if is_long and node.template is None and is_secret(path, node.value):
+                remember(node.value)
 
 
 def expand_node(node: Node, path: str, problems: Problems, environ: Mapping[str, str] | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +17,9 @@ from trainyard.config.emit import emit
 from trainyard.config.env import VARIABLE
 from trainyard.config.schema import RunConfig
 from trainyard.config.tree import Source, join
-from trainyard.redact import redacted
+from trainyard.redact import is_secret, redacted
 
+log = logging.getLogger("trainyard")
 _SHORTEST = 4  # characters; a shorter value is not a secret, and occurs in too many words
 
 
@@ -43,8 +45,23 @@ class Resolved:
         return emit(values(self.config), self.templates)
 
     def flat(self) -> dict[str, Any]:
-        """Return all values by dotted key, `${env:NAME}` unexpanded: safe to show and to store."""
+        """Return all values by dotted key, `${env:NAME}` unexpanded; secrets in clear text are in it."""
         return _flatten(_replace(values(self.config), self.templates.get))
+
+    def log_notes(self) -> None:
+        """Write the notes into the log, and a warning for each secret in clear text."""
+        for note in self.notes:
+            log.info("config: %s", note)
+        for warning in self.secret_warnings():
+            log.warning("config: %s", warning)
+
+    def secret_warnings(self) -> list[str]:
+        """Return a sentence for each value that is a secret in clear text."""
+        return [
+            f"{key} holds a secret in clear text, which config.yaml keeps: use ${{env:NAME}}"
+            for key, value in self.flat().items()
+            if any(is_secret(key, item) for item in (value if isinstance(value, list) else [value]))
+        ]
 
     def config_hash(self) -> str:
         """Return the SHA-256 (hex) of all values, `${env:NAME}` unexpanded."""
@@ -58,6 +75,7 @@ class Resolved:
         """Return the values that `computation_hash` covers, by dotted key, to compare two runs.
 
         A value from `${env:NAME}` is unexpanded, with a fingerprint: it may be a secret, and this is stored.
+        The manifest does the same with secrets in clear text.
         """
 
         def leaf(path: str, value: Any) -> Any:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from trainyard.records.document import Document, Record
+from trainyard.redact import fingerprinted
 
 Json = dict[str, Any]
 _SHOWN_CHARACTERS = 40  # of a value in a message
@@ -166,6 +167,11 @@ class Manifest(Document):
     data_file: str = "data.json"
     parent: Parent | None = None
     trainer: ForeignTrainer | None = None
+
+    @field_validator("computation", "model")
+    @classmethod
+    def _without_secrets(cls, inputs: Json) -> Json:
+        return {key: fingerprinted(key, value) for key, value in inputs.items()}
 
     @property
     def demands_bitwise(self) -> bool:

@@ -31,6 +31,7 @@ from trainyard.records.lock import Lock, locked_error
 from trainyard.records.manifest import Manifest
 from trainyard.records.result import AttemptRecord, Result
 from trainyard.records.status import Status
+from trainyard.redact import without_literals
 from trainyard.safe_open import open_regular, read_regular
 
 log = logging.getLogger("trainyard")
@@ -48,6 +49,8 @@ class RunDir:
     def create(runs_dir: Path, experiment: str, config: str) -> RunDir:
         """Make a new run directory for the run of a resolved config (YAML).
 
+        A config with secrets in clear text is for its owner only to read.
+
         Raises:
             InputError: The directory cannot be written.
         """
@@ -57,7 +60,8 @@ class RunDir:
             make_folders(run.path.parent)
             run.path.mkdir()
             fsync_folder(run.path.parent)
-            write_atomically(run.config_file, config.encode())
+            private = without_literals(config) != config
+            write_atomically(run.config_file, config.encode(), mode=0o600 if private else 0o666)
         except OSError as error:
             raise InputError(
                 f"cannot make the run directory {run.path}: {error.strerror}; "

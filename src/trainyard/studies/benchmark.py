@@ -91,8 +91,7 @@ def benchmark(
     base = StudyConfig.read(config, overrides, request.runs_dir, objects=request.data is not None)
     if selection.metric is not None:
         base = _with_metric(base, selection.metric)
-    for note in base.resolved.notes:
-        log.info("config: %s", note)
+    base.resolved.log_notes()
     if selection.folds is not None:
         base.warn_of_replaced_splits()
     elif base.excludes(split_of(selection.metric)):

@@ -105,8 +105,7 @@ def cross_validate(
     count = base.folds(folds)
     if count < 2:
         raise InputError(f"folds: {count} given; allowed: 2 or more")
-    for note in base.resolved.notes:
-        log.info("config: %s", note)
+    base.resolved.log_notes()
     base.warn_of_replaced_splits()
     trials = [Trial({"fold": fold}, base.with_fold(count, fold).resolved) for fold in range(count)]
     question = base.question() | {"folds": count}

@@ -13,7 +13,7 @@ from trainyard.config import load as load_config
 from trainyard.config.checks import OBJECTS
 from trainyard.config.emit import inline
 from trainyard.records.listing import find_run
-from trainyard.redact import redacted
+from trainyard.redact import fingerprinted, redacted
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.objects import require_data
 from trainyard.studies.study import Json
@@ -129,7 +129,8 @@ class StudyConfig:
 
     def question(self) -> Json:
         """Return what two studies must share to be the same: the computation and the data."""
-        data = {key: value for key, value in self.resolved.flat().items() if key.startswith("data.")}
+        values = self.resolved.flat().items()
+        data = {key: fingerprinted(key, value) for key, value in values if key.startswith("data.")}
         return {"computation_hash": self.resolved.computation_hash(), "data": data}
 
     def _with(self, overrides: Overrides, more: Mapping[str, Any]) -> StudyConfig:

@@ -12,7 +12,7 @@ from trainyard.config.env import VARIABLE
 from trainyard.errors import CheckpointError, InputError
 from trainyard.records.manifest import Manifest
 from trainyard.records.run_dir import RunDir
-from trainyard.redact import redacted
+from trainyard.redact import redacted, redacted_value, remember_passwords
 from trainyard.safe_open import read_regular
 from trainyard.trackers.base import RunCard
 
@@ -58,7 +58,7 @@ def _feed_inputs(run_dir: Path, config: Any, manifest: Manifest) -> FeedInputs:
         run_id=manifest.run_id,
         experiment=manifest.experiment,
         run_dir=run_dir,
-        params={key: redacted(value) for key, value in _flat("", config)},
+        params={key: redacted_value(key, value) for key, value in _flat("", config)},
         tags=_tags(manifest),
     )
     return FeedInputs(
@@ -111,6 +111,7 @@ def expanded(value: Any) -> Any:
         return [expanded(child) for child in value]
     if not isinstance(value, str):
         return value
+    remember_passwords(value)
     missing = [name for name in VARIABLE.findall(value) if name not in os.environ]
     if missing:
         raise InputError(f"the environment variable {missing[0]} is not set; export {missing[0]}=... first")

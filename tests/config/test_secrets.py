@@ -1,0 +1,63 @@
+"""Secrets in clear text: the config keeps them, nothing else does."""
+
+import logging
+import stat
+
+import pytest
+
+from trainyard.config import load
+from trainyard.records.manifest import Manifest
+from trainyard.records.run_dir import RunDir
+from trainyard.redact import fingerprinted, redacted
+
+SECRETS = {
+    "api_key": "LITERALSECRET99",
+    "url": "http://bob:pa55w0rdX@host/x",
+    "tokens": ["https://u:pw1234@h"],
+}
+CONFIG = {"data": "digits", "model": {"type": "net:Net", "width": 4, **SECRETS}}
+
+
+def manifest(key: str = "LITERALSECRET99") -> Manifest:
+    resolved = load(CONFIG, {"model.params.api_key": key})
+    return Manifest(run_id="r", experiment="e", computation=resolved.computation(), model={"api_key": key})
+
+
+def test_a_manifest_holds_no_secret_and_shows_that_one_has_changed():
+    text = str(manifest().to_json())
+    assert not [secret for secret in ("LITERALSECRET99", "pa55w0rdX", "pw1234") if secret in text]
+    changed = manifest().differences(manifest("ANOTHERSECRET00"))
+    assert [difference.what for difference in changed] == ["model.params.api_key", "api_key"]
+    assert changed[0].before.startswith("*** (sha256 ")
+
+
+def test_a_manifest_of_an_earlier_version_compares_equal():
+    earlier = Manifest(run_id="r", experiment="e", computation=load(CONFIG).computation())
+    earlier = earlier.model_validate(earlier.to_json())
+    assert not earlier.differences(manifest().model_copy(update={"model": {}}))
+
+
+@pytest.mark.parametrize("value", ["${env:NAME}", "plain", 5, None, True, ""])
+def test_other_values_are_kept(value):
+    key = "model.params.api_key" if value != "plain" else "model.params.name"
+    assert fingerprinted(key, value) == value
+
+
+def test_a_warning_names_each_key(caplog):
+    with caplog.at_level(logging.WARNING):
+        load(CONFIG).log_notes()
+    keys = [line.split()[1] for line in caplog.messages]
+    assert keys == ["model.params.api_key", "model.params.url", "model.params.tokens"]
+    assert all("use ${env:NAME}" in line and "LITERAL" not in line for line in caplog.messages)
+
+
+def test_messages_hide_the_secret_from_then_on():
+    load(CONFIG)
+    assert redacted("server refused LITERALSECRET99 of bob, pa55w0rdX") == "server refused *** of bob, ***"
+
+
+@pytest.mark.parametrize(("config", "mode"), [(CONFIG, 0o600), ({"data": "digits", "model": "mlp"}, 0o644)])
+def test_the_config_file_is_for_its_owner_only(tmp_path, config, mode):
+    run = RunDir.create(tmp_path, "e", load(config).dump())
+    assert stat.S_IMODE(run.config_file.stat().st_mode) == mode
+    assert load(run.config_file).config == load(config).config
