@@ -15,7 +15,7 @@ from trainyard.records.listing import default_runs_dir
 from trainyard.records.manifest import Parent
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
-from trainyard.runs.lookup import RunName, find, find_unfinished, warn_of_unused
+from trainyard.runs.lookup import RunName, find, find_unfinished, log_notes, warn_of_unused
 from trainyard.runs.objects import make_objects, name_model, require_data, require_objects
 from trainyard.runs.run import Run
 from trainyard.runs.trust import of_own_config
@@ -198,7 +198,6 @@ def _ended(run: RunDir) -> str:
 
 
 def _log_notes(resolved: Resolved) -> None:
-    for note in resolved.notes:
-        log.info("config: %s", note)
+    log_notes(resolved)
     if resolved.config.distributed.enabled:
         log.warning("config: distributed.enabled has no effect: this version trains in one process")

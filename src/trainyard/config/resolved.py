@@ -29,6 +29,7 @@ class Resolved:
         config: The config, with `${env:NAME}` expanded.
         sources: The source of each value, by dotted key of `flatten(config)`.
         notes: One line for each key that was translated or dropped, for the log.
+        unused: One line for each key that is set but has no effect, for warnings.
         templates: The texts with `${env:NAME}`, by dotted key. What is written to disk has these instead of
             the values, which may be secrets.
     """
@@ -37,6 +38,7 @@ class Resolved:
     sources: Mapping[str, Source] = field(default_factory=dict)
     notes: Sequence[str] = ()
     templates: Mapping[str, str] = field(default_factory=dict)
+    unused: Sequence[str] = ()
 
     def dump(self) -> str:
         """Return all values as YAML 1.2, `${env:NAME}` unexpanded; it loads back to an equal config."""

@@ -45,6 +45,14 @@ def _computation(run: RunDir) -> str:
     return recorded or load_resolved(run.checked_config_file(), adapters=Catalog()).computation_hash()
 
 
+def log_notes(resolved: Resolved) -> None:
+    """Log what was translated or dropped in a config, and warn of settings without effect."""
+    for note in resolved.notes:
+        log.info("config: %s", note)
+    for line in resolved.unused:
+        log.warning("config: %s", line)
+
+
 def warn_of_unused(given: Resolved, own: Resolved, run: RunDir) -> None:
     """Warn of settings that have no effect because a resumed run keeps its own config."""
     now, kept = given.flat(), own.flat()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from trainyard.evaluation.metrics import LOSS, METRICS, check_metric, default_me
 from trainyard.records.journal import number
 from trainyard.records.run_dir import RunDir
 from trainyard.reports.studies import benchmark_table, markdown_table, write_report
+from trainyard.runs.lookup import log_notes
 from trainyard.runs.predictions import predicted
 from trainyard.runs.run import Run
 from trainyard.runs.trust import of_own_config
@@ -23,7 +23,6 @@ from trainyard.studies.study import Json, Study, StudyPlan, StudyRequest, StudyV
 from trainyard.studies.trials import StudyConfig
 from trainyard.studies.unchanged import CurrentData, warn_of_changes
 
-log = logging.getLogger("trainyard")
 KIND = "benchmark"
 
 
@@ -91,8 +90,7 @@ def benchmark(
     base = StudyConfig.read(config, overrides, request.runs_dir, objects=request.data is not None)
     if selection.metric is not None:
         base = _with_metric(base, selection.metric)
-    for note in base.resolved.notes:
-        log.info("config: %s", note)
+    log_notes(base.resolved)
     if selection.folds is not None:
         base.warn_of_replaced_splits()
     elif base.excludes(split_of(selection.metric)):

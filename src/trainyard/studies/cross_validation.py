@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from trainyard.evaluation.tables import tables
 from trainyard.records.journal import finite, number
 from trainyard.records.run_dir import RunDir
 from trainyard.reports.studies import cross_validation_table, write_report
+from trainyard.runs.lookup import log_notes
 from trainyard.runs.predictions import Predicted, predicted
 from trainyard.runs.run import Run
 from trainyard.runs.trust import of_own_config
@@ -30,7 +30,6 @@ from trainyard.studies.trials import StudyConfig
 from trainyard.studies.unchanged import CurrentData, warn_of_changes
 from trainyard.types import Array, DataInfo, Ids, Predictions
 
-log = logging.getLogger("trainyard")
 KIND = "cv"
 OUT_OF_FOLD = "out_of_fold.csv"
 
@@ -105,8 +104,7 @@ def cross_validate(
     count = base.folds(folds)
     if count < 2:
         raise InputError(f"folds: {count} given; allowed: 2 or more")
-    for note in base.resolved.notes:
-        log.info("config: %s", note)
+    log_notes(base.resolved)
     base.warn_of_replaced_splits()
     trials = [Trial({"fold": fold}, base.with_fold(count, fold).resolved) for fold in range(count)]
     question = base.question() | {"folds": count}
