@@ -93,6 +93,14 @@ def test_a_setting_without_effect_is_a_warning(tmp_path: Path, caplog: pytest.Lo
     assert record.levelname == "WARNING"
 
 
+def test_a_training_key_without_effect_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = {"model": "random_forest", "training": {"batch_size": 8}}
+    with pytest.raises(ConfigError, match="no data section"):
+        trainyard.train(config, runs_dir=tmp_path)
+    (record,) = [record for record in caplog.records if "training.batch_size has no effect" in record.message]
+    assert record.levelname == "WARNING"
+
+
 def test_resume_takes_up_a_run_that_died_before_its_manifest(whole: Run, tmp_path: Path) -> None:
     from trainyard.config import load
     from trainyard.runs.catalog import Catalog

@@ -93,7 +93,9 @@ def test_wrong_usage(command: Command, words: list[str]) -> None:
     done = command(*words)
     assert done.code == 2
     assert done.out == ""
-    assert "Usage: trainyard" in done.err
+    *usage, error = done.err.splitlines()
+    assert usage[0].startswith("Usage: trainyard")
+    assert error.startswith("trainyard: error: ")
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
@@ -152,6 +154,7 @@ def test_with_json_an_error_is_a_document_too(command: Command, tmp_path: Path) 
     done = command("config", "check", bad, "--json")
     assert done.code == 2
     assert done.json["error"]["exit_code"] == 2
+    assert done.json["error"]["message"].startswith("config: 1 problem\n")
     assert [(problem["line"], problem["path"]) for problem in done.json["error"]["problems"]] == [
         (2, "training.epoch")
     ]

@@ -161,7 +161,8 @@ def test_no_file_of_a_run_holds_a_secret(
     monkeypatch.setenv("WEIGHTS", str(folder))
     for function, code in (("chatter", 0), ("broken", 2)):
         data = (
-            f"data={{type: 'chatty_data:{function}', params: {{uri: 'https://ada:${{env:SECRET}}@host/x'}}}}"
+            f"data={{type: 'chatty_data:{function}', target: target, "
+            "params: {uri: 'https://ada:${env:SECRET}@host/x'}}"
         )
         initial = "model.init_from=${env:WEIGHTS}/w.safetensors"
         done = command("train", config, data, initial, "tracking=[]", "--runs-dir", runs)

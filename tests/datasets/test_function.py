@@ -108,7 +108,7 @@ def test_one_pair_is_divided() -> None:
         ("my_data:Squares", "is not a Python function but type"),
         ("my_data:not_a_function", "is not a Python function but int"),
         ("my_data:squars", r"my_data has no 'squars'; did you mean 'squares'"),
-        ("my_dada:squares", "there is no module 'my_dada'; it must be installed, or lie in the folder"),
+        ("my_dada:squares", "there is no module 'my_dada'; it must be installed, or be in the folder"),
         ("my_data:", r"data\.type: .* is not an import path: write package\.module:name"),
         ("my_data:fails", "my_data:fails failed: KeyError: 'sea'"),
         ("my_data:nothing", r"what my_data:nothing returned is NoneType; it must be \(train, val\)"),

@@ -529,10 +529,8 @@ def test_on_cuda_it_is_trained_at_once() -> None:
 
 def test_a_scheduler_has_no_effect_and_the_log_says_so() -> None:
     given = {"model": {"type": "catboost"}, "training": {"max_steps": 9, "scheduler": "cosine"}}
-    assert any(
-        "training.scheduler has no effect on catboost" in note
-        for note in load(given, adapters=Catalog()).notes
-    )
+    (line,) = load(given, adapters=Catalog()).unused
+    assert "training.scheduler has no effect on catboost" in line
     made = components(bundle("two"), {"learning_rate": 0.2}, scheduler={"type": "cosine"})
     assert {made.rules.learning_rate(step) for step in range(ROUNDS)} == {0.2}
 

@@ -40,12 +40,12 @@ def run(words: Sequence[str]) -> int:
 
 def _report(error: BaseException, as_json: bool) -> int:
     """Tell the user what happened, and return the exit code."""
-    message, code = _explain(error)
+    word, message, code = _explain(error)
     message = redacted(message)
-    if isinstance(error, click.ClickException):
-        error.show()
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+        _to_stderr(message)  # the help
     else:
-        _to_stderr(f"trainyard: {message}")
+        _to_stderr("\n".join([*_usage(error), f"trainyard: {word}{message}"]))
     if as_json:
         problems = [vars(problem) for problem in error.problems] if isinstance(error, ConfigError) else []
         document: dict[str, Any] = {
@@ -58,17 +58,24 @@ def _report(error: BaseException, as_json: bool) -> int:
     return code
 
 
-def _explain(error: BaseException) -> tuple[str, int]:
-    """Return the message for an error, and its exit code."""
+def _usage(error: BaseException) -> list[str]:
+    """Return how to call the command, if it was called wrongly."""
+    if not isinstance(error, click.UsageError) or error.ctx is None:
+        return []
+    return [error.ctx.get_usage(), f"Try '{error.ctx.command_path} --help' for help."]
+
+
+def _explain(error: BaseException) -> tuple[str, str, int]:
+    """Return the word before the message for an error, the message, and the exit code."""
     if isinstance(error, TrainyardError):
-        return f"error: {error}", error.exit_code
+        return "error: ", str(error), error.exit_code
     if isinstance(error, click.ClickException):
-        return error.format_message(), error.exit_code
+        return "error: ", error.format_message(), error.exit_code
     if isinstance(error, KeyboardInterrupt | click.Abort):
-        return "interrupted", EXIT_CODES["interrupted"]
+        return "", "interrupted", EXIT_CODES["interrupted"]
     if isinstance(error, Stopped):
-        return _stopped(error), EXIT_CODES[error.status]
-    return _failed(error), 1
+        return "", _stopped(error), EXIT_CODES[error.status]
+    return *_failed(error), 1
 
 
 def _stopped(error: Stopped) -> str:
@@ -76,12 +83,12 @@ def _stopped(error: Stopped) -> str:
     return f"{error.status} before a step was made: nothing is lost; {again}"
 
 
-def _failed(error: BaseException) -> str:
+def _failed(error: BaseException) -> tuple[str, str]:
     if isinstance(error, SystemExit):
-        return f"error: code of the model or the data ended the process by sys.exit({error.code!r})"
+        return "error: ", f"code of the model or the data ended the process by sys.exit({error.code!r})"
     if isinstance(error, OSError) and error.strerror:
-        return ": ".join(["error", *([str(error.filename)] if error.filename else []), error.strerror])
-    return f"internal error: {_one_line(error)}; run again with --debug"
+        return "error: ", ": ".join([*([str(error.filename)] if error.filename else []), error.strerror])
+    return "internal error: ", f"{_one_line(error)}; run again with --debug"
 
 
 def _one_line(error: BaseException) -> str:

@@ -28,7 +28,7 @@ def check(file: str, overrides: Sequence[str], as_json: bool) -> None:
     document: dict[str, Any] = {
         "file": file,
         "ok": True,
-        "notes": [redacted(note) for note in (*resolved.notes, *resolved.secret_warnings())],
+        "notes": [redacted(note) for note in (*resolved.notes, *resolved.warnings())],
         "computation_hash": resolved.computation_hash(),
     }
     show(document, [*(f"note: {note}" for note in document["notes"]), f"{file}: ok"], as_json)

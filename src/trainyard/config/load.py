@@ -38,7 +38,7 @@ def load(
     Raises:
         ConfigError: The config is wrong; all problems are listed, not only the first.
     """
-    problems, notes = Problems(), list[str]()
+    problems, notes, unused = Problems(), list[str](), list[str]()
     layers = Layers(problems, notes)
     root = layers.mapping(source) if isinstance(source, Mapping) else layers.file(Path(source), str(source))
     top = layers.overrides(overrides)
@@ -55,12 +55,12 @@ def load(
     )
     check(root, problems)
     if adapters is not None:
-        Lookup(root, adapters, problems, notes).run()
+        Lookup(root, adapters, problems, unused).run()
     config = validate(RunConfig, root, "", problems)
     remember_numbers(root)
     if problems or config is None:
         raise ConfigError(sorted(problems, key=_position))
-    return Resolved(config, _sources(config, root), tuple(notes), _templates(root))
+    return Resolved(config, _sources(config, root), tuple(notes), _templates(root), tuple(unused))
 
 
 def _position(problem: Problem) -> tuple[bool, str, int, int]:

@@ -42,11 +42,11 @@ from trainyard.errors import InputError
 class Lookup:
     """The check of one config against the adapters; it also fills in the defaults of their options."""
 
-    def __init__(self, root: Node, adapters: Adapters, problems: Problems, notes: list[str]) -> None:
+    def __init__(self, root: Node, adapters: Adapters, problems: Problems, unused: list[str]) -> None:
         self.root = root
         self.adapters = adapters
         self.problems = problems
-        self.notes = notes
+        self.unused = unused
 
     def run(self) -> None:
         """Check everything: collect the problems, and put the defaults into the tree."""
@@ -86,7 +86,7 @@ class Lookup:
         return True, framework
 
     def used(self, framework: str | None) -> Collection[str]:
-        """Return the keys of `training` that have an effect; a note names the others that are set."""
+        """Return the keys of `training` that have an effect; collect the others that are set."""
         training, model = find_value(self.root, "training"), find_value(self.root, "model.type")
         if framework is None or model is None:
             return TrainingConfig.model_fields
@@ -101,7 +101,7 @@ class Lookup:
                 and node.value is not None
                 and node.source != DEFAULT
             ):
-                self.notes.append(
+                self.unused.append(
                     f"{node.key_source}: training.{key} has no effect on {model.value} ({framework})"
                 )
         return used

@@ -31,6 +31,7 @@ class Resolved:
         config: The config, with `${env:NAME}` expanded.
         sources: The source of each value, by dotted key of `flatten(config)`.
         notes: One line for each key that was translated or dropped, for the log.
+        unused: One line for each key that is set but has no effect, for warnings.
         templates: The texts with `${env:NAME}`, by dotted key. What is written to disk has these instead of
             the values, which may be secrets.
     """
@@ -39,6 +40,7 @@ class Resolved:
     sources: Mapping[str, Source] = field(default_factory=dict)
     notes: Sequence[str] = ()
     templates: Mapping[str, str] = field(default_factory=dict)
+    unused: Sequence[str] = ()
 
     def dump(self) -> str:
         """Return all values as YAML 1.2, `${env:NAME}` unexpanded; it loads back to an equal config."""
@@ -49,19 +51,20 @@ class Resolved:
         return _flatten(_replace(values(self.config), self.templates.get))
 
     def log_notes(self) -> None:
-        """Write the notes into the log, and a warning for each secret in clear text."""
+        """Log what was translated or dropped, and warn of the rest."""
         for note in self.notes:
             log.info("config: %s", note)
-        for warning in self.secret_warnings():
+        for warning in self.warnings():
             log.warning("config: %s", warning)
 
-    def secret_warnings(self) -> list[str]:
-        """Return a sentence for each value that is a secret in clear text."""
-        return [
+    def warnings(self) -> list[str]:
+        """Return a sentence for each setting without effect, and for each secret in clear text."""
+        secrets = [
             f"{key} holds a secret in clear text, which config.yaml keeps: use ${{env:NAME}}"
             for key, value in self.flat().items()
             if any(is_secret(key, item) for item in (value if isinstance(value, list) else [value]))
         ]
+        return [*self.unused, *secrets]
 
     def config_hash(self) -> str:
         """Return the SHA-256 (hex) of all values, `${env:NAME}` unexpanded."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +22,6 @@ from trainyard.studies.study import Json, Study, StudyPlan, StudyRequest, StudyV
 from trainyard.studies.trials import StudyConfig
 from trainyard.studies.unchanged import CurrentData, warn_of_changes
 
-log = logging.getLogger("trainyard")
 KIND = "benchmark"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +29,6 @@ from trainyard.studies.trials import StudyConfig
 from trainyard.studies.unchanged import CurrentData, warn_of_changes
 from trainyard.types import Array, DataInfo, Ids, Predictions
 
-log = logging.getLogger("trainyard")
 KIND = "cv"
 OUT_OF_FOLD = "out_of_fold.csv"
 

@@ -30,9 +30,7 @@ Pair = tuple[Array, Array]
 _NUMERIC = ("number", "boolean")
 
 
-def from_objects(
-    data: Any, config: DataConfig | None = None, source: str = "data", *, names_target: bool = False
-) -> DataBundle:
+def from_objects(data: Any, config: DataConfig | None = None, source: str = "data") -> DataBundle:
     """Build the data of a run from Python objects.
 
     Args:
@@ -42,7 +40,6 @@ def from_objects(
             `data.split`.
         config: The data section; None for the defaults.
         source: The name of `data` in messages.
-        names_target: Whether `data.target` has named the targets of these arrays.
 
     Raises:
         DataError: The data cannot be used; says what is wrong, and what to do.
@@ -59,7 +56,7 @@ def from_objects(
             "the splits must be of one form, but are "
             f"{listed(f'{name}: {form}' for name, form in forms.items())}"
         )
-    _refuse_settings(config, forms["train"], names_target=names_target)
+    _refuse_settings(config, forms["train"])
     if forms["train"] == "items":
         return items.bundle(parts, config)
     if forms["train"] == "frame":
@@ -119,7 +116,7 @@ def _form(part: Any, name: SplitName) -> Form:
     )
 
 
-def _refuse_settings(config: DataConfig, form: Form, *, names_target: bool) -> None:
+def _refuse_settings(config: DataConfig, form: Form) -> None:
     if config.type == OBJECTS and config.params:
         key = next(iter(config.params))
         raise DataError(
@@ -128,24 +125,21 @@ def _refuse_settings(config: DataConfig, form: Form, *, names_target: bool) -> N
         )
     if form == "frame":
         return
-    refuse_column_settings(
-        config, f"these {form} are", "Leave it out, or give data frames", names_target=names_target
-    )
+    refuse_column_settings(config, f"these {form} are", "Leave it out, or give data frames")
     if form == "items":
         items.refuse_division(config.split)
 
 
-def refuse_column_settings(config: DataConfig, what: str, advice: str, *, names_target: bool = False) -> None:
+def refuse_column_settings(config: DataConfig, what: str, advice: str) -> None:
     """Refuse settings that need named columns, for data that have none.
 
     The defaults of models that accept missing values and categories are allowed: `impute: keep` and `encode:
-    category`.
+    category`. `target` is allowed, as it names the target in tables and reports.
 
     Args:
         config: The data section.
         what: The data, in messages: "these arrays are".
         advice: What to do.
-        names_target: Whether `data.target` has named the targets of these data.
 
     Raises:
         DataError: Such a setting is given.
@@ -155,7 +149,6 @@ def refuse_column_settings(config: DataConfig, what: str, advice: str, *, names_
         "exclude": bool(config.exclude),
         "impute": config.impute not in (None, "keep"),
         "encode": config.encode == "ordinal",
-        "target": not names_target and config.target != DataConfig.model_fields["target"].default,
         "split.group": config.split.group is not None,
         "split.time": config.split.time is not None,
     }

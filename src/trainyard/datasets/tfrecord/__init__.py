@@ -58,7 +58,6 @@ class TfrecordDataset:
             return from_objects(
                 {name: self._pair(part, paths[name]) for name, part in tensors.items()},
                 self._config,
-                names_target=True,
             )
         config, train = self._config, tensors["train"]
         excluded = [name for name in config.exclude if name not in self._unread()]
