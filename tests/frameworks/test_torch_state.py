@@ -34,7 +34,7 @@ from trainyard.reports.summary import summary_table
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.objects import Objects
 from trainyard.runs.run import Run
-from trainyard.runs.wiring import build, build_framework
+from trainyard.runs.wiring import build, build_framework, interruptible
 
 MODULES = """
 import random
@@ -146,6 +146,33 @@ class Turning(Net):
         return x * (1 + 0.01 * noise + self.table.sum()) * getattr(self, "new", torch.ones(8, 2))[:, 0]
 
 
+class Growing(Net):
+    "Persistent buffers that grow, appear, change their dtype, or vanish."
+
+    def __init__(self, in_features, out_features):
+        super().__init__(in_features, out_features)
+        self.register_buffer("history", torch.zeros(0))
+        self.register_buffer("later", None)
+        self.register_buffer("precise", torch.zeros(8))
+        self.register_buffer("gone", torch.ones(8))
+        self.register_buffer("passing", torch.ones(8), persistent=False)
+
+    def between(self, x):
+        if self.training:
+            self.history = torch.cat([self.history, x.detach().mean().reshape(1)])
+            self.later = x.detach().mean(0) + (0 if self.later is None else self.later)
+            self.precise = self.precise.double() + 0.1
+            if not hasattr(self.last, "new"):
+                self.last.register_buffer("new", torch.ones(2, 8).t())
+            self.last.new += 0.01
+        state = self.history.sum() + (0 if self.later is None else self.later) + self.precise.float()
+        for one in (self.gone, self.passing):
+            state = state if one is None else state + one
+        if self.training:
+            self.gone = self.passing = None
+        return x * (1 + 0.01 * state) * getattr(self.last, "new", torch.ones(8, 2))[:, 0]
+
+
 class Small(Net):
     "Parameters without dimensions and without elements, and one that is another's transpose."
 
@@ -170,6 +197,59 @@ class Half(nn.Module):
 
 
 # -- what is kept beside the weights
+
+class Flags(Net):
+    "A layer that is frozen until step 3, and a dropout that is turned off for good in step 2."
+
+    def __init__(self, in_features, out_features):
+        super().__init__(in_features, out_features)
+        self.drop = nn.Dropout(0.5)
+        self.first.requires_grad_(False)
+        self.register_buffer("count", torch.zeros(()))
+
+    def between(self, x):
+        if self.training:
+            self.count += 1
+            if self.count == 2:
+                self.drop.eval()
+            if self.count == 3:
+                self.first.requires_grad_(True)
+        return self.drop(x)
+
+
+class Counts(Net):
+    "Counts in evaluations, too: in a buffer, in its extra state, and by a buffer that it replaces."
+
+    def __init__(self, in_features, out_features):
+        super().__init__(in_features, out_features)
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("replaced", torch.zeros(1).expand(8), persistent=False)
+        self.extra = 0
+
+    def between(self, x):
+        self.count += 1
+        self.replaced = self.replaced + 1
+        self.extra += 1
+        return x * (1 + 0.01 * self.count + 0.01 * self.extra) + 0.01 * self.replaced
+
+    def get_extra_state(self):
+        return self.extra
+
+    def set_extra_state(self, state):
+        self.extra = state
+
+
+class LateParameter(Net):
+    def __init__(self, in_features, out_features, step):
+        super().__init__(in_features, out_features)
+        self.step, self.count = step, 0
+
+    def between(self, x):
+        self.count += self.training
+        if self.count == self.step:
+            self.late = nn.Parameter(torch.ones(8))
+        return x
+
 
 class Mean(Net):
     def __init__(self, in_features, out_features):
@@ -341,7 +421,7 @@ def train(folder: Path, model: Mapping[str, Any], overrides: Mapping[str, Any] |
 
 FUSED = ["adamw", "adam", "adagrad", "sgd"]
 LAYOUTS = ["Transposed", "ChannelsLast", "Gaps", "OneStorage", "Expanded", "Turning", "Small"]
-BESIDE = ["Mean", "Extra", "ExtraTensor"]
+BESIDE = ["Mean", "Extra", "ExtraTensor", "Growing", "Flags"]
 
 
 def framework(model: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Framework:
@@ -578,6 +658,38 @@ def test_a_tensor_that_shrinks_is_not_written_into_the_memory_of_the_last_snapsh
     model.rows = torch.tensor(5.0)
     state.copy(weights_only=True).write(tmp_path)
     assert load_file(tmp_path / "weights.safetensors")["rows"].shape == ()
+
+
+def test_an_evaluation_that_is_cut_short_leaves_buffers_and_extra_state_as_they_were() -> None:
+    parts = build(load(SMALL, own("Counts"), adapters=Catalog()).config, 1, Objects())
+    go_on(parts.framework, 0, 2)
+    before = tensor_records(parts.framework.state())
+    predictions = interruptible(parts.framework.predict(parts.bundle.splits["val"]), lambda: None)
+    next(predictions)
+    next(predictions)
+    predictions.close()
+    assert tensor_records(parts.framework.state()) == before
+    list(parts.framework.predict(parts.bundle.splits["val"]))
+    assert tensor_records(parts.framework.state()) != before
+
+
+def test_modes_that_training_has_set_outlast_an_evaluation() -> None:
+    parts = build(load(SMALL, own("Flags"), adapters=Catalog()).config, 1, Objects())
+    go_on(parts.framework, 0, 2)
+    list(parts.framework.predict(parts.bundle.splits["val"]))
+    assert (parts.framework.native.training, parts.framework.native.drop.training) == (True, False)
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_a_parameter_that_training_adds_is_refused_by_name(step: int, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="training added, replaced or removed the parameter late"):
+        train(tmp_path, own("LateParameter", step=step))
+
+
+def test_weights_with_a_grown_buffer_cannot_initialize_and_the_way_on_is_named(tmp_path: Path) -> None:
+    first = train(tmp_path, own("Growing"), {"training.max_steps": 2})
+    with pytest.raises(ModelError, match="all parameters fit, but some buffers do not"):
+        train(tmp_path, own("Growing"), {"model.init_from": first.id})
 
 
 # -- what no checkpoint holds
