@@ -196,6 +196,27 @@ class Half(nn.Module):
         return self.last(x)
 
 
+class Odd(Net):
+    "Has a tensor of a kind that needs care."
+
+    def __init__(self, in_features, out_features, kind):
+        super().__init__(in_features, out_features)
+        self.kind = kind
+        if kind == "sparse buffer":
+            self.register_buffer("odd", torch.eye(8).to_sparse())
+        if kind == "negative view":
+            self.register_buffer("odd", torch._neg_view(torch.ones(8)))
+        if kind == "sparse gradients":
+            self.odd = nn.Embedding(4, 8, sparse=True)
+        if kind == "expanded":
+            self.odd = nn.Parameter(torch.zeros(1).expand(8))
+
+    def between(self, x):
+        if self.kind == "sparse buffer":
+            return torch.sparse.mm(self.odd, x.t()).t()
+        return x + (self.odd((x[:, 0] > 1).long()) if self.kind == "sparse gradients" else self.odd)
+
+
 # -- what is kept beside the weights
 
 class Flags(Net):
@@ -554,6 +575,32 @@ def test_a_restored_layout_that_is_another_is_an_error(
         patch.setattr(snapshot, "like", lambda source, parameter, device: source)
         with pytest.raises(CheckpointError, match="was restored with digest"):
             trainyard.resume(cut)
+
+
+@pytest.mark.parametrize(
+    ("kind", "optimizer", "message"),
+    [
+        ("sparse buffer", {"type": "adam"}, "'weights.odd' of the model is sparse"),
+        ("expanded", {"type": "adam"}, "parameter odd is expanded"),
+        ("sparse gradients", {"type": "adam"}, "the gradients of odd are sparse: .*sgd without momentum"),
+        ("sparse gradients", {"type": "sgd", "momentum": 0.9}, "the gradients of odd are sparse"),
+    ],
+)
+def test_tensors_that_cannot_be_trained_or_saved_are_refused_by_name_before_step_1(
+    kind: str, optimizer: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        train(tmp_path, own("Odd", kind=kind), {"training.optimizer": optimizer, "training.weight_decay": 0})
+    assert not list(tmp_path.rglob("*.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "optimizer"),
+    [("negative view", "adam"), ("sparse gradients", "sgd"), ("sparse gradients", "adagrad")],
+)
+def test_a_model_with_odd_tensors_resumes(kind: str, optimizer: str, tmp_path: Path) -> None:
+    options = {"training.optimizer": {"type": optimizer}, "training.weight_decay": 0}
+    assert_resumes(own("Odd", kind=kind), options, tmp_path)
 
 
 def test_a_complex_buffer_is_refused(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ class TorchFramework(Framework):
     def __init__(self, inputs: FrameworkInputs) -> None:
         require("torch", "torch")
         require("safetensors", "torch")
-        from trainyard.frameworks.torch import losses, optim, precision, snapshot, step, structure
+        from trainyard.frameworks.torch import losses, precision, snapshot, step, structure
 
         training = inputs.config.training
         require_plain_numbers(inputs)
@@ -78,9 +78,7 @@ class TorchFramework(Framework):
         self._sources: dict[int, TensorSource] = {}
         if inputs.order:
             _refuse_single_sample(self._model, inputs)
-        optimizer = (
-            optim.build_optimizer(training, self._model.parameters(), self._device) if inputs.order else None
-        )
+        optimizer = self._build_optimizer(training) if inputs.order else None
         self._state = snapshot.TrainingState(self._model, optimizer, self._precision, built)
         self._named_buffer = snapshot.named_buffer
         if optimizer is not None:
@@ -243,6 +241,20 @@ class TorchFramework(Framework):
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise ModelError(f"model {inputs.config.model.type}: it has no parameters to train")
         return model
+
+    def _build_optimizer(self, training: TrainingConfig) -> torch.optim.Optimizer:
+        from trainyard.frameworks.torch import layout, optim
+
+        for name, parameter in self._model.named_parameters():
+            if parameter.requires_grad and layout.is_expanded(parameter):
+                raise ModelError(
+                    f"parameter {name} is expanded: its elements share memory, and no optimizer can update "
+                    "it; make the parameter of the tensor before expand(), and expand it in forward"
+                )
+        sparse = [
+            name for name, module in self._model.named_modules() if getattr(module, "sparse", 0) is True
+        ]
+        return optim.build_optimizer(training, self._model.parameters(), self._device, sparse)
 
     def _check_fit(self, model: torch.nn.Module) -> None:
         """Feed the model one sample, so that a misfit is an error here and not a traceback of step 1."""
