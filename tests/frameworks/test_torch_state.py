@@ -24,6 +24,7 @@ from trainyard.datasets.base import DataBundle
 from trainyard.digest import sha256_json, tensor_records
 from trainyard.errors import CheckpointError, ModelError
 from trainyard.frameworks.base import Framework
+from trainyard.frameworks.support import fingerprint
 from trainyard.frameworks.torch import snapshot, unsaved
 from trainyard.frameworks.torch.layout import is_dense
 from trainyard.frameworks.torch.optim import build_optimizer
@@ -37,6 +38,10 @@ from trainyard.runs.run import Run
 from trainyard.runs.wiring import build, build_framework, interruptible
 
 MODULES = """
+import array
+import datetime
+import functools
+import itertools
 import random
 from collections import deque
 
@@ -403,6 +408,99 @@ class Forgets(Net):
         return x
 
 
+class Slots:
+    __slots__ = ("count",)
+
+    def __init__(self):
+        self.count = 0
+
+    def tick(self):
+        self.count += 1
+
+
+class Items(list):
+    count = 0
+
+
+class Hook:
+    count = 0
+
+    def __call__(self, module, inputs, outputs):
+        self.count += module.training
+
+
+def closure():
+    count = 0
+
+    def tick():
+        nonlocal count
+        count += 1
+
+    return tick
+
+
+def tick(state):
+    state[0] += 1
+
+
+def endless():
+    while True:
+        yield 1
+
+
+class Hides(Net):
+    "Has state in a place that is not a plain attribute, `kind`."
+
+    seen = [0]
+
+    def __init__(self, in_features, out_features, kind):
+        super().__init__(in_features, out_features)
+        self.kind = kind
+        flat = torch.zeros(16)
+        self.slice = nn.Parameter(flat[:8])
+        self.state = {
+            "rest of a storage": flat, "sparse": torch.eye(8).to_sparse(), "slots": Slots(), "items": Items(),
+            "bytes": bytearray(2), "array": array.array("d", [0]), "partial": functools.partial(tick, [0]),
+            "closure": closure(), "method": Slots().tick, "count": itertools.count(), "generator": endless(),
+            "distribution": torch.distributions.Normal(torch.zeros(1), 1),
+            "optimizer": torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1, momentum=0.9),
+            "date": datetime.date(2000, 1, 1),
+        }.get(kind)
+        if kind == "hook":
+            self.first.register_forward_hook(Hook())
+
+    def between(self, x):
+        kind, state = self.kind, self.state
+        if not self.training:
+            return x
+        if kind == "rest of a storage":
+            state[8:] += 1
+        elif kind == "sparse":
+            self.state = state * 2
+        elif kind == "slots":
+            state.tick()
+        elif kind == "items":
+            state.count += 1
+        elif kind in ("bytes", "array"):
+            state[0] += 1
+        elif kind in ("partial", "closure", "method"):
+            state()
+        elif kind in ("count", "generator"):
+            next(state)
+        elif kind == "distribution":
+            state.loc = state.loc + 1
+        elif kind == "optimizer":
+            state.param_groups[0]["params"][0].grad = torch.ones(1)
+            state.step()
+        elif kind == "date":
+            self.state += datetime.timedelta(days=1)
+        elif kind == "class":
+            Hides.seen[0] += 1
+        elif kind == "of a parameter":
+            self.first.weight.count = getattr(self.first.weight, "count", 0) + 1
+        return x + self.slice
+
+
 class Normed(Net):
     "Weights that torch computes again in each forward pass."
 
@@ -767,6 +865,39 @@ def test_state_that_no_checkpoint_holds_is_found(kind: str) -> None:
     changed = [name for name, value in model.unsaved_state().items() if before[name] != value]
     name = "layer.0.count" if kind == "module" else "state"
     assert changed == ([name] if kind in FORGOTTEN else [])
+
+
+NOT_READ = "whose position cannot be read)"
+HIDDEN = {
+    **dict.fromkeys(["rest of a storage", "sparse", "slots", "items", "bytes", "array", "partial"], "state"),
+    **dict.fromkeys(["closure", "method", "distribution", "optimizer", "date"], "state"),
+    "count": f"state (a count, {NOT_READ}",
+    "generator": f"state (a generator, {NOT_READ}",
+    "hook": "first._forward_hooks",
+    "class": "Hides.seen",
+    "of a parameter": "first.weight.count",
+}
+
+
+@pytest.mark.parametrize("kind", [*HIDDEN, "none"])
+def test_state_in_hidden_places_is_found(kind: str) -> None:
+    model = framework(own("Hides", kind=kind))
+    before = model.unsaved_state()
+    model.step(0, 0.01)
+    after = model.unsaved_state()
+    changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    assert changed == ([HIDDEN[kind]] if kind in HIDDEN else [])
+
+
+def test_the_search_for_state_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fingerprint, "LIMIT", 100)
+    model = nn.Linear(1, 1)
+    model.table = table = [[number] for number in range(1000)]  # type: ignore[assignment]
+    before = fingerprints(model)
+    table[900][0] = -1
+    assert fingerprints(model) == before
+    table[10][0] = -1
+    assert fingerprints(model) != before
 
 
 def test_it_lowers_the_tier_and_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
