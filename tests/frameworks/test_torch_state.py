@@ -24,6 +24,7 @@ from trainyard.datasets.base import DataBundle
 from trainyard.digest import sha256_json, tensor_records
 from trainyard.errors import CheckpointError, ModelError
 from trainyard.frameworks.base import Framework
+from trainyard.frameworks.support import fingerprint
 from trainyard.frameworks.torch import snapshot, unsaved
 from trainyard.frameworks.torch.layout import is_dense
 from trainyard.frameworks.torch.optim import build_optimizer
@@ -34,9 +35,13 @@ from trainyard.reports.summary import summary_table
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.objects import Objects
 from trainyard.runs.run import Run
-from trainyard.runs.wiring import build, build_framework
+from trainyard.runs.wiring import build, build_framework, interruptible
 
 MODULES = """
+import array
+import datetime
+import functools
+import itertools
 import random
 from collections import deque
 
@@ -146,6 +151,33 @@ class Turning(Net):
         return x * (1 + 0.01 * noise + self.table.sum()) * getattr(self, "new", torch.ones(8, 2))[:, 0]
 
 
+class Growing(Net):
+    "Persistent buffers that grow, appear, change their dtype, or vanish."
+
+    def __init__(self, in_features, out_features):
+        super().__init__(in_features, out_features)
+        self.register_buffer("history", torch.zeros(0))
+        self.register_buffer("later", None)
+        self.register_buffer("precise", torch.zeros(8))
+        self.register_buffer("gone", torch.ones(8))
+        self.register_buffer("passing", torch.ones(8), persistent=False)
+
+    def between(self, x):
+        if self.training:
+            self.history = torch.cat([self.history, x.detach().mean().reshape(1)])
+            self.later = x.detach().mean(0) + (0 if self.later is None else self.later)
+            self.precise = self.precise.double() + 0.1
+            if not hasattr(self.last, "new"):
+                self.last.register_buffer("new", torch.ones(2, 8).t())
+            self.last.new += 0.01
+        state = self.history.sum() + (0 if self.later is None else self.later) + self.precise.float()
+        for one in (self.gone, self.passing):
+            state = state if one is None else state + one
+        if self.training:
+            self.gone = self.passing = None
+        return x * (1 + 0.01 * state) * getattr(self.last, "new", torch.ones(8, 2))[:, 0]
+
+
 class Small(Net):
     "Parameters without dimensions and without elements, and one that is another's transpose."
 
@@ -169,7 +201,81 @@ class Half(nn.Module):
         return self.last(x)
 
 
+class Odd(Net):
+    "Has a tensor of a kind that needs care."
+
+    def __init__(self, in_features, out_features, kind):
+        super().__init__(in_features, out_features)
+        self.kind = kind
+        if kind == "sparse buffer":
+            self.register_buffer("odd", torch.eye(8).to_sparse())
+        if kind == "negative view":
+            self.register_buffer("odd", torch._neg_view(torch.ones(8)))
+        if kind == "sparse gradients":
+            self.odd = nn.Embedding(4, 8, sparse=True)
+        if kind == "expanded":
+            self.odd = nn.Parameter(torch.zeros(1).expand(8))
+
+    def between(self, x):
+        if self.kind == "sparse buffer":
+            return torch.sparse.mm(self.odd, x.t()).t()
+        return x + (self.odd((x[:, 0] > 1).long()) if self.kind == "sparse gradients" else self.odd)
+
+
 # -- what is kept beside the weights
+
+class Flags(Net):
+    "A layer that is frozen until step 3, and a dropout that is turned off for good in step 2."
+
+    def __init__(self, in_features, out_features):
+        super().__init__(in_features, out_features)
+        self.drop = nn.Dropout(0.5)
+        self.first.requires_grad_(False)
+        self.register_buffer("count", torch.zeros(()))
+
+    def between(self, x):
+        if self.training:
+            self.count += 1
+            if self.count == 2:
+                self.drop.eval()
+            if self.count == 3:
+                self.first.requires_grad_(True)
+        return self.drop(x)
+
+
+class Counts(Net):
+    "Counts in evaluations, too: in a buffer, in its extra state, and by a buffer that it replaces."
+
+    def __init__(self, in_features, out_features):
+        super().__init__(in_features, out_features)
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("replaced", torch.zeros(1).expand(8), persistent=False)
+        self.extra = 0
+
+    def between(self, x):
+        self.count += 1
+        self.replaced = self.replaced + 1
+        self.extra += 1
+        return x * (1 + 0.01 * self.count + 0.01 * self.extra) + 0.01 * self.replaced
+
+    def get_extra_state(self):
+        return self.extra
+
+    def set_extra_state(self, state):
+        self.extra = state
+
+
+class LateParameter(Net):
+    def __init__(self, in_features, out_features, step):
+        super().__init__(in_features, out_features)
+        self.step, self.count = step, 0
+
+    def between(self, x):
+        self.count += self.training
+        if self.count == self.step:
+            self.late = nn.Parameter(torch.ones(8))
+        return x
+
 
 class Mean(Net):
     def __init__(self, in_features, out_features):
@@ -302,6 +408,99 @@ class Forgets(Net):
         return x
 
 
+class Slots:
+    __slots__ = ("count",)
+
+    def __init__(self):
+        self.count = 0
+
+    def tick(self):
+        self.count += 1
+
+
+class Items(list):
+    count = 0
+
+
+class Hook:
+    count = 0
+
+    def __call__(self, module, inputs, outputs):
+        self.count += module.training
+
+
+def closure():
+    count = 0
+
+    def tick():
+        nonlocal count
+        count += 1
+
+    return tick
+
+
+def tick(state):
+    state[0] += 1
+
+
+def endless():
+    while True:
+        yield 1
+
+
+class Hides(Net):
+    "Has state in a place that is not a plain attribute, `kind`."
+
+    seen = [0]
+
+    def __init__(self, in_features, out_features, kind):
+        super().__init__(in_features, out_features)
+        self.kind = kind
+        flat = torch.zeros(16)
+        self.slice = nn.Parameter(flat[:8])
+        self.state = {
+            "rest of a storage": flat, "sparse": torch.eye(8).to_sparse(), "slots": Slots(), "items": Items(),
+            "bytes": bytearray(2), "array": array.array("d", [0]), "partial": functools.partial(tick, [0]),
+            "closure": closure(), "method": Slots().tick, "count": itertools.count(), "generator": endless(),
+            "distribution": torch.distributions.Normal(torch.zeros(1), 1),
+            "optimizer": torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1, momentum=0.9),
+            "date": datetime.date(2000, 1, 1),
+        }.get(kind)
+        if kind == "hook":
+            self.first.register_forward_hook(Hook())
+
+    def between(self, x):
+        kind, state = self.kind, self.state
+        if not self.training:
+            return x
+        if kind == "rest of a storage":
+            state[8:] += 1
+        elif kind == "sparse":
+            self.state = state * 2
+        elif kind == "slots":
+            state.tick()
+        elif kind == "items":
+            state.count += 1
+        elif kind in ("bytes", "array"):
+            state[0] += 1
+        elif kind in ("partial", "closure", "method"):
+            state()
+        elif kind in ("count", "generator"):
+            next(state)
+        elif kind == "distribution":
+            state.loc = state.loc + 1
+        elif kind == "optimizer":
+            state.param_groups[0]["params"][0].grad = torch.ones(1)
+            state.step()
+        elif kind == "date":
+            self.state += datetime.timedelta(days=1)
+        elif kind == "class":
+            Hides.seen[0] += 1
+        elif kind == "of a parameter":
+            self.first.weight.count = getattr(self.first.weight, "count", 0) + 1
+        return x + self.slice
+
+
 class Normed(Net):
     "Weights that torch computes again in each forward pass."
 
@@ -341,7 +540,7 @@ def train(folder: Path, model: Mapping[str, Any], overrides: Mapping[str, Any] |
 
 FUSED = ["adamw", "adam", "adagrad", "sgd"]
 LAYOUTS = ["Transposed", "ChannelsLast", "Gaps", "OneStorage", "Expanded", "Turning", "Small"]
-BESIDE = ["Mean", "Extra", "ExtraTensor"]
+BESIDE = ["Mean", "Extra", "ExtraTensor", "Growing", "Flags"]
 
 
 def framework(model: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Framework:
@@ -476,6 +675,32 @@ def test_a_restored_layout_that_is_another_is_an_error(
             trainyard.resume(cut)
 
 
+@pytest.mark.parametrize(
+    ("kind", "optimizer", "message"),
+    [
+        ("sparse buffer", {"type": "adam"}, "'weights.odd' of the model is sparse"),
+        ("expanded", {"type": "adam"}, "parameter odd is expanded"),
+        ("sparse gradients", {"type": "adam"}, "the gradients of odd are sparse: .*sgd without momentum"),
+        ("sparse gradients", {"type": "sgd", "momentum": 0.9}, "the gradients of odd are sparse"),
+    ],
+)
+def test_tensors_that_cannot_be_trained_or_saved_are_refused_by_name_before_step_1(
+    kind: str, optimizer: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        train(tmp_path, own("Odd", kind=kind), {"training.optimizer": optimizer, "training.weight_decay": 0})
+    assert not list(tmp_path.rglob("*.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "optimizer"),
+    [("negative view", "adam"), ("sparse gradients", "sgd"), ("sparse gradients", "adagrad")],
+)
+def test_a_model_with_odd_tensors_resumes(kind: str, optimizer: str, tmp_path: Path) -> None:
+    options = {"training.optimizer": {"type": optimizer}, "training.weight_decay": 0}
+    assert_resumes(own("Odd", kind=kind), options, tmp_path)
+
+
 def test_a_complex_buffer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"'weights.phase' of the model is of torch.complex64"):
         train(tmp_path, own("Half"))
@@ -580,6 +805,38 @@ def test_a_tensor_that_shrinks_is_not_written_into_the_memory_of_the_last_snapsh
     assert load_file(tmp_path / "weights.safetensors")["rows"].shape == ()
 
 
+def test_an_evaluation_that_is_cut_short_leaves_buffers_and_extra_state_as_they_were() -> None:
+    parts = build(load(SMALL, own("Counts"), adapters=Catalog()).config, 1, Objects())
+    go_on(parts.framework, 0, 2)
+    before = tensor_records(parts.framework.state())
+    predictions = interruptible(parts.framework.predict(parts.bundle.splits["val"]), lambda: None)
+    next(predictions)
+    next(predictions)
+    predictions.close()
+    assert tensor_records(parts.framework.state()) == before
+    list(parts.framework.predict(parts.bundle.splits["val"]))
+    assert tensor_records(parts.framework.state()) != before
+
+
+def test_modes_that_training_has_set_outlast_an_evaluation() -> None:
+    parts = build(load(SMALL, own("Flags"), adapters=Catalog()).config, 1, Objects())
+    go_on(parts.framework, 0, 2)
+    list(parts.framework.predict(parts.bundle.splits["val"]))
+    assert (parts.framework.native.training, parts.framework.native.drop.training) == (True, False)
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_a_parameter_that_training_adds_is_refused_by_name(step: int, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="training added, replaced or removed the parameter late"):
+        train(tmp_path, own("LateParameter", step=step))
+
+
+def test_weights_with_a_grown_buffer_cannot_initialize_and_the_way_on_is_named(tmp_path: Path) -> None:
+    first = train(tmp_path, own("Growing"), {"training.max_steps": 2})
+    with pytest.raises(ModelError, match="all parameters fit, but some buffers do not"):
+        train(tmp_path, own("Growing"), {"model.init_from": first.id})
+
+
 # -- what no checkpoint holds
 
 DRAWING = ["numpy", "legacy", "python", "torch"]
@@ -608,6 +865,39 @@ def test_state_that_no_checkpoint_holds_is_found(kind: str) -> None:
     changed = [name for name, value in model.unsaved_state().items() if before[name] != value]
     name = "layer.0.count" if kind == "module" else "state"
     assert changed == ([name] if kind in FORGOTTEN else [])
+
+
+NOT_READ = "whose position cannot be read)"
+HIDDEN = {
+    **dict.fromkeys(["rest of a storage", "sparse", "slots", "items", "bytes", "array", "partial"], "state"),
+    **dict.fromkeys(["closure", "method", "distribution", "optimizer", "date"], "state"),
+    "count": f"state (a count, {NOT_READ}",
+    "generator": f"state (a generator, {NOT_READ}",
+    "hook": "first._forward_hooks",
+    "class": "Hides.seen",
+    "of a parameter": "first.weight.count",
+}
+
+
+@pytest.mark.parametrize("kind", [*HIDDEN, "none"])
+def test_state_in_hidden_places_is_found(kind: str) -> None:
+    model = framework(own("Hides", kind=kind))
+    before = model.unsaved_state()
+    model.step(0, 0.01)
+    after = model.unsaved_state()
+    changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    assert changed == ([HIDDEN[kind]] if kind in HIDDEN else [])
+
+
+def test_the_search_for_state_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fingerprint, "LIMIT", 100)
+    model = nn.Linear(1, 1)
+    model.table = table = [[number] for number in range(1000)]  # type: ignore[assignment]
+    before = fingerprints(model)
+    table[900][0] = -1
+    assert fingerprints(model) == before
+    table[10][0] = -1
+    assert fingerprints(model) != before
 
 
 def test_it_lowers_the_tier_and_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

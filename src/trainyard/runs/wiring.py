@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, cast
@@ -149,9 +149,13 @@ def interruptible(
     predictions: Iterator[Predictions], check_signals: Callable[[], None]
 ) -> Iterator[Predictions]:
     """Yield the predictions; raise `Stopped` between two of them if a signal came."""
-    for part in predictions:
-        check_signals()
-        yield part
+    try:
+        for part in predictions:
+            check_signals()
+            yield part
+    finally:
+        if isinstance(predictions, Generator):  # let it undo an unfinished evaluation before the next save
+            predictions.close()
 
 
 def evaluate_split(

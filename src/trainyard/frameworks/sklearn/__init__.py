@@ -16,7 +16,7 @@ from trainyard.config.schema import ConstantSchedule, RunConfig
 from trainyard.datasets.base import Split
 from trainyard.errors import InputError, ModelError, TrainingError, TrainyardError
 from trainyard.frameworks.base import WEIGHTS_FILE, Framework, FrameworkInputs, Plan, Snapshot, minibatch_plan
-from trainyard.frameworks.sklearn import storage
+from trainyard.frameworks.sklearn import storage, unsaved
 from trainyard.frameworks.sklearn.estimator import build_estimator, candidates, unfitted
 from trainyard.frameworks.sklearn.models import ITERATIONS, PER_STEP, Models, defaults, entry
 from trainyard.frameworks.sklearn.outputs import (
@@ -58,6 +58,9 @@ class SklearnFramework(Framework):
     base_modules: ClassVar[Sequence[str]] = ("sklearn",)
     model_bases: ClassVar[Sequence[str]] = ("sklearn.base:BaseEstimator",)
     formats: ClassVar[Sequence[str]] = ("skops",)
+    unsaved_hint: ClassVar[str] = (
+        "keep state in attributes of the estimator itself, and give each array memory of its own (copy())"
+    )
 
     @staticmethod
     def defaults(model: str) -> Mapping[str, Any]:
@@ -218,6 +221,10 @@ class SklearnFramework(Framework):
     def state(self, *, weights_only: bool = False) -> Iterator[NamedBuffer]:
         """Yield the packed estimator and, unless `weights_only`, the training state."""
         yield from buffers(self._files(weights_only, None))
+
+    def unsaved_state(self) -> Mapping[str, str]:
+        """Return a fingerprint of what `partial_fit` may change and no checkpoint holds; see `unsaved`."""
+        return unsaved.fingerprints(self._stepper.estimator) if self._kind == "batches" else {}
 
     @property
     def native(self) -> Any:

@@ -58,9 +58,11 @@ TRUSTED_MODULES = (  # modules of the parts of fitted estimators; skops leaves i
     "sklearn.utils._bunch",
     "sklearn.utils._metadata_requests",
 )
+RANDOM = "random.Random"  # its loader only sets the state, which it checks
 TRUSTED_NAMES = (
     "functools.partial",  # only of CHECK_ARRAY, which histogram gradient boosting uses for categories
     "numpy.dtype",
+    RANDOM,
     "scipy._lib.array_api_compat.numpy._aliases.asarray",
     "sklearn.cluster._kmeans._kmeans_single_lloyd",
     "sklearn.metrics._classification.balanced_accuracy_score",
@@ -305,6 +307,8 @@ def _is_harmless(node: Node) -> bool:
         func = node["content"]["func"]
         return _reference(func) == CHECK_ARRAY and "__id__" not in func
     if loader in {"ObjectNode", "FunctionNode", "TypeNode"}:
+        if (loader, f"{module}.{name}") == ("ObjectNode", RANDOM):
+            return True
         return module.partition(".")[0] in LIBRARIES
     return loader in IGNORES_NAME or (loader == "LossNode" and module in LOSS_MODULES)
 

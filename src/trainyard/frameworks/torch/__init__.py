@@ -62,7 +62,7 @@ class TorchFramework(Framework):
     def __init__(self, inputs: FrameworkInputs) -> None:
         require("torch", "torch")
         require("safetensors", "torch")
-        from trainyard.frameworks.torch import losses, optim, precision, snapshot, step
+        from trainyard.frameworks.torch import losses, precision, snapshot, step, structure
 
         training = inputs.config.training
         require_plain_numbers(inputs)
@@ -70,16 +70,16 @@ class TorchFramework(Framework):
         self._device = _device(training.device)
         _pin(inputs)
         self._model = self._build_model()
+        built = structure.Structure.of(self._model)  # before a first sample, which prediction does not need
+        self._check_fit(self._model)
         self._loss = losses.build_loss(training.loss, inputs.info)
         self._to_predictions = losses.to_predictions
         self._precision = precision.Precision(training.precision, self._device)
         self._sources: dict[int, TensorSource] = {}
         if inputs.order:
             _refuse_single_sample(self._model, inputs)
-        optimizer = (
-            optim.build_optimizer(training, self._model.parameters(), self._device) if inputs.order else None
-        )
-        self._state = snapshot.TrainingState(self._model, optimizer, self._precision)
+        optimizer = self._build_optimizer(training) if inputs.order else None
+        self._state = snapshot.TrainingState(self._model, optimizer, self._precision, built)
         self._named_buffer = snapshot.named_buffer
         if optimizer is not None:
             size = training.microbatch_size or training.batch_size
@@ -145,15 +145,18 @@ class TorchFramework(Framework):
     def predict(self, split: Split) -> Iterator[Predictions]:
         """Yield the outputs for all rows of a split; each part draws from the stream of its first row.
 
+        What an evaluation changes in buffers is undone if it is not finished, since a resume repeats it.
+
         Raises:
             TrainingError: Torch fails.
         """
         import torch
 
-        from trainyard.frameworks.torch import step
+        from trainyard.frameworks.torch import step, structure
 
         source, size, rows = self._source(split), self._prediction_rows(), len(split)
         seed, generators = self._inputs.config.experiment.seed, step.generators(self._device)
+        modes, held = structure.modes(self._model), self._state.hold() if self._inputs.order else None
         self._model.eval()
         try:
             for start in range(0, rows, size):
@@ -168,12 +171,16 @@ class TorchFramework(Framework):
                     # (n, classes), (n,) or (n, outputs)
                     values = self._to_predictions(outputs, self._inputs.info)
                 yield Predictions(ids, values.cpu().numpy(), targets.cpu().numpy(), loss)
+            held = None
         except TrainyardError:
             raise
         except Exception as error:
             raise _translated(error, "a prediction") from error
         finally:
             self._model.train()
+            structure.set_modes(self._model, modes)
+            if held is not None:
+                held.put_back()
 
     def snapshot(self, *, weights_only: bool = False, step: int | None = None) -> Snapshot:  # noqa: ARG002 - not cumulative
         """Copy the state to the host."""
@@ -195,6 +202,7 @@ class TorchFramework(Framework):
         """Return a hash of each attribute of the modules that a snapshot leaves out."""
         from trainyard.frameworks.torch.unsaved import fingerprints
 
+        self._state.check_parameters()
         return fingerprints(self._model, self._state.not_restored)
 
     @property
@@ -232,8 +240,21 @@ class TorchFramework(Framework):
         model = model.to(self._device).train()
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise ModelError(f"model {inputs.config.model.type}: it has no parameters to train")
-        self._check_fit(model)
         return model
+
+    def _build_optimizer(self, training: TrainingConfig) -> torch.optim.Optimizer:
+        from trainyard.frameworks.torch import layout, optim
+
+        for name, parameter in self._model.named_parameters():
+            if parameter.requires_grad and layout.is_expanded(parameter):
+                raise ModelError(
+                    f"parameter {name} is expanded: its elements share memory, and no optimizer can update "
+                    "it; make the parameter of the tensor before expand(), and expand it in forward"
+                )
+        sparse = [
+            name for name, module in self._model.named_modules() if getattr(module, "sparse", 0) is True
+        ]
+        return optim.build_optimizer(training, self._model.parameters(), self._device, sparse)
 
     def _check_fit(self, model: torch.nn.Module) -> None:
         """Feed the model one sample, so that a misfit is an error here and not a traceback of step 1."""

@@ -28,6 +28,13 @@ def is_dense(tensor: Tensor) -> bool:
     return True
 
 
+def is_expanded(tensor: Tensor) -> bool:
+    """Return whether elements share memory, as `expand` makes them."""
+    if is_lazy(tensor):
+        return False
+    return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
+
+
 def unusual_strides(tensors: Mapping[str, Tensor]) -> Strides:
     """Return the strides of the tensors that are not in row-major order, by name."""
     return {name: list(tensor.stride()) for name, tensor in tensors.items() if not tensor.is_contiguous()}
@@ -60,12 +67,7 @@ def like(source: Tensor, parameter: Tensor, device: torch.device) -> Tensor:
 @contextmanager
 def writable(tensors: Iterable[Tensor]) -> Iterator[None]:
     """Let torch write expanded tensors within the block; it refuses to, since their elements share memory."""
-    expanded = [
-        (tensor, tensor.data)
-        for tensor in tensors
-        if not is_lazy(tensor)
-        and any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
-    ]
+    expanded = [(tensor, tensor.data) for tensor in tensors if is_expanded(tensor)]
     for tensor, view in expanded:
         tensor.data = view.clone()
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -28,18 +28,34 @@ _CLASSES: dict[str, Callable[..., torch.optim.Optimizer]] = {
 # One kernel for all parameters: the fastest, on a CPU too. It pairs elements by their position in memory, so
 # it is wrong for a parameter that is a view with gaps, whose moments have none.
 _FUSED = {"adamw", "adam", "sgd", "adagrad"}
+_SPARSE = {"sgd", "adagrad"}  # accept sparse gradients; fused kernels do not
 
 
 def build_optimizer(
-    config: TrainingConfig, parameters: Iterable[torch.nn.Parameter], device: torch.device
+    config: TrainingConfig,
+    parameters: Iterable[torch.nn.Parameter],
+    device: torch.device,
+    sparse: Sequence[str] = (),
 ) -> torch.optim.Optimizer:
-    """Build the optimizer that `training.optimizer` names."""
+    """Build the optimizer that `training.optimizer` names.
+
+    Args:
+        config: The section `training` of the config.
+        parameters: The parameters to train.
+        device: The device of the parameters.
+        sparse: Names of the modules whose gradients are sparse.
+
+    Raises:
+        ModelError: The optimizer refuses its options, or sparse gradients.
+    """
+    if sparse:
+        _refuse_dense_only(config, sparse)
     options: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in config.optimizer.params.items()
     }
     name, parameters = config.optimizer.type, list(parameters)
-    if name in _FUSED and device.type in ("cpu", "cuda") and all(map(is_dense, parameters)):
+    if name in _FUSED and not sparse and device.type in ("cpu", "cuda") and all(map(is_dense, parameters)):
         options["fused"] = True
     _skip_compiler_import()
     try:
@@ -49,6 +65,17 @@ def build_optimizer(
     except (ValueError, RuntimeError) as error:
         listed = ", ".join(f"{key}={value}" for key, value in config.optimizer.params.items())
         raise ModelError(f"training.optimizer: {name} refuses its options ({listed}): {error}") from error
+
+
+def _refuse_dense_only(config: TrainingConfig, sparse: Sequence[str]) -> None:
+    """Raise a ModelError unless torch's optimizer accepts sparse gradients, and has only dense state."""
+    name, momentum = config.optimizer.type, config.optimizer.params.get("momentum")
+    if name not in _SPARSE or momentum or config.weight_decay or config.max_grad_norm is not None:
+        raise ModelError(
+            f"the gradients of {', '.join(sparse[:5])} are sparse: set sparse=False there, or use "
+            "training.optimizer: adagrad, or sgd without momentum, with training.weight_decay: 0 and no "
+            "training.max_grad_norm"
+        )
 
 
 def update_of(optimizer: torch.optim.Optimizer) -> Callable[[], None]:

@@ -5,7 +5,8 @@ A checkpoint has up to three files:
     weights.safetensors     parameters and persistent buffers, named as in `state_dict`
     optimizer.safetensors   `PARAMETER.KEY` (the optimizer's tensors), `scaler/KEY` (the gradient scaler's)
     module.safetensors      only if needed: `buffers/NAME` (non-persistent buffers), `extra/NAME` (JSON from
-                            `get_extra_state`), `strides` (JSON: strides of tensors not in row-major order)
+                            `get_extra_state`), `strides` (JSON: strides of tensors not in row-major order),
+                            `changes` (JSON: how training changed the module's structure; see `structure`)
 """
 
 from __future__ import annotations
@@ -31,12 +32,13 @@ from trainyard.frameworks.torch.layout import (
     writable,
 )
 from trainyard.frameworks.torch.precision import Precision
+from trainyard.frameworks.torch.structure import Changes, Held, Structure, set_buffer
 from trainyard.types import NamedBuffer
 
 OPTIMIZER_FILE = "optimizer.safetensors"
 MODULE_FILE = "module.safetensors"
 _WEIGHTS, _OPTIMIZER, _MODULE = (Path(file).stem for file in (WEIGHTS_FILE, OPTIMIZER_FILE, MODULE_FILE))
-_SCALER, _BUFFERS, _EXTRA, _STRIDES = "scaler/", "buffers/", "extra/", "strides"
+_SCALER, _BUFFERS, _EXTRA, _STRIDES, _CHANGES = "scaler/", "buffers/", "extra/", "strides", "changes"
 Tensors = dict[str, torch.Tensor]
 
 _DTYPES = {
@@ -57,7 +59,9 @@ def named_buffer(name: str, tensor: torch.Tensor) -> NamedBuffer:
     """Return a tensor's bytes on the host; a tensor that is there already is not copied."""
     if tensor.dtype not in _DTYPES:
         raise ModelError(f"tensor {name!r} of the model is of {tensor.dtype}, which a checkpoint cannot hold")
-    flat = tensor.detach().to("cpu").contiguous().reshape(-1)  # (elements,)
+    if tensor.layout != torch.strided:
+        raise ModelError(f"tensor {name!r} of the model is sparse, which a checkpoint cannot hold")
+    flat = tensor.detach().to("cpu").resolve_neg().contiguous().reshape(-1)  # (elements,)
     return NamedBuffer(
         name, _DTYPES[tensor.dtype], tuple(tensor.shape), memoryview(flat.view(torch.uint8).numpy().data)
     )
@@ -67,11 +71,17 @@ class TrainingState:
     """Model, optimizer and scaler as the tensors that make them up, by file."""
 
     def __init__(
-        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, precision: Precision
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+        precision: Precision,
+        built: Structure | None = None,
     ) -> None:
+        """Prepare to save and restore a model; `built` is its structure when it was built (default: now)."""
         self._model = model
         self._optimizer = optimizer
         self._precision = precision
+        self._built = built or Structure.of(model)
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         self._spare: dict[bool, list[dict[str, Tensors]]] = {True: [], False: []}
         # The buffers that were missing in the checkpoint of the last restore.
@@ -79,6 +89,7 @@ class TrainingState:
 
     def files(self, *, weights_only: bool) -> dict[str, Tensors]:
         """Return the live tensors, by file and by name; without the optimizer's for `weights_only`."""
+        self.check_parameters()
         weights, extra = self._state_dict()
         files = {WEIGHTS_FILE: weights}
         if not weights_only and self._optimizer is not None:
@@ -90,6 +101,8 @@ class TrainingState:
         module |= {f"{_EXTRA}{name}": _as_tensor(value) for name, value in extra.items()}
         if strides:
             module[_STRIDES] = _as_tensor(strides)
+        if changes := self._built.changes(self._model, buffers_only=weights_only):
+            module[_CHANGES] = _as_tensor(changes)
         return files | ({MODULE_FILE: module} if module else {})
 
     def copy(self, *, weights_only: bool) -> TorchSnapshot:
@@ -113,15 +126,39 @@ class TrainingState:
         except SafetensorError as error:
             raise ModelError(f"this is not a safetensors file: {error}") from error
         strides: Strides = _from_tensor(module[_STRIDES]) if _STRIDES in module else {}
+        changes: Changes = _from_tensor(module[_CHANGES]) if _CHANGES in module else {}
+        self._built.prepare_buffers(self._model, changes, weights)
         self._load_model(weights, module, strides)
         self._load_buffers(module, strides)
         if weights_only:
             return
+        self._built.set_flags(self._model, changes)
         self.not_restored = frozenset(
             name for name in _non_persistent_buffers(self._model) if f"{_BUFFERS}{name}" not in module
         )
         if self._optimizer is not None:
             self._load_optimizer(self._optimizer, load_file(folder / OPTIMIZER_FILE), strides)
+
+    def hold(self) -> Held:
+        """Return a copy of the buffers and the extra state, which can be put back."""
+        return Held(self._model)
+
+    def check_parameters(self) -> None:
+        """Check that the model still has the parameters that the optimizer was built with.
+
+        Raises:
+            ModelError: Training added, replaced or removed parameters.
+        """
+        if self._optimizer is None:
+            return
+        live = {id(parameter): name for name, parameter in self._model.named_parameters()}
+        if live != self._names:
+            names = sorted({name for _, name in live.items() ^ self._names.items()})
+            raise ModelError(
+                f"training added, replaced or removed the parameter {', '.join(names[:5])}: the optimizer "
+                "would not train it, and no run could be resumed; create parameters in __init__ and assign "
+                "to their .data, or use a buffer"
+            )
 
     # -- the model
 
@@ -147,12 +184,23 @@ class TrainingState:
                 # A file of weights alone says nothing of the extra state: the module's own stays.
                 self._model.load_state_dict({**weights, **extra, **saved})
         except RuntimeError as error:
-            raise ModelError(f"the weights do not fit the model: {error}") from error
+            hint = self._hint_of(weights)
+            raise ModelError(f"the weights do not fit the model: {error}{hint}") from error
         if strides:
             for name, tensor in _named_tensors(self._model):
                 wanted = strides.get(f"{_WEIGHTS}.{name}")
                 if wanted is not None and list(tensor.stride()) != wanted:
                     tensor.data = with_strides(tensor.data, wanted, tensor.device)
+
+    def _hint_of(self, weights: Tensors) -> str:
+        """Return what to do if it is only buffers that do not fit: they may have grown in training."""
+        own = {name: tensor.shape for name, tensor in self._model.named_parameters()}
+        if any(name not in weights or weights[name].shape != shape for name, shape in own.items()):
+            return ""
+        return (
+            "; all parameters fit, but some buffers do not, which may change shape in training: "
+            "leave these out of the file, or register them with persistent=False"
+        )
 
     def _load_buffers(self, module: Tensors, strides: Strides) -> None:
         """Restore the buffers that are not persistent; their shapes may have changed, or they may be new."""
@@ -166,7 +214,7 @@ class TrainingState:
                 copy_into(buffer, value)  # in place: it may share memory with another tensor
             else:
                 device = next(self._model.parameters()).device if buffer is None else buffer.device
-                _set_buffer(self._model, name, with_strides(value, wanted, device))
+                set_buffer(self._model, name, with_strides(value, wanted, device), persistent=False)
 
     # -- the optimizer
 
@@ -252,14 +300,6 @@ def _named_tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]
     """Yield parameters and buffers themselves, of which `state_dict` gives aliases."""
     yield from model.named_parameters(remove_duplicate=False)
     yield from model.named_buffers(remove_duplicate=False)
-
-
-def _set_buffer(model: torch.nn.Module, name: str, value: torch.Tensor) -> None:
-    owner, _, leaf = name.rpartition(".")
-    try:
-        model.get_submodule(owner).register_buffer(leaf, value, persistent=False)
-    except (AttributeError, KeyError) as error:
-        raise ModelError(f"the checkpoint does not fit the model: buffer {name}: {error}") from error
 
 
 def _as_tensor(value: Any) -> torch.Tensor:

@@ -2,48 +2,62 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
-import sys
-from collections import deque
-from collections.abc import Collection, Mapping
-from types import SimpleNamespace
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from trainyard.frameworks.support.fingerprint import Fingerprint, class_attributes, fingerprint
+from trainyard.frameworks.torch.layout import is_dense
 from trainyard.frameworks.torch.step import generators
 
 _INTERNAL = frozenset(vars(nn.Module()))  # parameters, buffers, hooks ... of every module
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic)
-_LIBRARIES = frozenset({"torch", "numpy", *sys.stdlib_module_names})  # of their objects, only the type counts
+_HOOKS = sorted(name for name in _INTERNAL if name.endswith("_hooks"))
+_COMPRESSED = {
+    torch.sparse_csr: "row",
+    torch.sparse_bsr: "row",
+    torch.sparse_csc: "col",
+    torch.sparse_bsc: "col",
+}
 
 
 def fingerprints(model: nn.Module, also: Collection[str] = ()) -> dict[str, str]:
     """Return a hash of each attribute of the modules that a checkpoint does not hold, by its dotted name.
 
-    Left out are tensors that share the memory of a parameter or buffer, attributes that torch computes again
-    in each forward pass, and the attributes of modules that define `get_extra_state`.
+    Covered are attributes of modules, of their parameters and buffers, and of the user's classes, and hooks.
+    Left out are the memory of parameters and buffers, attributes that torch computes again in each forward
+    pass, and all of modules that define `get_extra_state`.
 
     Args:
         model: The module.
         also: Names of buffers to be treated as attributes.
     """
     buffers = dict(model.named_buffers(remove_duplicate=False))
-    saved = [*model.parameters(), *(tensor for name, tensor in buffers.items() if name not in also)]
-    addresses = frozenset(_address(tensor) for tensor in saved) - {0}
-    shared = frozenset(id(generator) for generator in _shared_generators(next(model.parameters()).device))
+    memory = _Memory([*model.parameters(), *(tensor for name, tensor in buffers.items() if name not in also)])
+    device = next(model.parameters()).device
+    shared = frozenset(id(part) for part in [*_shared_generators(device), *model.modules()])
     hashes = {name: _Fingerprint().of(buffers[name]) for name in also if name in buffers}
+    values = dict(_values(model))
+    return hashes | dict(
+        fingerprint(value, name, _Fingerprint(shared, memory)) for name, value in values.items()
+    )
+
+
+def _values(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield what may hold state that no checkpoint holds, with its dotted name."""
     for prefix, module in model.named_modules():
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             continue
-        skipped = _INTERNAL | _recomputed(module)
-        for name, value in vars(module).items():
-            if name not in skipped:
-                hashes[f"{prefix}.{name}" if prefix else name] = _Fingerprint(addresses, shared).of(value)
-    return hashes
+        skipped, dot = _INTERNAL | _recomputed(module), f"{prefix}." if prefix else ""
+        yield from ((f"{dot}{name}", value) for name, value in vars(module).items() if name not in skipped)
+        yield from ((f"{dot}{name}", hooks) for name in _HOOKS if (hooks := getattr(module, name)))
+        for name, tensor in {**module._parameters, **module._buffers}.items():
+            attributes = {} if tensor is None else vars(tensor)
+            yield from ((f"{dot}{name}.{attribute}", value) for attribute, value in attributes.items())
+        yield from class_attributes(type(module)).items()
 
 
 def _shared_generators(device: torch.device) -> list[Any]:
@@ -61,86 +75,75 @@ def _recomputed(module: nn.Module) -> set[str]:
     return {str(getattr(hook, "name", getattr(hook, "_tensor_name", ""))) for hook in hooks}
 
 
-class _Fingerprint:
-    """Hash a value with all that it contains; of an object of a library hash only its type."""
+class _Memory:
+    """The memory that a checkpoint holds: that of parameters and buffers."""
 
-    def __init__(self, saved: frozenset[int] = frozenset(), shared: frozenset[int] = frozenset()) -> None:
-        self._saved = saved  # addresses of the memory that checkpoints hold
-        self._shared = shared  # ids of the process's own generators
-        self._seen: set[int] = set()
-        self._hash = hashlib.sha256()
+    def __init__(self, saved: Collection[Tensor] = ()) -> None:
+        self._saved: dict[int, list[Tensor]] = {}  # by the address of their storage
+        for tensor in saved:
+            if tensor.layout == torch.strided:
+                self._saved.setdefault(tensor.untyped_storage().data_ptr(), []).append(tensor.detach())
 
-    def of(self, value: Any) -> str:
-        """Return the hash of a value; one that cannot be read counts by its type."""
-        try:
-            self._add(value)
-        except Exception:  # foreign containers may raise anything, and must not fail a run
-            return type(value).__qualname__
-        return self._hash.hexdigest()
+    def rest(self, tensor: Tensor) -> Tensor:
+        """Return the bytes of a tensor that are not saved, (bytes,) uint8."""
+        storage = tensor.untyped_storage()
+        saved = self._saved.get(storage.data_ptr(), []) if storage.nbytes() else []
+        if any(is_dense(one) and _covers(one, tensor) for one in saved):
+            return torch.empty(0, dtype=torch.uint8)
+        own = _bytes_of(tensor, torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage))
+        if not saved:
+            return own.cpu().reshape(-1)
+        is_saved = torch.zeros(storage.nbytes(), dtype=torch.bool)
+        for one in saved:
+            _bytes_of(one, is_saved).fill_(True)
+        return own.cpu()[~_bytes_of(tensor, is_saved)]
 
-    def _add(self, value: Any) -> None:
-        self._hash.update(f"<{type(value).__qualname__}>".encode())
-        if isinstance(value, _PLAIN):
-            self._hash.update(repr(value).encode())
-        elif isinstance(value, Tensor):
-            self._add_tensor(value)
-        elif isinstance(value, np.ndarray):
-            self._add_array(value)
-        elif (state := _generator_state(value)) is not None:
+
+def _covers(saved: Tensor, tensor: Tensor) -> bool:
+    """Return whether a tensor lies within the memory of a saved one, which has no gaps."""
+    start, end = (one.storage_offset() * one.element_size() for one in (tensor, saved))
+    last = sum(stride * (size - 1) for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
+    stop = start + (last + 1) * tensor.element_size()
+    return end <= start and stop <= end + saved.numel() * saved.element_size()
+
+
+def _bytes_of(tensor: Tensor, memory: Tensor) -> Tensor:
+    """Return a view of the bytes of a tensor in its storage, (..., bytes of an element), each one once."""
+    size = tensor.element_size()
+    shape = [1 if stride == 0 else count for count, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+    strides = [stride * size for stride in tensor.stride()]
+    return memory.as_strided([*shape, size], [*strides, 1], tensor.storage_offset() * size)
+
+
+class _Fingerprint(Fingerprint):
+    """Hash a value with all that it contains, tensors included."""
+
+    def __init__(self, shared: frozenset[int] = frozenset(), memory: _Memory | None = None) -> None:
+        super().__init__(shared)
+        self._memory = memory or _Memory()
+
+    def _parts(self, value: Any) -> list[Any]:
+        if isinstance(value, torch.Generator):
             if id(value) not in self._shared:
-                self._hash.update(repr(state).encode())
-        elif id(value) not in self._seen:
-            self._seen.add(id(value))  # a container may contain itself
-            for part in _parts(value):
-                self._add(part)
+                self._hash.update(repr(value.get_state().tolist()).encode())
+            return []
+        return self._tensor(value) if isinstance(value, Tensor) else super()._parts(value)
 
-    def _add_tensor(self, tensor: Tensor) -> None:
-        self._hash.update(f"{tuple(tensor.shape)}".encode())
-        if tensor.layout == torch.strided and not tensor.is_quantized and _address(tensor) not in self._saved:
-            # (elements,)
-            data = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-            self._hash.update(data.view(torch.uint8).numpy().data)
-
-    def _add_array(self, array: np.ndarray[Any, Any]) -> None:
-        self._hash.update(f"{array.shape} {array.dtype}".encode())
-        if array.dtype.hasobject:
-            self._add(array.ravel().tolist())
-        else:
-            self._hash.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-
-
-def _address(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else 0
-
-
-def _generator_state(value: Any) -> Any:
-    """Return the state of a random generator, or None for another value."""
-    if isinstance(value, torch.Generator):
-        return value.get_state().tolist()
-    if isinstance(value, np.random.Generator):
-        return _listed(value.bit_generator.state)
-    if isinstance(value, np.random.BitGenerator):
-        return _listed(value.state)
-    if isinstance(value, np.random.RandomState):
-        return _listed(value.get_state(legacy=False))
-    return value.getstate() if isinstance(value, random.Random) else None
-
-
-def _listed(state: Any) -> Any:
-    """Return the state with its arrays as lists, whose text is not abridged."""
-    if isinstance(state, Mapping):
-        return {key: _listed(value) for key, value in state.items()}
-    return state.tolist() if isinstance(state, np.ndarray) else state
-
-
-def _parts(value: Any) -> list[Any]:
-    """Return the items of a container, or the attributes of an object whose class is the user's."""
-    if isinstance(value, Mapping):
-        return [len(value), *(part for item in value.items() for part in item)]
-    if isinstance(value, list | tuple | deque):
-        return [len(value), *value]
-    if isinstance(value, set | frozenset):
-        return sorted(repr(part) for part in value)
-    own = type(value).__module__.partition(".")[0] not in _LIBRARIES
-    own = own or isinstance(value, nn.Module | SimpleNamespace)
-    return [vars(value)] if own and hasattr(value, "__dict__") else []
+    def _tensor(self, tensor: Tensor) -> list[Any]:
+        """Hash a tensor; of a sparse one, return the tensors that it consists of."""
+        if id(tensor) in self._seen:
+            return []
+        self._seen[id(tensor)] = tensor
+        self._hash.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+        if tensor.layout == torch.sparse_coo:
+            return [tensor.detach()._indices(), tensor.detach()._values()]
+        if (kind := _COMPRESSED.get(tensor.layout)) is not None:
+            other = "col" if kind == "row" else "row"
+            parts = (
+                getattr(tensor.detach(), name)()
+                for name in (f"c{kind}_indices", f"{other}_indices", "values")
+            )
+            return list(parts)
+        if tensor.layout == torch.strided and not tensor.is_quantized:
+            self._hash.update(self._memory.rest(tensor.detach()).contiguous().numpy().data)
+        return list(vars(tensor).values())
