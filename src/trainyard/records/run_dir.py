@@ -151,7 +151,7 @@ class RunDir:
         result = self.result()
         if result is None:
             raise CheckpointError(
-                f"{self.path / Result.FILE} is missing: no attempt has come to an orderly end, or it was removed"
+                f"{self.path / Result.FILE} is missing: the run has not ended yet, or it was removed"
             )
         return result
 
