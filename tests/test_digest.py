@@ -137,3 +137,49 @@ def test_what_is_written_atomically_has_a_durable_name(
     )
     write_atomically(tmp_path / "f", b"new")
     assert synced == [(tmp_path, b"new")]
+
+
+def test_links_are_followed_outside_of_the_run_only(tmp_path: Path) -> None:
+    """`depth` counts the names that are inside the run directory."""
+    real = tmp_path / "real"
+    real.mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(real)
+    record = write_file(real / "file", b"content")
+    assert damage(link / "file", record) is None
+    assert "symbolic link" in (damage(link / "file", record, depth=2) or "")
+    write_atomically(link / "file", b"newer")
+    with pytest.raises(OSError, match="symbolic link"):
+        write_atomically(link / "file", b"newest", depth=2)
+    (real / "inner").mkdir()
+    write_atomically(link / "inner" / "file", b"inner", depth=2)
+    assert (real / "file").read_bytes() == b"newer"
+
+
+def test_tensors_begin_where_readers_can_map_them(tmp_path: Path) -> None:
+    """The header of a safetensors file ends at a multiple of 8 bytes."""
+    for length in range(1, 20):
+        write_tensors(tmp_path / "file", [buffer("n" * length, np.zeros(3, np.float32))])
+        size = int.from_bytes((tmp_path / "file").read_bytes()[:8], "little")
+        assert size % 8 == 0
+
+
+def test_a_file_that_cannot_be_replaced_stays_and_nothing_is_left_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    for name in ("write_file", "refuse_links"):  # before the new file is there, and after
+        with monkeypatch.context() as broken:
+            broken.setattr(module, name, full)
+            with pytest.raises(OSError, match="No space left"):
+                write_atomically(path, b"new")
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "replace", full)
+        with pytest.raises(OSError, match="No space left"):
+            write_atomically(path, b"new")
+    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("file", b"old")]

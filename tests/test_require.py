@@ -67,7 +67,7 @@ def test_messages_name_the_part_that_is_wrong() -> None:
     with pytest.raises(InputError, match=r"has no 'SIZE\.x'; it has .*real"):
         import_path("things_of_mine:SIZE.x")
     with pytest.raises(
-        InputError, match="there is no module 'things_of_yours'; it must be installed, or lie in the folder"
+        InputError, match="there is no module 'things_of_yours'; it must be installed, or be in the folder"
     ):
         import_path("things_of_yours:Net")
     with pytest.raises(InputError, match="things_of_mine_too needs 'things_of_mi', which is not installed"):

@@ -23,6 +23,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pydantic import TypeAdapter
+
 from trainyard.safe_open import open_regular, refuse_links
 
 if TYPE_CHECKING:  # bring NumPy, which readers of records do without
@@ -97,13 +99,16 @@ class FileRecord:
         }
 
     @staticmethod
-    def from_json(data: dict[str, Any]) -> FileRecord:
-        """Read what `to_json` returned."""
-        chunks = [Chunk(size, sha256) for size, sha256 in data["chunks"]]
-        tensors = [
-            TensorRecord(name, dtype, tuple(shape), sha256) for name, dtype, shape, sha256 in data["tensors"]
-        ]
-        return FileRecord(data["name"], data["bytes"], data["sha256"], chunks, tensors)
+    def from_json(data: object) -> FileRecord:
+        """Read what `to_json` returned.
+
+        Raises:
+            ValueError: It is something else.
+        """
+        return _FILE_RECORD.validate_python(data)
+
+
+_FILE_RECORD = TypeAdapter(FileRecord)
 
 
 def sha256_bytes(data: bytes | memoryview) -> str:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from trainyard.errors import InputError, MissingExtraError
 
 _IMPORT_PATH = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.<>]*")
+REMEDY = "it must be installed, or be in the folder where trainyard is started"
 _closed = False  # whether this process runs only Trainyard and the libraries that it needs
 
 
@@ -76,6 +77,9 @@ class ImportRule(Protocol):
 
     def check_object(self, path: str, value: Any) -> None:
         """Raise InputError unless the imported object may be used; called before the object is."""
+
+    def remedy(self) -> str:
+        """Return what to do about a module that does not exist, for messages."""
 
     def owns(self, path: Path) -> bool:
         """Return whether a file or folder belongs to the user's own project."""
@@ -176,9 +180,10 @@ def _module(path: str, name: str) -> ModuleType:
             raise InputError(
                 f"{path!r} cannot be imported: {name} needs {error.name!r}, which is not installed"
             ) from error
+        rule = import_rule()
         raise InputError(
             f"{path!r} cannot be imported: there is no module {error.name!r}; "
-            "it must be installed, or lie in the folder where trainyard is started"
+            f"{rule.remedy() if rule is not None else REMEDY}"
         ) from error
     except Exception as error:
         raise InputError(f"{path!r} cannot be imported: {type(error).__name__}: {error}") from error

@@ -207,7 +207,7 @@ def test_code_is_not_imported_from_where_a_run_says_that_it_was_started(
 def test_errors_of_names(tmp_path: Path) -> None:
     with pytest.raises(RunNotFoundError, match="no run 'nothing'"):
         trainyard.resume("nothing", runs_dir=tmp_path)
-    with pytest.raises(InputError, match="preempted: only a completed run can be reproduced"):
+    with pytest.raises(InputError, match="preempted; only a completed run can be reproduced"):
         trainyard.reproduce(preempted(tmp_path))
     with pytest.raises(ConfigError, match="no data section: train needs one"):
         trainyard.train(WITHOUT_DATA, runs_dir=tmp_path)
@@ -463,6 +463,21 @@ def test_rows_that_cannot_be_used_are_named(csv_run: tuple[Run, pd.DataFrame]) -
     with pytest.raises(InputError, match="weight"):
         predictor.predict(test.assign(weight="heavy"))
     assert len(predictor.predict(test[:0])) == 0
+
+
+def test_unseen_categories_are_warned_of(
+    csv_run: tuple[Run, pd.DataFrame], caplog: pytest.LogCaptureFixture
+) -> None:
+    run, test = csv_run
+    predictor = trainyard.load(run)
+    predictor.predict(test)
+    assert "no training row" not in caplog.text
+    changed = test.copy()
+    changed.loc[changed.index[:1], "color"] = "new"
+    for use in (predictor.predict, lambda rows: predictor.evaluate(rows=rows)):
+        caplog.clear()
+        use(changed)
+        assert caplog.messages == ["column 'color': 1 row has a value that no training row has: 'new'"]
 
 
 def test_a_run_without_weights_says_so(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Stand-ins for the installed adapters: one framework, two models, a few of everything else."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -14,7 +14,7 @@ class Params(BaseModel):
 
 
 class MlpParams(Params):
-    hidden: list[int] = Field(default=[128], description="units of each hidden layer")
+    hidden: list[Annotated[int, Field(gt=0)]] = Field(default=[128], description="units of each hidden layer")
     dropout: float = Field(default=0.0, ge=0, lt=1)
     activation: str | None = None
 

@@ -157,7 +157,12 @@ BROKEN = {
     "option of wrong type": (
         "data: {type: digits}\nmodel:\n  type: mlp\n  hidden: [256, big]\n",
         "4:17: model.hidden.1",
-        "expected a whole number, got 'big'",
+        "expected a whole number above 0, got 'big'",
+    ),
+    "list element out of range": (
+        "data: {type: digits}\nmodel:\n  type: mlp\n  hidden: [0]\n",
+        "4:12: model.hidden.0",
+        "expected a whole number above 0, got 0",
     ),
     "option out of range": (
         "data: {type: digits}\nmodel: {type: mlp, params: {dropout: 1.5}}\n",

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rows import config, load
+from rows import load
 
+from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import Dataset
 from trainyard.datasets.function import FunctionDataset
 from trainyard.errors import DataError
@@ -60,17 +61,17 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def of(name: str, **params: Any) -> Any:
-    return load(FunctionDataset, config(type=name), **params)
+    return load(FunctionDataset, DataConfig(type=name), **params)
 
 
 class TestMapStyle(DatasetSuite):
     def make(self, folder: Path) -> Dataset:
-        return FunctionDataset(config(type="my_data:squares"), FunctionDataset.Params())
+        return FunctionDataset(DataConfig(type="my_data:squares"), FunctionDataset.Params())
 
 
 class TestArrays(DatasetSuite):
     def make(self, folder: Path) -> Dataset:
-        return FunctionDataset(config(type="my_data:arrays"), FunctionDataset.Params())
+        return FunctionDataset(DataConfig(type="my_data:arrays"), FunctionDataset.Params())
 
 
 def test_the_suite_notices_a_row_in_two_splits() -> None:
@@ -132,4 +133,4 @@ def test_a_module_that_fails(tmp_path: Path) -> None:
 
 def test_a_path_is_refused() -> None:
     with pytest.raises(DataError, match=r"data\.path: 'my_data:arrays' reads no file"):
-        load(FunctionDataset, config(type="my_data:arrays", path="a.csv"))
+        load(FunctionDataset, DataConfig(type="my_data:arrays", path="a.csv"))

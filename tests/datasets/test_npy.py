@@ -88,6 +88,7 @@ def test_features_are_not_read_into_memory(tmp_path: Path) -> None:
         ({"X": X, "y": np.array(5)}, {}, "y.npy holds a single value"),
         ({"X": np.array(5.0), "y": Y}, {}, "X.npy holds a single value"),
         ({"X": X, "y": Y}, {"features": ["a"]}, "data.features needs named columns"),
+        ({"X": X, "y": Y}, {"encode": "ordinal"}, "data.encode needs named columns; arrays in npy files are"),
         ({"X": X, "y": Y}, {"split": SplitConfig(group="g")}, "data.split.group"),
         ({"X_train": X, "y_train": Y, "X_val": X[:, :2], "y_val": Y}, {}, "a row"),
     ],

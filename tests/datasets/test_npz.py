@@ -53,7 +53,7 @@ def test_named_columns(tmp_path: Path) -> None:
 def test_images_keep_their_shape(tmp_path: Path) -> None:
     x, y = rings()
     np.savez(tmp_path / "a.npz", X=x.reshape(100, 1, 3, 1), y=y)
-    bundle = load(NpzDataset, config(path=str(tmp_path / "a.npz")))
+    bundle = load(NpzDataset, config(path=str(tmp_path / "a.npz"), target="target"))
     assert bundle.info.input_shape == (1, 3, 1)
     assert bundle.preparation is None
 

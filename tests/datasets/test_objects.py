@@ -6,10 +6,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from rows import config, people
+from rows import config as frame_config
+from rows import people
 
+from trainyard.config.schema import DataConfig
 from trainyard.datasets.rows.objects import from_objects
 from trainyard.errors import DataError
+
+
+def config(**settings: Any) -> DataConfig:
+    return DataConfig.model_validate(settings)
 
 
 class Rows:
@@ -114,7 +120,7 @@ def fails(i: int) -> Any:
             (np.ones((30, 2)), np.array([[np.nan, 1]] * 30)),
             "have several columns, which must hold finite numbers",
         ),
-        ((np.ones((30, 2)), np.ones(30)), r"the target 'bought' has only one value"),
+        ((np.ones((30, 2)), np.ones(30)), r"the target 'target' has only one value"),
     ],
 )
 def test_refused(train: Any, says: str) -> None:
@@ -139,11 +145,55 @@ def test_forms_are_not_mixed() -> None:
         from_objects((Rows(30), (np.ones((4, 2)), np.arange(4))), config())
 
 
-def test_settings_that_need_columns_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("impute", "mean"),
+        ("encode", "ordinal"),
+        ("features", ["a"]),
+        ("exclude", ["a"]),
+        ("target", "bought"),
+    ],
+)
+def test_settings_that_need_columns_are_refused(setting: str, value: Any) -> None:
     with pytest.raises(
-        DataError, match=r"data\.impute needs named columns; these arrays are preprocessed already"
+        DataError, match=rf"data\.{setting} needs .*named column.*; these arrays are preprocessed already"
     ):
-        from_objects((np.ones((30, 2)), np.arange(30) % 2), config(impute="mean"))
+        from_objects((np.ones((30, 2)), np.arange(30) % 2), config(**{setting: value}))
+
+
+def test_the_defaults_of_models_that_take_categories_are_no_problem_for_arrays() -> None:
+    from_objects(
+        (np.ones((30, 2)), np.arange(30) % 2), config(encode="category", impute="keep", standardize=False)
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "largest", "settings", "warns"),
+    [
+        ("float64", 4300, {}, True),
+        ("float64", -4300, {}, True),
+        ("float32", 4300, {"standardize": False}, False),  # so do boosters and trees
+        ("float32", 16, {}, False),
+        ("uint8", 255, {}, False),
+        ("int64", 30_000, {}, False),
+    ],
+)
+def test_arrays_far_from_standardized_are_warned_of(
+    dtype: str, largest: int, settings: dict[str, Any], warns: bool
+) -> None:
+    x = np.arange(60).reshape(30, 2).astype(dtype) / (10 if dtype.startswith("float") else 1)
+    x = x.astype(dtype)
+    x[3, 1] = largest
+    bundle = from_objects((x, np.arange(30) % 2), config(split={"val": 0.2}, **settings))
+    assert [warning for warning in bundle.warnings if "taken as they are" in warning] == (
+        [
+            "the features are arrays and are taken as they are, with values up to 4300: scale them, or give "
+            "a data frame, which data.standardize scales"
+        ]
+        if warns
+        else []
+    )
 
 
 @pytest.mark.parametrize(
@@ -191,7 +241,7 @@ def test_several_values() -> None:
 
 def test_data_frames_are_prepared() -> None:
     pandas = pytest.importorskip("pandas")
-    bundle = from_objects(pandas.DataFrame(people()), config())
+    bundle = from_objects(pandas.DataFrame(people()), frame_config())
     assert bundle.preparation is not None
     assert bundle.info.classes == ["no", "yes"]
 

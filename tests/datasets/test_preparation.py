@@ -63,6 +63,15 @@ def test_categories() -> None:
     assert fitted(rows, impute="mean").features(column(None)).tolist() == [[0, 1]]
 
 
+def test_unseen_categories_are_counted_by_column() -> None:
+    preparation = fitted([{"x": "a", "n": 1.0, "z": "p"}, {"x": "b", "n": 2.0, "z": "q"}], impute="mean")
+    rows = [{"x": x, "n": 3.0, "z": "p"} for x in ("a", None, "c", "d", "c", "e", "f")]
+    assert preparation.unseen(rows) == [
+        "column 'x': 5 rows have values that no training row has: 'c', 'd', 'e' and 1 more"
+    ]
+    assert preparation.unseen(rows[:2]) == []
+
+
 def test_categories_given_as_numbers() -> None:
     rows = column("1", "2", "L")
     assert fitted(rows).features(column(1, 2.0)).tolist() == [[1, 0, 0], [0, 1, 0]]

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainyard.digest import FileRecord, write_tensors
+from trainyard.digest import FileRecord, sha256_json, write_tensors
 from trainyard.engine.checkpoint import Checkpoints
 from trainyard.errors import CheckpointError
 from trainyard.stores.local import LocalStore
@@ -87,6 +88,75 @@ def test_a_damaged_checkpoint_is_named_and_an_older_one_is_used(
     assert folder.name in complaints[0]
 
 
+def first_chunk(manifest: dict[str, Any], value: Any) -> None:
+    manifest["files"][0]["chunks"][0][0] = value
+
+
+ODD: dict[str, Any] = {
+    "a chunk's size": lambda manifest: first_chunk(manifest, []),
+    "chunks": lambda manifest: manifest["files"][0].update(chunks=3),
+    "a file's size": lambda manifest: manifest["files"][0].update(bytes={}),
+    "a file": lambda manifest: manifest.update(files=[None]),
+    "files": lambda manifest: manifest.update(files=1.5),
+    "the step": lambda manifest: manifest.update(step=[]),
+    "the attempt": lambda manifest: manifest.update(attempt=None),
+    "the best models": lambda manifest: manifest.update(best=5),
+    "the run's files": lambda manifest: manifest.update(run_files=[1]),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_a_manifest_of_other_types_is_damaged(odd: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
+    """Also one whose own hash is right."""
+    path = newest_folder(checkpoints, tmp_path) / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["sha256"]
+    ODD[odd](manifest)
+    path.write_text(json.dumps(manifest | {"sha256": sha256_json(manifest)}))
+    commit, complaints = checkpoints.newest()
+    assert commit is not None
+    assert (commit.step, len(complaints)) == (10, 1)
+    assert "is damaged" in complaints[0]
+
+
+def test_a_state_that_json_cannot_hold_is_refused(checkpoints: Checkpoints) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        checkpoints.commit(30, FakeSnapshot(30), {"loss": math.nan})
+    commit, _ = checkpoints.newest()
+    assert commit is not None
+    assert commit.step == 20
+
+
+def test_a_checkpoint_behind_a_link_is_damaged_but_the_run_may_be_one(
+    checkpoints: Checkpoints, tmp_path: Path
+) -> None:
+    link = tmp_path.parent / f"link-to-{tmp_path.name}"
+    link.symlink_to(tmp_path)
+    commit, complaints = Checkpoints(LocalStore(link), "checkpoints").newest()
+    assert commit is not None
+    assert (commit.step, complaints) == (20, [])
+    folder = newest_folder(checkpoints, tmp_path)
+    outside = tmp_path / "outside"
+    folder.rename(outside)
+    folder.symlink_to(outside)
+    commit, complaints = checkpoints.newest()
+    assert commit is not None
+    assert commit.step == 10
+    folder.unlink()
+    outside.rename(folder)
+    (folder / "weights.safetensors").rename(outside)
+    (folder / "weights.safetensors").symlink_to(outside)
+    with pytest.raises(CheckpointError, match="symbolic link"):
+        checkpoints.load(folder.name)
+
+
+def test_what_dead_processes_left_in_staging_is_swept(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    LocalStore(tmp_path).staging()
+    assert list(tmp_path.glob(".staging-*"))
+    checkpoints.sweep()
+    assert not list(tmp_path.glob(".staging-*"))
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO])
 def test_a_save_that_fails_leaves_the_earlier_ones(
     code: int, checkpoints: Checkpoints, tmp_path: Path
@@ -162,3 +232,23 @@ def test_pruning_deletes_the_manifest_first(
     checkpoints.prune({checkpoints.names()[0]})
     assert deleted[0] == "checkpoints/step-000000010-a0001/manifest.json"
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000000020-a0001"]
+
+
+def test_what_is_not_a_file_in_a_checkpoint_is_damage(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    """A framework may look for files that no record names, and would wait for a pipe."""
+    os.mkfifo(newest_folder(checkpoints, tmp_path) / "optimizer.safetensors")
+    commit, complaints = checkpoints.newest()
+    assert commit is not None
+    assert commit.step == 10
+    assert "optimizer.safetensors: it is not a regular file" in complaints[0]
+
+
+def test_a_manifest_of_a_later_format_is_not_read(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    for name in checkpoints.names():
+        path = tmp_path / "checkpoints" / name / "manifest.json"
+        manifest = json.loads(path.read_text()) | {"format": 99}
+        del manifest["sha256"]
+        path.write_text(json.dumps(manifest | {"sha256": sha256_json(manifest)}))
+    commit, complaints = checkpoints.newest()
+    assert commit is None
+    assert ["has format 99" in complaint for complaint in complaints] == [True, True]

@@ -237,3 +237,25 @@ def test_a_segment_without_a_start_counts_for_nothing(tmp_path: Path) -> None:
     path = tmp_path / "0002.jsonl"
     path.write_bytes(path.read_bytes().replace(b'"from_step"', b'"from_stop"', 1))
     assert losses(read(tmp_path)) == dict.fromkeys(range(1, 11), 1.0)
+
+
+def test_lines_are_compact_and_hold_no_number_that_json_lacks(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)  # the run directory may be a link
+    journal = Journal(tmp_path / "link" / "journal", 1, 0)
+    assert (tmp_path / "journal" / "0001.jsonl").read_bytes().startswith(b'{"kind":"start","time":')
+    with pytest.raises(ValueError, match="JSON"):
+        journal.values("histograms", 1, {"w": {"sum": math.nan}})
+    journal.close()
+
+
+def test_an_error_of_the_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(tmp_path, 1, 0)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as raised:
+        journal.sync()
+    assert raised.value.filename == str(tmp_path / "0001.jsonl")
+    journal.close()

@@ -141,6 +141,43 @@ def test_a_checkpoint_without_a_manifest_takes_no_place(tmp_path: Path) -> None:
     ended(loop)
 
 
+def test_best_models_of_a_checkpoint_that_does_not_name_them_are_kept(tmp_path: Path) -> None:
+    """Those of version 1 do not; the evaluations tell."""
+    bench = Bench(tmp_path)
+    checkpoints_of(tmp_path).best.commit(7, Weights(7))
+    checkpoints_of(tmp_path).resume.commit(10, Weights(10), state_at(10, 3.0).to_json())
+    ended(bench.loop(state_at(10, 3.0)))
+    assert best_of(tmp_path) == [7]
+
+
+def test_a_damaged_manifest_of_an_older_checkpoint_keeps_nobody_from_resuming(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    committed(bench, state_at(5), best=[3])
+    committed(bench, state_at(10, 3.0), best=[7])
+    (old,) = (tmp_path / "checkpoints").glob("step-000000005-*")
+    (old / "manifest.json").write_text("{")
+    ended(bench.loop(state_at(10, 3.0)))
+    assert best_of(tmp_path) == [7]
+
+
+def test_a_resume_extracts_only_the_best_models_that_are_missing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, plan=Plan(BATCH, STEPS, 0.1, cumulative=True), checkpoint={"save_top_k": 2})
+    state = state_at(15, 3.0, 2.0)
+    checkpoints_of(tmp_path).best.commit(7, Weights(7))
+    torn = tmp_path / "best" / "step-000000014-a0001"  # its writer was killed
+    torn.mkdir()
+    (torn / "weights.safetensors").write_bytes(b"half")
+    extracted: list[int | None] = []
+    snapshot = bench.framework.snapshot
+    bench.framework.snapshot = lambda **how: (extracted.append(how.get("step")), snapshot(**how))[1]  # type: ignore[method-assign]
+    bench.attempt = 1
+    loop = bench.loop(state)
+    saved(bench, loop, 20, [14, 7])
+    ended(loop)
+    assert [step for step in extracted if step is not None] == [14]
+    assert len(checkpoints_of(tmp_path).best.names(published=True)) == 2
+
+
 @pytest.mark.parametrize("keep", [1, 2, 3])
 def test_damaged_checkpoints_of_later_steps_take_no_place(keep: int, tmp_path: Path) -> None:
     bench = Bench(tmp_path, checkpoint={"keep_last": keep})
@@ -160,20 +197,21 @@ def test_damaged_checkpoints_of_later_steps_take_no_place(keep: int, tmp_path: P
     )
 
 
-def test_the_same_step_is_saved_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [1, 5])
+def test_the_same_step_is_saved_once(step: int, tmp_path: Path) -> None:
     bench, taken = Bench(tmp_path), list[int]()
     snapshot = bench.framework.snapshot
     bench.framework.snapshot = lambda **how: (taken.append(5), snapshot(**how))[1]  # type: ignore[method-assign]
     loop = bench.loop(RunState())
     for _ in range(2):
-        loop.parts.saver.save(state_at(5), [])
+        loop.parts.saver.save(state_at(step), [])
     assert taken == [5], "a copy was made for nothing"
     ended(loop)
     assert loop.parts.saver.newest_is_committed
     assert bench.framework.released == 1
     (folder,) = (tmp_path / "checkpoints").iterdir()
-    again = bench.loop(state_at(5))
-    again.parts.saver.save(state_at(5), [])
+    again = bench.loop(state_at(step))
+    again.parts.saver.save(state_at(step), [])
     ended(again)
     assert list((tmp_path / "checkpoints").iterdir()) == [folder]
 
@@ -292,6 +330,10 @@ def test_a_save_after_the_end_starts_no_clock(tmp_path: Path, clocks: list[Clock
     assert len(clocks) == number + 1
     assert not any(clock.is_running for clock in clocks)
     assert loop.state.step == STEPS
+    again.parts.saver.start(lambda: None)
+    again.parts.saver.close()
+    assert not any(clock.is_running for clock in clocks)
+    assert not again.parts.saver._writer._thread.is_alive()
 
 
 def test_without_a_clock_nothing_is_saved_between(tmp_path: Path, clocks: list[Clock]) -> None:

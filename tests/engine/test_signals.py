@@ -339,3 +339,25 @@ def test_training_in_another_thread_leaves_signals_alone(whole: Run, tmp_path: P
     thread.join(120)
     assert seen == [("completed", before)]
     assert trainyard.get("last", runs_dir=tmp_path).digest == whole.digest
+
+
+def test_a_signal_during_a_step_wakes_the_loop() -> None:
+    woken: list[str] = []
+    with Signals() as signals:
+        signals.wake = lambda: woken.append("loop")
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert (signals.status, woken) == ("preempted", ["loop"])
+        os.kill(os.getpid(), signal.SIGTERM)  # nothing more to ask for
+        assert woken == ["loop"]
+    assert str(Stopped("preempted")) == "preempted"
+
+
+def test_a_second_ctrl_c_ends_the_process_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    with Signals() as signals:
+        signals.wake = lambda: None
+        for signum, codes in ((signal.SIGINT, []), (signal.SIGTERM, []), (signal.SIGINT, [130])):
+            os.kill(os.getpid(), signum)
+            assert ended == codes
+        assert signals.status == "interrupted"

@@ -3,9 +3,12 @@
 import gc
 import threading
 import weakref
+from pathlib import Path
+
+import pytest
 
 from trainyard.engine.writer import PendingWrite, Writer
-from trainyard.errors import CheckpointError
+from trainyard.errors import CheckpointError, RunGoneError
 
 
 def blocked(writer: Writer) -> threading.Event:
@@ -127,4 +130,18 @@ def test_a_failure_of_any_kind_is_told_with_its_name() -> None:
     writer.submit(PendingWrite(5, fail, replaceable=True))
     writer.drain()
     assert writer.failures() == [(5, "ValueError: oops")]
+    writer.close()
+
+
+def test_that_the_run_directory_is_gone_is_no_failure_to_go_on_from(tmp_path: Path) -> None:
+    writer = Writer()
+
+    def gone() -> None:
+        raise RunGoneError(tmp_path)
+
+    writer.submit(PendingWrite(5, gone, replaceable=True))
+    writer.drain()
+    for _ in range(2):  # it does not come back
+        with pytest.raises(RunGoneError):
+            writer.failures()
     writer.close()

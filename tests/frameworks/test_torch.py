@@ -123,6 +123,24 @@ def test_the_gradient_scaler_is_part_of_the_state(tmp_path: Path) -> None:
     assert 0 < tracker <= 30
 
 
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_the_gradient_that_is_clipped_is_not_a_scaled_one(precision: str, tmp_path: Path) -> None:
+    """One step of plain gradient descent moves the weights by the limit of the norm."""
+    overrides = {
+        "model": {"type": "mlp", "params": {"hidden": [16]}},
+        "training.precision": precision,
+        "training.max_grad_norm": 0.25,
+        "training.learning_rate": 1.0,
+        "training.optimizer": "sgd",
+        "training.weight_decay": 0.0,
+        "training.max_steps": 1,
+    }
+    moved = weights(trainyard.train(SMALL, overrides, runs_dir=tmp_path))
+    still = weights(trainyard.train(SMALL, overrides | {"training.learning_rate": 1e-30}, runs_dir=tmp_path))
+    distance = np.sqrt(sum(float(np.square(moved[name] - still[name]).sum()) for name in moved))
+    assert distance == pytest.approx(0.25, rel=1e-3)
+
+
 def test_a_scale_that_fell_is_taken_up_again(tmp_path: Path) -> None:
     from trainyard.frameworks.torch.precision import Precision
 

@@ -112,6 +112,10 @@ def test_commands_that_would_compute_it_say_whose_run_it_is(tmp_path: Path) -> N
     TrainerCheckpoints(run.path).commit(saved(tmp_path, 3))
     with pytest.raises(InputError, match=r"cannot resume it.*python train.py --lr 1.*checkpoint-3$"):
         refuse_foreign_run(run, "resume")
+    run.write_json("attempts/0001.json", {"number": 1, "status": "completed"})
+    with pytest.raises(InputError, match=r"cannot reproduce it; it is completed; its newest checkpoint"):
+        refuse_foreign_run(run, "reproduce")
+    assert trainyard.resume(run.path).status == "completed"
     verbs: dict[str, Callable[[], object]] = {
         "load": lambda: trainyard.load(run.path),
         "predict": lambda: trainyard.predict(run.path, "rows.csv"),

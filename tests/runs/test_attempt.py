@@ -11,12 +11,14 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import trainyard
 from small_runs import SMALL, Crash, assert_same, checkpoints, crashed, every_save_on_disk, flip, preempted
+from trainyard import registry
 from trainyard.callbacks.base import Callback
 from trainyard.config import load
 from trainyard.engine.journal import Journal
@@ -35,7 +37,7 @@ from trainyard.records.run_dir import RunDir
 from trainyard.runs import attempt
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.run import Run
-from trainyard.runs.wiring import run_checkpoints
+from trainyard.runs.wiring import _remedies, framework_name, run_checkpoints
 from trainyard.stores.local import LocalStore
 
 
@@ -548,6 +550,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_last_commit(
             runs_dir=tmp_path,
         )
     assert error.value.exit_code == 1
+    assert "lower training.learning_rate, or set or lower training.max_grad_norm" in str(error.value)
     step = int(re.search(r"step (\d+)", str(error.value)).group(1))  # type: ignore[union-attr]
     run = trainyard.get("last", runs_dir=tmp_path)
     assert run.status == run.result["status"] == "failed"
@@ -560,6 +563,21 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_last_commit(
         assert commit.step < step
     assert complaints == []
     assert events(run, "failed")[0]["detail"]["message"] == str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "advice"),
+    [
+        ("mlp", ["lower training.learning_rate", "set or lower training.max_grad_norm"]),
+        ("random_forest", ["check the options of the model"]),
+    ],
+)
+def test_advice_for_a_loss_that_is_not_finite_names_settings_that_the_model_has(
+    model: str, advice: list[str]
+) -> None:
+    config = load({"data": "iris", "model": model}, adapters=Catalog()).config
+    framework = registry.adapter("framework", framework_name(config))
+    assert _remedies(SimpleNamespace(config=config, framework=framework)) == advice  # type: ignore[arg-type]
 
 
 def test_a_callback_that_fails_is_left_out_with_a_warning(

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import trainyard
 from small_runs import SMALL, Crash, CrashAt, SignalAt, checkpoints, crashed, flip, preempted
 from trainyard.engine.signals import Stopped
-from trainyard.errors import InputError
+from trainyard.errors import InputError, TrainingError
 from trainyard.records.journal import losses, read
 from trainyard.records.manifest import Difference
 from trainyard.records.result import Result
@@ -131,11 +132,20 @@ def test_a_changed_config_and_environment_are_named(csv_run: Run, monkeypatch: p
 
 def test_only_a_completed_run_can_be_reproduced(tmp_path: Path) -> None:
     for run in (preempted(tmp_path), crashed(tmp_path)):
-        with pytest.raises(InputError, match=f"run {run.id} is (preempted|failed): only a completed run"):
+        with pytest.raises(InputError, match=f"run {run.id} is (preempted|failed); only a completed run"):
             trainyard.reproduce(run)
         with pytest.raises(InputError, match="resume it first"):
             compare_bits(RunDir(run.path), RunDir(run.path))
     assert len(trainyard.list_runs(tmp_path)) == 2, "a repetition was begun"
+
+
+def test_reproduce_says_how_a_run_failed(tmp_path: Path) -> None:
+    diverging = {"learning_rate": 1e9, "optimizer": "sgd", "epochs": 3}
+    with pytest.raises(TrainingError) as failure:
+        trainyard.train({"data": "diabetes", "model": "mlp", "training": diverging}, runs_dir=tmp_path)
+    says = rf"is failed \({re.escape(str(failure.value))}\); only .*: resume it, or start a new run, first"
+    with pytest.raises(InputError, match=says):
+        trainyard.reproduce("last", runs_dir=tmp_path)
 
 
 def test_a_signal_ends_the_repetition_and_the_original_stays(whole: Run) -> None:

@@ -157,6 +157,18 @@ def test_no_verb_calls_a_librarys_function_for_the_data(
     assert not mark.exists()
 
 
+def test_a_missing_module_may_be_in_the_folder_where_the_run_was_started(made: Path, here: Path) -> None:
+    started = here.parent / "mine"
+    run = foreign(made, started, model={"type": "planted:Net"})
+    records(run, started)
+    with pytest.raises(InputError, match="there is no module 'planted'") as caught:
+        trainyard.load(run)
+    assert f"start trainyard in the folder where it was started, {started}\n" in str(caught.value)
+    assert "--trust" in str(caught.value)
+    with pytest.raises(InputError, match="it must be installed, or be in the folder"):
+        trainyard.load(run, trust=True)  # which searches that folder, too
+
+
 def test_compare_says_why_it_makes_no_test(made: Path, here: Path, mark: Path) -> None:
     (here / "bomb").write_bytes(pickle.dumps(Bomb(mark)))
     data = {"type": "pandas:read_pickle", "params": {"filepath_or_buffer": str(here / "bomb")}}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainyard import digest
-from trainyard.errors import CheckpointError
+from trainyard.errors import CheckpointError, RunGoneError
 from trainyard.stores import local
 from trainyard.stores.base import Store
 from trainyard.stores.local import LocalStore
@@ -84,6 +84,38 @@ class TestLocal(StoreSuite):
         (root / "a" / "manifest").mkdir(parents=True)
         with pytest.raises(CheckpointError, match="Is a directory"):
             store.get("a/manifest")
+
+    def test_a_folder_behind_a_link_is_not_the_stores(self, store: Store, root: Path) -> None:
+        """The store itself may be one."""
+        self.put(store, "a/b/key", b"1")
+        link = root.parent / "link"
+        link.symlink_to(root)
+        through = self.make(link)
+        assert through.get("a/b/key") == b"1"
+        assert list(through.list("a/b/")) == ["a/b/key"]
+        assert through.folder("a/b") == link / "a" / "b"
+        assert through.put_if_absent("a/b/more", b"2")
+        through.delete("a/b/more")
+        (root / "a").rename(root.parent / "outside")
+        (root / "a").symlink_to(root.parent / "outside")
+        refused = (
+            lambda: store.get("a/b/key"),
+            lambda: list(store.list("a/b/")),
+            lambda: store.delete("a/b/key"),
+            lambda: store.folder("a/b"),
+            lambda: store.put_if_absent("a/b/more", b"2"),
+            lambda: self.put(store, "a/b/key", b"2"),
+        )
+        for act in refused:
+            with pytest.raises((CheckpointError, OSError), match="symbolic link"):
+                act()
+        assert (root.parent / "outside" / "b" / "key").read_bytes() == b"1"
+
+    def test_a_store_that_is_gone_is_not_made_again(self, store: Store, root: Path) -> None:
+        root.rename(root.parent / "elsewhere")
+        with pytest.raises(RunGoneError):
+            store.staging()
+        assert not root.exists()
 
     def test_the_last_object_takes_its_folder_along(self, store: Store, root: Path) -> None:
         self.put(store, "checkpoints/step-1/w", b"1")

@@ -22,15 +22,20 @@ def check(config: Config, overrides: Overrides = ()) -> Resolved:
     return load_resolved(config, overrides, Catalog())
 
 
-def init(file: Path | str, target: str) -> str:
+def init(file: Path | str, target: str, *, encoding: str | None = None) -> str:
     """Return a commented config (YAML) that trains on a data file as it is.
+
+    Args:
+        file: A CSV or Parquet file.
+        target: The column to predict.
+        encoding: The encoding of a CSV file, if it is not UTF-8 or UTF-16.
 
     Raises:
         DataError: The file cannot be read, or has no such column.
     """
     from trainyard.datasets.rows.sniff import draft_config
 
-    return draft_config(file, target)
+    return draft_config(file, target, encoding)
 
 
 def schema() -> dict[str, Any]:

@@ -122,11 +122,11 @@ def resume(
     from trainyard.runs.attempt import Request, run_attempt
 
     found = find(run, runs_dir)
-    refuse_foreign_run(found, "resume")
     if found.status() == "completed":
         found.require_result()
         log.info("run %s is completed: there is nothing left to do", found.id)
         return Run(found)
+    refuse_foreign_run(found, "resume")
     with reading(found, working_directory(found), resume=True, trust=trust):
         resolved = load_resolved(found.checked_config_file(), adapters=Catalog())
         require_objects(found, "resume", model=model, data=data)
@@ -175,8 +175,8 @@ def reproduce(
     refuse_foreign_run(original, "reproduce")
     if original.status() != "completed":
         raise InputError(
-            f"run {original.id} is {original.status()}: only a completed run can be reproduced; "
-            "resume it first"
+            f"run {original.id} {_ended(original)}; only a completed run can be reproduced: "
+            "resume it, or start a new run, first"
         )
     with reading(original, working_directory(original), trust=trust):
         resolved = load_resolved(original.checked_config_file(), adapters=Catalog())
@@ -190,6 +190,13 @@ def reproduce(
     if result.status != "completed":
         raise Stopped(result.status)
     return compare_bits(original, again)
+
+
+def _ended(run: RunDir) -> str:
+    """Return how an unfinished run stands, with the error of a failed one."""
+    status, result = run.status(), run.result()
+    error = result.error if status == "failed" and result is not None else None
+    return f"is {status}" + (f" ({error})" if error else "")
 
 
 def _log_notes(resolved: Resolved) -> None:

@@ -23,11 +23,12 @@ from trainyard.errors import InputError
     default=Path("config.yaml"),
     show_default=True,
 )
+@click.option("--encoding", help="That of a CSV file: latin-1, cp1252 ...  [default: utf-8]")
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
 @options.as_json
-def init(file: Path, target: str, output: Path, force: bool, as_json: bool) -> None:
+def init(file: Path, target: str, output: Path, encoding: str | None, force: bool, as_json: bool) -> None:
     """Write a commented config that trains on a data FILE."""
-    text = trainyard.init(file, target)
+    text = trainyard.init(file, target, encoding=encoding)
     try:
         with open(output, "w" if force else "x", encoding="utf-8") as stream:
             stream.write(text)

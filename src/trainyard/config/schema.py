@@ -123,8 +123,9 @@ class DataConfig(TypedSection):
     exclude: list[str] = Field(default_factory=list, description="columns to leave out")
     standardize: bool = Field(
         default=True,
-        description="zero mean and unit variance for numeric columns, fitted on the training rows; torch "
-        "also standardizes the target of a regression (losses are in units of its variance, metrics and "
+        description="zero mean and unit variance for numeric columns, fitted on the training rows (features "
+        "in arrays and map-style datasets are taken as they are: scale them yourself); torch also "
+        "standardizes the target of a regression (losses are in units of its variance, metrics and "
         "predictions in its own unit)",
     )
     impute: Literal["mean", "median", "most_frequent", "keep"] | None = Field(
@@ -135,7 +136,8 @@ class DataConfig(TypedSection):
     encode: Literal["onehot", "ordinal", "category"] = Field(
         default="onehot",
         description="how category columns become numbers; category: as codes, for models that accept "
-        "categories, which have it by default",
+        "categories, which have it by default; a category that no training row has becomes all zeros "
+        "(onehot), -1 (ordinal) or missing (category), and predictions warn of it",
     )
 
 

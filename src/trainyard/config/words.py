@@ -95,7 +95,8 @@ def words(annotation: Any, metadata: Sequence[Any] = ()) -> str:
     """Return a type with its limits, in words."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return words(arguments[0], [*arguments[1:], *metadata])
+        own = [one for given in arguments[1:] for one in getattr(given, "metadata", [given])]
+        return words(arguments[0], [*own, *metadata])
     if origin in {Union, types.UnionType}:
         options = [words(one, metadata) for one in arguments if one is not type(None)]
         return " or ".join(options) + (", or null" if type(None) in arguments else "")

@@ -120,7 +120,7 @@ class CsvDataset:
             )
             raise DataError(
                 f"{path}: line {line} is not {self._params.encoding}; save the file as UTF-8, or give its "
-                f"encoding as data.params.encoding: {likely}"
+                f"encoding as data.params.encoding: {likely}; for `trainyard init`, with --encoding"
             ) from None
         if "\0" in content:
             raise DataError(

@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from trainyard.config.schema import DataConfig, Section
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.files import existing_file
-from trainyard.datasets.rows.objects import from_arrays
+from trainyard.datasets.rows.objects import from_arrays, refuse_column_settings
 from trainyard.datasets.rows.table import listed
 from trainyard.digest import array_buffer, digest, sha256_json, tensor_records
 from trainyard.errors import DataError
@@ -61,16 +61,7 @@ class NpyDataset:
         config = self._config
         if config.path is None or config.train_path is not None:
             raise DataError("data: type npy reads one folder: give data.path")
-        for setting in ("features", "exclude"):
-            if getattr(config, setting):
-                raise DataError(
-                    f"data.{setting} needs named columns; npy files hold preprocessed arrays: leave it out"
-                )
-        if config.split.group or config.split.time or config.impute not in (None, "keep"):
-            raise DataError(
-                "data.split.group, data.split.time and data.impute need named columns; npy files hold "
-                "preprocessed arrays"
-            )
+        refuse_column_settings(config, "arrays in npy files are", "Leave it out")
         if not Path(config.path).is_dir():
             raise DataError(
                 f"data.path: {config.path} is not a folder; type npy reads a folder of X.npy and y.npy"

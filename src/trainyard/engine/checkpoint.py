@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from trainyard.digest import FileRecord, TensorRecord, damage, digest, sha256_json, write_file
 from trainyard.errors import CheckpointError
 from trainyard.frameworks.base import WEIGHTS_FILE, Snapshot
@@ -75,6 +77,9 @@ class Commit:
             "files": [file.to_json() for file in self.files],
         }
         return body | {"sha256": sha256_json(body)}
+
+
+_COMMIT = TypeAdapter(Commit)  # checks the types of what a manifest holds
 
 
 class Checkpoints:
@@ -222,14 +227,7 @@ class Checkpoints:
                 raise ValueError("its manifest is not what was written")
             if data["format"] != FORMAT:
                 raise ValueError(f"it has format {data['format']}, this version of Trainyard reads {FORMAT}")
-            return Commit(
-                name,
-                data["step"],
-                data["attempt"],
-                [FileRecord.from_json(file) for file in data["files"]],
-                frozenset(data.get("best", ())),
-                dict(data.get("run_files", {})),
-            )
+            return _COMMIT.validate_python({**data, "name": name})
         except CheckpointError as error:
             raise CheckpointError(
                 f"checkpoint {name} was never finished, or has lost its manifest: {error}"

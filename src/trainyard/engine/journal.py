@@ -46,6 +46,7 @@ class Journal:
     ) -> None:
         make_folders(folder)
         self._path = folder / f"{attempt:04d}.jsonl"
+        self._owner = os.getpid()
         self._file = open_regular(self._path, "xb", depth=2)
         self._summary = summary(self._path) if summary else None
         self._write({"kind": "start", "time": time.time(), "attempt": attempt, "from_step": from_step})
@@ -54,6 +55,8 @@ class Journal:
             fsync_folder(folder)  # makes the file's name durable; `sync` does that for its content
 
     def _write(self, record: Line) -> None:
+        if os.getpid() != self._owner:  # the user's code forked, and the child trains, too
+            raise RuntimeError("a forked child must not continue the training of its parent")
         line = _encode(record).encode() + b"\n"
         with self._file_named():
             self._file.write(line)

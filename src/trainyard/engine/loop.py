@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,8 @@ _DRAIN_STEPS = 1024  # the most steps whose losses wait on the device
 class LoopParts:
     """The components of a loop.
 
-    `evaluate` returns the metrics of the validation split, empty if there is none.
+    `evaluate` returns the metrics of the validation split, empty if there is none. `remedies` are what a user
+    can try where the loss is not finite.
     """
 
     framework: Framework
@@ -43,6 +44,7 @@ class LoopParts:
     saver: Saver
     signals: Signals
     evaluate: Callable[[], Metrics] = dict
+    remedies: Sequence[str] = ()
 
 
 class Loop:
@@ -135,10 +137,8 @@ class Loop:
         self._unread, self._samples = [], []
         if not math.isfinite(state.loss_sum):
             at = first + next(i for i, value in enumerate(values) if not math.isfinite(value))
-            raise TrainingError(
-                f"the loss of step {at} is not finite; lower training.learning_rate, "
-                "set training.max_grad_norm, or look for extreme values in the data"
-            )
+            remedies = [*self.parts.remedies, "look for extreme values in the data"]
+            raise TrainingError(f"the loss of step {at} is not finite; {', or '.join(remedies)}")
 
     def _evaluate(self) -> None:
         parts, state = self.parts, self.state

@@ -25,8 +25,11 @@ def refuse_foreign_run(run: RunDir, verb: str) -> None:
     command = shlex.join(["python", *manifest.command])
     checkpoint, _ = TrainerCheckpoints(run.path).newest()
     model = f"; its newest checkpoint is {checkpoint.path}" if checkpoint else ""
+    again = (
+        f"; to continue it, start its script again, with resume_from() of the TrainyardCallback: {command} "
+        f"(in {manifest.working_directory})"
+    )
     raise InputError(
-        f"run {run.id} was made by the Trainer of {manifest.trainer.name}, so trainyard cannot {verb} it; "
-        f"to continue it, start its script again, with resume_from() of the TrainyardCallback: "
-        f"{command} (in {manifest.working_directory}){model}"
+        f"run {run.id} was made by the Trainer of {manifest.trainer.name}, so trainyard cannot {verb} it"
+        f"{'; it is completed' if run.status() == 'completed' else again}{model}"
     )

@@ -42,8 +42,8 @@ def find_run(name: str, runs_dir: Path, before: RunDir | None = None) -> RunDir:
     if len(matches) == 1:
         return matches[0]
     if matches:
-        first = ", ".join(run.id for run in matches[:5])
-        raise RunNotFoundError(f"{name!r} is the beginning of {len(matches)} runs: {first} ...")
+        first = ", ".join(run.id for run in matches[:5]) + (" ..." if len(matches) > 5 else "")
+        raise RunNotFoundError(f"{name!r} is the beginning of {len(matches)} runs: {first}; give more of it")
     known = f"the newest is {runs[0].id}" if runs else "it holds no runs"
     raise RunNotFoundError(
         f"no run {name!r} in {runs_dir.absolute()} ({known}); "

@@ -33,6 +33,7 @@ from trainyard.records.status import Ended
 from trainyard.redact import redacted
 from trainyard.require import import_paths, open_process
 from trainyard.runs.cleanup import discard_folder
+from trainyard.runs.forks import in_owner
 from trainyard.runs.manifest import check_unchanged, lower_tier, make_manifest
 from trainyard.runs.objects import Objects
 from trainyard.runs.outcome import evaluate_outcome, result_so_far, weights_digest
@@ -103,7 +104,7 @@ class _Attempt:
         run, message = self._run, ""
         status: Ended = "failed"
         try:
-            components, state = self._prepare()
+            components, state = in_owner(self._prepare)
             result = self._train(components, state)
             status = result.status
             return result
@@ -273,7 +274,7 @@ class _Attempt:
         )
         loop.parts.recorder.started(run_view(components, run, state, session.number))
         try:
-            result = self._train_and_evaluate(loop, components)
+            result = in_owner(lambda: self._train_and_evaluate(loop, components))
             self._end(result, loop)
         except Exception as error:
             self._fail(error, loop, components)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 from pathlib import Path
@@ -15,6 +16,7 @@ from trainyard.datasets.base import DataBundle, Split
 from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.rows.frames import read_frame
 from trainyard.datasets.rows.preparation import from_json
+from trainyard.datasets.rows.table import as_table
 from trainyard.errors import InputError
 from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions
 from trainyard.records.run_dir import RunDir
@@ -25,6 +27,8 @@ from trainyard.runs.objects import passed_objects
 from trainyard.runs.weights import stored_model
 from trainyard.runs.wiring import build_framework, default_threads, load_data, wanted_metrics
 from trainyard.types import Array, DataInfo, SplitName
+
+log = logging.getLogger("trainyard")
 
 
 class Predictor:
@@ -117,7 +121,7 @@ class Predictor:
                 preprocessed arrays.
         """
         if self._preparation is not None:
-            features = self._preparation.features(self._named(rows) if isinstance(rows, np.ndarray) else rows)
+            features = self._prepared(self._named(rows) if isinstance(rows, np.ndarray) else rows)
         else:
             features = np.asarray(rows)
             if features.dtype.kind == "f":
@@ -238,7 +242,16 @@ class Predictor:
         targets = self._preparation.targets(rows)
         if targets is None:
             raise InputError(f"the rows have no column {self.info.target!r}: evaluation needs the target")
-        return Arrays(self._preparation.features(rows), targets)
+        return Arrays(self._prepared(rows), targets)
+
+    def _prepared(self, rows: Any) -> Array:
+        """Return the features; warn of categories that the model was not trained on."""
+        assert self._preparation is not None
+        table = as_table(rows, only={column.name for column in self._preparation.columns})
+        features = self._preparation.features(table)
+        for line in self._preparation.unseen(table):
+            log.warning("%s", line)
+        return features
 
 
 def _folder(path: Path) -> Path:

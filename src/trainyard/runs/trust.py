@@ -23,7 +23,7 @@ from trainyard.config import Resolved
 from trainyard.errors import InputError
 from trainyard.module_sources import is_installed
 from trainyard.records.run_dir import RunDir
-from trainyard.require import home_of, import_paths, importing_by, is_used
+from trainyard.require import REMEDY, home_of, import_paths, importing_by, is_used
 
 log = logging.getLogger("trainyard")
 
@@ -36,15 +36,23 @@ class RunImports:
         folders: The folders of the user's own project.
         named: Import paths that the user's own config names; they may be imported wherever they lead.
         trusted: Whether the user trusts the run: then everything is imported, and each import is announced.
+        started: The folder where the run says that it was started, for messages.
     """
 
     def __init__(
-        self, run: RunDir, folders: Sequence[Path], *, named: Collection[str] = (), trusted: bool = False
+        self,
+        run: RunDir,
+        folders: Sequence[Path],
+        *,
+        named: Collection[str] = (),
+        trusted: bool = False,
+        started: Path | None = None,
     ) -> None:
         self.folders = list(folders)
         self._run = run
         self._named = frozenset(named)
         self._trusted = trusted
+        self._started = started
         self._announced: set[str] = set()
         self._projects = [(folder, _came_with(run, folder)) for folder in self.folders]
 
@@ -63,6 +71,16 @@ class RunImports:
         homes = [module, home_of(value)] if callable(value) else [module]
         if not all(home in sys.modules and self._is_own(home) for home in homes):
             raise self._refusal(path)
+
+    def remedy(self) -> str:
+        """Return what to do about a missing module; it may be where the run was started."""
+        if self._started is None or self._started in self.folders:
+            return REMEDY
+        return (
+            "a run's own folder is not searched from elsewhere\n"
+            f"if the run is yours, start trainyard in the folder where it was started, {self._started}\n"
+            "or, if you trust the run, add --trust (trust=True)"
+        )
 
     def owns(self, path: Path) -> bool:
         """Return whether a file or folder is in the user's own project, and did not come with the run."""

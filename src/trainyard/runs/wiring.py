@@ -201,10 +201,28 @@ def build_loop(
 
     return Loop(
         LoopParts(
-            components.framework, components.order, components.rules, recorder, saver, signals, evaluate_val
+            components.framework,
+            components.order,
+            components.rules,
+            recorder,
+            saver,
+            signals,
+            evaluate_val,
+            _remedies(components),
         ),
         state,
     )
+
+
+def _remedies(components: Components) -> list[str]:
+    """Return the settings of this framework that may keep the loss finite."""
+    model = components.config.model
+    keys = components.framework.training_keys(model.type, model.params)
+    advice = {
+        "learning_rate": "lower training.learning_rate",
+        "max_grad_norm": "set or lower training.max_grad_norm",
+    }
+    return [text for key, text in advice.items() if key in keys] or ["check the options of the model"]
 
 
 def wants_histograms(config: RunConfig) -> bool:

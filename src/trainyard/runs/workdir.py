@@ -69,7 +69,8 @@ def reading(
         resume: See `own_code`.
         trust: Whether the user trusts the run.
     """
-    rule = RunImports(run, own_code(run, resume=resume, trust=trust), trusted=trust)
+    folders = own_code(run, resume=resume, trust=trust)
+    rule = RunImports(run, folders, trusted=trust, started=working_directory(run))
     with importing_by(rule), working_in(folder or Path.cwd(), rule.folders, without=run.path):
         yield
 

@@ -18,8 +18,8 @@ from trainyard.types import Array, SplitName
 
 NUMBERS_ROWS = "only numbers the rows"
 GIVES_AWAY = "determines the target all by itself (is it known when you predict?)"
-GIVES_AWAY = "determines the target all by itself (is it known when you predict?)"
 _SAMPLE = 10_000  # rows on which a column is checked first, as most columns fail there
+_LARGE = 100  # standardized values are hardly ever as large
 _ENOUGH = 20  # with fewer rows, a column determines the target by chance too easily
 _IDENTIFIERS = 50  # more distinct texts, most of them used once, are identifiers rather than categories
 
@@ -233,6 +233,24 @@ def _tells_value(values: Array, targets: Array) -> bool:
     x, y = x - x.mean(), y - y.mean()
     # Targets were rounded to float32, which has 7 digits.
     return bool(abs(x @ y) >= (1 - 1e-10) * np.sqrt((x @ x) * (y @ y)) > 0)
+
+
+def far_from_standardized(features: Array) -> list[str]:
+    """Return a warning about floats that are too large for most models that are trained by gradients.
+
+    Args:
+        features: The training features, (rows, ...), which may be on disk: only the first are looked at.
+    """
+    if features.dtype.kind != "f":  # whole numbers may be tokens, or the pixels of images
+        return []
+    first = features[:_SAMPLE]
+    largest = float(max(np.fmax.reduce(first, axis=None), -np.fmin.reduce(first, axis=None)))
+    if not largest > _LARGE:
+        return []
+    return [
+        f"the features are arrays and are taken as they are, with values up to {largest:.6g}: scale them, or "
+        "give a data frame, which data.standardize scales"
+    ]
 
 
 def repeated_rows(splits: Mapping[SplitName, Arrays], sources: Collection[SplitName]) -> list[str]:

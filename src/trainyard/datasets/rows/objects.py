@@ -2,8 +2,8 @@
 
 A split may be a pair of arrays (X, y), a data frame with the target among its columns, or a map-style
 dataset. Data frames are prepared like files. Arrays and datasets are preprocessed already and are used as
-they are (floats become float32): `standardize` and `encode` have no effect on them, and settings that need
-named columns are refused.
+they are (floats become float32): `standardize` has no effect on their features, and settings that need named
+columns are refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ Pair = tuple[Array, Array]
 _NUMERIC = ("number", "boolean")
 
 
-def from_objects(data: Any, config: DataConfig | None = None, source: str = "data") -> DataBundle:
+def from_objects(
+    data: Any, config: DataConfig | None = None, source: str = "data", *, names_target: bool = False
+) -> DataBundle:
     """Build the data of a run from Python objects.
 
     Args:
@@ -40,6 +42,7 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
             `data.split`.
         config: The data section; None for the defaults.
         source: The name of `data` in messages.
+        names_target: Whether `data.target` has named the targets of these arrays.
 
     Raises:
         DataError: The data cannot be used; says what is wrong, and what to do.
@@ -56,7 +59,7 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
             "the splits must be of one form, but are "
             f"{listed(f'{name}: {form}' for name, form in forms.items())}"
         )
-    _refuse_settings(config, forms["train"])
+    _refuse_settings(config, forms["train"], names_target=names_target)
     if forms["train"] == "items":
         return items.bundle(parts, config)
     if forms["train"] == "frame":
@@ -116,7 +119,7 @@ def _form(part: Any, name: SplitName) -> Form:
     )
 
 
-def _refuse_settings(config: DataConfig, form: Form) -> None:
+def _refuse_settings(config: DataConfig, form: Form, *, names_target: bool) -> None:
     if config.type == OBJECTS and config.params:
         key = next(iter(config.params))
         raise DataError(
@@ -125,20 +128,43 @@ def _refuse_settings(config: DataConfig, form: Form) -> None:
         )
     if form == "frame":
         return
-    for name in ("features", "exclude", "impute"):
-        if getattr(config, name) and getattr(config, name) != "keep":
-            raise DataError(
-                f"data.{name} needs named columns; these {form} are preprocessed already. "
-                "Leave it out, or give data frames"
-            )
-    for name in ("group", "time"):
-        if getattr(config.split, name) is not None:
-            raise DataError(
-                f"data.split.{name} needs a named column; these {form} are preprocessed already. "
-                "Leave it out, or give data frames"
-            )
+    refuse_column_settings(
+        config, f"these {form} are", "Leave it out, or give data frames", names_target=names_target
+    )
     if form == "items":
         items.refuse_division(config.split)
+
+
+def refuse_column_settings(config: DataConfig, what: str, advice: str, *, names_target: bool = False) -> None:
+    """Refuse settings that need named columns, for data that have none.
+
+    The defaults of models that accept missing values and categories are allowed: `impute: keep` and `encode:
+    category`.
+
+    Args:
+        config: The data section.
+        what: The data, in messages: "these arrays are".
+        advice: What to do.
+        names_target: Whether `data.target` has named the targets of these data.
+
+    Raises:
+        DataError: Such a setting is given.
+    """
+    given = {
+        "features": config.features is not None,
+        "exclude": bool(config.exclude),
+        "impute": config.impute not in (None, "keep"),
+        "encode": config.encode == "ordinal",
+        "target": not names_target and config.target != DataConfig.model_fields["target"].default,
+        "split.group": config.split.group is not None,
+        "split.time": config.split.time is not None,
+    }
+    for name, is_given in given.items():
+        if is_given:
+            columns = (
+                "named columns" if name in ("features", "exclude", "impute", "encode") else "a named column"
+            )
+            raise DataError(f"data.{name} needs {columns}; {what} preprocessed already. {advice}")
 
 
 def _pair(part: tuple[Any, Any], name: SplitName, *, keep: bool) -> Pair:
@@ -230,7 +256,9 @@ def from_arrays(
         else info,
         splits={name: splits[name] for name in SPLITS if name in splits},
         rows=rows if len(pairs) == 1 else {},
-        warnings=warnings + (checks.repeated_rows(held, sources=pairs) if held else []),
+        warnings=warnings
+        + (checks.far_from_standardized(pairs["train"][0]) if config.standardize else [])
+        + (checks.repeated_rows(held, sources=pairs) if held else []),
     )
 
 

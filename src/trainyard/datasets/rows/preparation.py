@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from trainyard.config.schema import DataConfig
-from trainyard.datasets.rows.table import Table, as_table, kind_of, missing
+from trainyard.datasets.rows.table import Table, as_table, kind_of, listed, missing
 from trainyard.datasets.rows.target import Target
 from trainyard.errors import DataError
 from trainyard.types import Array
@@ -83,6 +83,15 @@ class CategoryColumn:
     def outputs(self) -> list[str]:
         """The names of its features."""
         return [f"{self.name}={category}" for category in self.categories] if self.onehot else [self.name]
+
+    def unseen(self, table: Table) -> Array:
+        """Return the values that no training row has, (n,) str, row by row; missing ones are left out."""
+        values = _texts(table, self.name)
+        known = set(self.categories)
+        unseen: Array = values[
+            ~missing(values) & np.array([value not in known for value in values], dtype=bool)
+        ]
+        return unseen
 
     def encode(self, table: Table, out: Array) -> None:
         """Write the features into `out`, (rows, categories) or (rows, 1) float32."""
@@ -183,6 +192,18 @@ class TabularPreparation:
             column.encode(table, features[:, start:stop])
             start = stop
         return features
+
+    def unseen(self, rows: Any) -> list[str]:
+        """Return a line for each column with categories that no training row has, and the number of rows."""
+        columns = [column for column in self.columns if isinstance(column, CategoryColumn)]
+        table = as_table(rows, only={column.name for column in columns})
+        unseen = {column.name: column.unseen(table) for column in columns}
+        return [
+            f"column {name!r}: {len(values)} {'row has a value' if len(values) == 1 else 'rows have values'} "
+            f"that no training row has: {listed(map(repr, dict.fromkeys(values)), 3)}"
+            for name, values in unseen.items()
+            if len(values)
+        ]
 
     def targets(self, rows: Any) -> Array | None:
         """Return the targets, (rows,) int64 class indices or float32 values.

@@ -52,8 +52,13 @@ class Draft:
 _READ = (".csv", ".tsv", ".txt", ".parquet", ".pq")
 
 
-def draft_config(path: Path | str, target: str) -> str:
+def draft_config(path: Path | str, target: str, encoding: str | None = None) -> str:
     """Return a commented config that trains the built-in `mlp` on a CSV or Parquet file.
+
+    Args:
+        path: The file.
+        target: The column to predict.
+        encoding: That of a CSV file; None for UTF-8, or UTF-16 if the file says so.
 
     Raises:
         DataError: The file cannot be read or trained on, or has no such target; names the nearest column.
@@ -63,7 +68,10 @@ def draft_config(path: Path | str, target: str) -> str:
             f"{path}: only CSV ({', '.join(_READ[:3])}) and Parquet (.parquet) files can be inspected; "
             "convert it first"
         )
-    params = {} if Path(path).suffix.lower() in (".parquet", ".pq") else _csv_params(str(path))
+    parquet = Path(path).suffix.lower() in (".parquet", ".pq")
+    if parquet and encoding is not None:
+        raise DataError(f"{path}: an encoding is for CSV files; leave --encoding out")
+    params = {} if parquet else _csv_params(str(path), encoding)
     table = read_table(path, params)
     if not len(table):
         raise DataError(f"{table.source}: there are columns, but no rows")
@@ -86,14 +94,19 @@ def draft_config(path: Path | str, target: str) -> str:
     return "\n".join(_lines(draft, str(path), target)) + "\n"
 
 
-def _csv_params(path: str) -> dict[str, Any]:
+def _csv_params(path: str, encoding: str | None) -> dict[str, Any]:
     """Return the delimiter and the encoding, unless they are the defaults."""
     with existing_file(path).open("rb") as file:
         start = file.read(1 << 16)
-    params: dict[str, Any] = {}
-    if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
+    params: dict[str, Any] = {} if encoding is None else {"encoding": encoding}
+    if encoding is None and start[:2] in (b"\xff\xfe", b"\xfe\xff"):
         params["encoding"] = "utf-16"
-    text = start.decode(params.get("encoding", "latin-1"), errors="ignore")
+    try:
+        text = start.decode(encoding or params.get("encoding", "latin-1"), errors="ignore")
+    except LookupError:
+        raise DataError(
+            f"there is no encoding {encoding!r}; for example, give utf-8, latin-1 or cp1252"
+        ) from None
     first = text.partition("\n")[0]
     counts = {delimiter: len(next(csv.reader([first], delimiter=delimiter), [])) for delimiter in ",;\t|"}
     best = max(counts, key=lambda delimiter: counts[delimiter])

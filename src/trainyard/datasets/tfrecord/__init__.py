@@ -56,7 +56,9 @@ class TfrecordDataset:
         tensors = {name: _tensors(parts, features) for name, parts in shards.items()}
         if any(array.ndim > 2 for array in tensors["train"].values()):
             return from_objects(
-                {name: self._pair(part, paths[name]) for name, part in tensors.items()}, self._config
+                {name: self._pair(part, paths[name]) for name, part in tensors.items()},
+                self._config,
+                names_target=True,
             )
         config, train = self._config, tensors["train"]
         excluded = [name for name in config.exclude if name not in self._unread()]
