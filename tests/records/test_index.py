@@ -34,6 +34,10 @@ def make_older(run: RunDir, age: float) -> None:
             os.utime(path, (then, then))
 
 
+def indexed(runs_dir: Path) -> list[str]:
+    return list(json.loads((runs_dir / FILE).read_text().partition("\n")[2])["runs"])
+
+
 def statuses(runs_dir: Path) -> dict[str, str]:
     return {summary["run_id"]: summary["status"] for summary in summaries(runs_dir)}
 
@@ -86,7 +90,16 @@ def test_a_damaged_index_costs_nothing_but_time(content: str, tmp_path: Path) ->
     run = make_run(tmp_path, "completed")
     (tmp_path / FILE).write_text(content)
     assert statuses(tmp_path) == {run.id: "completed"}
-    assert json.loads((tmp_path / FILE).read_text())["runs"]
+    assert indexed(tmp_path) == [f"e/{run.id}"]
+
+
+def test_a_wrong_digit_in_the_index_is_not_believed(tmp_path: Path) -> None:
+    make_run(tmp_path, "completed", accuracy=0.5)
+    before = summaries(tmp_path)
+    text = (tmp_path / FILE).read_text()
+    (tmp_path / FILE).write_text(text.replace('"val_accuracy":0.5', '"val_accuracy":0.9'))
+    assert (tmp_path / FILE).read_text() != text
+    assert summaries(tmp_path) == before
 
 
 def test_a_folder_that_cannot_be_written_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,4 +116,4 @@ def test_one_experiment_does_not_push_the_others_out_of_the_index(tmp_path: Path
     run = make_run(tmp_path, "completed")
     summaries(tmp_path)
     assert summaries(tmp_path, "other") == []
-    assert list(json.loads((tmp_path / FILE).read_text())["runs"]) == [f"e/{run.id}"]
+    assert indexed(tmp_path) == [f"e/{run.id}"]

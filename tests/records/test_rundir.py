@@ -2,13 +2,14 @@
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from trainyard.errors import InputError, RunLockedError, RunNotFoundError
 from trainyard.records.listing import find_run
-from trainyard.records.run_dir import RunDir
+from trainyard.records.run_dir import RunDir, make_id
 
 
 @pytest.fixture
@@ -36,6 +37,17 @@ def test_not_found_says_what_there_is(runs: list[RunDir], tmp_path: Path) -> Non
         find_run("nothing", tmp_path)
     with pytest.raises(RunNotFoundError, match="holds no runs"):
         find_run("last", tmp_path / "empty")
+
+
+def test_ids_are_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = make_id()
+    monkeypatch.setenv("TZ", "America/Los_Angeles")
+    time.tzset()
+    try:
+        assert before[:15] <= make_id()[:15]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_another_process_is_refused_and_told_who_owns_the_run(runs: list[RunDir]) -> None:

@@ -14,6 +14,7 @@ from small_runs import SMALL, assert_same, checkpoints, crashed, preempted
 from trainyard.callbacks.base import Callback
 from trainyard.errors import ChangedInputsError, CheckpointError, TrainingError
 from trainyard.records.run_dir import RunDir
+from trainyard.reports.rundir import read_run
 from trainyard.runs.run import Run
 
 
@@ -41,6 +42,43 @@ def test_no_prediction_comes_from_a_file_with_a_wrong_digit(name: str, run: Run)
     change_a_digit(run.path / name)
     with pytest.raises(CheckpointError, match=re.escape(name)):
         trainyard.evaluate(run)
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "evaluation/val.json"])
+def test_a_report_shows_nothing_of_a_file_with_a_wrong_digit(name: str, run: Run) -> None:
+    before = read_run(run.path)
+    assert before.config
+    assert "val" in before.evaluations
+    change_a_digit(run.path / name)
+    after = read_run(run.path)
+    assert [line for line in after.problems if Path(name).name in line]
+    assert not (after.config if name == "config.yaml" else after.evaluations.get("val"))
+
+
+def test_a_comparison_refuses_a_config_with_a_wrong_digit(run: Run, whole: Run) -> None:
+    change_a_digit(run.path / "config.yaml")
+    with pytest.raises(CheckpointError, match=r"config\.yaml is damaged"):
+        trainyard.compare(whole, run)
+
+
+def test_a_completed_run_with_a_damaged_result_is_not_passed_off_as_done(run: Run) -> None:
+    change_a_digit(run.path / "result.json")
+    with pytest.raises(CheckpointError, match=r"result\.json is damaged"):
+        trainyard.resume(run)
+    (run.path / "result.json").unlink()
+    with pytest.raises(CheckpointError, match=r"result\.json is missing"):
+        trainyard.resume(run)
+
+
+def test_a_config_that_was_edited_where_it_changes_no_bit_is_adopted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cut = preempted(tmp_path)
+    path = cut.path / "config.yaml"
+    path.write_text(path.read_text().replace("keep_last: 2", "keep_last: 3"))
+    trainyard.resume(cut)
+    assert "config.yaml has changed since the run began" in caplog.text
+    assert not read_run(cut.path).problems
 
 
 def test_the_preparation_of_another_run_does_not_pass_for_ours(run: Run, tmp_path: Path) -> None:

@@ -27,6 +27,14 @@ class TestLocal(StoreSuite):
     def make(self, root: Path) -> Store:
         return LocalStore(root)
 
+    def test_a_put_does_not_bring_back_a_root_that_is_gone(self, store: Store, root: Path) -> None:
+        source = store.staging() / "file"
+        source.write_bytes(b"new")
+        root.rename(root.with_name("elsewhere"))
+        with pytest.raises(FileNotFoundError):
+            store.put("a/b/key", source)
+        assert not root.exists()
+
     def test_a_put_that_fails_leaves_the_old_object(
         self, store: Store, root: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -318,3 +318,12 @@ def test_tensorboard_is_fed(make_run) -> None:
     shown.Reload()
     assert [event.step for event in shown.Scalars("val_loss")] == list(range(1, 31))
     assert "0.weight" in json.dumps(shown.Tags())
+
+
+def test_sync_names_a_damaged_journal(run_dir: Path, outside: Path) -> None:
+    write(Journal(run_dir / "journal", 1, 0), 1, 5, "completed")
+    assert [report.error for report in sync(run_dir)] == [""]
+    path = run_dir / "journal" / "0001.jsonl"
+    path.write_text(path.read_text().replace('"step":3', '"step":"3"').replace('"step": 3', '"step": "3"'))
+    (report,) = sync(run_dir)
+    assert "journal/0001.jsonl: line 4 is damaged" in report.error

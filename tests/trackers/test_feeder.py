@@ -265,3 +265,37 @@ def test_a_damaged_config_or_manifest_is_an_input_error(make_run, name: str, con
     (run / name).write_text(content)
     with pytest.raises(InputError, match="missing or damaged"):
         read_feed_inputs(run)
+
+
+def test_a_check_sends_what_a_tracker_has_lost(bench: Bench) -> None:
+    journal = bench.journal(1, 0)
+    write(journal, 1, 3)
+    journal.end(3, "completed")
+    for check in (False, True, True):
+        feeder = bench.feeder()
+        feeder.forward(check=check)
+        feeder.finish(crashed=False)
+        assert bench.steps() == [1, 2, 3]
+        if len(bench.connected) < 3:
+            (bench.outside / "points.jsonl").unlink()
+    assert statuses(bench.outside) == ["completed"] * 3
+
+
+def test_a_check_keeps_the_status_of_a_crashed_run(bench: Bench) -> None:
+    write(bench.journal(1, 0), 1, 3)
+    for crashed in (True, False):
+        feeder = bench.feeder()
+        feeder.forward(check=not crashed)
+        feeder.finish(crashed=crashed)
+    assert statuses(bench.outside) == ["failed", "failed"]
+
+
+def test_a_position_inside_a_line_loses_nothing(bench: Bench) -> None:
+    journal = bench.journal(1, 0)
+    write(journal, 1, 20)
+    bench.feeder().forward()
+    write(journal, 21, 25)
+    feeder = bench.feeder()
+    feeder.state.position = feeder.state.position._replace(offset=feeder.state.position.offset + 3)
+    feeder.forward()
+    assert bench.steps() == list(range(1, 26))

@@ -106,6 +106,13 @@ def test_a_state_that_cannot_be_read_is_a_new_one(tmp_path: Path, damage: str) -
     assert State.load(tmp_path / "0-x.json") == State()
 
 
+def test_a_state_with_a_wrong_digit_is_a_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "0-x.json"
+    State(Position("0001.jsonl", 77), {"a": 3}, 12).save(path)
+    path.write_text(path.read_text().replace("77", "78"))
+    assert State.load(path) == State()
+
+
 def test_a_state_is_read_back(tmp_path: Path) -> None:
     state = State(Position("0002.jsonl", 77), {"a": 3}, 12, "completed", "completed", "why")
     state.save(tmp_path / "0-x.json")

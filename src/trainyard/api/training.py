@@ -115,13 +115,15 @@ def resume(
         RunLockedError: Another process owns it.
         ChangedInputsError: Config, data or code have changed; `allow_change` accepts and records that.
         TrainingError: The training failed; another `resume` continues from the last commit.
-        CheckpointError: A checkpoint cannot be written or restored, or the best model is damaged.
+        CheckpointError: A checkpoint cannot be written or restored, or the best model is damaged, or the
+            result of a completed run is damaged or missing.
         Stopped: A signal came before the first step.
     """
     from trainyard.runs.attempt import Request, run_attempt
 
     found = find(run, runs_dir)
     if found.status() == "completed":
+        found.require_result()
         log.info("run %s is completed: there is nothing left to do", found.id)
         return Run(found)
     refuse_foreign_run(found, "resume")

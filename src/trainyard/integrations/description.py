@@ -103,6 +103,7 @@ class Description:
             semantics={"order": SEMANTICS},
             seed=self.seed,
             config_hash=sha256_json([computation, self.arguments]),
+            config_sha256=run.config_sha256(),
             computation_hash=sha256_json(computation),
             computation=computation,
             data=data_inputs(self.data, sample),

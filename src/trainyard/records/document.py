@@ -15,7 +15,8 @@ from trainyard.records.journal import finite
 from trainyard.safe_open import read_regular
 
 FORMAT = 2
-_CHECKSUM = "sha256"
+CHECKSUM = "sha256"
+_CHANGED = "its content is not what was written"
 _SHOWN_ERRORS = 2  # of a record that does not have the expected fields
 
 
@@ -66,11 +67,11 @@ class Document(Record):
         data = json.loads(content)
         if not isinstance(data, dict):
             raise ValueError("it holds no JSON object")
-        checksum, version = data.pop(_CHECKSUM, None), data.setdefault("format", 1)
+        checksum, version = data.pop(CHECKSUM, None), data.setdefault("format", 1)
         if version not in (1, FORMAT):
             raise ValueError(f"it has format {version}; this version of Trainyard reads 1 and {FORMAT}")
         if checksum != _checksum(data) and (version, checksum) != (1, None):
-            raise ValueError("its content is not what was written")
+            raise ValueError(_CHANGED)
         try:
             return cls.model_validate(data)
         except ValidationError as error:
@@ -87,8 +88,27 @@ class Document(Record):
 
 def dump(data: dict[str, Any]) -> bytes:
     """Return JSON, encoded as UTF-8, with the SHA-256 of its content in it."""
-    text = json.dumps(data | {_CHECKSUM: _checksum(data)}, indent=1, allow_nan=False)
+    text = json.dumps(data | {CHECKSUM: _checksum(data)}, indent=1, allow_nan=False)
     return (text + "\n").encode()
+
+
+def parse_json(content: bytes, *, required: bool = False) -> dict[str, Any]:
+    """Return what `dump` encoded, or an object without a checksum, as version 1 wrote them.
+
+    Args:
+        content: The bytes of the file.
+        required: Refuse an object without a checksum.
+
+    Raises:
+        ValueError, RecursionError: The content is not what was written.
+    """
+    data = json.loads(content)
+    if not isinstance(data, dict):
+        raise ValueError("it holds no JSON object")
+    checksum = data.pop(CHECKSUM, None)
+    if (required or checksum is not None) and checksum != _checksum(data):
+        raise ValueError(_CHANGED)
+    return data
 
 
 def _checksum(data: dict[str, Any]) -> str:

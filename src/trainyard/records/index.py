@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from trainyard.safe_open import read_regular
 log = logging.getLogger("trainyard")
 Json = dict[str, Any]
 FILE = ".index.json"
-FORMAT = 1
+FORMAT = 2  # a line with the checksum of what follows it
 _SETTLED_SECONDS = 2.0  # a younger file may change again without another time of change
 
 
@@ -107,7 +108,10 @@ def _summary(run: RunDir) -> Json:
 def _load(runs_dir: Path) -> dict[str, _Entry]:
     """Read the index; one that is missing, damaged or of another folder is as good as empty."""
     try:
-        data = json.loads(read_regular(runs_dir / FILE))
+        checksum, _, content = read_regular(runs_dir / FILE).partition(b"\n")
+        if checksum != _checksum(content):
+            return {}
+        data = json.loads(content)
         if data["format"] != FORMAT or data["runs_dir"] != str(runs_dir.absolute()):
             return {}
         entries = {
@@ -121,7 +125,12 @@ def _load(runs_dir: Path) -> dict[str, _Entry]:
 def _save(runs_dir: Path, entries: dict[str, _Entry]) -> None:
     kept = {key: [entry.signature, entry.summary] for key, entry in entries.items() if _is_settled(entry)}
     data = {"format": FORMAT, "runs_dir": str(runs_dir.absolute()), "runs": kept}
+    content = json.dumps(data, separators=(",", ":")).encode()
     try:
-        write_atomically(runs_dir / FILE, json.dumps(data, separators=(",", ":")).encode())
+        write_atomically(runs_dir / FILE, _checksum(content) + b"\n" + content)
     except OSError as error:
         log.debug("the index of %s is not written: %s", runs_dir, error)
+
+
+def _checksum(content: bytes) -> bytes:
+    return f"{zlib.crc32(content):08x}".encode()

@@ -16,7 +16,7 @@ def default_runs_dir() -> Path:
 
 
 def all_runs(runs_dir: Path) -> Iterator[RunDir]:
-    """Return the runs in a folder, newest first (run ids begin with the time)."""
+    """Return the runs in a folder, newest first (run ids begin with the time in UTC)."""
     folders = (path.parent for path in runs_dir.glob("*/*/config.yaml"))
     return (RunDir(path) for path in sorted(folders, key=lambda path: path.name, reverse=True))
 

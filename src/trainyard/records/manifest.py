@@ -141,7 +141,10 @@ class ForeignTrainer(Record):
 
 
 class Manifest(Document):
-    """Every input of a run's computation; written before step 1, and compared at each resume."""
+    """Every input of a run's computation; written before step 1, and compared at each resume.
+
+    `config_sha256` is that of the file `config.yaml`; `config_hash` is that of its values.
+    """
 
     FILE: ClassVar[str] = "manifest.json"
 
@@ -154,6 +157,7 @@ class Manifest(Document):
     semantics: dict[str, int] | int | None = None
     seed: int | None = None
     config_hash: str | None = None
+    config_sha256: str | None = None
     computation_hash: str | None = None
     computation: Json = Field(default_factory=dict)
     data: DataIdentity = Field(default_factory=DataIdentity)
@@ -207,6 +211,7 @@ class Manifest(Document):
         names = (
             "seed",
             "config_hash",
+            "config_sha256",
             "computation_hash",
             "computation",
             "data",

@@ -24,9 +24,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from trainyard.digest import TEMPORARY_SUFFIX, fsync_folder, make_folders, write_atomically
+from trainyard.digest import TEMPORARY_SUFFIX, fsync_folder, make_folders, sha256_bytes, write_atomically
 from trainyard.errors import CheckpointError, InputError
-from trainyard.records.document import Document
+from trainyard.records.document import Document, dump, parse_json
 from trainyard.records.lock import Lock, locked_error
 from trainyard.records.manifest import Manifest
 from trainyard.records.result import AttemptRecord, Result
@@ -54,7 +54,7 @@ class RunDir:
         Raises:
             InputError: The directory cannot be written.
         """
-        run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+        run_id = make_id()
         run = RunDir(runs_dir / experiment / run_id)
         try:
             make_folders(run.path.parent)
@@ -88,6 +88,14 @@ class RunDir:
     def config_file(self) -> Path:
         """The file of the resolved config."""
         return self.path / "config.yaml"
+
+    def config_sha256(self) -> str:
+        """Return the SHA-256 of the file of the resolved config.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        return sha256_bytes(read_regular(self.config_file))
 
     def checked_config_file(self) -> Path:
         """Return the file of the resolved config, to be read now.
@@ -143,7 +151,7 @@ class RunDir:
         result = self.result()
         if result is None:
             raise CheckpointError(
-                f"{self.path / Result.FILE} is missing: the run has not come to an orderly end"
+                f"{self.path / Result.FILE} is missing: the run has not ended yet, or it was removed"
             )
         return result
 
@@ -193,22 +201,22 @@ class RunDir:
             CheckpointError: It is damaged.
         """
         try:
-            data = json.loads(read_regular(self.path / name, depth=_depth(name)))
+            return parse_json(read_regular(self.path / name, depth=_depth(name)))
         except FileNotFoundError:
             return {}
         except OSError as error:
             raise CheckpointError(f"{self.path / name} cannot be read: {error.strerror}") from error
         except (ValueError, RecursionError) as error:
             raise CheckpointError(f"{self.path / name} is damaged: {error}") from error
-        if not isinstance(data, dict):
-            raise CheckpointError(f"{self.path / name} is damaged: it holds no JSON object")
-        return data
 
     def write_json(self, name: str, data: Json) -> None:
-        """Write a JSON file of the run: after a crash there is the old or the new content, whole."""
+        """Write a JSON file of the run, with the SHA-256 of its content.
+
+        After a crash there is the old or the new content, whole.
+        """
         self._make_folder(name)
-        content = json.dumps(data, indent=1, allow_nan=False) + "\n"
-        write_atomically(self.path / name, content.encode(), depth=_depth(name))
+        plain = json.loads(json.dumps(data, allow_nan=False))  # as it is read back: keys are texts
+        write_atomically(self.path / name, dump(plain), depth=_depth(name))
 
     def _make_folder(self, name: str) -> None:
         """Make the folder of a file of the run, but never the run directory.
@@ -272,6 +280,11 @@ class RunDir:
 
     def _attempt_files(self) -> list[Path]:
         return sorted(path for path in (self.path / "attempts").glob("*.json") if path.stem.isdecimal())
+
+
+def make_id() -> str:
+    """Return a new id, which begins with the time in UTC: the order of ids is that of time everywhere."""
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
 
 
 def _depth(name: str) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
+from trainyard.records.document import parse_json
 from trainyard.reports.explanation_charts import (
     KINDS,
     SHADES,
@@ -48,10 +48,10 @@ def section(run: RunFiles) -> Section | None:
     """
     path = run.folder / "evaluation" / FILE
     try:
-        explanation = json.loads(read_regular(path, depth=2))
+        explanation = parse_json(read_regular(path, depth=2))
     except FileNotFoundError:
         return None
-    if not isinstance(explanation, Mapping) or explanation.get("version") != 1:
+    if explanation.get("version") != 1:
         raise ValueError(f"this version cannot show {FILE}")
     return {
         "split": _SPLITS[explanation["split"]],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,6 +10,7 @@ from typing import Any, TypeVar
 
 from trainyard.errors import CheckpointError
 from trainyard.records import journal
+from trainyard.records.document import parse_json
 from trainyard.records.manifest import DeterminismRecord, Manifest
 from trainyard.records.result import BestModel, Result
 from trainyard.records.run_dir import RunDir
@@ -122,7 +122,7 @@ def read_run(folder: Path) -> RunFiles:
     return RunFiles(
         folder,
         _undamaged(lambda: _status(run), "status", folder, problems) or "damaged",
-        _read_text(folder / "config.yaml", problems),
+        _read_config(run, manifest, problems),
         manifest,
         result,
         {split: tables for split, tables in evaluations.items() if tables},
@@ -169,6 +169,20 @@ def _read_text(path: Path, problems: list[str], depth: int = 1) -> str:
         return ""
 
 
+def _read_config(run: RunDir, manifest: Manifest | None, problems: list[str]) -> str:
+    """Return the resolved config; empty if it is not the one that the manifest was made from."""
+    text = _read_text(run.config_file, problems)
+    try:
+        if text and manifest and manifest.config_sha256 not in (None, run.config_sha256()):
+            problems.append(
+                f"{run.config_file.name}: its content is not what was written; left out of this report"
+            )
+            return ""
+    except OSError:
+        pass  # `_read_text` has said so
+    return text
+
+
 def _read_tables(folder: Path, split: str, problems: list[str]) -> Json:
     """Return the tables of an evaluation; empty if there are none, or if they are damaged."""
     path = folder / "evaluation" / f"{split}.json"
@@ -176,10 +190,7 @@ def _read_tables(folder: Path, split: str, problems: list[str]) -> Json:
     if not source:
         return {}
     try:
-        data = json.loads(source)
+        return parse_json(source.encode(errors="replace"))
     except (ValueError, RecursionError):
-        data = None
-    if isinstance(data, dict):
-        return data
-    problems.append(f"{path.name}: damaged, and left out of this report")
-    return {}
+        problems.append(f"{path.name}: damaged, and left out of this report")
+        return {}

@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trainyard.config import load
+from trainyard.errors import CheckpointError
 from trainyard.evaluation.metrics import without_prefix
 from trainyard.evaluation.significance import Significance, same_rows
-from trainyard.records.manifest import Difference
+from trainyard.records.manifest import Difference, Manifest
 from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
 from trainyard.redact import redacted, redacted_value
@@ -69,6 +70,8 @@ def compare(first: RunDir, second: RunDir, *, trust: bool = False) -> Comparison
         CheckpointError: A file of a run is damaged.
     """
     before, now = first.manifest(), second.manifest()
+    _check_config(first, before)
+    _check_config(second, now)
     results = first.result(), second.result()
     digests = tuple(result.digest if result else None for result in results)
     inputs = None
@@ -82,6 +85,13 @@ def compare(first: RunDir, second: RunDir, *, trust: bool = False) -> Comparison
         (digests[0], digests[1]),
         *_tested(first, second, same_model=digests[0] is not None and digests[0] == digests[1], trust=trust),
     )
+
+
+def _check_config(run: RunDir, manifest: Manifest | None) -> None:
+    """Raise CheckpointError if the config file is not the one that the manifest was made from."""
+    path = run.checked_config_file()
+    if manifest and path.exists() and manifest.config_sha256 not in (None, run.config_sha256()):
+        raise CheckpointError(f"{path} is damaged: its content is not what was written")
 
 
 def _tested(

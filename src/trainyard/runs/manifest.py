@@ -43,6 +43,7 @@ def make_manifest(
         semantics={"order": SEMANTICS},
         seed=components.config.experiment.seed,
         config_hash=resolved.config_hash(),
+        config_sha256=run.config_sha256(),
         computation_hash=resolved.computation_hash(),
         computation=resolved.computation(),
         data=data_inputs(components.bundle),
@@ -89,7 +90,20 @@ def check_unchanged(run: RunDir, before: Manifest, now: Manifest, *, allow_chang
             f"run {run.id} cannot be resumed: its inputs have changed\n{listed}\n"
             "put them back, start a new run, or resume with --allow-change (which is recorded)"
         )
-    return _record(run, before, now, changed) if changed else before
+    if changed:
+        return _record(run, before, now, changed)
+    return _with_config_file(run, before, now)
+
+
+def _with_config_file(run: RunDir, before: Manifest, now: Manifest) -> Manifest:
+    """Adopt a config file that was edited where it changes no bit; version 1 did not record its hash."""
+    if before.config_sha256 in (None, now.config_sha256):
+        return before
+    log.warning("config.yaml has changed since the run began, but nothing in it that changes the result")
+    values = {"config_hash": now.config_hash, "config_sha256": now.config_sha256}
+    manifest = before.model_copy(update=values)
+    run.write(Manifest.FILE, manifest)
+    return manifest
 
 
 def lower_tier(run: RunDir, manifest: Manifest, reason: str) -> Manifest:

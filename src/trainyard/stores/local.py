@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainyard.digest import fsync_folder, make_folders, write_file
+from trainyard.digest import fsync_folder, write_file
 from trainyard.errors import CheckpointError, RunGoneError
 from trainyard.safe_open import read_regular, refuse_links
 
@@ -103,10 +103,15 @@ class LocalStore:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _target(self, key: str) -> Path:
-        """Return the object's path, with its folders created."""
+        """Return the object's path, with its folders created.
+
+        The root is never created: if it is gone, it stays away.
+        """
         target = self._root / key
         refuse_links(target.parent, depth=_depth(key) - 1)
-        make_folders(target.parent)
+        for folder in [path for path in target.parents[: _depth(key) - 1] if not path.is_dir()][::-1]:
+            folder.mkdir(exist_ok=True)
+            fsync_folder(folder.parent)
         return target
 
 

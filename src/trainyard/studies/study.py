@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.objects import from_objects
 from trainyard.digest import fsync_folder, make_folders
 from trainyard.errors import CheckpointError, InputError
-from trainyard.records.run_dir import RunDir
+from trainyard.records.run_dir import RunDir, make_id
 from trainyard.records.status import Status
 from trainyard.records.study import StudyRecord, StudyRun
 from trainyard.redact import redacted
@@ -94,7 +93,7 @@ class Study:
         Raises:
             InputError: The folder cannot be written.
         """
-        study_id = f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+        study_id = f"{kind}-{make_id()}"
         study = Study(runs_dir / experiment / study_id)
         record = StudyRecord(
             study_id=study_id,

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from trainyard.records.journal import read
 from trainyard.safe_open import open_regular
 from trainyard.trackers.feed.state import State, state_file
 from trainyard.trackers.feed.tail import pending
@@ -66,8 +67,9 @@ def sync(run_dir: Path, *, timeout: float | None = None) -> list[SyncReport]:
     """Send to each tracker of a run what it has not received yet.
 
     This runs the same processes as training does: a tracker's library is not imported into the calling
-    process, and paths in the config are relative to the run's working directory. A tracker that fails for ten
-    seconds is given up.
+    process, and paths in the config are relative to the run's working directory. Each tracker is asked what
+    it holds, as its data may have been deleted. A tracker that fails for ten seconds is given up. A damaged
+    journal counts as an error, since what it has lost cannot be sent.
 
     Raises:
         InputError: The run's config or manifest cannot be read.
@@ -79,8 +81,22 @@ def sync(run_dir: Path, *, timeout: float | None = None) -> list[SyncReport]:
         for index, (name, _) in enumerate(read_feed_inputs(run_dir).trackers)
     ]
     for feeder in feeders:
-        feeder.start()
-    return _finish(feeders, timeout)
+        feeder.start(check=True)
+    problems = _journal_problems(run_dir)
+    return [
+        report._replace(error="; ".join(filter(None, [report.error, *problems])))
+        for report in _finish(feeders, timeout)
+    ]
+
+
+def _journal_problems(run_dir: Path) -> list[str]:
+    problems: list[str] = []
+    try:
+        for _ in read(run_dir / "journal", problems):
+            pass
+    except OSError as error:
+        problems.append(f"the journal cannot be read: {error.strerror}")
+    return problems
 
 
 class _Feeder:
@@ -95,7 +111,7 @@ class _Feeder:
         self._process: subprocess.Popen[bytes] | None = None
         self._error = ""
 
-    def start(self) -> None:
+    def start(self, *, check: bool = False) -> None:
         # -P: a file `mlflow.py` in the working directory must not shadow the library. A session of its own:
         # Ctrl-C is meant for the training process, which then commits and says when it is done.
         command = [
@@ -106,6 +122,7 @@ class _Feeder:
             str(self._run_dir),
             str(self._index),
             str(os.getpid()),
+            *(["check"] if check else []),
         ]
         try:
             self._file.parent.mkdir(exist_ok=True)

@@ -1,4 +1,6 @@
-"""A feeder process: `python -m trainyard.trackers.feed RUN_DIR INDEX PID`, PID being the training process.
+"""A feeder process: `python -m trainyard.trackers.feed RUN_DIR INDEX PID [check]`.
+
+PID is the training process; `check` asks the tracker what it holds, even if everything was sent.
 
 Exit status: 0 if everything was sent, 1 if not, 2 if the config is wrong or an extra is missing (no retry
 helps).
@@ -60,7 +62,7 @@ class Training:
             self.is_over = self.crashed = True
 
 
-def main(run_dir: Path, index: int, pid: int) -> int:
+def main(run_dir: Path, index: int, pid: int, *, check: bool = False) -> int:
     """Feed one tracker until training is over and everything is sent, and return the exit status."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # they are meant for the training process, which tells us
@@ -81,7 +83,7 @@ def main(run_dir: Path, index: int, pid: int) -> int:
         if not acquire(lock, training):
             log.error("another process feeds this tracker")
             return 1
-        return feed(Feeder(run.card, file, lambda: connect(name, options)), training, options)
+        return feed(Feeder(run.card, file, lambda: connect(name, options)), training, options, check=check)
 
 
 def acquire(lock: BinaryIO, training: Training) -> bool:
@@ -115,14 +117,15 @@ def connect(name: str, options: dict[str, Any]) -> Tracker:
     return adapter(params)
 
 
-def feed(feeder: Feeder, training: Training, options: dict[str, Any]) -> int:
+def feed(feeder: Feeder, training: Training, options: dict[str, Any], *, check: bool = False) -> int:
     """Forward the journal at intervals; while the tracker fails, retry after growing pauses."""
     pause, failing_since = 0.0, 0.0
     while True:
         training.wait(pause)
         over = training.is_over  # before reading, so that nothing is written after the last read
         try:
-            feeder.forward()
+            feeder.forward(check=check)
+            check = False
             if over:
                 feeder.finish(training.crashed)
                 return 0
@@ -141,4 +144,6 @@ def feed(feeder: Feeder, training: Training, options: dict[str, Any]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]).absolute(), int(sys.argv[2]), int(sys.argv[3])))
+    sys.exit(
+        main(Path(sys.argv[1]).absolute(), int(sys.argv[2]), int(sys.argv[3]), check="check" in sys.argv[4:])
+    )

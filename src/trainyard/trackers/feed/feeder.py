@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from trainyard.records.journal import Line
+from trainyard.records.journal import Line, segments
 from trainyard.records.result import Result
 from trainyard.redact import redacted
 from trainyard.safe_open import read_regular
@@ -39,14 +39,21 @@ class Feeder:
         self._connect = connect
         self._journal = card.run_dir / "journal"
         self._tracker: Tracker | None = None
+        self._closed_before = ""
         self.state = State.load(file)
 
-    def forward(self) -> None:
+    def forward(self, *, check: bool = False) -> None:
         """Send what was journalled since the last time.
+
+        Args:
+            check: Ask the tracker first what it holds: its data may have been deleted.
 
         Raises:
             Exception: Whatever the tracker raises.
         """
+        if check and segments(self._journal):
+            self._closed_before = self.state.closed or self._closed_before
+            self._opened()
         if next(tail(self._journal, self.state.position), None) is None:
             return
         tracker = self._opened()
@@ -63,7 +70,7 @@ class Feeder:
         An attempt that `crashed` (its process is gone, and the journal has no end) counts as failed until the
         run is resumed.
         """
-        status = self.state.ended or ("failed" if crashed else "")
+        status = self.state.ended or ("failed" if crashed else self._closed_before)
         if not status or status == self.state.closed or not self.state.position.segment:
             return
         tracker = self._opened()

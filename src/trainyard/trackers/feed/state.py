@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from trainyard.records.document import dump, parse_json
 from trainyard.safe_open import open_regular, read_regular
 
 
@@ -43,9 +43,12 @@ class State:
 
     @classmethod
     def load(cls, file: Path) -> State:
-        """Return the saved state, or a new one: even then, what the tracker holds is not sent again."""
+        """Return the saved state; if that is missing or damaged, a new one.
+
+        Even then, what the tracker holds is not sent again.
+        """
         try:
-            saved = json.loads(read_regular(file, depth=2))
+            saved = parse_json(read_regular(file, depth=2), required=True)
             state = cls(**{**saved, "position": Position(*saved["position"])})
             return state if state._is_valid() else cls()
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -63,7 +66,7 @@ class State:
         """Replace the file. It is not fsynced, as losing it loses nothing."""
         aside = file.with_suffix(".tmp")
         with open_regular(aside, "wb", depth=2) as written:
-            written.write(json.dumps(asdict(self)).encode())
+            written.write(dump(asdict(self)))
         aside.replace(file)
 
     def agree(self, held: Mapping[str, int]) -> None:

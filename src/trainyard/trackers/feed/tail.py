@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from trainyard.records.journal import Line, SegmentReader, limits, number, segments, up_to
+from trainyard.safe_open import open_regular
 from trainyard.trackers.base import Histogram, Point
 from trainyard.trackers.feed.state import Position, State
 
@@ -16,16 +17,25 @@ Value = TypeVar("Value", Point, Histogram)
 def tail(folder: Path, start: Position) -> Iterator[tuple[Line, Position]]:
     """Yield the records behind `start`, each with the position behind it, up to the journal's present end.
 
-    What a later segment supersedes is left out, and so is a line that is not complete (yet).
+    What a later segment supersedes is left out, and so is a line that is not complete (yet). A `start` that
+    is not at the beginning of a line means the beginning of its segment.
     """
     paths = segments(folder)
     first = next((index for index, path in enumerate(paths) if path.name == start.segment), 0)
     paths = paths[first:]
     for path, limit in zip(paths, limits(paths), strict=True):
-        segment = SegmentReader(path, start.offset if path.name == start.segment else 0)
+        segment = SegmentReader(path, _line_start(path, start.offset) if path.name == start.segment else 0)
         for record in segment:
             if (kept := up_to(record, limit)) is not None:
                 yield kept, Position(path.name, segment.offset)
+
+
+def _line_start(path: Path, offset: int) -> int:
+    if offset:
+        with open_regular(path, depth=2) as file:
+            file.seek(offset - 1)
+            offset = offset if file.read(1) == b"\n" else 0
+    return offset
 
 
 def points(record: Line) -> Iterator[Point]:
