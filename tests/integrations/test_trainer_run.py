@@ -19,6 +19,8 @@ from trainyard.integrations.checkpoints import Checkpoint, TrainerCheckpoints
 from trainyard.integrations.description import Description, to_json_value, trackers
 from trainyard.integrations.fingerprints import data_inputs, weights_digest
 from trainyard.integrations.foreign import refuse_foreign_run
+from trainyard.records.manifest import Manifest
+from trainyard.records.result import AttemptRecord, Result
 from trainyard.records.run_dir import RunDir
 from trainyard.require import class_name
 from trainyard.types import Determinism
@@ -108,11 +110,12 @@ def test_commands_that_would_compute_it_say_whose_run_it_is(tmp_path: Path) -> N
     run = RunDir.create(tmp_path, "bert", "")
     refuse_foreign_run(run, "resume")
     manifest = {"trainer": {"name": "transformers"}, "command": ["train.py", "--lr", "1"]}
-    run.write_json("manifest.json", {"run_id": run.id, "experiment": "e"} | manifest)
+    run.write("manifest.json", Manifest(run_id=run.id, experiment="e", **manifest))
     TrainerCheckpoints(run.path).commit(saved(tmp_path, 3))
     with pytest.raises(InputError, match=r"cannot resume it.*python train.py --lr 1.*checkpoint-3$"):
         refuse_foreign_run(run, "resume")
-    run.write_json("attempts/0001.json", {"number": 1, "status": "completed"})
+    run.write_attempt(AttemptRecord(attempt=1, status="completed"))
+    run.write(Result.FILE, Result(status="completed", run_id=run.id, attempts=1))
     with pytest.raises(InputError, match=r"cannot reproduce it; it is completed; its newest checkpoint"):
         refuse_foreign_run(run, "reproduce")
     assert trainyard.resume(run.path).status == "completed"

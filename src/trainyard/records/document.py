@@ -15,7 +15,7 @@ from trainyard.records.journal import finite
 from trainyard.safe_open import read_regular
 
 FORMAT = 2
-CHECKSUM = "sha256"
+_CHECKSUM = "sha256"
 _CHANGED = "its content is not what was written"
 _SHOWN_ERRORS = 2  # of a record that does not have the expected fields
 
@@ -67,10 +67,12 @@ class Document(Record):
         data = json.loads(content)
         if not isinstance(data, dict):
             raise ValueError("it holds no JSON object")
-        checksum, version = data.pop(CHECKSUM, None), data.setdefault("format", 1)
+        checksum = data.pop(_CHECKSUM, None)
+        is_written = checksum == _checksum(data)
+        version = data.setdefault("format", 1)
         if version not in (1, FORMAT):
             raise ValueError(f"it has format {version}; this version of Trainyard reads 1 and {FORMAT}")
-        if checksum != _checksum(data) and (version, checksum) != (1, None):
+        if not is_written and (version, checksum) != (1, None):
             raise ValueError(_CHANGED)
         try:
             return cls.model_validate(data)
@@ -88,7 +90,7 @@ class Document(Record):
 
 def dump(data: dict[str, Any]) -> bytes:
     """Return JSON, encoded as UTF-8, with the SHA-256 of its content in it."""
-    text = json.dumps(data | {CHECKSUM: _checksum(data)}, indent=1, allow_nan=False)
+    text = json.dumps(data | {_CHECKSUM: _checksum(data)}, indent=1, allow_nan=False)
     return (text + "\n").encode()
 
 
@@ -105,7 +107,7 @@ def parse_json(content: bytes, *, required: bool = False) -> dict[str, Any]:
     data = json.loads(content)
     if not isinstance(data, dict):
         raise ValueError("it holds no JSON object")
-    checksum = data.pop(CHECKSUM, None)
+    checksum = data.pop(_CHECKSUM, None)
     if (required or checksum is not None) and checksum != _checksum(data):
         raise ValueError(_CHANGED)
     return data
