@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.redact import redacted
+from trainyard.redact import is_secret, redacted
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,10 @@ def test_secrets(text, shown):
 )
 def test_what_is_no_secret_stays(text):
     assert redacted(text) == text
+
+
+def test_the_special_tokens_of_a_tokenizer_are_no_secrets() -> None:
+    for key in ("pad_token", "model.params.eos_token", "mask_token", "tokens"):
+        assert not is_secret(key, "[A-SPECIAL-TOKEN]")
+    for key in ("hf_token", "token", "params.access_token", "api_key"):
+        assert is_secret(key, "[A-SPECIAL-TOKEN]")

@@ -22,7 +22,9 @@ HIDDEN = "***"
 SHORTEST = 4  # shorter values are not remembered
 _ANYWHERE = 8  # values of this length are hidden inside longer words, too
 _TOKEN = 16  # the user of a URI without a password is taken for a token from this length on
-_WORDS = r"(?:token|secret|passwd|password|pwd|api_?key|access_?key|private_?key|signature|credentials?)"
+# Not the special tokens of a tokenizer: `pad_token`, `eos_token` ...
+_TOKENS = "".join(rf"(?<!{name}_)" for name in ("pad", "eos", "bos", "unk", "mask", "sep", "cls")) + "token"
+_WORDS = rf"(?:{_TOKENS}|secret|passwd|password|pwd|api_?key|access_?key|private_?key|signature|credentials?)"
 _INDEX = re.compile(r"(?:\.\d+)+$")  # of an item of a list, in a dotted key
 _FINGERPRINTED = re.compile(re.escape(HIDDEN) + r" \(sha256 [0-9a-f]{8}\)")
 _REFERENCE = re.compile(r"\$\{env:\w+\}")
