@@ -152,7 +152,6 @@ def test_forms_are_not_mixed() -> None:
         ("encode", "ordinal"),
         ("features", ["a"]),
         ("exclude", ["a"]),
-        ("target", "bought"),
     ],
 )
 def test_settings_that_need_columns_are_refused(setting: str, value: Any) -> None:

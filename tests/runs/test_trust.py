@@ -174,6 +174,7 @@ def test_compare_says_why_it_makes_no_test(made: Path, here: Path, mark: Path) -
     data = {"type": "pandas:read_pickle", "params": {"filepath_or_buffer": str(here / "bomb")}}
     run = foreign(made, here.parent / "them", data=data)
     edit(run.path / "result.json", digest="0" * 64)
+    edit(run.path / "manifest.json", config_sha256=RunDir(run.path).config_sha256())
     assert "'pandas:read_pickle' is not imported" in str(trainyard.compare(made, run).untested)
     assert not mark.exists()
 
