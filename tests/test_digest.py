@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -183,3 +184,13 @@ def test_a_file_that_cannot_be_replaced_stays_and_nothing_is_left_beside_it(
         with pytest.raises(OSError, match="No space left"):
             write_atomically(path, b"new")
     assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("file", b"old")]
+
+
+def test_who_may_read_a_file(tmp_path: Path) -> None:
+    umask = os.umask(0o022)
+    try:
+        write_atomically(tmp_path / "public", b"")
+        write_atomically(tmp_path / "private", b"", mode=0o600)
+    finally:
+        os.umask(umask)
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("public", "private")] == [0o644, 0o600]
