@@ -135,7 +135,9 @@ def test_a_checkpoint_without_a_manifest_takes_no_place(tmp_path: Path) -> None:
     bench = Bench(tmp_path, checkpoint={"keep_last": 2})
     loop = bench.loop()
     saved(bench, loop, 5, [])
-    (tmp_path / "checkpoints" / "step-000000008-a0001").mkdir()
+    torn = tmp_path / "checkpoints" / "step-000000008-a0001"
+    torn.mkdir()
+    (torn / "weights.safetensors").write_bytes(b"half")
     saved(bench, loop, 10, [])
     assert {5, 10} <= set(steps_in(tmp_path / "checkpoints"))
     ended(loop)
