@@ -531,9 +531,9 @@ class TestShap:
         }
         run = trainyard.train(config, runs_dir=tmp_path)
         predictor = trainyard.load(run)
-        split = predictor._own_split("test")
+        split = predictor.load_data().splits["test"]
         bundle = DataBundle(predictor.info, {"test": split}, predictor._preparation)
-        framework = predictor._framework
+        framework = predictor.framework
         made = explain(
             Model(framework.predict, framework.native, framework.importance()), bundle, "accuracy", 0
         )

@@ -222,7 +222,7 @@ class Predictor:
         with importing_by(self._rule):
             return load_data(self.config)
 
-    def _own_split(self, split: SplitName, bundle: DataBundle | None = None) -> Split:
+    def _own_split(self, split: SplitName, bundle: DataBundle | None) -> Split:
         bundle = bundle or self.load_data()
         if split not in bundle.splits:
             raise InputError(f"run {self._run.id} has no {split} split; it has {', '.join(bundle.splits)}")
