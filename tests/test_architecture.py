@@ -38,6 +38,7 @@ LAYERS = (
     (
         "records",
         "registry",
+        "tasks",
         "frameworks.base",
         "datasets.base",
         "trackers.base",
@@ -60,6 +61,7 @@ LAYERS = (
 SHARED = (
     "frameworks.support",
     "datasets.rows",
+    "tasks.support",
     "trackers.feed",
     "callbacks",
 )  # beside adapters, and no adapters

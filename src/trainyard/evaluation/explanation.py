@@ -37,7 +37,7 @@ from trainyard.evaluation.permutation import permutation_importance
 from trainyard.evaluation.shapley import MAX_LISTED, shap_values, to_json
 from trainyard.order import EXPLAIN, permutation, stream_seed
 from trainyard.require import require
-from trainyard.types import Array, DataInfo, Predictions, SplitName
+from trainyard.types import FEATURES, TARGET, Array, DataInfo, Predictions, SplitName
 
 log = logging.getLogger("trainyard")
 
@@ -123,7 +123,7 @@ def _why_not(info: DataInfo, split: Split) -> str:
         return (
             f"samples of shape {tuple(info.input_shape)} have no columns: only tabular data can be explained"
         )
-    features = split.take(np.zeros(1, dtype=np.int64)).features
+    features = split.take(np.zeros(1, dtype=np.int64))[FEATURES]
     if features.dtype.kind not in "fiub":
         return f"features of dtype {features.dtype} cannot be explained: they must be numbers"
     return ""
@@ -137,8 +137,8 @@ def _explained_model(model: Model, bundle: DataBundle, split: Split, seed: int) 
         model.predict,
         bundle.info,
         data_columns(bundle.info, bundle.preparation),
-        batch.features,
-        batch.targets,
+        batch[FEATURES],
+        batch[TARGET],
         seed,
     )
 

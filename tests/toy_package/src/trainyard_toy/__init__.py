@@ -73,14 +73,14 @@ class ToyFramework(Framework):
         ids = self._inputs.order.batch(step)
         batch = self._inputs.splits["train"].take(ids)
         seed = stream_seed(self._inputs.config.experiment.seed, STEP, step)
-        x = batch.features + np.random.Generator(np.random.PCG64(seed)).normal(
-            0, self._noise, batch.features.shape
+        x = batch["features"] + np.random.Generator(np.random.PCG64(seed)).normal(
+            0, self._noise, batch["features"].shape
         )
         w, v = self._tensors[WEIGHTS_FILE]["w"], self._tensors[_OPTIMIZER_FILE]["v"]
         probabilities = _softmax(x @ w)
         rows = np.arange(len(ids))
-        loss = -np.log(probabilities[rows, batch.targets] + 1e-12).mean()
-        probabilities[rows, batch.targets] -= 1
+        loss = -np.log(probabilities[rows, batch["target"]] + 1e-12).mean()
+        probabilities[rows, batch["target"]] -= 1
         v *= self._momentum
         v += x.T @ probabilities / len(ids)
         w -= lr * v
