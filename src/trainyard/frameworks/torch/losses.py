@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -64,7 +65,7 @@ def build_loss(name: str, task: Task) -> Loss:
     if name == "auto":
         name = task.losses[0]
     if ":" in name:
-        return _imported(name)
+        return _checked(name, _own(name) if name in task.losses else _imported(name))
     if name not in task.losses:
         allowed = ", ".join(task.losses)
         raise ModelError(
@@ -81,11 +82,21 @@ def build_loss(name: str, task: Task) -> Loss:
     return _LOSSES[name]
 
 
-def _imported(path: str) -> Loss:
+def _own(path: str) -> Any:
+    """Return the loss of an installed task, which no config has to be trusted for."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _imported(path: str) -> Any:
     try:
-        function = import_path(path)
+        return import_path(path)
     except InputError as error:
         raise ModelError(f"training.loss: {error}") from error
+
+
+def _checked(path: str, function: Any) -> Loss:
+    """Return a loss that checks what the function returns."""
     if not callable(function) or isinstance(function, type):
         raise ModelError(
             f"training.loss: {path} is of type {type(function).__name__}; a function of (outputs, batch) is "
