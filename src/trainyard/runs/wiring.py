@@ -119,7 +119,7 @@ def _check_task(framework: type[Framework], name: str, config: RunConfig, info: 
     Raises:
         ModelError: It does not do this task, or takes only an array of features.
     """
-    model = f"model {config.model.type} ({name})"
+    model = f"model {config.model.type}" + (f" ({name})" if config.model.type != name else "")
     if framework.tasks is not None and info.task not in framework.tasks:
         raise ModelError(
             f"{model} does not do {info.task}, but the data are for it; {name} does "

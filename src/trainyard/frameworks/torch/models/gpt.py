@@ -70,9 +70,10 @@ class _Block(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Compute (rows, length, hidden_size) -> the same shape."""
-        hidden = hidden + self.dropout(self._attend(self.attend_norm(hidden)))
-        feed: Tensor = self.contract(functional.gelu(self.expand(self.feed_norm(hidden)), approximate="tanh"))
-        return hidden + self.dropout(feed)
+        attended = hidden + self.dropout(self._attend(self.attend_norm(hidden)))
+        feed = self.contract(functional.gelu(self.expand(self.feed_norm(attended)), approximate="tanh"))
+        out: Tensor = attended + self.dropout(feed)
+        return out
 
     def _attend(self, hidden: Tensor) -> Tensor:
         rows, length, size = hidden.shape
