@@ -278,9 +278,7 @@ def test_items_with_named_inputs_are_the_same_data(here: Path) -> None:
 
 def test_arrays_of_a_file_may_be_named(here: Path) -> None:
     np.savez(here / "both.npz", **arrays())
-    run = trainyard.train(
-        SMALL | {"model": {"type": "own_nets:TwoInputs"}, "data": {"path": "both.npz"}}
-    )
+    run = trainyard.train(SMALL | {"model": {"type": "own_nets:TwoInputs"}, "data": {"path": "both.npz"}})
     assert run.manifest["data"]["splits"]["train"]["rows"] == 96
     assert trainyard.reproduce(run.id).verdict == "identical"
 

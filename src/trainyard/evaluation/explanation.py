@@ -119,6 +119,8 @@ def _split(bundle: DataBundle) -> tuple[SplitName, Split]:
 
 def _why_not(info: DataInfo, split: Split) -> str:
     """Return the reason why the data cannot be explained; empty if they can."""
+    if list(info.inputs) != [FEATURES]:
+        return f"a model with the inputs {', '.join(info.inputs)} cannot be explained: it needs columns"
     if len(info.input_shape) != 1:
         return (
             f"samples of shape {tuple(info.input_shape)} have no columns: only tabular data can be explained"

@@ -112,7 +112,7 @@ class Task(ABC):
     sums: ClassVar[Sequence[str]] = ()  # the sums over a row that a prediction consists of
     scales_target: ClassVar[bool] = False  # whether a framework may train on standardized targets
     gives_probabilities: ClassVar[bool] = False
-    noun: ClassVar[str] = "values"  # what `DataInfo.outputs` counts, for messages
+    noun: ClassVar[str] = "targets"  # what `DataInfo.outputs` counts, for messages
 
     def __init__(self, info: DataInfo) -> None:
         self.info = info

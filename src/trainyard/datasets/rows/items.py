@@ -19,7 +19,7 @@ from trainyard.digest import array_buffer, digest, sha256_json, tensor_records
 from trainyard.errors import DataError
 from trainyard.registry import task_of
 from trainyard.tasks.base import Task
-from trainyard.tasks.support.columns import distinct_labels, infer_task_of_matrix
+from trainyard.tasks.support.columns import distinct_labels, infer_task_of_sample
 from trainyard.types import FEATURES, TARGET, Array, ArraySpec, Batch, DataInfo, Ids, SplitName
 
 READ_THROUGH = 100_000  # items whose targets are read to find the classes; a larger dataset must name them
@@ -247,10 +247,7 @@ def _task(train: Items, config: DataConfig) -> tuple[str, list[str]]:
     targets = [target for _, target in train.items(train.sample().tolist())]
     sample = np.stack(targets) if len({target.shape for target in targets}) == 1 else targets[0][None]
     if config.task == "auto":
-        if sample.ndim > 1 and sample.dtype.kind in "biuf":
-            return infer_task_of_matrix(sample.reshape(len(sample), -1), "the targets")
-        continuous = any(target.dtype.kind == "f" or target.ndim for target in targets)
-        return ("regression" if continuous else "classification"), []
+        return infer_task_of_sample(sample, "the targets")
     task = task_of(config.task)
     if not task.accepts(sample):
         raise DataError(

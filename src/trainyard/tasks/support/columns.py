@@ -71,6 +71,21 @@ def infer_task_of_matrix(targets: Array, where: str) -> tuple[str, list[str]]:
     return "multilabel", [f"{where} have {targets.shape[1]} columns of 0 and 1, taken for labels; {advice}"]
 
 
+def infer_task_of_sample(targets: Array, where: str) -> tuple[str, list[str]]:
+    """Return the task that a sample of targets suggests; too small a sample to count values, unlike a column.
+
+    Args:
+        targets: (rows,) or (rows, ...) raw targets.
+        where: The targets, for messages.
+
+    Returns:
+        The task, and warnings.
+    """
+    if targets.ndim > 1 and targets.dtype.kind in "biuf":
+        return infer_task_of_matrix(targets.reshape(len(targets), -1), where)
+    return ("regression" if targets.dtype.kind == "f" or targets.ndim > 1 else "classification"), []
+
+
 def doubts(values: Array, where: str) -> list[str]:
     """Return a warning if the task of a column was inferred, but the other one is nearly as likely.
 
