@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.config import Config, Overrides, Resolved
 from trainyard.config import load as load_resolved
-from trainyard.errors import InputError
+from trainyard.errors import InputError, TrainingError
 from trainyard.integrations.foreign import refuse_foreign_run
+from trainyard.records.decision import journalled_decisions
 from trainyard.records.listing import default_runs_dir
 from trainyard.records.manifest import Parent
 from trainyard.records.run_dir import RunDir
@@ -23,6 +24,7 @@ from trainyard.runs.workdir import reading, working_directory, working_in
 
 if TYPE_CHECKING:
     from trainyard.callbacks.base import Callback
+    from trainyard.engine.outside import Verdict
     from trainyard.runs.reproduce import Reproduction
 
 log = logging.getLogger("trainyard")
@@ -37,6 +39,7 @@ def train(
     model: Any = None,
     data: Any = None,
     callbacks: Sequence[Callback] = (),
+    verdict: Verdict | None = None,
 ) -> Run:
     """Train one run, from config to report.
 
@@ -52,6 +55,8 @@ def train(
             one pair or data frame, instead of the source that `data` names; its other settings (target,
             split ...) hold for them.
         callbacks: Observers of the run.
+        verdict: Judges the run after each evaluation of the validation split: it is called with the step and
+            the metrics, and returns `"keep"`, or `"prune"` to end the run, whose status is `pruned` then.
 
     Raises:
         InputError: Config, data or model are wrong. A run that fails before its journal is opened is removed.
@@ -78,10 +83,10 @@ def train(
             warn_of_unused(resolved, own, found)
             require_objects(found, "resume", model=model, data=data)
             with of_own_config(found, resolved):
-                run_attempt(Request(own, found, objects))
+                run_attempt(Request(own, found, objects, verdict=verdict))
             return Run(found)
         run = RunDir.create(folder, resolved.config.experiment.name, resolved.dump())
-        run_attempt(Request(resolved, run, objects))
+        run_attempt(Request(resolved, run, objects, verdict=verdict))
     return Run(run)
 
 
@@ -94,8 +99,11 @@ def resume(
     data: Any = None,
     callbacks: Sequence[Callback] = (),
     trust: bool = False,
+    verdict: Verdict | None = None,
 ) -> Run:
     """Continue a run from its newest valid checkpoint, to the bits of the run that was never interrupted.
+
+    A run that was stopped or pruned goes on. One that died before it had ended as decided ends now.
 
     It works in the directory that the run was started in. The user's code is imported from the current
     working directory, and from that one if the folder of runs is in it; `docs/security.md` has the rules.
@@ -108,6 +116,8 @@ def resume(
         data: The data objects, if `train` was given some.
         callbacks: Observers of the run.
         trust: Import all that the run's config names; each import is announced in the log.
+        verdict: Judges the run after each evaluation, as in `train`; what was judged in an earlier attempt
+            is not judged again.
 
     Raises:
         InputError: An object is missing, or the run names code that is not imported.
@@ -132,9 +142,36 @@ def resume(
         require_objects(found, "resume", model=model, data=data)
         run_attempt(
             Request(
-                resolved, found, make_objects(resolved, model, data, callbacks), allow_change=allow_change
+                resolved,
+                found,
+                make_objects(resolved, model, data, callbacks),
+                allow_change=allow_change,
+                verdict=verdict,
             )
         )
+    return Run(found)
+
+
+def stop(run: RunName, *, runs_dir: Path | str | None = None, wait: bool = True) -> Run:
+    """Stop a run that another thread or process trains.
+
+    The run finishes its step, evaluates, saves, tests its best model, and ends as `stopped`; it notices the
+    request within a second. One that reaches its last step first ends as `completed`.
+
+    Args:
+        run: A run, a path, an id, a unique prefix, or `last`.
+        runs_dir: The folder of the runs.
+        wait: Return when the run has ended. A callback of the run gives False: its run would wait for it.
+
+    Raises:
+        RunNotFoundError: There is no such run.
+        InputError: The run is not running, or another trainer made it.
+    """
+    from trainyard.runs.stopping import stop_run
+
+    found = find(run, runs_dir)
+    refuse_foreign_run(found, "stop")
+    stop_run(found, wait=wait)
     return Run(found)
 
 
@@ -147,7 +184,9 @@ def reproduce(
     callbacks: Sequence[Callback] = (),
     trust: bool = False,
 ) -> Reproduction:
-    """Train a completed run again, as a new run, and compare the two.
+    """Train a completed, stopped or pruned run again, as a new run, and compare the two.
+
+    The new run repeats the decisions of the old one: it is stopped where that one was.
 
     It works in the directory that the run was started in. The user's code is imported from the current
     working directory; `docs/security.md` has the rules.
@@ -162,33 +201,39 @@ def reproduce(
 
     Raises:
         RunNotFoundError: There is no such run.
-        InputError: The run is not completed, or cannot be repeated here, or names code that is not imported.
-        TrainingError: The training of the repetition failed.
+        InputError: The run has not ended yet, or cannot be repeated here, or names code that is not imported.
+        TrainingError: The training of the repetition failed, or was stopped.
         CheckpointError: A checkpoint cannot be written.
         Stopped: A signal ended the repetition.
     """
     from trainyard.engine.signals import Stopped
     from trainyard.runs.attempt import Request, run_attempt
-    from trainyard.runs.reproduce import compare_bits
+    from trainyard.runs.reproduce import REPRODUCIBLE, compare_bits
 
     original = find(run, runs_dir)
     refuse_foreign_run(original, "reproduce")
-    if original.status() != "completed":
+    if original.status() not in REPRODUCIBLE:
         raise InputError(
-            f"run {original.id} {_ended(original)}; only a completed run can be reproduced: "
-            "resume it, or start a new run, first"
+            f"run {original.id} {_ended(original)}; only a completed, stopped or pruned run can be "
+            "reproduced: resume it, or start a new run, first"
         )
     with reading(original, working_directory(original), trust=trust):
         resolved = load_resolved(original.checked_config_file(), adapters=Catalog())
         require_objects(original, "reproduce", model=model, data=data)
         again = RunDir.create(original.path.parent.parent, original.experiment, resolved.dump())
         threads = original.require_manifest().environment.threads
-        parent = Parent(run_id=original.id, relation="reproduce")
+        decisions = journalled_decisions(original.journal).to_json()
+        parent = Parent(run_id=original.id, relation="reproduce", decisions=decisions)
         result = run_attempt(
             Request(resolved, again, make_objects(resolved, model, data, callbacks), parent, threads)
         )
-    if result.status != "completed":
+    if result.status in ("preempted", "interrupted"):
         raise Stopped(result.status)
+    if result.status == "stopped" and result.steps != original.require_result().steps:
+        raise TrainingError(
+            f"the repetition {again.id} was stopped at step {result.steps}: there is nothing to compare yet; "
+            "reproduce the run again"
+        )
     return compare_bits(original, again)
 
 

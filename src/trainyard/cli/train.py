@@ -13,7 +13,7 @@ import click
 import trainyard
 from trainyard.cli import options
 from trainyard.cli.output import run_document, say, show, table
-from trainyard.records.status import EXIT_CODES, Status
+from trainyard.records.status import EXIT_CODES, TESTED, Status
 
 if TYPE_CHECKING:
     from trainyard.callbacks.base import Callback
@@ -118,11 +118,11 @@ def _say_result(run: Run, status: Status, option: str) -> None:
     report = run.path / "report.html"
     files = [("directory", run.path), *([("report", report)] if report.exists() else [])]
     say("\n".join(["", *table([*facts, *files]), ""]))
-    if status == "completed":
+    if status in TESTED:
         say("next:")
         for command in ("runs show", "evaluate", "reproduce"):
             say(f"  trainyard {command} {run.id}{option}")
-    else:
+    if status != "completed":
         say(f"resume with: trainyard resume {run.id}{option}")
 
 

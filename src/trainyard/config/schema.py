@@ -220,6 +220,12 @@ class TrainingConfig(Section):
         description="passes over the training split; default 10, unless max_steps is given",
     )
     max_steps: int | None = Field(default=None, gt=0, description="number of steps, instead of epochs")
+    max_minutes: float | None = record(
+        None,
+        gt=0,
+        description="training time, over all attempts, after which the run is stopped: it finishes the step, "
+        "evaluates, saves, tests, and ends as `stopped`; a resume grants as many minutes again",
+    )
     batch_size: int = Field(
         default=32,
         gt=0,

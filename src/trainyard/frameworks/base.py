@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -65,7 +65,8 @@ class FrameworkInputs:
 
     `model` is the object that the user passed in Python, or None. `model_params` are the validated options of
     `config.model.type`. `threads` is the number of CPU threads that the run is pinned to. `order` is None if
-    the framework will only predict.
+    the framework will only predict. `choices` are what `Framework.choices` returned in the first attempt, and
+    are empty there.
     """
 
     config: RunConfig
@@ -75,6 +76,7 @@ class FrameworkInputs:
     threads: int
     model_params: Mapping[str, Any]
     model: Any = None
+    choices: Mapping[str, str] = field(default_factory=dict)
 
     def owns(self, split: Split) -> bool:
         """Return whether `split` is one of the run's own splits.
@@ -252,6 +254,14 @@ class Framework(ABC):
         Examples are the options of a model object, the digest of its file, and the import paths of its parts.
         A resume with a different definition is refused. Code that an import path names counts as an input of
         the run.
+        """
+        return {}
+
+    def choices(self) -> Mapping[str, str]:
+        """Return what the constructor chose by measuring, by name, such as the layout of histograms.
+
+        Measurements vary, so the choices of the first attempt are recorded: every later attempt, and every
+        repetition of the run, is constructed with them (`FrameworkInputs.choices`).
         """
         return {}
 

@@ -126,10 +126,14 @@ class Change(Record):
 
 
 class Parent(Record):
-    """The run or study that this run belongs to, and how (`reproduce`, `benchmark` ...)."""
+    """The run or study that this run belongs to, and how (`reproduce`, `benchmark` ...).
+
+    `decisions` are those of the parent that this run replays.
+    """
 
     run_id: str
     relation: str
+    decisions: list[Any] = Field(default_factory=list)
 
 
 class ForeignTrainer(Record):

@@ -58,7 +58,8 @@ class Result(Document):
 class AttemptRecord(Document):
     """One process life of a run: when, where, how it ended.
 
-    `status` is None until the attempt has ended; `started` and `ended` are seconds since the epoch.
+    `status` is None until the attempt has ended; `started` and `ended` are seconds since the epoch. `step` is
+    the last step, where the attempt has a result.
     """
 
     attempt: int = 0
@@ -68,4 +69,5 @@ class AttemptRecord(Document):
     started: float = 0.0
     status: Ended | None = None
     ended: float | None = None
+    step: int | None = None
     error: str | None = None

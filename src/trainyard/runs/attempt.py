@@ -6,7 +6,9 @@ import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from os import F_OK, access
 from pathlib import Path
+from typing import Any
 
 from trainyard import registry
 from trainyard.config import Resolved
@@ -15,6 +17,7 @@ from trainyard.config.schema import RunConfig
 from trainyard.digest import digest, sha256_bytes, tensor_records
 from trainyard.engine.checkpoint import Commit
 from trainyard.engine.loop import Loop
+from trainyard.engine.outside import Outside, Verdict
 from trainyard.engine.signals import Signals, Stopped
 from trainyard.engine.state import RunState, seed_global_random
 from trainyard.errors import (
@@ -26,13 +29,15 @@ from trainyard.errors import (
     TrainingError,
 )
 from trainyard.records.data import DataDescription
+from trainyard.records.decision import Decision, Decisions, journalled_decisions
 from trainyard.records.manifest import DeterminismRecord, Manifest, Parent
 from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
-from trainyard.records.status import Ended
+from trainyard.records.status import TESTED, Ended
 from trainyard.redact import redacted
 from trainyard.require import import_paths, open_process
 from trainyard.runs.cleanup import discard_folder
+from trainyard.runs.decisions import go_on, known_decisions, repeats
 from trainyard.runs.forks import in_owner
 from trainyard.runs.manifest import check_unchanged, lower_tier, make_manifest
 from trainyard.runs.objects import Objects
@@ -59,7 +64,8 @@ _LISTED = 5  # attributes that a message names
 class Request:
     """The arguments of an attempt.
 
-    `parent` is the run that this one repeats, or the study that it is in; `threads` replaces the config's.
+    `parent` is the run that this one repeats, or the study that it is in; `threads` replaces the config's;
+    `verdict` judges each evaluation.
     """
 
     resolved: Resolved
@@ -68,6 +74,7 @@ class Request:
     parent: Parent | None = None
     threads: int | None = None
     allow_change: bool = False
+    verdict: Verdict | None = None
 
 
 def run_attempt(request: Request) -> Result:
@@ -97,6 +104,7 @@ class _Attempt:
         self._session = Session(request.run)
         self._checkpoints = run_checkpoints(request.run)
         self._manifest: Manifest  # from `_prepare` on
+        self._journalled: Decisions  # by earlier attempts; from `_prepare` on
         self._result: Result | None = None  # from the end of the training on
 
     def go(self) -> Result:
@@ -136,10 +144,14 @@ class _Attempt:
         self._checkpoints.resume.sweep()
         before = run.manifest()
         commit = self._newest_commit()
+        saved = self._checkpoints.resume.state(commit) if commit else {}
         self._check_manifest(before, commit)
+        self._journalled = journalled_decisions(run.journal)
+        parent = before.parent if before else request.parent
+        decisions = known_decisions(saved, self._journalled, parent)
         determinism = self._determinism()
         seed_global_random(config.experiment.seed)
-        components = build(config, self._threads(before), request.objects)
+        components = build(config, self._threads(before), request.objects, decisions.choices())
         source = self._initial_source(config, before)
         is_gone = source is not None and commit is not None and not source.exists()
         if source is not None and not is_gone:
@@ -159,7 +171,12 @@ class _Attempt:
         }
         self._checkpoints = run_checkpoints(run, self._session.number, hashes)
         seed_global_random(config.experiment.seed)  # building may have drawn from them
-        return components, RunState() if commit is None else self._restore(components, commit)
+        state = RunState() if commit is None else self._restore(components, commit, saved)
+        if choices := components.framework.choices():
+            decisions.add(Decision(0, "choice", dict(choices)))
+        go_on(run, decisions, state)
+        state.decisions = decisions
+        return components, state
 
     def _newest_commit(self) -> Commit | None:
         """Return the newest valid checkpoint; damaged ones are named in warnings."""
@@ -249,7 +266,7 @@ class _Attempt:
         )
         self._run.write(name, description)
 
-    def _restore(self, components: Components, commit: Commit) -> RunState:
+    def _restore(self, components: Components, commit: Commit, saved: dict[str, Any]) -> RunState:
         """Restore a checkpoint; the digest of what was restored must be that of what was saved."""
         components.framework.restore(self._checkpoints.resume.folder(commit))
         # A checkpoint of an earlier version may lack a file of this one's.
@@ -261,7 +278,7 @@ class _Attempt:
                 f"checkpoint {commit.name} was restored with digest {restored}, not {commit.state_digest}"
             )
         log.info("resuming run %s from step %d", self._run.id, commit.step)
-        return RunState.from_json(self._checkpoints.resume.state(commit))
+        return RunState.from_json(saved)
 
     # -- loop and end
 
@@ -270,7 +287,13 @@ class _Attempt:
         journal = session.open_journal(state.step)
         session.feed([item.type for item in config.tracking])
         loop = build_loop(
-            components, state, journal, self._checkpoints, self._signals, self._request.objects.callbacks
+            components,
+            state,
+            journal,
+            self._checkpoints,
+            self._signals,
+            self._request.objects.callbacks,
+            self._outside(config),
         )
         loop.parts.recorder.started(run_view(components, run, state, session.number))
         try:
@@ -285,9 +308,20 @@ class _Attempt:
                 journal.close()
         return result
 
+    def _outside(self, config: RunConfig) -> Outside:
+        """Return what may end this run from outside; a repetition is ended where the repeated run was."""
+        stop = self._run.stop_request(self._session.number)
+        limit, verdict = config.training.max_minutes, self._request.verdict
+        if repeats(self._manifest.parent):
+            limit, verdict = None, None
+        return Outside(limit, lambda: access(stop, F_OK), verdict)
+
     def _train_and_evaluate(self, loop: Loop, components: Components) -> Result:
-        """Train and, if the training is completed, evaluate."""
+        """Train and, if the training is completed or was stopped, evaluate."""
         saver, state = loop.parts.saver, loop.state
+        for decision in state.decisions:
+            if decision not in self._journalled:
+                loop.parts.recorder.decided(decision)
         saver.resume_from(state, components.rules.best_steps(state.evaluations))
         before = components.framework.unsaved_state()
         loop.after_first_step = lambda: self._check_unsaved(components, before)
@@ -303,6 +337,7 @@ class _Attempt:
         result = self._result = self._result_so_far(components, state, status)
         if status == "completed":
             saver.drop_superseded_best()
+        if status in TESTED:
             try:
                 outcome = evaluate_outcome(
                     self._run, components, state, self._checkpoints.best, self._signals.check
@@ -347,7 +382,7 @@ class _Attempt:
         recorder = loop.parts.recorder
 
         def end_journal() -> None:
-            if result.metrics and result.status == "completed":
+            if result.metrics and result.status in TESTED:
                 recorder.final(result.steps, result.metrics)
             recorder.ended(result.steps, result.status, result.metrics)
             recorder.journal.close()

@@ -32,8 +32,8 @@ class Session:
         run.sweep()
         self.record(None)
 
-    def record(self, status: Ended | None, error: str | None = None) -> None:
-        """Write the attempt's record; a `status` ends the attempt.
+    def record(self, status: Ended | None, error: str | None = None, step: int | None = None) -> None:
+        """Write the attempt's record; a `status` ends the attempt, at `step`.
 
         Raises:
             OSError: It cannot be written.
@@ -47,6 +47,7 @@ class Session:
                 started=self._started,
                 status=status,
                 ended=time.time() if status else None,
+                step=step,
                 error=error or None,
             )
         )
@@ -72,7 +73,7 @@ class Session:
         """
         self.run.write(Result.FILE, result)
         end_journal()
-        self.record(result.status, result.error)
+        self.record(result.status, result.error, result.steps)
         report(self.run.path, write_report)
         for warning in self._feeders.finish() if self._feeders else ():
             log.warning("%s", warning)

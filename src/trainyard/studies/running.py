@@ -11,6 +11,7 @@ from trainyard.engine.signals import Signals, Stopped
 from trainyard.errors import InputError, TrainyardError
 from trainyard.records.manifest import Parent
 from trainyard.records.result import Result
+from trainyard.records.status import TESTED
 from trainyard.runs.attempt import Request, run_attempt
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.cleanup import discard_folder
@@ -24,14 +25,14 @@ log = logging.getLogger("trainyard")
 
 
 def train_trial(study: Study, trial: Trial, request: StudyRequest) -> Result:
-    """Train or resume a run of the study, unless it is completed, and return its result.
+    """Train or resume a run of the study, unless it is completed or stopped, and return its result.
 
     Raises:
         TrainyardError: The run cannot be trained.
         Stopped: A signal came before the first step.
     """
     run = study.run(trial.label)
-    if run is not None and run.status() == "completed":
+    if run is not None and run.status() in TESTED:
         return run.require_result()
     resolved = trial.resolved
     if run is None:
@@ -104,7 +105,7 @@ def _train_all(
             continue
         summary = {"run_id": result.run_id, "status": result.status, **result.test_metrics}
         request.watch({**trial.label, **summary})
-        if result.status != "completed":
+        if result.status not in TESTED:
             return result.status, {}
     if errors and not any(study.run(trial.label) for trial in trials):
         raise next(iter(errors.values()))

@@ -14,6 +14,7 @@ from trainyard.engine.state import preserved_global_random, seed_global_random
 from trainyard.errors import ChangedInputsError
 from trainyard.records.manifest import DataIdentity, Difference, Manifest
 from trainyard.records.run_dir import RunDir
+from trainyard.records.status import TESTED
 from trainyard.runs.inputs import data_inputs
 from trainyard.runs.manifest import make_manifest
 from trainyard.runs.objects import Objects
@@ -37,7 +38,7 @@ def check_completed_runs(study: Study, trials: Sequence[Trial], request: StudyRe
     refused: list[tuple[RunDir, list[Difference]]] = []
     for trial in trials:
         run = study.run(trial.label)
-        if run is None or run.status() != "completed":
+        if run is None or run.status() not in TESTED:
             continue  # an unfinished run is checked when it is resumed
         before = run.require_manifest()
         differences = before.differences(_current_inputs(run, trial, request, before))
