@@ -123,7 +123,7 @@ def _rearmed(tick: Countdown, function: Callable[..., Any], framework: Any) -> C
 
 
 def stop_in(step: int, framework: Any, then: Callable[[], None]) -> None:
-    """Ask the run to stop in a step (from 1), and call `then` when that is about to become a decision."""
+    """Ask the run to stop in a step (from 1), and call `then` when that has become a decision."""
     watching: list[tuple[Outside, Callable[[], None]]] = []
     start, take_step, write = Outside.start, framework.step, Journal.decision
 
@@ -138,12 +138,9 @@ def stop_in(step: int, framework: Any, then: Callable[[], None]) -> None:
         return take_step(self, number, lr)
 
     def decided(self: Journal, decision: Decision) -> None:
+        write(self, decision)
         if decision.kind == "stop":
-            Journal.decision = write  # type: ignore[method-assign]
             then()
-            Journal.decision(self, decision)
-        else:
-            write(self, decision)
 
     Outside.start = started  # type: ignore[method-assign]
     Journal.decision = decided  # type: ignore[method-assign]
@@ -155,7 +152,9 @@ def main(phase: str, count: str, first: str, second: str, stop: str = "") -> Non
     config = Path(second) / "config.yaml" if first == "--resume" else Path(first)
     name = framework_name(load(config, adapters=Catalog()).config)
     framework = registry.adapter("framework", name)
-    if stop:
+    if stop and phase == "decision":
+        stop_in(int(stop), framework, Countdown(int(count), signal.SIGKILL))
+    elif stop:
         stop_in(int(stop), framework, lambda: arm(phase, int(count), framework))
     else:
         arm(phase, int(count), framework)
