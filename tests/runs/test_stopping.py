@@ -64,7 +64,7 @@ def test_a_stopped_run_is_that_of_as_many_steps(tmp_path: Path, monkeypatch: pyt
     assert journal_values(run) == journal_values(planned)
     assert run.result["metrics"]["test_accuracy"] > 0
     report = (run.path / "report.html").read_text()
-    assert "stopped" in report
+    assert "step 13: stop" in report
     assert trainyard.load(run).predict is not None
 
 

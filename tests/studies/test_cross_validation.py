@@ -57,6 +57,13 @@ def test_folds_are_ordinary_runs(whole: CrossValidation) -> None:
     assert again.verdict == "identical"
 
 
+def test_folds_that_the_time_limit_stops_count(tmp_path: Path) -> None:
+    study = trainyard.cross_validate(TOY, {"training.max_minutes": 1e-6}, folds=3, runs_dir=tmp_path)
+    assert [run.status for run in study.runs] == ["stopped"] * 3
+    assert study.status == "completed"
+    assert len(study.folds) == 3
+
+
 def test_mean_and_spread(whole: CrossValidation) -> None:
     values = [fold["test_accuracy"] for fold in whole.folds]
     assert whole.mean["test_accuracy"] == pytest.approx(np.mean(values))
