@@ -325,3 +325,17 @@ def test_a_decision_that_is_known_is_not_added_again() -> None:
     assert decisions.end(0) is None
     assert decisions.next_step(8) == 9
     assert decisions.next_step(9) is None
+
+
+def test_decisions_are_found_in_a_damaged_journal(tmp_path: Path) -> None:
+    """The result depends on them; a decision that is itself damaged or torn is none."""
+    first, second = (
+        json.dumps(
+            {"kind": "decision", "time": 1.0, "step": step, "name": "stop", "detail": {}},
+            separators=(",", ":"),
+        )
+        for step in (5, 9)
+    )
+    text = f"not JSON\n{first}\n{first.replace('detail', 'detial')}\n{second}"
+    (tmp_path / "0001.jsonl").write_text(text)
+    assert list(journalled_decisions(tmp_path)) == [Decision(5, "stop")]

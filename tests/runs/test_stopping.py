@@ -143,7 +143,7 @@ def test_a_repetition_that_is_stopped_itself_proves_nothing(
         trainyard.reproduce(whole, callbacks=[StopAt(9, patch)])
 
 
-def test_train_resume_takes_a_stopped_run_up_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_train_resume_continues_a_stopped_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = stopped(tmp_path, monkeypatch)
     again = trainyard.train(SMALL, runs_dir=tmp_path, resume=True)
     assert (again.id, again.status) == (run.id, "completed")

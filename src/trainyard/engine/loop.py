@@ -199,7 +199,7 @@ class Loop:
             answer = verdict(step, dict(metrics))
         except Exception as error:
             message = f"the verdict on step {step} failed: {type(error).__name__}: {error}"
-            raise TrainingError(f"{message}; mend it, then resume the run") from error
+            raise TrainingError(f"{message}; fix it, then resume the run") from error
         if answer not in ("keep", "prune"):
             raise InputError(f"the verdict on step {step} is {answer!r}; allowed: 'keep', 'prune'")
         if answer == "keep" or not self._end_by("prune", {"judged": step}):

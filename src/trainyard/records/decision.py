@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from trainyard.records.journal import SegmentReader, segments
+from trainyard.records.journal import decision_lines, segments
 from trainyard.records.status import Ended
 
 # choice       a choice made by measuring, before step 1; its detail holds the choices by name
@@ -121,11 +121,5 @@ def decisions_from_json(data: Sequence[Any]) -> Decisions:
 
 def journalled_decisions(folder: Path) -> Decisions:
     """Return the decisions in a run's journal, those in superseded parts included."""
-    records = (record for path in segments(folder) for record in SegmentReader(path))
-    return Decisions(
-        [
-            Decision(record["step"], record["name"], record["detail"])
-            for record in records
-            if record["kind"] == "decision"
-        ]
-    )
+    records = (record for path in segments(folder) for record in decision_lines(path))
+    return Decisions([Decision(record["step"], record["name"], record["detail"]) for record in records])

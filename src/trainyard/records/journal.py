@@ -15,12 +15,14 @@ continues: what earlier segments say about later steps is superseded, except dec
 
 Values that JSON has no number for are written as the strings "NaN", "Infinity" and "-Infinity".
 
-All readers share one rule: a segment counts up to its first line that is torn or damaged. Every record that
+All readers share one rule: a segment counts up to its first line that is torn or damaged (decisions, on which
+the result depends, also behind it). Every record that
 they yield has the keys and types shown above, so that nobody has to check them again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -87,6 +89,16 @@ class SegmentReader:
                 self.offset += len(line)
                 self.lines += 1
                 yield record
+
+
+def decision_lines(path: Path) -> Iterator[Line]:
+    """Yield the decisions of a segment, without parsing its other lines; one that is damaged is left out."""
+    start = b'{"kind":"decision",'
+    with open_regular(path, depth=2) as file:
+        for line in iter(partial(file.readline, LONGEST_LINE), b""):
+            if line.startswith(start) and line[-1:] == b"\n":
+                with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                    yield _parse(line, is_first=False)
 
 
 def read(folder: Path, problems: list[str] | None = None) -> Iterator[Line]:
