@@ -111,10 +111,11 @@ def test_a_run_whose_end_is_carried_out_makes_no_step(tmp_path: Path) -> None:
 
 def test_a_run_that_goes_on_repeats_the_evaluation_and_does_not_end(tmp_path: Path) -> None:
     bench = Bench(tmp_path, [3, 2, 1])
-    bench.run(RunState(decisions=Decisions([STOP, GO_ON])))
+    went_on = Decision(8, "resume", {"after": "stopped", "train_seconds": 0.0})
+    bench.run(RunState(decisions=Decisions([Decision(8, "stop"), went_on])))  # nothing else is due there
     assert bench.status == "completed"
-    assert evaluated(tmp_path) == [7, 9, 14, 21, 23]
-    assert 9 in logged(tmp_path)
+    assert evaluated(tmp_path) == [7, 8, 14, 21, 23]
+    assert 8 in logged(tmp_path)
 
 
 PLATEAU = {"scheduler": {"type": "plateau", "factor": 0.5, "patience": 0}, "early_stopping": {"patience": 2}}
@@ -202,11 +203,8 @@ def test_the_time_limit_counts_the_training_time_of_earlier_attempts() -> None:
 
 def test_a_run_that_goes_on_has_as_many_minutes_again() -> None:
     went_on = Decision(9, "resume", {"after": "stopped", "train_seconds": 3600.0})
-    woken = threading.Event()
-    outside = Outside(max_minutes=60.0, is_asked=lambda: woken.wait(0.01))
-    outside.start(woken.set, 3700.0, Decisions([went_on]))
-    assert outside.request is None
-    outside.close()
+    asked = iter([False, True])  # the second time, half a second later
+    assert watched(Outside(max_minutes=60.0, is_asked=lambda: next(asked)), 3700.0, [went_on]) == "stop"
     assert watched(Outside(max_minutes=60.0), 7199.99, [went_on]) == "time_limit"
 
 
