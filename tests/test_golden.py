@@ -162,7 +162,7 @@ def test_metrics(task: Any) -> None:
     else:
         outputs, targets = (rows * 7 % 13).astype(np.float32), (rows * 5 % 11 + 1).astype(np.float32)
         info = DataInfo(task, features_spec((4,)), 1)
-        parts = [Predictions(rows, outputs, targets, 12.5)]
+    parts = [Predictions(rows, outputs, targets, 12.5)]
     values = evaluate_predictions(parts, names(task), info, "test").metrics
     text = " ".join(f"{name}={value:.9g}" for name, value in sorted(values.items()))
     assert sha256_bytes(text.encode())[:16] == GOLDEN[f"metrics: {task}"]

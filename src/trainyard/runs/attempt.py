@@ -197,7 +197,7 @@ class _Attempt:
         known = before.known_placement if before else {}
         if before and before.config_sha256 not in (None, self._run.config_sha256()):  # it was edited
             known = known | self._request.resolved.placement(explicit=True)
-        config = self._request.resolved.with_placement(known | self._request.placement).config
+        config = self._request.resolved.with_placement({**known, **self._request.placement}).config
         threads, available = config.training.threads, default_threads()
         if threads is None:
             return config, available

@@ -111,7 +111,9 @@ class TorchFramework(Framework):
         """Return torch's version, the device's model, and the precision; on CUDA, the version of cuDNN."""
         import torch
 
-        cudnn = {"cudnn": str(torch.backends.cudnn.version())} if self._device.type == "cuda" else {}
+        cudnn = {}
+        if self._device.type == "cuda":
+            cudnn["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
         precision = {"precision": self._precision.name}
         return {"torch": torch.__version__, "device": _model_of(self._device), **precision, **cudnn}
 
