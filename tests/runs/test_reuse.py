@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from small_runs import SMALL, checkpoints, flip, preempted
 from trainyard.cli.main import main
 from trainyard.config import load
 from trainyard.records.listing import all_runs
-from trainyard.records.manifest import DeterminismRecord, ForeignTrainer, Manifest
+from trainyard.records.manifest import DeterminismRecord, ForeignTrainer, Manifest, Parent
 from trainyard.records.result import AttemptRecord, Result
 from trainyard.records.run_dir import RunDir
 from trainyard.runs import reuse
@@ -117,6 +118,12 @@ def garble_the_middle(path: Path) -> None:
     path.write_bytes(content[:half] + b"\xff" * 9 + content[half + 9 :])
 
 
+def add_line(path: Path) -> None:
+    record = {"kind": "decision", "time": time.time(), "step": 20, "name": "stop", "detail": {}}
+    with path.open("a", encoding="utf-8") as journal:
+        journal.write(json.dumps(record) + "\n")
+
+
 SPOILED: dict[str, Callable[[RunDir], Any]] = {
     "weights": lambda run: flip(next((run.path / "best").glob("*/weights.safetensors"))),
     "checkpoint": lambda run: flip(checkpoints(Run(run.path))[-1] / "optimizer.safetensors"),
@@ -128,6 +135,13 @@ SPOILED: dict[str, Callable[[RunDir], Any]] = {
     "result": lambda run: edit_text(run.path / "result.json"),
     "evaluation": lambda run: edit_text(run.path / "evaluation" / "val.json"),
     "journal": lambda run: garble_the_middle(run.path / "journal" / "0001.jsonl"),
+    "a decision": lambda run: add_line(run.path / "journal" / "0001.jsonl"),
+    "an inherited decision": lambda run: edit_manifest(
+        run,
+        parent=Parent.model_validate(
+            {"run_id": "r", "relation": "reproduce", "decisions": [[9, "stop", {}]]}
+        ),
+    ),
     "accepted changes": lambda run: edit_manifest(run, determinism=DeterminismRecord(reason="data changed")),
     "another trainer": lambda run: edit_manifest(run, trainer=ForeignTrainer(name="transformers")),
     "other semantics": lambda run: edit_manifest(run, semantics={"rules": 7}),

@@ -14,6 +14,7 @@ from trainyard.config.schema import RunConfig
 from trainyard.engine.state import preserved_global_random, seed_global_random
 from trainyard.errors import TrainyardError
 from trainyard.records.index import summaries
+from trainyard.records.journal import read
 from trainyard.records.listing import find_run
 from trainyard.records.manifest import Difference, Manifest
 from trainyard.records.run_dir import RunDir
@@ -46,7 +47,8 @@ class CompletedRuns:
         for run in map(RunDir, self._by_computation.get(resolved.computation_hash(), ())):
             try:
                 with of_own_config(run, resolved):
-                    reason = _unusable(run) or _difference(run, resolved, objects) or _damage(run)
+                    reason = _unusable(run) or _difference(run, resolved, objects)
+                    reason = reason or _damage(run) or _outside_decision(run)
             except TrainyardError as error:
                 reason = str(error)
             if reason is None:
@@ -120,6 +122,15 @@ def _damage(run: RunDir) -> str | None:
         return complaints[0] if complaints else "its last checkpoint is not there"
     stored_model(run)
     return None
+
+
+def _outside_decision(run: RunDir) -> str | None:
+    """Return a decision that somebody made for the run, such as to stop it, though it was resumed later."""
+    parent = run.require_manifest().parent
+    inherited = [kind for _, kind, _ in getattr(parent, "decisions", [])]  # by a repetition
+    journalled = [record["name"] for record in read(run.journal) if record["kind"] == "decision"]
+    outside = [kind for kind in [*inherited, *journalled] if kind != "choice"]  # that is made by measuring
+    return f"a decision from outside shaped it: {outside[0]}" if outside else None
 
 
 def harmful_differences(before: Manifest, now: Manifest, config: RunConfig) -> list[Difference]:
