@@ -16,7 +16,7 @@ from trainyard.records.listing import default_runs_dir
 from trainyard.records.manifest import Parent
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
-from trainyard.runs.lookup import RunName, find, find_unfinished, warn_of_unused
+from trainyard.runs.lookup import RunName, find, find_unfinished, given_placement, warn_of_unused
 from trainyard.runs.objects import make_objects, name_model, require_data, require_objects
 from trainyard.runs.run import Run
 from trainyard.runs.trust import of_own_config
@@ -36,6 +36,7 @@ def train(
     *,
     runs_dir: Path | str | None = None,
     resume: bool = False,
+    reuse: bool = False,
     model: Any = None,
     data: Any = None,
     callbacks: Sequence[Callback] = (),
@@ -49,7 +50,11 @@ def train(
         runs_dir: The folder for run directories; default `TRAINYARD_RUNS`, or `runs`.
         resume: Continue the newest unfinished run of the same computation, if there is one. It keeps its own
             config: what differs and changes only the record (tracking ...) is not used, but named in a
-            warning.
+            warning. A device or number of threads that is set is used.
+        reuse: Return the newest completed run of the experiment that has the same inputs, if there is one,
+            without training: the same computation, data, code, initial weights and numeric environment, and a
+            tier better than `statistical`. Damaged runs are passed over. Settings that change only the record
+            are not used, but named in a warning. It comes before `resume`.
         model: A model object instead of `model.type`. The run can be reproduced only with that object.
         data: (train, val) or (train, val, test), each an (X, y) pair or a map-style dataset, or all rows as
             one pair or data frame, instead of the source that `data` names; its other settings (target,
@@ -67,6 +72,7 @@ def train(
         Stopped: A signal came before the first step.
     """
     from trainyard.runs.attempt import Request, run_attempt
+    from trainyard.runs.reuse import CompletedRuns
 
     if model is not None:
         config, overrides = name_model(config, overrides, model)
@@ -77,13 +83,18 @@ def train(
     if data is None:
         require_data(resolved, config)
     with working_in(Path.cwd()):
+        if reuse:
+            completed = CompletedRuns(folder, resolved.config.experiment.name)
+            if (known := completed.find(resolved, objects)) is not None:
+                return Run(known)
         if resume and (found := find_unfinished(resolved, folder)):
             log.info("resuming run %s", found.id)
             own = load_resolved(found.checked_config_file(), adapters=Catalog())
             warn_of_unused(resolved, own, found)
             require_objects(found, "resume", model=model, data=data)
             with of_own_config(found, resolved):
-                run_attempt(Request(own, found, objects, verdict=verdict))
+                placement = resolved.placement(explicit=True)
+                run_attempt(Request(own, found, objects, placement=placement, verdict=verdict))
             return Run(found)
         run = RunDir.create(folder, resolved.config.experiment.name, resolved.dump())
         run_attempt(Request(resolved, run, objects, verdict=verdict))
@@ -92,6 +103,7 @@ def train(
 
 def resume(
     run: RunName,
+    overrides: Overrides = (),
     *,
     runs_dir: Path | str | None = None,
     allow_change: bool = False,
@@ -108,10 +120,16 @@ def resume(
     It works in the directory that the run was started in. The user's code is imported from the current
     working directory, and from that one if the folder of runs is in it; `docs/security.md` has the rules.
 
+    It computes where the attempt before did: on as many threads, on `training.device`. Another numeric
+    environment (threads, device, machine, packages) is recorded and lowers the determinism tier, or is
+    refused if the config demands `bitwise`.
+
     Args:
         run: A run, a path, an id, a unique prefix, or `last`.
+        overrides: Another place to compute at: `training.threads=2`, `training.device=cpu`.
         runs_dir: The folder of the runs.
-        allow_change: Continue although config, data or code have changed; it is recorded.
+        allow_change: Continue although config, data or code have changed, or the environment of a run that
+            demands `bitwise`; it is recorded.
         model: The model object, if `train` was given one.
         data: The data objects, if `train` was given some.
         callbacks: Observers of the run.
@@ -139,12 +157,15 @@ def resume(
     refuse_foreign_run(found, "resume")
     with reading(found, working_directory(found), resume=True, trust=trust):
         resolved = load_resolved(found.checked_config_file(), adapters=Catalog())
+        placement = given_placement(found, resolved, overrides)
         require_objects(found, "resume", model=model, data=data)
+        objects = make_objects(resolved, model, data, callbacks)
         run_attempt(
             Request(
                 resolved,
                 found,
-                make_objects(resolved, model, data, callbacks),
+                objects,
+                placement=placement,
                 allow_change=allow_change,
                 verdict=verdict,
             )
@@ -221,12 +242,11 @@ def reproduce(
         resolved = load_resolved(original.checked_config_file(), adapters=Catalog())
         require_objects(original, "reproduce", model=model, data=data)
         again = RunDir.create(original.path.parent.parent, original.experiment, resolved.dump())
-        threads = original.require_manifest().environment.threads
         decisions = journalled_decisions(original.journal).to_json()
         parent = Parent(run_id=original.id, relation="reproduce", decisions=decisions)
-        result = run_attempt(
-            Request(resolved, again, make_objects(resolved, model, data, callbacks), parent, threads)
-        )
+        objects = make_objects(resolved, model, data, callbacks)
+        placement = original.require_manifest().known_placement
+        result = run_attempt(Request(resolved, again, objects, parent, placement))
     if result.status in ("preempted", "interrupted"):
         raise Stopped(result.status)
     if result.status == "stopped" and result.steps != original.require_result().steps:

@@ -235,6 +235,29 @@ class Framework(ABC):
         This is called before the framework is constructed, and may import its library.
         """
 
+    @staticmethod
+    def device_name(config: RunConfig) -> str | None:  # noqa: ARG004 - most need an instance
+        """Return the device that a run of a config would compute on here, as `describe` names it.
+
+        With it, inputs can be compared without building the model. None: only an instance knows.
+
+        Args:
+            config: The resolved config.
+        """
+        return None
+
+    @staticmethod
+    def neutral_changes(config: RunConfig) -> Collection[str]:  # noqa: ARG004 - most declare nothing
+        """Return the parts of the numeric environment that change no bit of a run, such as `threads`.
+
+        A run that is resumed with another value of them keeps its determinism tier. Declare only what a test
+        of the adapter shows.
+
+        Args:
+            config: The resolved config.
+        """
+        return ()
+
     @abstractmethod
     def __init__(self, inputs: FrameworkInputs) -> None:
         """Build the model with seeded initial weights, and all that is needed to train it.
@@ -246,7 +269,11 @@ class Framework(ABC):
 
     @abstractmethod
     def describe(self) -> Mapping[str, str]:
-        """Return the framework's part of the run's environment: the library's version, the device ..."""
+        """Return the framework's part of the numeric environment.
+
+        It is the library's version, the model of the device, the resolved precision, and whatever else of the
+        library changes how numbers are computed.
+        """
 
     def definition(self) -> Mapping[str, str]:
         """Return what determines the model beyond the config and the initial weights.

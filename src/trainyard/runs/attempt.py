@@ -14,6 +14,7 @@ from trainyard import registry
 from trainyard.config import Resolved
 from trainyard.config.env import filled_in
 from trainyard.config.schema import RunConfig
+from trainyard.config.tree import DEFAULT
 from trainyard.digest import digest, sha256_bytes, tensor_records
 from trainyard.engine.checkpoint import Commit
 from trainyard.engine.loop import Loop
@@ -64,15 +65,15 @@ _LISTED = 5  # attributes that a message names
 class Request:
     """The arguments of an attempt.
 
-    `parent` is the run that this one repeats, or the study that it is in; `threads` replaces the config's;
-    `verdict` judges each evaluation.
+    `parent` is the run that this one repeats, or the study that it is in; `placement` replaces the config's,
+    by dotted key (threads, device); `verdict` judges each evaluation.
     """
 
     resolved: Resolved
     run: RunDir
     objects: Objects = field(default_factory=Objects)
     parent: Parent | None = None
-    threads: int | None = None
+    placement: Mapping[str, Any] = field(default_factory=dict)
     allow_change: bool = False
     verdict: Verdict | None = None
 
@@ -149,9 +150,10 @@ class _Attempt:
         self._journalled = journalled_decisions(run.journal)
         parent = before.parent if before else request.parent
         decisions = known_decisions(saved, self._journalled, parent)
-        determinism = self._determinism()
+        config, threads = self._placed(before)
+        determinism = self._determinism(config)
         seed_global_random(config.experiment.seed)
-        components = build(config, self._threads(before), request.objects, decisions.choices())
+        components = build(config, threads, request.objects, decisions.choices())
         source = self._initial_source(config, before)
         is_gone = source is not None and commit is not None and not source.exists()
         if source is not None and not is_gone:
@@ -165,6 +167,7 @@ class _Attempt:
             if is_gone:  # the checkpoint was trained from the initial weights
                 now = now.model_copy(update={"weights": before.weights})
             self._manifest = self._compare_inputs(before, now, components)
+        self._session.record_environment(now.environment.numeric())
         files = (run.config_file.name, self._manifest.data_file)
         hashes = {
             name: sha256_bytes(read_regular(run.path / name)) for name in files if (run.path / name).exists()
@@ -201,13 +204,27 @@ class _Attempt:
             )
         log.warning("%s", missing)
 
-    def _threads(self, before: Manifest | None) -> int:
-        known = before.environment.threads if before else None
-        configured = self._request.resolved.config.training.threads
-        return known or self._request.threads or configured or default_threads()
+    def _placed(self, before: Manifest | None) -> tuple[RunConfig, int]:
+        """Return the config at the place of this attempt, and its number of threads.
 
-    def _determinism(self) -> Determinism:
-        config = self._request.resolved.config
+        A resume stays at the place of the attempt before, as this keeps the bits, unless it is given another.
+        """
+        known = before.known_placement if before else {}
+        if before and before.config_sha256 not in (None, self._run.config_sha256()):  # it was edited
+            known = known | self._request.resolved.placement(explicit=True)
+        config = self._request.resolved.with_placement({**known, **self._request.placement}).config
+        threads, available = config.training.threads, default_threads()
+        if threads is None:
+            return config, available
+        if known.get("training.threads") == threads > available:
+            log.info(
+                "the run keeps the %d threads that it began with, which keeps its bits, on %d processors; "
+                "training.threads=%d changes that",
+                *(threads, available, available),
+            )
+        return config, threads
+
+    def _determinism(self, config: RunConfig) -> Determinism:
         cls = registry.adapter("framework", framework_name(config, self._request.objects.model))
         determinism: Determinism = cls.determinism(config)
         if config.training.determinism == "bitwise" and determinism.tier != "bitwise":
@@ -248,13 +265,24 @@ class _Attempt:
     def _compare_inputs(self, before: Manifest, now: Manifest, components: Components) -> Manifest:
         """Compare the inputs with those of the manifest.
 
-        If a change of the data is allowed, describe the new data in a file beside the old one.
+        Options that this version of Trainyard has added have their defaults, and are not compared. If a
+        change of the data is allowed, describe the new data in a file beside the old one.
         """
+        known, sources = before.computation, self._request.resolved.sources
+        new = {key for key, source in sources.items() if source == DEFAULT and key not in known}
+        computation = {key: value for key, value in now.computation.items() if key not in new}
+        now = now.model_copy(update={"computation": computation})
         if before.data.hash != now.data.hash:
             now = now.model_copy(update={"data_file": f"data-{self._session.number:04d}.json"})
         else:
             now = now.model_copy(update={"data_file": before.data_file})
-        manifest = check_unchanged(self._run, before, now, allow_change=self._request.allow_change)
+        manifest = check_unchanged(
+            self._run,
+            before,
+            now,
+            allow_change=self._request.allow_change,
+            neutral=components.framework.neutral_changes(components.config),
+        )
         if manifest.data_file != before.data_file:
             self._write_data_description(components, manifest.data_file)
         return manifest

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trainyard.engine.journal import Journal
+from trainyard.records.manifest import NumericEnvironment
 from trainyard.records.result import AttemptRecord, Result
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import Ended
@@ -28,6 +29,7 @@ class Session:
         self.number = run.next_attempt()
         self._started = time.time()
         self._feeders: Feeders | None = None
+        self._environment: NumericEnvironment | None = None
         self.has_ended = False
         run.sweep()
         self.record(None)
@@ -48,10 +50,20 @@ class Session:
                 status=status,
                 ended=time.time() if status else None,
                 step=step,
+                environment=self._environment,
                 error=error or None,
             )
         )
         self.has_ended = status is not None
+
+    def record_environment(self, environment: NumericEnvironment) -> None:
+        """Write into the attempt's record what its arithmetic depends on.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        self._environment = environment
+        self.record(None)
 
     def open_journal(self, step: int) -> Journal:
         """Begin the attempt's segment of the journal, which continues from `step`."""

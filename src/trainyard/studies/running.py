@@ -16,6 +16,7 @@ from trainyard.runs.attempt import Request, run_attempt
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.cleanup import discard_folder
 from trainyard.runs.objects import Objects
+from trainyard.runs.reuse import CompletedRuns
 from trainyard.runs.session import report
 from trainyard.runs.trust import of_own_config
 from trainyard.studies.study import RESULT, Study, StudyPlan, StudyRequest, Trial
@@ -24,8 +25,14 @@ from trainyard.studies.unchanged import check_completed_runs
 log = logging.getLogger("trainyard")
 
 
-def train_trial(study: Study, trial: Trial, request: StudyRequest) -> Result:
+def train_trial(study: Study, trial: Trial, request: StudyRequest, completed: CompletedRuns) -> Result:
     """Train or resume a run of the study, unless it is completed or stopped, and return its result.
+
+    Args:
+        study: The study.
+        trial: The run to train.
+        request: The arguments of the study.
+        completed: The completed runs, of which one with the same inputs is reused if the request allows it.
 
     Raises:
         TrainyardError: The run cannot be trained.
@@ -37,6 +44,9 @@ def train_trial(study: Study, trial: Trial, request: StudyRequest) -> Result:
     resolved = trial.resolved
     if run is None:
         bundle = request.bundle(resolved)
+        if request.reuse and (known := completed.find(resolved, Objects(None, bundle))) is not None:
+            study.reuse(trial, known)
+            return known.require_result()
         run = study.new_run(trial)
     else:
         resolved = load_config(run.checked_config_file(), adapters=Catalog())
@@ -89,12 +99,13 @@ def _train_all(
     """
     check_completed_runs(study, trials, request)
     errors: dict[str, TrainyardError] = {}
+    completed = CompletedRuns(request.runs_dir, study.path.parent.name)
     for trial in trials:
         group = str(trial.label.get(plan.by or ""))
         if group in errors:
             continue
         try:
-            result = train_trial(study, trial, request)
+            result = train_trial(study, trial, request, completed)
         except TrainyardError as error:
             if plan.by is None:
                 raise
@@ -103,7 +114,8 @@ def _train_all(
                 {**trial.label, "run_id": None, "status": "failed", "error": trial.resolved.hide(str(error))}
             )
             continue
-        summary = {"run_id": result.run_id, "status": result.status, **result.test_metrics}
+        reused = {"reused": True} if study.reused(trial.label) else {}
+        summary = {"run_id": result.run_id, "status": result.status, **reused, **result.test_metrics}
         request.watch({**trial.label, **summary})
         if result.status not in TESTED:
             return result.status, {}

@@ -127,6 +127,11 @@ class LightgbmFramework(Framework):
             with self._translate_errors("this model cannot be trained", ModelError):
                 self._boosting = self._build_boosting()
 
+    @staticmethod
+    def device_name(config: RunConfig) -> str:
+        """Return `cpu`, or `gpu` or `cuda` with its number."""
+        return _device(config, model_spec(config).params)
+
     def describe(self) -> Mapping[str, str]:
         """Return the library's version and the device."""
         return {
