@@ -13,6 +13,7 @@ from trainyard.config import load as load_resolved
 from trainyard.config.schema import RunConfig
 from trainyard.engine.state import preserved_global_random, seed_global_random
 from trainyard.errors import TrainyardError
+from trainyard.records.decision import journalled_decisions
 from trainyard.records.index import summaries
 from trainyard.records.journal import read
 from trainyard.records.listing import find_run
@@ -208,7 +209,8 @@ def _light_inputs(before: Manifest, resolved: Resolved, objects: Objects, device
 def _built_inputs(run: RunDir, resolved: Resolved, objects: Objects, source: Path | None) -> Manifest:
     """Return the inputs as an attempt finds them: built in the same order, as building may draw numbers."""
     config = resolved.config
-    components = build(config, config.training.threads or default_threads(), objects)
+    choices = journalled_decisions(run.journal).choices()  # else they would be made anew by measuring
+    components = build(config, config.training.threads or default_threads(), objects, choices)
     if source is not None and source.exists():
         initialize(components, source)
     determinism = registry.adapter("framework", framework_name(config, objects.model)).determinism(config)
