@@ -3,10 +3,12 @@
 import hashlib
 import os
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from s3_server import S3Server
 from trainyard import redact
 
 # Tests run side by side: threads that wait for each other must not keep the processors from those that work.
@@ -77,3 +79,25 @@ def check_thinned(items: list[pytest.Item]) -> None:
 def no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test gave as a secret must not be hidden in the messages of the next one."""
     monkeypatch.setattr(redact, "_secrets", redact._Secrets())
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """An S3 service on loopback."""
+    server = S3Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def bucket(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a new bucket; the environment leads to its service."""
+    for name, value in s3.environment().items():
+        monkeypatch.setenv(name, value)
+    return s3.new_bucket()
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test leaves working copies of runs in the user's cache."""
+    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))

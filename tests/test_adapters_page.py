@@ -31,21 +31,28 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, target in points.items()
     ]
     modules = {name.removesuffix(".py"): text for name, text in blocks.items() if name.endswith(".py")}
-    assert sorted(modules) == ["test_toys", "toy_data", "toy_framework", "toy_task", "toy_tracker"]
+    assert sorted(modules) == [
+        "test_toys",
+        "toy_data",
+        "toy_framework",
+        "toy_store",
+        "toy_task",
+        "toy_tracker",
+    ]
     install(site, project["name"], "\n".join(lines), modules)
     (site / "toy.yaml").write_text(blocks["toy.yaml"], encoding="utf-8")
     return site
 
 
 @pytest.mark.slow
-def test_it_trains_and_resumes_with_all_three(site: Path, tmp_path: Path) -> None:
+def test_it_trains_and_resumes_with_all_of_them(site: Path, tmp_path: Path) -> None:
     doctor = json.loads(trainyard(site, "doctor", "--json", "--runs-dir", tmp_path, cwd=tmp_path).stdout)
     ours = {
         plugin["name"]: plugin["error"]
         for plugin in doctor["plugins"]
         if plugin["package"] == "toy-adapters 1.0"
     }
-    assert ours == {"counts": None, "lines": None, "moons": None, "softmax": None}
+    assert ours == {"counts": None, "lines": None, "moons": None, "softmax": None, "table": None}
     done = trainyard(site, "train", site / "toy.yaml", "--json", "--quiet", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     run = json.loads(done.stdout)
@@ -57,6 +64,11 @@ def test_it_trains_and_resumes_with_all_three(site: Path, tmp_path: Path) -> Non
     assert (points.parent / "status").read_text() == "completed"
     again = trainyard(site, "reproduce", run["run_id"], "--quiet", cwd=tmp_path)
     assert again.stdout.startswith("identical"), again.stderr
+    url = f"table://{tmp_path}/runs.db"
+    done = trainyard(site, "train", site / "toy.yaml", "--json", "--quiet", "--runs-dir", url, cwd=tmp_path)
+    assert json.loads(done.stdout)["digest"] == run["digest"], done.stderr
+    listed = json.loads(trainyard(site, "runs", "list", "--json", "--runs-dir", url, cwd=tmp_path).stdout)
+    assert [one["digest"] for one in listed] == [run["digest"]]
     wrong = trainyard(site, "config", "check", site / "toy.yaml", "model.nois=1", "data.rows=3", cwd=tmp_path)
     assert "did you mean 'noise'?" in wrong.stderr
     assert "expected a whole number of at least 10, got 3" in wrong.stderr

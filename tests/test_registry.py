@@ -259,7 +259,7 @@ TRACKER = {
             type("Frame", (Framework,), {"models": {}, "base_modules": ("x",)}),
             "it lacks __init__, ",
         ),
-        ("store", type("Shop", (), {}), "it lacks delete, folder, get, "),
+        ("store", type("Shop", (), {}), "it lacks delete, download, get, "),
         ("store", LocalStore(Path()), "it is of type LocalStore, not a class"),
     ],
 )

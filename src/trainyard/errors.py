@@ -12,6 +12,7 @@ exits with `exit_code`.
     │   ├── RunNotFoundError        2   no such run, or the prefix is not unique
     │   ├── ChangedInputsError      2   config, data or code differ from those of the run
     │   ├── RunLockedError          2   another process owns the run
+    │   │   └── RunLostError        2   another attempt has taken the run over while this one trained
     │   └── MissingExtraError       2   an optional library is not installed
     ├── CheckpointError             1   a checkpoint cannot be written, or is damaged
     ├── TrainingError               1   the training itself failed (a loss that is not finite, say)
@@ -91,6 +92,18 @@ class ChangedInputsError(InputError):
 
 class RunLockedError(InputError):
     """Another process owns this run."""
+
+
+class RunLostError(RunLockedError):
+    """Another attempt has taken this run over; this one writes nothing more.
+
+    The exit code is 2, as for a run that another process owns: trying again would only take it back.
+    `owner` says which process has the run now.
+    """
+
+    def __init__(self, message: str, owner: str = "") -> None:
+        super().__init__(message)
+        self.owner = owner
 
 
 class MissingExtraError(InputError):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import metadata
@@ -80,8 +80,12 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         "mlflow": BuiltIn("trainyard.trackers.mlflow:MlflowTracker", "mlflow"),
         "tensorboard": BuiltIn("trainyard.trackers.tensorboard:TensorboardTracker", "tensorboard"),
     },
-    "store": {"local": BuiltIn("trainyard.stores.local:LocalStore")},
+    "store": {  # by the scheme of the URL
+        "file": BuiltIn("trainyard.stores.local:LocalStore"),
+        "s3": BuiltIn("trainyard.stores.s3:S3Store", "s3"),
+    },
 }
+_replaced: dict[tuple[Kind, str], Any] = {}
 
 _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -121,6 +125,8 @@ def find(kind: Kind, name: str) -> Any:
     Raises:
         InputError: It is a plugin that cannot be used.
     """
+    if (kind, name) in _replaced:
+        return _replaced[kind, name]
     if name in BUILT_IN[kind]:
         return _built_in(kind, name)
     plugin = next((one for one in _usable(kind) if one.name == name), None)
@@ -130,6 +136,20 @@ def find(kind: Kind, name: str) -> Any:
     if error is not None:
         raise InputError(f"{_refusal(plugin, error)}; repair or uninstall {plugin.package.split()[0]}")
     return cls
+
+
+def replace_adapter(kind: Kind, name: str, make: Callable[..., Any] | None) -> None:
+    """Use something else for an adapter in this process: for tests, which put a wrapper there.
+
+    Args:
+        kind: The kind.
+        name: The name of the adapter.
+        make: What is called with the arguments of its constructor; None: the adapter again.
+    """
+    if make is None:
+        _replaced.pop((kind, name), None)
+    else:
+        _replaced[kind, name] = make
 
 
 def names(kind: Kind) -> tuple[str, ...]:

@@ -183,7 +183,7 @@ def test_a_commit_that_another_process_made_first_is_not_taken_for_ours(
     other.commit(30, FakeSnapshot(31), {"step": 30})
     with pytest.raises(
         CheckpointError,
-        match="checkpoint of step 30 cannot be written: another process committed step-000000030-a0001",
+        match="checkpoint of step 30 cannot be written: step-000000030-a0001 is committed already",
     ):
         checkpoints.commit(30, FakeSnapshot(30), {"step": 30})
 
@@ -252,3 +252,33 @@ def test_a_manifest_of_a_later_format_is_not_read(checkpoints: Checkpoints, tmp_
     commit, complaints = checkpoints.newest()
     assert commit is None
     assert ["has format 99" in complaint for complaint in complaints] == [True, True]
+
+
+def test_a_second_commit_under_one_name_changes_nothing(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    """It used to overwrite the files of the first, whose manifest then described others."""
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    other = Checkpoints(LocalStore(tmp_path), "checkpoints", attempt=1)
+    with pytest.raises(
+        CheckpointError, match="step 20 cannot be written: step-000000020-a0001 is committed already"
+    ):
+        other.commit(20, FakeSnapshot(21), {"step": 20})
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_only_what_the_log_names_exists(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    known = Checkpoints(store, "checkpoints", attempt=2, committed=["step-000000010-a0001"])
+    commit, complaints = known.newest()
+    assert commit is not None
+    assert (commit.step, complaints) == (10, [])
+    own = known.commit(20, FakeSnapshot(20), {"step": 20})
+    assert known.names(published=True) == [own.name, "step-000000010-a0001"]
+    known.prune({own.name})
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [own.name]
+
+
+def test_an_attempt_deletes_nothing_of_later_ones(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    later = Checkpoints(LocalStore(tmp_path), "checkpoints", attempt=2)
+    later.commit(30, FakeSnapshot(30), {"step": 30})
+    checkpoints.prune(())
+    assert later.names() == ["step-000000030-a0002"]

@@ -30,7 +30,6 @@ from trainyard.runs import attempt
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.run import Run
 from trainyard.runs.wiring import run_checkpoints
-from trainyard.stores.local import LocalStore
 from trainyard.testing import victim
 
 SIGNALS = [(signal.SIGTERM, 75, "preempted"), (signal.SIGINT, 130, "interrupted")]
@@ -68,7 +67,8 @@ def arm(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`victim.arm` in this process, undone at the end of the test."""
     framework = registry.adapter("framework", "torch")
     patched = [(attempt, "build"), (attempt, "evaluate_outcome"), (framework, "step"), (framework, "predict")]
-    patched += [(LocalStore, "put"), (LocalStore, "put_if_absent"), (Writer, "submit")]
+    patched += [(Writer, "submit")]
+    monkeypatch.setattr(registry, "_replaced", {})
     for owner, name in patched:
         monkeypatch.setattr(owner, name, getattr(owner, name))
     return lambda phase, count, signum: victim.arm(phase, count, framework, signum)

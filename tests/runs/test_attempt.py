@@ -415,7 +415,7 @@ def test_a_real_full_disk(tmp_path: Path) -> None:
     done = spawn("full", "train", str(config), "--runs-dir", "full")
     assert done.returncode == 1, done.stderr
     assert "the best model of step 21 cannot be written" in done.stderr, "no commit of step 30 without it"
-    assert "make room, then resume the run" in done.stderr
+    assert "fix this, then resume the run" in done.stderr
     assert os.strerror(errno.EFBIG) in done.stderr
     assert "Traceback" not in done.stderr
     (run,) = all_runs(tmp_path / "full")

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,6 +20,7 @@ import test_catboost_suite
 import test_keras_suite
 import test_lightgbm_suite
 import test_sklearn_suite
+import test_store_kills
 import test_torch_suite
 import test_xgboost_suite
 
@@ -36,17 +38,24 @@ PASSES = {
     "evaluation": 3,
     "write": 3,
     "commit": 2,
+    "entry": 2,
+    "committed": 2,
     "final-evaluation": 1,
     "end": 1,
 }
 
 
-def drawn(name: str, count: int) -> Kills:
+# In a store: the first requests are those of the probe and of the lease, before which there is no run.
+REQUESTS = {"request": 30, "answer": 30}
+FIRST_IN_STORE = {"request": 5, "answer": 5, "entry": 2}
+
+
+def drawn(name: str, count: int, more: Mapping[str, int] | None = None) -> Kills:
     """Return kills, each once."""
-    draw, kills = random.Random(f"{SEED} {name}"), set[tuple[str, int]]()
+    draw, kills, passes = random.Random(f"{SEED} {name}"), set[tuple[str, int]](), PASSES | (more or {})
     while len(kills) < count:
-        phase = draw.choice(list(PASSES))
-        kills.add((phase, draw.randint(1, PASSES[phase])))
+        phase = draw.choice(list(passes))
+        kills.add((phase, draw.randint(FIRST_IN_STORE.get(phase, 1) if more else 1, passes[phase])))
     return sorted(kills)
 
 
@@ -119,3 +128,11 @@ class TestBoosting(Drawn, test_sklearn_suite.TestBoosting):
 
 class TestMinibatches(Drawn, test_sklearn_suite.TestMinibatches):
     kills = drawn("minibatches", 10)
+
+
+class TestInFolder(test_store_kills.TestInFolder):
+    kills = drawn("folder", 30, REQUESTS)
+
+
+class TestInS3(test_store_kills.TestInS3):
+    kills = drawn("s3", 30, REQUESTS)

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from trainyard import digest
-from trainyard.errors import CheckpointError, RunGoneError
+from trainyard.errors import CheckpointError, InputError, RunGoneError
 from trainyard.stores import local
-from trainyard.stores.base import Store
 from trainyard.stores.local import LocalStore
 from trainyard.testing.store_suite import StoreSuite
 
@@ -24,11 +23,39 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 class TestLocal(StoreSuite):
-    def make(self, root: Path) -> Store:
+    def make(self, root: Path) -> LocalStore:
         return LocalStore(root)
 
-    def test_a_put_does_not_bring_back_a_root_that_is_gone(self, store: Store, root: Path) -> None:
+    def test_move_takes_the_file_and_replaces_the_object(self, store: LocalStore) -> None:
+        self.put(store, "a/key", b"first")
         source = store.staging() / "file"
+        source.write_bytes(b"second")
+        store.move("a/key", source)
+        assert not source.exists()
+        assert store.get("a/key") == b"second"
+
+    def test_a_folder_holds_the_objects_under_a_prefix(self, store: LocalStore) -> None:
+        for name in ("manifest.json", "weights"):
+            self.put(store, f"best/x/{name}", name.encode())
+        self.put(store, "best/y/weights", b"other")
+        folder = store.folder("best/x")
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
+            "manifest.json": b"manifest.json",
+            "weights": b"weights",
+        }
+
+    def test_what_is_staged_is_no_object_and_is_swept(self, store: LocalStore, root: Path) -> None:
+        left = store.staging()
+        (left / "half").write_bytes(b"half")
+        assert list(store.list()) == []
+        assert not any(store.staging().iterdir())
+        self.put(store, "a/key", b"kept")
+        self.make(root).sweep()
+        assert not left.exists()
+        assert store.get("a/key") == b"kept"
+
+    def test_a_put_does_not_bring_back_a_root_that_is_gone(self, store: LocalStore, root: Path) -> None:
+        source = root.parent / "file"
         source.write_bytes(b"new")
         root.rename(root.with_name("elsewhere"))
         with pytest.raises(FileNotFoundError):
@@ -36,7 +63,7 @@ class TestLocal(StoreSuite):
         assert not root.exists()
 
     def test_a_put_that_fails_leaves_the_old_object(
-        self, store: Store, root: Path, monkeypatch: pytest.MonkeyPatch
+        self, store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.put(store, "a/key", b"old")
         source = store.staging() / "file"
@@ -48,7 +75,7 @@ class TestLocal(StoreSuite):
 
     @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
     def test_a_full_disk_publishes_nothing(
-        self, code: int, store: Store, root: Path, monkeypatch: pytest.MonkeyPatch
+        self, code: int, store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with monkeypatch.context() as full:
             full.setattr(os, "fsync", _raise(code))
@@ -59,7 +86,7 @@ class TestLocal(StoreSuite):
         assert store.put_if_absent("a/manifest", b"{}")
 
     def test_an_object_whose_name_may_not_be_durable_is_not_published(
-        self, store: Store, monkeypatch: pytest.MonkeyPatch
+        self, store: LocalStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with monkeypatch.context() as broken:
             broken.setattr(local, "fsync_folder", _raise(errno.EIO))
@@ -69,7 +96,7 @@ class TestLocal(StoreSuite):
         assert store.get("a/manifest") == b"second"
 
     def test_objects_are_fsynced_before_they_can_be_seen(
-        self, store: Store, monkeypatch: pytest.MonkeyPatch
+        self, store: LocalStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         seen: list[list[str]] = []
         fsync = os.fsync
@@ -79,13 +106,13 @@ class TestLocal(StoreSuite):
         assert seen[-1] == ["a/manifest"], "the name is not made durable"
 
     def test_a_folder_in_place_of_an_object_is_an_error_not_a_traceback(
-        self, store: Store, root: Path
+        self, store: LocalStore, root: Path
     ) -> None:
         (root / "a" / "manifest").mkdir(parents=True)
         with pytest.raises(CheckpointError, match="Is a directory"):
             store.get("a/manifest")
 
-    def test_a_folder_behind_a_link_is_not_the_stores(self, store: Store, root: Path) -> None:
+    def test_a_folder_behind_a_link_is_not_the_stores(self, store: LocalStore, root: Path) -> None:
         """The store itself may be one."""
         self.put(store, "a/b/key", b"1")
         link = root.parent / "link"
@@ -111,22 +138,24 @@ class TestLocal(StoreSuite):
                 act()
         assert (root.parent / "outside" / "b" / "key").read_bytes() == b"1"
 
-    def test_a_store_that_is_gone_is_not_made_again(self, store: Store, root: Path) -> None:
+    def test_a_store_that_is_gone_is_not_made_again(self, store: LocalStore, root: Path) -> None:
         root.rename(root.parent / "elsewhere")
         with pytest.raises(RunGoneError):
             store.staging()
         assert not root.exists()
 
-    def test_the_last_object_takes_its_folder_along(self, store: Store, root: Path) -> None:
+    def test_the_last_object_takes_its_folder_along(self, store: LocalStore, root: Path) -> None:
         self.put(store, "checkpoints/step-1/w", b"1")
         store.delete("checkpoints/step-1/w")
         assert not (root / "checkpoints" / "step-1").exists()
 
-    def test_every_new_folder_gets_a_durable_name(self, store: Store, root: Path, synced: list[Path]) -> None:
+    def test_every_new_folder_gets_a_durable_name(
+        self, store: LocalStore, root: Path, synced: list[Path]
+    ) -> None:
         store.put_if_absent("checkpoints/step-1/manifest", b"{}")
         assert {root, root / "checkpoints", root / "checkpoints" / "step-1"} <= set(synced)
 
-    def test_a_deletion_is_durable(self, store: Store, root: Path, synced: list[Path]) -> None:
+    def test_a_deletion_is_durable(self, store: LocalStore, root: Path, synced: list[Path]) -> None:
         for name in ("manifest", "weights"):
             store.put_if_absent(f"checkpoints/step-1/{name}", b"{}")
         for name, folder in (
@@ -138,11 +167,31 @@ class TestLocal(StoreSuite):
             store.delete(f"checkpoints/step-1/{name}")
             assert synced == ([root / folder] if folder else []), name
 
-    def test_other_files_of_the_run_are_untouched_by_a_sweep(self, store: Store, root: Path) -> None:
+    def test_other_files_of_the_run_are_untouched_by_a_sweep(self, store: LocalStore, root: Path) -> None:
         (root / "journal").mkdir()
         (root / "journal" / "0001.jsonl").write_text("{}\n")
         store.sweep()
         assert (root / "journal" / "0001.jsonl").exists()
+
+
+class TestUrl(StoreSuite):
+    def make(self, root: Path) -> LocalStore:
+        return LocalStore((root / "made of it").as_uri())
+
+
+@pytest.mark.parametrize("url", ["file:runs", "file://host/runs", "file:", "s3://bucket"])
+def test_a_url_must_name_a_folder_here(url: str) -> None:
+    with pytest.raises(InputError, match="write file:///path"):
+        LocalStore(url)
+
+
+def test_reading_makes_no_folder(tmp_path: Path) -> None:
+    store = LocalStore((tmp_path / "none").as_uri())
+    assert list(store.list("log/")) == []
+    with pytest.raises(CheckpointError):
+        store.get("log/1")
+    store.delete("log/1")
+    assert not (tmp_path / "none").exists()
 
 
 def _raise(code: int):  # type: ignore[no-untyped-def]

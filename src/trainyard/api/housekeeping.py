@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import CheckpointError
-from trainyard.records.listing import all_runs, default_runs_dir
+from trainyard.records.listing import all_runs, runs_folder
 from trainyard.runs.cleanup import delete_run, is_unwanted
 from trainyard.runs.lookup import RunName, find
 from trainyard.runs.run import Run
@@ -18,7 +18,7 @@ log = logging.getLogger("trainyard")
 
 def list_runs(runs_dir: Path | str | None = None, experiment: str | None = None) -> list[Run]:
     """Return the runs, newest first."""
-    found = all_runs(Path(runs_dir) if runs_dir else default_runs_dir())
+    found = all_runs(runs_folder(runs_dir))
     return [Run(run) for run in found if experiment in (None, run.experiment)]
 
 
@@ -33,7 +33,7 @@ def summaries(runs_dir: Path | str | None = None, experiment: str | None = None)
     """
     from trainyard.records.index import summaries as read_summaries
 
-    return read_summaries(Path(runs_dir) if runs_dir else default_runs_dir(), experiment)
+    return read_summaries(runs_folder(runs_dir), experiment)
 
 
 def get(run: RunName, *, runs_dir: Path | str | None = None) -> Run:
@@ -59,7 +59,7 @@ def clean(
         dry_run: Delete nothing.
     """
     chosen = []
-    for run in all_runs(Path(runs_dir) if runs_dir else default_runs_dir()):
+    for run in all_runs(runs_folder(runs_dir)):
         try:
             attempt = run.next_attempt()
             if is_unwanted(run, statuses) and (dry_run or delete_run(run, attempt)):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.config import Config, Overrides
-from trainyard.records.listing import default_runs_dir
+from trainyard.records.listing import local_runs_folder
 from trainyard.runs.workdir import working_in
 
 if TYPE_CHECKING:
@@ -127,5 +127,5 @@ def _study_request(
     """Return the arguments of a study beside its config."""
     from trainyard.studies.study import StudyRequest, ignore_trials
 
-    folder = Path(runs_dir) if runs_dir else default_runs_dir()
+    folder = local_runs_folder(runs_dir, "studies")
     return StudyRequest(folder, resume, reuse, data, callbacks, watch or ignore_trials)

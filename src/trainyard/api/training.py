@@ -12,7 +12,7 @@ from trainyard.config import load as load_resolved
 from trainyard.errors import InputError, TrainingError
 from trainyard.integrations.foreign import refuse_foreign_run
 from trainyard.records.decision import journalled_decisions
-from trainyard.records.listing import default_runs_dir
+from trainyard.records.listing import runs_folder
 from trainyard.records.manifest import Parent
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
@@ -78,7 +78,7 @@ def train(
         config, overrides = name_model(config, overrides, model)
     resolved = load_resolved(config, overrides, Catalog(), objects=data is not None)
     _log_notes(resolved)
-    folder = Path(runs_dir) if runs_dir else default_runs_dir()
+    folder = runs_folder(runs_dir)
     objects = make_objects(resolved, model, data, callbacks)
     if data is None:
         require_data(resolved, config)

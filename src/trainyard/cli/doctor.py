@@ -42,14 +42,14 @@ def doctor(ctx: click.Context, runs_dir: str | None, as_json: bool) -> None:
 
     Exit with 1 if there is a problem, such as a plugin that cannot be imported.
     """
-    from trainyard.records.listing import default_runs_dir
+    from trainyard.records.listing import runs_folder
 
     facts = {
         "machine": _machine(),
         "extras": _extras(),
         "plugins": _plugins(),
         "devices": _devices(),
-        "runs": _runs(Path(runs_dir) if runs_dir else default_runs_dir()),
+        "runs": _runs(runs_folder(runs_dir)),
     }
     problems = list(_problems(facts))
     show(facts | {"problems": problems}, _lines(facts, problems), as_json)

@@ -25,8 +25,11 @@ def run_argument(command: Command) -> Command:
 
 
 def runs_dir(command: Command) -> Command:
-    """Add `--runs-dir`: the folder of the run directories."""
-    text = "The folder of the run directories.  [default: $TRAINYARD_RUNS, or `runs`]"
+    """Add `--runs-dir`: the folder of the run directories, or the URL of a store."""
+    text = (
+        "The folder of the run directories, or the URL of a store: s3://bucket/runs.  "
+        "[default: $TRAINYARD_RUNS, or `runs`]"
+    )
     return click.option("--runs-dir", metavar="DIR", help=text)(command)
 
 

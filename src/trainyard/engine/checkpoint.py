@@ -2,8 +2,9 @@
 
 A checkpoint is a folder `checkpoints/step-000000300-a0002` (step 300, saved by attempt 2) with its files and,
 published last, `manifest.json`: a SHA-256 of every file, the digests, and a hash of itself. A folder without
-a valid manifest is not a checkpoint, and is never loaded. Best models are kept in the same way in `best/`;
-neither kind prunes the other.
+a valid manifest is not a checkpoint, and is never loaded; nor is one that the log of the run does not name
+(runs of earlier versions have no log). Best models are kept in the same way in `best/`; neither kind prunes
+the other.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from trainyard.digest import FileRecord, TensorRecord, damage, digest, sha256_json, write_file
+from trainyard.engine.lease import Lease
 from trainyard.errors import CheckpointError
 from trainyard.frameworks.base import WEIGHTS_FILE, Snapshot
-from trainyard.stores.base import Store
+from trainyard.stores.base import FileStore
 
 FORMAT = 1
 STATE_FILE = "state.json"
@@ -89,12 +91,28 @@ class Checkpoints:
     """
 
     def __init__(
-        self, store: Store, kind: str, attempt: int = 0, run_files: Mapping[str, str] | None = None
+        self,
+        store: FileStore,
+        kind: str,
+        attempt: int = 0,
+        run_files: Mapping[str, str] | None = None,
+        committed: Collection[str] | None = None,
     ) -> None:
+        """Prepare the checkpoints of a kind.
+
+        Args:
+            store: Where the run's files are.
+            kind: `checkpoints` or `best`.
+            attempt: The attempt that commits; 0: nobody does.
+            run_files: The SHA-256 of files that a prediction depends on, for the manifests.
+            committed: The names that the log says exist; None: there is no log.
+        """
         self._store = store
         self._kind = kind
         self._attempt = attempt
         self._run_files = run_files or {}
+        self._committed = committed
+        self._own: set[str] = set()  # committed here; the log names them a little later
 
     def commit(
         self,
@@ -110,6 +128,8 @@ class Checkpoints:
                 committed before is untouched.
         """
         name = f"step-{step:09d}-a{self._attempt:04d}"
+        if next(self._store.list(f"{self._kind}/{name}/{_MANIFEST}"), None):
+            raise CheckpointError(f"{self._subject(step)} cannot be written: {name} is committed already")
         try:
             files = self._write_files(name, snapshot, state)
             commit = Commit(name, step, self._attempt, files, best, self._run_files)
@@ -122,6 +142,7 @@ class Checkpoints:
             raise CheckpointError(
                 f"{self._subject(step)} cannot be written: another process committed {name} in the meantime"
             )
+        self._own.add(name)
         return commit
 
     def _subject(self, step: int) -> str:
@@ -134,7 +155,7 @@ class Checkpoints:
             if state is not None:
                 files.append(write_file(staging / STATE_FILE, json.dumps(state, allow_nan=False).encode()))
             for file in files:
-                self._store.put(f"{self._kind}/{name}/{file.name}", staging / file.name)
+                self._store.move(f"{self._kind}/{name}/{file.name}", staging / file.name)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
         return files
@@ -144,13 +165,17 @@ class Checkpoints:
         self._store.sweep()
 
     def names(self, *, published: bool = False) -> list[str]:
-        """Return the names of the checkpoints, newest first.
+        """Return the names of the checkpoints that the log names, newest first.
 
         With `published`, only of those that have a manifest.
         """
-        found = [key.split("/") for key in self._store.list(f"{self._kind}/")]
-        names = {path[1] for path in found if len(path) == 3 and (not published or path[2] == _MANIFEST)}
-        return sorted(filter(_NAME.fullmatch, names), reverse=True)
+        paths = [key.split("/") for key in self._store.list(f"{self._kind}/")]
+        names = {path[1] for path in paths if len(path) == 3 and (not published or path[2] == _MANIFEST)}
+        return sorted((name for name in names if self._exists(name)), reverse=True)
+
+    def _exists(self, name: str) -> bool:
+        is_named = self._committed is None or name in self._committed or name in self._own
+        return is_named and _NAME.fullmatch(name) is not None
 
     def load(self, name: str) -> Commit:
         """Read a manifest, and verify every file against it.
@@ -160,8 +185,8 @@ class Checkpoints:
         """
         commit = self.read_manifest(name)
         for file in commit.files:
-            if found := damage(self.folder(commit) / file.name, file, depth=_DEPTH):
-                raise CheckpointError(f"checkpoint {name} is damaged: {found}")
+            if problem := damage(self.folder(commit) / file.name, file, depth=_DEPTH):
+                raise CheckpointError(f"checkpoint {name} is damaged: {problem}")
         for path in self.folder(commit).iterdir():
             if not stat.S_ISREG(path.lstat().st_mode):  # a framework may look for files that no record names
                 raise CheckpointError(f"checkpoint {name} is damaged: {path.name}: it is not a regular file")
@@ -202,14 +227,19 @@ class Checkpoints:
         return state
 
     def prune(self, keep: Collection[str]) -> None:
-        """Delete every checkpoint except those named."""
-        for name in self.names():
-            if name not in keep:
+        """Delete every checkpoint except those named, and except those of later attempts.
+
+        If there are such, this attempt has lost the run and does not know it yet.
+        """
+        folders = {key.split("/")[1] for key in self._store.list(f"{self._kind}/") if key.count("/") == 2}
+        for name in sorted(filter(_NAME.fullmatch, folders), reverse=True):
+            if name not in keep and attempt_of(name) <= self._attempt:
                 self.delete(name)
 
     def delete(self, name: str) -> None:
         """Delete one checkpoint, its manifest first: a crash in between leaves nothing that looks valid."""
         prefix = f"{self._kind}/{name}/"
+        self._own.discard(name)
         self._store.delete(prefix + _MANIFEST)
         for key in list(self._store.list(prefix)):
             self._store.delete(key)
@@ -238,10 +268,24 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class RunCheckpoints:
-    """The checkpoints of a run: those to resume from, and the best models."""
+    """The checkpoints of a run: those to resume from, and the best models.
+
+    `lease` names them in the run's log; None: there is no log.
+    """
 
     resume: Checkpoints
     best: Checkpoints
+    lease: Lease | None = None
+
+    def publish(self, kept: Collection[str]) -> None:
+        """Say in the log that these checkpoints exist, no others, and all best models.
+
+        Raises:
+            RunLostError: Another attempt has taken the run over.
+            OSError: The entry cannot be written.
+        """
+        if self.lease is not None:
+            self.lease.commit(kept, self.best.names(published=True))
 
     def newest(self) -> tuple[Commit | None, list[str]]:
         """Return the newest valid checkpoint, and what is wrong with those that are newer.
@@ -267,6 +311,11 @@ class RunCheckpoints:
             raise CheckpointError(
                 f"checkpoint {commit.name} cannot be used without the best model of step {step}: {error}"
             ) from error
+
+
+def attempt_of(name: str) -> int:
+    """Return the attempt in a checkpoint's name."""
+    return int(name.rpartition("-a")[2])
 
 
 def step_of(name: str) -> int:

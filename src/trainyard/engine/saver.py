@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.config.schema import CheckpointConfig
-from trainyard.engine.checkpoint import RunCheckpoints, step_of
+from trainyard.engine.checkpoint import Commit, RunCheckpoints, step_of
 from trainyard.engine.recorder import Recorder
 from trainyard.engine.state import RunState
 from trainyard.engine.writer import PendingWrite, Writer
@@ -143,6 +143,7 @@ class Saver:
             commit = self._checkpoints.resume.commit(
                 pending.step, pending.snapshot, pending.state, pending.best
             )
+            kept = self._publish(commit)
         except Exception:
             self._forget_submitted(pending.step)
             if self._saved_step == pending.step:  # else a newer one is waiting
@@ -152,18 +153,30 @@ class Saver:
             if self._plan.boundary == 1:  # else it may be written again
                 pending.snapshot.release()
         self._committed = pending.step
-        # A checkpoint of a later step was damaged when this attempt began, else the attempt would have
-        # resumed from it.
-        published = [
-            name for name in self._checkpoints.resume.names(published=True) if step_of(name) <= pending.step
-        ]
-        kept = {commit.name, *published[: self._config.keep_last]}
         self._checkpoints.resume.prune(kept)
         self._needed = {name: self._needed.get(name, frozenset()) for name in kept} | {
             commit.name: pending.best
         }
         self._forget_submitted(pending.step)
         self._prune_best()
+
+    def _publish(self, commit: Commit) -> set[str]:
+        """Name a new checkpoint in the log, beside those that are kept; return the names of all these.
+
+        If that fails, the checkpoint does not exist, and is deleted: the next save makes another.
+        """
+        # A checkpoint of a later step was damaged when this attempt began, else the attempt would have
+        # resumed from it.
+        published = [
+            name for name in self._checkpoints.resume.names(published=True) if step_of(name) <= commit.step
+        ]
+        kept = {commit.name, *published[: self._config.keep_last]}
+        try:
+            self._checkpoints.publish(kept)
+        except Exception:
+            self._checkpoints.resume.delete(commit.name)
+            raise
+        return kept
 
     def _forget_submitted(self, step: int) -> None:
         """Forget the saves up to a step: they are committed, replaced, or have failed."""

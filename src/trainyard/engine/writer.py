@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from trainyard.errors import CheckpointError, RunGoneError
+from trainyard.errors import CheckpointError, RunGoneError, RunLostError
 
 _MOST_WAITING = 3  # each holds a copy of the state; beyond this, training waits for the disk
 
@@ -37,13 +37,15 @@ class Writer:
         self._busy = False
         self._closed = False
         self._failures: list[tuple[int, str]] = []
-        self._gone: RunGoneError | None = None
+        self._gone: RunGoneError | RunLostError | None = None
         self._thread = threading.Thread(target=self._work, name="trainyard-writer", daemon=True)
         self._thread.start()
 
     def submit(self, write: PendingWrite) -> None:
         """Queue a write; block only if the disk is several writes behind."""
         with self._changed:
+            if self._gone is not None:
+                return  # `failures` tells the loop
             if write.replaceable:
                 self._waiting = deque(waiting for waiting in self._waiting if not waiting.replaceable)
             self._changed.wait_for(lambda: len(self._waiting) < _MOST_WAITING)
@@ -60,6 +62,7 @@ class Writer:
 
         Raises:
             RunGoneError: The run directory is gone, so that no later write can succeed.
+            RunLostError: Another attempt has taken the run over.
         """
         if self._gone is not None:
             raise self._gone
@@ -82,8 +85,8 @@ class Writer:
         while (write := self._next()) is not None:
             try:
                 write.run()
-            except RunGoneError as error:
-                self._gone = error
+            except (RunGoneError, RunLostError) as error:
+                self._give_up(error)
             except (CheckpointError, OSError) as error:
                 self._failed(write, str(error))
             except Exception as error:
@@ -93,6 +96,12 @@ class Writer:
                 with self._changed:
                     self._busy = False
                     self._changed.notify_all()
+
+    def _give_up(self, error: RunGoneError | RunLostError) -> None:
+        """Write nothing more: the run directory is gone, or not ours any more."""
+        with self._changed:
+            self._gone = error
+            self._waiting.clear()
 
     def _failed(self, write: PendingWrite, message: str) -> None:
         with self._changed:

@@ -132,8 +132,8 @@ class TrainerAttempt:
             self._result = self._make_result(status, end, redacted(error) or None)
             self._publish(self._result)
         finally:
-            if not self._session.has_ended:
-                self._session.record(status, redacted(error))
+            self._session.close(status, redacted(error))
+            self._session.lease.release()
             self.run.release()
 
     def record_after_end(self, kind: str, values: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ from trainyard.errors import InputError, TrainyardError
 from trainyard.integrations.attempt import SavedCheckpoint, TrainerAttempt, TrainingEnd
 from trainyard.integrations.checkpoints import Checkpoint, TrainerCheckpoints
 from trainyard.integrations.description import Description, Tracking, trackers
-from trainyard.records.listing import all_runs, default_runs_dir, find_run
+from trainyard.records.listing import all_runs, find_run, local_runs_folder
 from trainyard.records.manifest import ForeignTrainer, InitialWeights, Manifest
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import UNFINISHED, Ended, Status
@@ -46,7 +46,7 @@ class RecordingOptions:
     @property
     def folder(self) -> Path:
         """The folder that holds the runs."""
-        return Path(self.runs_dir) if self.runs_dir else default_runs_dir()
+        return local_runs_folder(self.runs_dir, "runs of other libraries' trainers")
 
 
 @dataclass(frozen=True)

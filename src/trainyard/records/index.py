@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from trainyard.digest import write_atomically
 from trainyard.errors import CheckpointError
+from trainyard.records.copies import refresh
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import ENDED, ShownStatus
 from trainyard.safe_open import read_regular
@@ -41,6 +42,7 @@ def summaries(runs_dir: Path, experiment: str | None = None) -> list[Json]:
         runs_dir: The folder of the run directories.
         experiment: Only the runs of this experiment.
     """
+    refresh(runs_dir)
     known = _load(runs_dir)
     entries = dict(_entries(runs_dir, experiment, known))
     changed = [key for key, entry in entries.items() if known.get(key) != entry]

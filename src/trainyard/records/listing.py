@@ -6,23 +6,52 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainyard.errors import RunNotFoundError
+from trainyard.errors import InputError, RunNotFoundError
+from trainyard.records.copies import bring_small, refresh
+from trainyard.records.remote import is_url, url_of, working_folder
 from trainyard.records.run_dir import RunDir
 
 
-def default_runs_dir() -> Path:
-    """Return `TRAINYARD_RUNS`, or `runs` in the working directory."""
-    return Path(os.environ.get("TRAINYARD_RUNS") or "runs")
+def runs_folder(runs_dir: Path | str | None = None) -> Path:
+    """Return the folder that holds the runs; for a URL, that of their working copies.
+
+    Args:
+        runs_dir: A folder or a URL; default: `TRAINYARD_RUNS`, or `runs` in the working directory.
+
+    Raises:
+        InputError: The URL cannot be used.
+    """
+    chosen = runs_dir or os.environ.get("TRAINYARD_RUNS") or "runs"
+    return working_folder(str(chosen)) if is_url(chosen) else Path(chosen)
+
+
+def local_runs_folder(runs_dir: Path | str | None, what: str) -> Path:
+    """Return the folder that holds the runs, for what cannot be kept in a store.
+
+    Raises:
+        InputError: The runs are in a store.
+    """
+    chosen = runs_dir or os.environ.get("TRAINYARD_RUNS") or "runs"
+    if is_url(chosen):
+        raise InputError(f"{what} are kept in a local folder, not in {chosen}: choose one with --runs-dir")
+    return Path(chosen)
 
 
 def all_runs(runs_dir: Path) -> Iterator[RunDir]:
-    """Return the runs in a folder, newest first (run ids begin with the time in UTC)."""
+    """Return the runs in a folder, newest first (run ids begin with the time in UTC).
+
+    Raises:
+        CheckpointError: The folder holds working copies, and their store cannot be read.
+    """
+    refresh(runs_dir)
     folders = (path.parent for path in runs_dir.glob("*/*/config.yaml"))
     return (RunDir(path) for path in sorted(folders, key=lambda path: path.name, reverse=True))
 
 
 def find_run(name: str, runs_dir: Path, before: RunDir | None = None) -> RunDir:
-    """Return the run that `name` means: a path, an id, a unique prefix of an id, or `last`.
+    """Return the run that `name` means: a path, a URL, an id, a unique prefix of an id, or `last`.
+
+    Of a run in a store, all files but its checkpoints are brought down.
 
     Args:
         name: What the user called it.
@@ -31,7 +60,17 @@ def find_run(name: str, runs_dir: Path, before: RunDir | None = None) -> RunDir:
 
     Raises:
         RunNotFoundError: There is none, or more than one.
+        CheckpointError: The store cannot be read.
     """
+    if is_url(name):  # URL/experiment/run-id
+        url, _, name = name.rstrip("/").rsplit("/", 2)
+        runs_dir = working_folder(url)
+    run = _named(name, runs_dir, before)
+    bring_small(run)
+    return run
+
+
+def _named(name: str, runs_dir: Path, before: RunDir | None) -> RunDir:
     if (Path(name) / "config.yaml").is_file():
         return RunDir(Path(name))
     runs = [run for run in all_runs(runs_dir) if before is None or _age(run) < _age(before)]
@@ -46,7 +85,7 @@ def find_run(name: str, runs_dir: Path, before: RunDir | None = None) -> RunDir:
         raise RunNotFoundError(f"{name!r} is the beginning of {len(matches)} runs: {first}; give more of it")
     known = f"the newest is {runs[0].id}" if runs else "it holds no runs"
     raise RunNotFoundError(
-        f"no run {name!r} in {runs_dir.absolute()} ({known}); "
+        f"no run {name!r} in {url_of(runs_dir) or runs_dir.absolute()} ({known}); "
         "give a path, an id, the beginning of an id, or `last`"
     )
 

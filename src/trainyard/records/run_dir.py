@@ -30,6 +30,7 @@ from trainyard.errors import CheckpointError, InputError
 from trainyard.records.document import Document, dump, parse_json
 from trainyard.records.lock import Lock, locked_error
 from trainyard.records.manifest import Manifest
+from trainyard.records.remote import has_owner
 from trainyard.records.result import AttemptRecord, Result
 from trainyard.records.status import Status
 from trainyard.redact import without_literals
@@ -252,7 +253,11 @@ class RunDir:
         self._lock.release()
 
     def is_owned(self) -> bool:
-        """Return whether some process owns the run now."""
+        """Return whether some process owns the run now: here or, of a run in a store, elsewhere."""
+        return self.is_locked() or has_owner(self.path)
+
+    def is_locked(self) -> bool:
+        """Return whether some process of this machine owns the run directory now."""
         return self._lock.is_held()
 
     # -- status

@@ -27,6 +27,7 @@ from trainyard.errors import (
     InputError,
     ModelError,
     RunGoneError,
+    RunLostError,
     TrainingError,
 )
 from trainyard.records.data import DataDescription
@@ -37,7 +38,7 @@ from trainyard.records.run_dir import RunDir
 from trainyard.records.status import TESTED, Ended
 from trainyard.redact import redacted
 from trainyard.require import import_paths, open_process
-from trainyard.runs.cleanup import discard_folder
+from trainyard.runs.cleanup import discard_run
 from trainyard.runs.decisions import go_on, known_decisions, repeats
 from trainyard.runs.forks import in_owner
 from trainyard.runs.manifest import check_unchanged, lower_tier, make_manifest
@@ -123,13 +124,11 @@ class _Attempt:
         except Exception as error:
             message = self._hidden(error)
             if isinstance(error, InputError) and self._session.number == 1 and not run.journal.exists():
-                discard_folder(run.path)  # nothing was computed, and nobody has seen it before
+                discard_run(run, self._session.lease)  # nothing was computed, and nobody has seen it before
             raise
         finally:
-            if run.path.exists() and not self._session.has_ended:
-                # Without a record of its end, the attempt counts as crashed.
-                with contextlib.suppress(OSError):
-                    self._session.record(status, message)
+            self._session.close(status, message)
+            self._session.lease.release()
 
     def _hidden(self, error: Exception) -> str:
         """Return an error's message without the values of `${env:NAME}` and passwords in URIs."""
@@ -172,7 +171,7 @@ class _Attempt:
         hashes = {
             name: sha256_bytes(read_regular(run.path / name)) for name in files if (run.path / name).exists()
         }
-        self._checkpoints = run_checkpoints(run, self._session.number, hashes)
+        self._checkpoints = run_checkpoints(run, hashes, self._session.lease)
         seed_global_random(config.experiment.seed)  # building may have drawn from them
         state = RunState() if commit is None else self._restore(components, commit, saved)
         if choices := components.framework.choices():
@@ -360,7 +359,7 @@ class _Attempt:
             loop.parts.recorder.event(state.step, "checkpoint_failed", saved_step=step, message=message)
         if failures and not saver.newest_is_committed:
             raise CheckpointError(
-                f"{failures[-1][1]}; earlier checkpoints are untouched: make room, then resume the run"
+                f"{failures[-1][1]}; earlier checkpoints are untouched: fix this, then resume the run"
             )
         result = self._result = self._result_so_far(components, state, status)
         if status == "completed":
@@ -424,12 +423,15 @@ class _Attempt:
             TrainingError: The disk failed, or the run directory is gone.
         """
         message, run = self._hidden(error), self._run
+        if isinstance(error, RunLostError):
+            return  # nothing more is written
         loop.parts.saver.drain()
         if isinstance(error, RunGoneError) or not run.path.is_dir():
             raise RunGoneError(run.path) from error
-        with contextlib.suppress(OSError):  # it may be the disk that failed
-            loop.parts.recorder.event(loop.state.step, "failed", message=message)
-            self._end(self._failed_result(components, loop.state).with_values(error=message), loop)
+        if not self._session.has_ended:
+            with contextlib.suppress(OSError):  # it may be the disk or the store that failed
+                loop.parts.recorder.event(loop.state.step, "failed", message=message)
+                self._end(self._failed_result(components, loop.state).with_values(error=message), loop)
         if isinstance(error, OSError):
             raise TrainingError(
                 f"{error}; what was committed is untouched: fix this, then resume run {run.id}"

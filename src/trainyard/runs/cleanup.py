@@ -8,7 +8,9 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainyard.errors import RunLockedError
+from trainyard.engine.lease import Lease
+from trainyard.errors import CheckpointError, RunLockedError, RunLostError
+from trainyard.records.remote import RemoteRun
 from trainyard.records.run_dir import RunDir
 
 log = logging.getLogger("trainyard")
@@ -43,10 +45,26 @@ def delete_run(run: RunDir, attempt: int) -> bool:
     try:
         if run.next_attempt() != attempt:
             return False
+        if remote := RemoteRun.of(run.path):
+            if head := remote.log.head():
+                remote.refuse_owned(head)
+            remote.remove()
         shutil.rmtree(run.path)
+    except RunLockedError as error:
+        log.info("%s", error)
+        return False
     finally:
         run.release()
     return True
+
+
+def discard_run(run: RunDir, lease: Lease) -> None:
+    """Delete a run that this attempt has made, unless another has taken it over meanwhile."""
+    with contextlib.suppress(RunLostError, CheckpointError, OSError):
+        lease.check()
+        if remote := RemoteRun.of(run.path):
+            remote.remove()
+        discard_folder(run.path)
 
 
 def discard_folder(path: Path) -> None:

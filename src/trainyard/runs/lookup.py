@@ -10,7 +10,7 @@ from trainyard.config import Overrides, Resolved
 from trainyard.config import load as load_resolved
 from trainyard.config.schema import PLACEMENT
 from trainyard.errors import InputError, TrainyardError
-from trainyard.records.listing import all_runs, default_runs_dir, find_run
+from trainyard.records.listing import all_runs, find_run, runs_folder
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import UNFINISHED
 from trainyard.redact import redacted_value
@@ -25,7 +25,7 @@ def find(run: RunName, runs_dir: Path | str | None) -> RunDir:
     """Return the directory of the run that a user names; see `find_run`."""
     if isinstance(run, Run):
         return RunDir(run.path)
-    return find_run(str(run), Path(runs_dir) if runs_dir else default_runs_dir())
+    return find_run(str(run), runs_folder(runs_dir))
 
 
 def find_unfinished(resolved: Resolved, runs_dir: Path) -> RunDir | None:

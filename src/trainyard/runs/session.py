@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -10,12 +11,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trainyard.engine.journal import Journal
+from trainyard.errors import TrainyardError
 from trainyard.records.manifest import NumericEnvironment
 from trainyard.records.result import AttemptRecord, Result
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import Ended
 from trainyard.reports.html import write_report
 from trainyard.reports.journal import SegmentSummary
+from trainyard.runs.leasing import take_lease
 from trainyard.trackers.feed import Feeders
 
 log = logging.getLogger("trainyard")
@@ -26,13 +29,18 @@ class Session:
 
     def __init__(self, run: RunDir) -> None:
         self.run = run
-        self.number = run.next_attempt()
+        self.lease = take_lease(run)
+        self.number = self.lease.attempt
         self._started = time.time()
         self._feeders: Feeders | None = None
         self._environment: NumericEnvironment | None = None
         self.has_ended = False
-        run.sweep()
-        self.record(None)
+        try:
+            run.sweep()
+            self.record(None)
+        except OSError:
+            self.lease.release()
+            raise
 
     def record(self, status: Ended | None, error: str | None = None, step: int | None = None) -> None:
         """Write the attempt's record; a `status` ends the attempt, at `step`.
@@ -65,9 +73,23 @@ class Session:
         self._environment = environment
         self.record(None)
 
+    def close(self, status: Ended, message: str) -> None:
+        """Write how the attempt ended, unless `publish` did that; without it, the attempt counts as crashed.
+
+        An attempt that has lost the run writes nothing.
+        """
+        if self.has_ended or not self.run.path.exists():
+            return
+        with contextlib.suppress(OSError, TrainyardError):
+            self.lease.check()
+            self.record(status, message)
+            self.lease.end(status)
+
     def open_journal(self, step: int) -> Journal:
         """Begin the attempt's segment of the journal, which continues from `step`."""
-        return Journal(self.run.journal, self.number, step, SegmentSummary)
+        journal = Journal(self.run.journal, self.number, step, SegmentSummary)
+        self.lease.renew()  # in a store, it can be seen from now on what is trained here
+        return journal
 
     def feed(self, trackers: Sequence[str]) -> None:
         """Start the processes that send the journal to the trackers."""
@@ -82,11 +104,14 @@ class Session:
 
         Raises:
             OSError: The result or the record cannot be written.
+            RunLostError: Another attempt has taken the run over.
         """
+        self.lease.check()  # the result, the report and the tables have the same names in each attempt
         self.run.write(Result.FILE, result)
         end_journal()
         self.record(result.status, result.error, result.steps)
         report(self.run.path, write_report)
+        self.lease.end(result.status)
         for warning in self._feeders.finish() if self._feeders else ():
             log.warning("%s", warning)
 

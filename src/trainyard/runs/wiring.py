@@ -16,6 +16,7 @@ from trainyard.config.schema import RunConfig, deciding_metrics
 from trainyard.datasets.base import DataBundle
 from trainyard.engine.checkpoint import Checkpoints, RunCheckpoints
 from trainyard.engine.journal import Journal
+from trainyard.engine.lease import Lease
 from trainyard.engine.loop import Loop, LoopParts
 from trainyard.engine.outside import Outside
 from trainyard.engine.recorder import Recorder
@@ -33,10 +34,10 @@ from trainyard.evaluation.metrics import (
 )
 from trainyard.frameworks.base import Framework, FrameworkInputs, Plan
 from trainyard.order import SampleOrder
+from trainyard.records.log import committed
 from trainyard.records.run_dir import RunDir
 from trainyard.require import import_path
 from trainyard.runs.objects import NO_DATA, Objects
-from trainyard.stores.local import LocalStore
 from trainyard.types import FEATURES, DataInfo, Metrics, Predictions, SplitName
 
 
@@ -204,11 +205,21 @@ def evaluate_split(
 
 
 def run_checkpoints(
-    run: RunDir, attempt: int = 0, run_files: Mapping[str, str] | None = None
+    run: RunDir, run_files: Mapping[str, str] | None = None, lease: Lease | None = None
 ) -> RunCheckpoints:
-    """Return the checkpoints of a run; those that are committed cover `run_files` (SHA-256 by name)."""
-    store = LocalStore(run.path)
-    return RunCheckpoints(*(Checkpoints(store, kind, attempt, run_files) for kind in ("checkpoints", "best")))
+    """Return the checkpoints of a run that its log names.
+
+    Args:
+        run: The run directory.
+        run_files: Files that new ones cover (SHA-256 by name).
+        lease: What entitles to commit new ones; None: they are only read.
+    """
+    store = registry.adapter("store", "file")(run.path)
+    resume, best = (
+        Checkpoints(store, kind, lease.attempt if lease else 0, run_files, committed(store, kind))
+        for kind in ("checkpoints", "best")
+    )
+    return RunCheckpoints(resume, best, lease)
 
 
 def build_loop(

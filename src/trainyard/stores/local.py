@@ -8,21 +8,41 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
-from trainyard.digest import fsync_folder, write_file
-from trainyard.errors import CheckpointError, RunGoneError
-from trainyard.safe_open import read_regular, refuse_links
+from trainyard.digest import fsync_folder, make_folders, write_file
+from trainyard.errors import CheckpointError, InputError, RunGoneError
+from trainyard.safe_open import open_regular, read_regular, refuse_links
 
 _STAGING = ".staging-"
 
 
 class LocalStore:
-    """A `Store` on a file system with atomic renames and hard links, as POSIX demands."""
+    """A `FileStore` on a file system with atomic renames and hard links, as POSIX demands.
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    Args:
+        root: The folder, as a path or as a URL (`file:///mnt/runs`). The folder of a URL is created when the
+            first object is put there.
+
+    Raises:
+        InputError: The URL does not name a folder of this machine.
+    """
+
+    def __init__(self, root: Path | str) -> None:
+        self._is_created = isinstance(root, str)
+        self._root = _path_of(root) if isinstance(root, str) else root
 
     def put(self, key: str, source: Path) -> None:
+        """Copy and fsync the file, and rename the copy to the object's path."""
+        self._target(key)
+        with tempfile.TemporaryDirectory(prefix=_STAGING, dir=self._root) as folder:
+            copy = Path(folder) / source.name
+            shutil.copyfile(source, copy)
+            with open(copy, "rb") as file:
+                os.fsync(file.fileno())
+            self.move(key, copy)
+
+    def move(self, key: str, source: Path) -> None:
         """Rename the fsynced file `source` to the object's path, on the same file system."""
         target = self._target(key)
         source.replace(target)
@@ -55,6 +75,19 @@ class LocalStore:
             return read_regular(self._root / key, depth=_depth(key))
         except OSError as error:
             raise CheckpointError(f"{self._root / key}: {error.strerror}") from error
+
+    def download(self, key: str, target: Path) -> None:
+        """Copy the file.
+
+        Raises:
+            CheckpointError: The file cannot be read.
+        """
+        try:
+            source = open_regular(self._root / key, depth=_depth(key))
+        except OSError as error:
+            raise CheckpointError(f"{self._root / key}: {error.strerror}") from error
+        with source, open(target, "xb") as file:
+            shutil.copyfileobj(source, file)
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the keys that begin with `prefix`, sorted by path components."""
@@ -105,14 +138,23 @@ class LocalStore:
     def _target(self, key: str) -> Path:
         """Return the object's path, with its folders created.
 
-        The root is never created: if it is gone, it stays away.
+        The root is created only if it was given as a URL. That of a run directory stays away if it is gone.
         """
         target = self._root / key
+        if self._is_created and not self._root.is_dir():
+            make_folders(self._root)
         refuse_links(target.parent, depth=_depth(key) - 1)
         for folder in [path for path in target.parents[: _depth(key) - 1] if not path.is_dir()][::-1]:
             folder.mkdir(exist_ok=True)
             fsync_folder(folder.parent)
         return target
+
+
+def _path_of(url: str) -> Path:
+    parts = urlsplit(url)
+    if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+        raise InputError(f"{url} names no folder of this machine; write file:///path/of/the/folder")
+    return Path(unquote(parts.path))
 
 
 def _depth(key: str) -> int:

@@ -26,8 +26,10 @@ from trainyard import api, registry
 from trainyard.config import load
 from trainyard.digest import digest, tensor_records
 from trainyard.frameworks.base import WEIGHTS_FILE
+from trainyard.records.copies import bring_all
 from trainyard.records.journal import SegmentReader, evaluations, losses, read, segments
-from trainyard.records.listing import all_runs
+from trainyard.records.listing import all_runs, runs_folder
+from trainyard.records.remote import url_of
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.objects import Objects
@@ -46,6 +48,7 @@ KILLS = (
     ("write", 8),
     ("commit", 1),
     ("commit", 4),
+    ("entry", 3),
     ("final-evaluation", 1),
     ("end", 1),
 )
@@ -88,6 +91,20 @@ class FrameworkSuite:
         """Parametrize the tests with the kills of the class."""
         if "phase" in metafunc.fixturenames:
             metafunc.parametrize(("phase", "count"), self.kills)
+
+    def runs_dir(self, folder: Path) -> str:
+        """Return the folder or URL in which a test has its runs; `folder` is the test's own."""
+        return str(folder)
+
+    def run_in(self, runs_dir: str) -> RunDir:
+        """Return the one run there, with all its files; of a run in a store, the working copy."""
+        (run,) = all_runs(runs_folder(runs_dir))
+        bring_all(run)
+        return run
+
+    def resume_folder(self, config_file: Path, folder: Path) -> Path:  # noqa: ARG002
+        """Return the folder in which a run is resumed; `folder` is the test's own."""
+        return config_file.parent
 
     @classmethod
     def config(cls) -> dict[str, Any]:
@@ -142,16 +159,19 @@ class FrameworkSuite:
         processes: WarmProcesses, tmp_path: Path,
     ) -> None:  # fmt: skip
         """A run that is killed once and resumed ends with the same bits."""
-        killed = processes.run(phase, str(count), str(config_file), str(tmp_path), folder=config_file.parent)
+        runs = self.runs_dir(tmp_path)
+        killed = processes.run(phase, str(count), str(config_file), runs, folder=config_file.parent)
         assert killed.returncode == -signal.SIGKILL, f"the kill did not land: {killed.stderr}"
-        (run,) = all_runs(tmp_path)
-        assert run.status() == "crashed"
+        run = self.run_in(runs)
+        assert run.status() in ("created", "crashed")
         commit, _ = run_checkpoints(run).resume.newest()
         before = losses(read(run.journal)) if run.journal.is_dir() else {}
 
-        resumed = processes.run("never", "0", "--resume", str(run.path), folder=config_file.parent)
+        name, folder = self.name_of(run), self.resume_folder(config_file, tmp_path)
+        resumed = processes.run("never", "0", "--resume", name, folder=folder)
 
         assert resumed.returncode == 0, resumed.stderr
+        bring_all(run)
         start = next(iter(SegmentReader(segments(run.journal)[-1])))
         assert start["from_step"] == (commit.step if commit else 0), (
             "it did not continue from the newest commit"
@@ -166,14 +186,15 @@ class FrameworkSuite:
     ) -> None:
         """A run that is killed three times ends with the same bits."""
         first, *more = self.three_kills
-        processes.run(first[0], str(first[1]), str(config_file), str(tmp_path), folder=config_file.parent)
-        (run,) = all_runs(tmp_path)
+        runs = self.runs_dir(tmp_path)
+        processes.run(first[0], str(first[1]), str(config_file), runs, folder=config_file.parent)
+        run = self.run_in(runs)
+        name, folder = self.name_of(run), self.resume_folder(config_file, tmp_path)
         for phase, count in more:
-            killed = processes.run(phase, str(count), "--resume", str(run.path), folder=config_file.parent)
+            killed = processes.run(phase, str(count), "--resume", name, folder=folder)
             assert killed.returncode == -signal.SIGKILL, killed.stderr
-        assert (
-            processes.run("never", "0", "--resume", str(run.path), folder=config_file.parent).returncode == 0
-        )
+        assert processes.run("never", "0", "--resume", name, folder=folder).returncode == 0
+        bring_all(run)
         assert len(run.attempts()) == 4
         self._assert_same(run, uninterrupted)
 
@@ -288,6 +309,11 @@ class FrameworkSuite:
         )
         assert done.stdout.strip() == "", "reading its names and options imports its library"
         assert registry.adapter("framework", self.framework).base_modules
+
+    def name_of(self, run: RunDir) -> str:
+        """Return what a resume calls the run: its path, or its URL."""
+        url = url_of(run.path.parent.parent)
+        return f"{url}/{run.experiment}/{run.id}" if url else str(run.path)
 
     def _assert_same(self, run: RunDir, uninterrupted: RunDir) -> None:
         result, expected = run.require_result().to_json(), uninterrupted.require_result().to_json()

@@ -2,7 +2,7 @@
 
     class TestMine(StoreSuite):
         def make(self, root: Path) -> Store:
-            return MineStore(...)
+            return MineStore(f"mine://{root.name}")
 
 The contract is in `stores/base.py`. A new store object with the same `root` stands in for a process that
 died: the adapter must keep nothing in memory that a new object would lack.
@@ -10,6 +10,8 @@ died: the adapter must keep nothing in memory that a new object would lack.
 
 from __future__ import annotations
 
+import random
+import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,8 +19,10 @@ from pathlib import Path
 import pytest
 
 from trainyard.errors import CheckpointError
+from trainyard.records.remote import check_store
 from trainyard.stores.base import Store
 
+LARGE = 12_000_001  # bytes of an object that stores send in several parts
 _WRITERS = 8
 
 
@@ -26,7 +30,10 @@ class StoreSuite:
     """Tests of the contract; subclass it in a test module of the adapter."""
 
     def make(self, root: Path) -> Store:
-        """Return a new store object on `root`, a folder that is empty at first."""
+        """Return a new store object on `root`, a folder that is empty at first and has a name of its own.
+
+        A store that is elsewhere keeps the objects of one `root` apart from those of others.
+        """
         raise NotImplementedError
 
     @pytest.fixture
@@ -41,11 +48,18 @@ class StoreSuite:
         """Open the store."""
         return self.make(root)
 
+    @pytest.fixture(autouse=True)
+    def aside(self, tmp_path: Path) -> None:
+        """Make a folder for the files to put."""
+        self._aside = tmp_path / "aside"
+        self._aside.mkdir()
+
     def put(self, store: Store, key: str, data: bytes) -> None:
-        """Put `data` as a checkpoint does: through a staging folder."""
-        source = store.staging() / "file"
-        source.write_bytes(data)
-        store.put(key, source)
+        """Put `data` as an object."""
+        with tempfile.NamedTemporaryFile(dir=self._aside) as file:
+            file.write(data)
+            file.flush()
+            store.put(key, Path(file.name))
 
     def test_what_was_put_is_there_for_a_new_process(self, store: Store, root: Path) -> None:
         """A new store object reads and lists what another one put."""
@@ -54,14 +68,33 @@ class StoreSuite:
         assert again.get("checkpoints/a/weights") == b"\x00\xff" * 1000
         assert list(again.list()) == ["checkpoints/a/weights"]
 
-    def test_put_takes_the_file_and_replaces_the_object(self, store: Store) -> None:
-        """`put` moves the file and replaces an earlier object."""
-        source = store.staging() / "file"
+    def test_put_leaves_the_file_and_replaces_the_object(self, store: Store) -> None:
+        """`put` copies the file and replaces an earlier object."""
+        source = self._aside / "file"
         source.write_bytes(b"first")
         store.put("a/key", source)
-        assert not source.exists()
+        assert source.read_bytes() == b"first"
         self.put(store, "a/key", b"second")
         assert store.get("a/key") == b"second"
+
+    def test_a_large_object_comes_back_whole(self, store: Store) -> None:
+        """An object that takes several requests is stored and downloaded with all its bytes."""
+        content = random.Random(1).randbytes(LARGE)
+        self.put(store, "a/large", content)
+        store.download("a/large", self._aside / "copy")
+        assert (self._aside / "copy").read_bytes() == content
+        assert store.get("a/large") == content
+
+    def test_a_download_makes_a_new_file(self, store: Store) -> None:
+        """`download` writes the content of an object, be it empty, and no other file."""
+        for content in (b"", b"x" * 1000):
+            self.put(store, "a/key", content)
+            target = self._aside / f"copy of {len(content)}"
+            store.download("a/key", target)
+            assert target.read_bytes() == content
+        with pytest.raises(CheckpointError, match="a/missing"):
+            store.download("a/missing", self._aside / "missing")
+        assert not (self._aside / "missing").exists()
 
     def test_an_empty_object_is_an_object(self, store: Store) -> None:
         """Empty objects are kept and listed."""
@@ -91,6 +124,11 @@ class StoreSuite:
             won = list(pool.map(write, range(_WRITERS)))
         assert sum(won) == 1
         assert store.get("race/manifest") == str(won.index(True)).encode()
+
+    def test_it_passes_the_probe(self, store: Store) -> None:
+        """A store that lets two conditional puts win is refused when it is opened for writing."""
+        check_store(store, "the store")
+        assert list(store.list()) == []
 
     def test_what_is_not_there_is_said_so(self, store: Store) -> None:
         """Reading a missing object is an error; deleting one is not."""
@@ -128,28 +166,6 @@ class StoreSuite:
         assert list(store.list()) == ["b/three"]
         self.put(store, "a/one", b"again")
         assert store.get("a/one") == b"again"
-
-    def test_a_folder_holds_the_objects_under_a_prefix(self, store: Store) -> None:
-        """`folder` returns a local folder with the objects under a prefix."""
-        for name in ("manifest.json", "weights"):
-            self.put(store, f"best/x/{name}", name.encode())
-        self.put(store, "best/y/weights", b"other")
-        folder = store.folder("best/x")
-        assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
-            "manifest.json": b"manifest.json",
-            "weights": b"weights",
-        }
-
-    def test_what_is_staged_is_no_object_and_is_swept(self, store: Store, root: Path) -> None:
-        """Staged files are not objects, and `sweep` deletes them."""
-        left = store.staging()
-        (left / "half").write_bytes(b"half")
-        assert list(store.list()) == []
-        assert not any(store.staging().iterdir())
-        self.put(store, "a/key", b"kept")
-        self.make(root).sweep()
-        assert not left.exists()
-        assert store.get("a/key") == b"kept"
 
     def test_threads_may_write_side_by_side(self, store: Store) -> None:
         """`put` is safe to call from several threads."""

@@ -1,12 +1,12 @@
 """A training process that kills itself, for the contract suite of frameworks.
 
     python -m trainyard.testing.victim PHASE COUNT CONFIG RUNS_DIR     trains a new run
-    python -m trainyard.testing.victim PHASE COUNT --resume RUN_DIR    resumes one
+    python -m trainyard.testing.victim PHASE COUNT --resume RUN        resumes one
 
-With a step as a fifth word, the run is asked to stop in that step, and PHASE counts from that decision on.
-The process sends itself SIGKILL the COUNTth time (from 1) that it is in PHASE, so that no handler, no
-`finally` and no buffered write runs. This module patches Trainyard from outside; the engine has no hook for
-it.
+RUNS_DIR may be the URL of a store, and RUN that of a run there. With a step as a fifth word, the run is asked
+to stop in that step, and PHASE counts from that decision on. The process sends itself SIGKILL the COUNTth
+time (from 1) that it is in PHASE, so that no handler, no `finally` and no buffered write runs. Stores are
+wrapped; the rest is patched from outside, as the engine has no hook for it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,26 @@ from trainyard.records.decision import Decision, Decisions
 from trainyard.runs import attempt
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.wiring import framework_name
-from trainyard.stores.local import LocalStore
+from trainyard.testing.faults import WRITES, Faults, FaultyStore
 
-PHASES = ("start-up", "step", "decision", "evaluation", "write", "commit", "final-evaluation", "end", "never")
-"""Where a process can be killed, in this order: while the run is built; in a step; when a decision is in the
-journal; in an evaluation; while a checkpoint's files are written; before its manifest is published; in the
-evaluation after training; before the result is written; nowhere.
+PHASES = (
+    *("start-up", "step", "decision", "evaluation", "write", "commit", "entry", "committed"),
+    *("final-evaluation", "end", "request", "answer", "never"),
+)
+"""Where a process can be killed, in this order: while the run is built; in a step; when a decision is in
+the journal; in an evaluation; while a checkpoint's files are written; before its manifest is published;
+before an entry of the log is written (the first takes the lease); after that; in the evaluation after
+training; before the result is written; before a request to the store of the run's URL has its effect; after
+that; nowhere.
 """
+_STORE_FAULTS: dict[str, dict[str, Any]] = {
+    "write": {"operations": ["move"]},
+    "commit": {"operations": ["put_if_absent"], "keys": "/manifest"},
+    "entry": {"operations": ["put_if_absent"], "keys": "log/"},
+    "committed": {"operations": ["put_if_absent"], "keys": "log/", "when": "after"},
+    "request": {"operations": WRITES},
+    "answer": {"operations": WRITES, "when": "after"},
+}
 
 
 class Countdown:
@@ -42,18 +55,27 @@ class Countdown:
     def __init__(self, count: int, signum: signal.Signals) -> None:
         self._left = count
         self._signum = signum
+        self.is_counting = True
 
     def __call__(self) -> None:
         """Count one call."""
+        if not self.is_counting:
+            return
         self._left -= 1
         if self._left == 0:
             os.kill(os.getpid(), self._signum)
 
 
-def arm(phase: str, count: int, framework: Any, signum: signal.Signals = signal.SIGKILL) -> None:
-    """Patch the code of `phase` to send the signal."""
-    tick = Countdown(count, signum)
-    if phase in ("write", "commit"):
+def arm(
+    phase: str,
+    count: int,
+    framework: Any,
+    signum: signal.Signals = signal.SIGKILL,
+    tick: Countdown | None = None,
+) -> None:
+    """Patch the code of `phase` to send the signal; `tick` counts instead of a new countdown."""
+    tick = tick or Countdown(count, signum)
+    if phase in _STORE_FAULTS:
         Writer.submit = _drained(Writer.submit)  # type: ignore[method-assign]
     if phase == "start-up":
         attempt.build = _before(tick, attempt.build)  # type: ignore[attr-defined]
@@ -63,16 +85,26 @@ def arm(phase: str, count: int, framework: Any, signum: signal.Signals = signal.
         Journal.decision = _after(tick, Journal.decision)  # type: ignore[method-assign]
     elif phase == "evaluation":
         framework.predict = _within(tick, framework.predict)
-    elif phase == "write":
-        LocalStore.put = _before(tick, LocalStore.put)  # type: ignore[method-assign]
-    elif phase == "commit":
-        LocalStore.put_if_absent = _before(tick, LocalStore.put_if_absent)  # type: ignore[method-assign]
+    elif phase in _STORE_FAULTS:
+        _wrap_stores(Faults(tick, **_STORE_FAULTS[phase]), remote_only=phase in ("request", "answer"))
     elif phase == "final-evaluation":
         attempt.evaluate_outcome = _rearmed(tick, attempt.evaluate_outcome, framework)  # type: ignore[attr-defined]
     elif phase == "end":
         attempt.evaluate_outcome = _after(tick, attempt.evaluate_outcome)  # type: ignore[attr-defined]
     elif phase != "never":
         raise SystemExit(f"unknown phase {phase!r}; there are {', '.join(PHASES)}")
+
+
+def _wrap_stores(fault: Faults, *, remote_only: bool) -> None:
+    """Let the folder of the run and the store of its URL meet a fault; `remote_only`: the latter alone."""
+    for name in ("file", "s3"):
+        make = registry.adapter("store", name)
+
+        def wrapped(root: Any, make: Any = make) -> Any:
+            is_remote = isinstance(root, str)
+            return FaultyStore(make(root), fault) if is_remote or not remote_only else make(root)
+
+        registry.replace_adapter("store", name, wrapped)
 
 
 def _before(tick: Countdown, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -149,11 +181,16 @@ def stop_in(step: int, framework: Any, then: Callable[[], None]) -> None:
 
 def main(phase: str, count: str, first: str, second: str, stop: str = "") -> None:
     """Train or resume with the kill in place; print the run's directory if the process survives."""
-    config = Path(second) / "config.yaml" if first == "--resume" else Path(first)
+    config = api.get(second).path / "config.yaml" if first == "--resume" else Path(first)
     name = framework_name(load(config, adapters=Catalog()).config)
     framework = registry.adapter("framework", name)
     if stop and phase == "decision":
         stop_in(int(stop), framework, Countdown(int(count), signal.SIGKILL))
+    elif stop and phase in _STORE_FAULTS:  # stores are wrapped before they are opened
+        tick = Countdown(int(count), signal.SIGKILL)
+        tick.is_counting = False
+        arm(phase, int(count), framework, tick=tick)
+        stop_in(int(stop), framework, lambda: setattr(tick, "is_counting", True))
     elif stop:
         stop_in(int(stop), framework, lambda: arm(phase, int(count), framework))
     else:

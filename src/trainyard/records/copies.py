@@ -1,0 +1,118 @@
+"""Keep the working copies of runs in a store equal to the store, for those who read them."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from trainyard.digest import make_folders
+from trainyard.errors import CheckpointError, RunLockedError
+from trainyard.records.log import FOLDER
+from trainyard.records.remote import (
+    RemoteRun,
+    is_any,
+    is_record,
+    is_small,
+    may_have_owner,
+    open_store,
+    url_of,
+)
+from trainyard.records.run_dir import RunDir
+
+_THREADS = 16  # requests at a time, for a long list of runs
+_TRIES = 3  # while the run goes on elsewhere
+
+log = logging.getLogger("trainyard")
+
+
+def refresh(runs_dir: Path) -> None:
+    """Bring down the records of the runs under a URL, given the folder of their working copies.
+
+    Any other folder is left as it is. A run that cannot be read is named in a warning.
+
+    Raises:
+        CheckpointError: The store cannot be read.
+    """
+    if (url := url_of(runs_dir)) is None:
+        return
+    store = open_store(url)
+    newest: dict[str, int] = {}
+    for key in store.list("log/"):
+        name, _, number = key.removeprefix("log/").rpartition("/")
+        if name.count("/") == 1 and number.isdecimal():
+            newest[name] = max(newest.get(name, 0), int(number))
+    stale = [
+        name
+        for name, number in newest.items()
+        if _number(runs_dir / name) != number or may_have_owner(runs_dir / name)
+    ]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        list(pool.map(lambda name: _bring_records(RemoteRun(runs_dir / name, store)), stale))
+    for folder in runs_dir.glob(f"*/*/{FOLDER}"):
+        name, run = folder.parent.relative_to(runs_dir).as_posix(), RunDir(folder.parent)
+        if name not in newest and not run.is_locked():
+            shutil.rmtree(run.path, ignore_errors=True)  # it was deleted from the store
+
+
+def bring_small(run: RunDir) -> None:
+    """Bring down what is no checkpoint of a run; do nothing for one on the local disk.
+
+    Raises:
+        CheckpointError: The store cannot be read, or a file there is damaged.
+    """
+    _bring_if_remote(run, is_small)
+
+
+def bring_all(run: RunDir) -> None:
+    """Bring down all files of a run; do nothing for one on the local disk. Errors as in `bring_small`."""
+    _bring_if_remote(run, is_any)
+
+
+def _bring_if_remote(run: RunDir, wanted: Callable[[str], bool]) -> None:
+    if (remote := RemoteRun.of(run.path)) is not None:
+        _bring(remote, wanted)
+
+
+def _bring_records(remote: RemoteRun) -> None:
+    try:
+        _bring(remote, is_record)
+    except (CheckpointError, OSError) as error:
+        log.warning("run %s is not read from its store: %s", remote.path.name, error)
+
+
+def _bring(remote: RemoteRun, wanted: Callable[[str], bool]) -> None:
+    """Bring files down, unless a process here trains in the working copy: that is the newer one."""
+    make_folders(remote.path)
+    run = RunDir(remote.path)
+    if run.is_locked():
+        return
+    try:
+        run.acquire()
+    except RunLockedError:
+        return
+    try:
+        for _ in range(_TRIES):
+            entry = remote.log.head()
+            if entry is None:
+                return
+            try:
+                remote.bring_down(entry, wanted)
+                remote.note_owner(entry)
+                return
+            except CheckpointError:
+                if remote.log.is_newest(entry.number):
+                    raise
+    finally:
+        run.release()
+
+
+def _number(path: Path) -> int:
+    """Return the number of the entry that a working copy was made from; 0 if there is none."""
+    try:
+        names = [entry.name for entry in (path / FOLDER).iterdir()]
+    except OSError:
+        return 0
+    return max((int(name) for name in names if name.isdecimal()), default=0)

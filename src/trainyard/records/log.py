@@ -1,0 +1,181 @@
+"""The log of a run: numbered entries that say what is committed, and which attempt may write.
+
+    log/000000001   attempt 1 takes the lease
+    log/000000002   attempt 1 commits a checkpoint
+    log/000000003   attempt 2 takes the lease: attempt 1 finds the number that it needs next taken
+
+The newest entry is the whole state: it names all checkpoints and best models that exist and, in a store, all
+files. So older entries may be deleted ("folded") at any time, and a crash in the middle of that leaves
+nothing but entries that nobody reads. A writer that was stopped for so long that its next number was taken
+*and* folded sees, after its write, that there are later entries: its own does not count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Collection
+from typing import Literal
+
+from pydantic import Field
+
+from trainyard.errors import CheckpointError
+from trainyard.records.document import Document, Record, dump
+from trainyard.stores.base import Store
+
+Kind = Literal["lease", "commit", "end"]
+FOLDER = "log/"
+_TRIES = 5  # of a reader whose entry is folded before it is read
+_KEPT = 2  # entries: a reader that has just listed the newest one should find it
+
+WRITERS: set[str] = set()  # of this process: those that may still write
+
+log = logging.getLogger("trainyard")
+
+
+class StoredFile(Record):
+    """A file of a run in a store: its content is in the entry itself (`text`), or in the objects `parts`."""
+
+    bytes: int
+    sha256: str
+    text: str | None = None
+    parts: tuple[str, ...] = ()
+
+
+class Entry(Document):
+    """One entry of the log.
+
+    `writer` names the process that wrote it, `serial` counts its entries. `checkpoints` and `best` are the
+    names of all that exist; `files` are all files of a run in a store; `status` is how the attempt has ended.
+    """
+
+    number: int
+    writer: str
+    serial: int
+    attempt: int
+    kind: Kind
+    time: float
+    checkpoints: tuple[str, ...] = ()
+    best: tuple[str, ...] = ()
+    files: dict[str, StoredFile] = Field(default_factory=dict)
+    status: str | None = None
+
+    def names(self, kind: str) -> frozenset[str]:
+        """Return the names of the checkpoints of a kind (`checkpoints` or `best`) that exist."""
+        return frozenset(self.best if kind == "best" else self.checkpoints)
+
+
+class Log:
+    """The entries of one run, in a store.
+
+    Args:
+        store: The store.
+        prefix: The beginning of the keys of this run's entries.
+    """
+
+    def __init__(self, store: Store, prefix: str = FOLDER) -> None:
+        self._store = store
+        self._prefix = prefix
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of the entries, in order.
+
+        Raises:
+            CheckpointError: The store cannot be read.
+        """
+        names = (key.removeprefix(self._prefix) for key in self._store.list(self._prefix))
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def head(self) -> Entry | None:
+        """Return the newest entry, or None if there is none.
+
+        Raises:
+            CheckpointError: It is damaged, or the store cannot be read.
+        """
+        for _ in range(_TRIES):
+            numbers = self.numbers()
+            if not numbers:
+                return None
+            with contextlib.suppress(CheckpointError):
+                return self.read(numbers[-1])
+        return self.read(numbers[-1])
+
+    def read(self, number: int) -> Entry:
+        """Return one entry.
+
+        Raises:
+            CheckpointError: It is not there, or damaged.
+        """
+        content = self._store.get(self._key(number))
+        try:
+            entry = Entry.parse(content)
+        except (ValueError, RecursionError) as error:
+            raise CheckpointError(f"entry {number} of the run's log is damaged: {error}") from error
+        if entry.number != number:
+            raise CheckpointError(f"entry {number} of the run's log is damaged: it is number {entry.number}")
+        return entry
+
+    def write(self, entry: Entry) -> Entry:
+        """Write an entry, and return the one that has its number: this one, or the one that was first.
+
+        Raises:
+            OSError: It is unknown whether the entry was written: write it, or another of its writer, again.
+        """
+        try:
+            if self._store.put_if_absent(self._key(entry.number), dump(entry.to_json())):
+                return entry
+        except OSError:
+            with contextlib.suppress(CheckpointError):
+                return self.read(entry.number)
+            raise
+        try:
+            return self.read(entry.number)
+        except CheckpointError as error:  # it was folded, or the store has just gone away
+            raise OSError(str(error)) from error
+
+    def is_newest(self, number: int) -> bool:
+        """Return whether no entry is newer than this one.
+
+        Raises:
+            CheckpointError: The store cannot be read.
+        """
+        return max(self.numbers(), default=0) <= number
+
+    def fold(self, number: int) -> None:
+        """Delete the entries that an entry has made superfluous; what cannot be deleted now is left."""
+        with contextlib.suppress(CheckpointError):
+            for old in self.numbers():
+                if old <= number - _KEPT:
+                    self.delete(old)
+
+    def delete(self, number: int) -> None:
+        """Delete an entry that does not count any more, if that is possible now."""
+        try:
+            self._store.delete(self._key(number))
+        except OSError as error:
+            log.debug("entry %d of a log is left: %s", number, error)
+
+    def remove(self) -> None:
+        """Delete all entries, the newest last.
+
+        Raises:
+            OSError: One cannot be deleted.
+        """
+        for number in self.numbers():
+            self._store.delete(self._key(number))
+
+    def _key(self, number: int) -> str:
+        return f"{self._prefix}{number:09d}"
+
+
+def committed(store: Store, kind: str) -> Collection[str] | None:
+    """Return the names of the checkpoints of a kind that the log in a run directory says exist.
+
+    None if there is no log that says so (earlier versions wrote none): then every valid manifest counts.
+    """
+    try:
+        head = Log(store).head()
+    except CheckpointError as error:
+        log.warning("%s; every checkpoint with a valid manifest counts", error)
+        return None
+    return None if head is None else head.names(kind)

@@ -1,0 +1,51 @@
+"""Take the right to write to a run: on the local disk, or in its store."""
+
+from __future__ import annotations
+
+from trainyard import registry
+from trainyard.engine.lease import Lease
+from trainyard.errors import CheckpointError
+from trainyard.records.log import Entry, Log
+from trainyard.records.remote import RemoteRun, is_any, refuse_lost_copy
+from trainyard.records.run_dir import RunDir
+from trainyard.runs.wiring import run_checkpoints
+
+
+def take_lease(run: RunDir) -> Lease:
+    """Take the lease of a run that this process owns, for a new attempt.
+
+    The working copy of a run in a store becomes what the newest entry of its log says.
+
+    Raises:
+        RunLockedError: Another process has just taken the run.
+        InputError: The store cannot be used.
+        CheckpointError: The store cannot be read, or what is there is damaged.
+        OSError: The lease cannot be written.
+    """
+    remote = RemoteRun.of(run.path)
+    if remote is None:
+        refuse_lost_copy(run.path)
+        log = Log(registry.adapter("store", "file")(run.path))
+        head = _readable_head(log)
+    else:
+        remote.check()
+        log, head = remote.log, remote.log.head()
+        if head is not None:
+            remote.refuse_owned(head)
+            remote.bring_down(head, is_any)
+    number = head.number if head else max(log.numbers(), default=0)
+    attempt = max(run.next_attempt(), head.attempt + 1 if head else 1)
+    lease = Lease(log, number, attempt, remote)
+    existing = run_checkpoints(run)
+    if remote:
+        remote.forget_owner()
+    lease.take(existing.resume.names(), existing.best.names())  # with those that have lost their manifest
+    return lease
+
+
+def _readable_head(log: Log) -> Entry | None:
+    """Return the newest entry; None if it is damaged: then each valid checkpoint counts, as without a log."""
+    try:
+        return log.head()
+    except CheckpointError:
+        return None

@@ -1,0 +1,141 @@
+"""Faults of a store, for tests: errors before or after the effect, slow answers, kills.
+
+    store = FaultyStore(LocalStore(root), Faults(fail, calls={3}, when="after"))
+
+To let whole runs meet them, put the wrapper in the place of a store:
+
+    registry.replace_adapter("store", "file", lambda root: FaultyStore(LocalStore(root), faults))
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from trainyard.errors import CheckpointError
+from trainyard.stores.base import Store
+
+WRITES = ("put", "put_if_absent", "delete", "move")
+READS = ("get", "download", "list")
+
+
+@dataclass
+class Faults:
+    """Act at some of the calls of a store.
+
+    Args:
+        act: What to do: `fail`, `kill`, `pause(seconds)`, or any function.
+        calls: The numbers of the calls, from 1; None: each.
+        operations: Only these operations count.
+        keys: Only keys that contain this text count.
+        when: Before the call has its effect, or after it. An error after the effect is a lost answer.
+    """
+
+    act: Callable[[], None]
+    calls: Collection[int] | None = None
+    operations: Collection[str] = (*WRITES, *READS)
+    keys: str = ""
+    when: Literal["before", "after"] = "before"
+
+    def __post_init__(self) -> None:
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def met(self, operation: str, key: str, when: str) -> bool:
+        """Count a call, and return whether the fault acts now."""
+        if when != self.when or operation not in self.operations or self.keys not in key:
+            return False
+        with self._lock:
+            self._count += 1
+            return self.calls is None or self._count in self.calls
+
+
+def fail() -> None:
+    """Raise the error of a store that is away."""
+    raise ConnectionError("injected: the store is away")
+
+
+def kill() -> None:
+    """Kill the process: no handler, no `finally` and no buffered write runs."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def pause(seconds: float) -> Callable[[], None]:
+    """Return an act that makes answers slow."""
+    return lambda: time.sleep(seconds)
+
+
+class FaultyStore:
+    """Pass the calls on to a store, with faults."""
+
+    def __init__(self, store: Store, *faults: Faults) -> None:
+        self._store: Any = store
+        self._faults = faults
+
+    def put(self, key: str, source: Path) -> None:
+        """Put, with faults."""
+        self._call("put", key, source)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """Put conditionally, with faults."""
+        created: bool = self._call("put_if_absent", key, data)
+        return created
+
+    def get(self, key: str) -> bytes:
+        """Get, with faults."""
+        content: bytes = self._call("get", key)
+        return content
+
+    def download(self, key: str, target: Path) -> None:
+        """Download, with faults."""
+        self._call("download", key, target)
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """List, with faults."""
+        yield from self._call("list", prefix)
+
+    def delete(self, key: str) -> None:
+        """Delete, with faults."""
+        self._call("delete", key)
+
+    def move(self, key: str, source: Path) -> None:
+        """Move, with faults, if the store is one of files."""
+        self._call("move", key, source)
+
+    def folder(self, prefix: str) -> Path:
+        """Return the folder of a store of files."""
+        folder: Path = self._store.folder(prefix)
+        return folder
+
+    def staging(self) -> Path:
+        """Return a staging folder of a store of files."""
+        folder: Path = self._store.staging()
+        return folder
+
+    def sweep(self) -> None:
+        """Sweep a store of files."""
+        self._store.sweep()
+
+    def _call(self, operation: str, key: str, *args: Any) -> Any:
+        self._meet(operation, key, "before")
+        result = getattr(self._store, operation)(key, *args)
+        if operation == "list":
+            result = list(result)
+        self._meet(operation, key, "after")
+        return result
+
+    def _meet(self, operation: str, key: str, when: str) -> None:
+        for fault in self._faults:
+            if fault.met(operation, key, when):
+                try:
+                    fault.act()
+                except OSError as error:
+                    if operation in READS:
+                        raise CheckpointError(f"{operation} {key}: {error}") from error
+                    raise

@@ -1,0 +1,61 @@
+"""The kill suite in stores: killed at any request, a run is resumed elsewhere, with its URL, to the same bits."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import test_torch_suite
+import test_toy
+
+from s3_server import S3Server
+from trainyard.testing.framework_suite import VICTIM, FrameworkSuite, Kills
+from trainyard.testing.warm import WarmProcesses
+
+
+class InStore(FrameworkSuite):
+    """A suite whose runs are in a store, and are resumed in a folder and with a cache of their own."""
+
+    # The first requests are those of the probe; the fourth takes the lease.
+    three_kills: ClassVar[Kills] = (("step", 9), ("answer", 8), ("request", 9))
+
+    def resume_folder(self, config_file: Path, folder: Path) -> Path:
+        elsewhere = folder / "elsewhere"
+        elsewhere.mkdir(exist_ok=True)
+        return elsewhere
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def processes(cls, s3: S3Server) -> Iterator[WarmProcesses]:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in s3.environment().items():
+                patch.setenv(name, value)
+            patch.setenv("TRAINYARD_CACHE", "cache")  # in the folder that a process is started in
+            processes = WarmProcesses(VICTIM, ["sklearn.datasets", "torch", "obstore"])
+            yield processes
+        processes.close()
+
+
+for name in dir(FrameworkSuite):
+    if name.startswith("test_") and "killed" not in name:
+        setattr(InStore, name, None)  # it does not concern the store
+
+
+class TestInFolder(InStore, test_toy.TestToy):
+    """Any `file://` URL: what is on a network disk, say."""
+
+    kills = (("request", 5), ("request", 13), ("answer", 4), ("answer", 12), ("step", 13), ("end", 1))
+
+    def runs_dir(self, folder: Path) -> str:
+        return (folder / "store").as_uri()
+
+
+class TestInS3(InStore, test_torch_suite.TestTorch):
+    kills = (("request", 8), ("answer", 11), ("final-evaluation", 1))
+
+    @pytest.fixture(autouse=True)
+    def _bucket(self, bucket: str) -> None:
+        self._url = bucket
+
+    def runs_dir(self, folder: Path) -> str:
+        return f"{self._url}/runs"

@@ -1,0 +1,471 @@
+"""Runs in a store: made, resumed and read with nothing but the URL, while the store fails, is slow, or is away."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import trainyard
+from s3_server import S3Server, Trouble
+from small_runs import SMALL, assert_same, crashed, every_save_on_disk, preempted
+from trainyard import registry
+from trainyard.callbacks.base import Callback
+from trainyard.errors import CheckpointError, DataError, InputError, RunLockedError, TrainingError
+from trainyard.records.journal import read
+from trainyard.records.listing import runs_folder
+from trainyard.records.log import Entry, StoredFile
+from trainyard.records.remote import RemoteRun, open_store, url_of, working_folder
+from trainyard.records.run_dir import RunDir
+from trainyard.runs.run import Run
+from trainyard.runs.wiring import run_checkpoints
+from trainyard.stores.local import LocalStore
+from trainyard.testing.faults import WRITES, Faults, FaultyStore, fail, pause
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return trainyard.train(SMALL, runs_dir=tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture
+def folder_url(tmp_path: Path) -> str:
+    return (tmp_path / "store" / "runs").as_uri()
+
+
+@pytest.fixture(params=["file", "s3"])
+def url(request: pytest.FixtureRequest) -> str:
+    if request.param == "s3":
+        return f"{request.getfixturevalue('bucket')}/our/runs"
+    return str(request.getfixturevalue("folder_url"))
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Go to another machine: another cache and working directory, and processes there are not ours."""
+
+    def go(name: str = "elsewhere") -> None:
+        monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / name / "cache"))
+        (tmp_path / name / "work").mkdir(parents=True)
+        monkeypatch.chdir(tmp_path / name / "work")
+
+    return go
+
+
+@pytest.fixture
+def faulty(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let the stores of `file://` URLs meet faults."""
+    monkeypatch.setattr(registry, "_replaced", {})
+
+    def wrap(*faults: Faults) -> None:
+        def make(root: Path | str) -> Any:
+            store = LocalStore(root)
+            return FaultyStore(store, *faults) if isinstance(root, str) else store
+
+        registry.replace_adapter("store", "file", make)
+
+    return wrap
+
+
+def run_url(url: str, run: Run) -> str:
+    return f"{url}/{run.experiment}/{run.id}"
+
+
+def objects(url: str) -> dict[str, bytes]:
+    store = open_store(url)
+    return {key: store.get(key) for key in store.list()}
+
+
+# -- the same run, elsewhere
+
+
+def test_a_run_resumes_elsewhere_with_nothing_but_the_url(url: str, whole: Run, elsewhere: Any) -> None:
+    run = preempted(url)  # type: ignore[arg-type]
+    elsewhere()
+    resumed = trainyard.resume(run_url(url, run))
+    assert resumed.path != run.path
+    assert_same(resumed, whole)
+    assert [attempt.attempt for attempt in RunDir(resumed.path).attempts()] == [1, 2]
+    elsewhere("third")
+    assert_same(trainyard.get("last", runs_dir=url), whole)
+
+
+def test_after_a_crash_it_goes_on_from_the_newest_commit_of_the_store(
+    folder_url: str, whole: Run, elsewhere: Any
+) -> None:
+    run = crashed(folder_url, at=13)  # type: ignore[arg-type]
+    elsewhere()
+    again = trainyard.get(run.id, runs_dir=folder_url)
+    assert again.status in ("crashed", "failed")
+    steps = [record["first"] for record in read(again.path / "journal") if record["kind"] == "losses"]
+    assert 10 in steps, "the journal up to the commit of step 10 is in the store"
+    resumed = trainyard.resume(run.id, runs_dir=folder_url)
+    starts = [
+        json.loads(path.open().readline()) for path in sorted((resumed.path / "journal").glob("*.jsonl"))
+    ]
+    assert [start["from_step"] for start in starts] == [0, 10]
+    assert_same(resumed, whole)
+
+
+def test_the_verbs_take_a_url(
+    bucket: str, whole: Run, elsewhere: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from trainyard.cli.main import main
+
+    def command(*words: str) -> Any:
+        assert main([*words, "--runs-dir", bucket, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    config, rows = tmp_path / "small.json", tmp_path / "rows.csv"
+    config.write_text(json.dumps(SMALL))
+    run = command("train", str(config), "--quiet")
+    assert run["digest"] == whole.digest
+    elsewhere()
+    assert [one["run_id"] for one in command("runs", "list")] == [run["run_id"]]
+    assert command("runs", "list")[0]["metrics"] == whole.metrics
+    shown = command("runs", "show", "last")
+    assert (shown["digest"], shown["manifest"]["seed"]) == (whole.digest, 3)
+    assert command("evaluate", "last")["metrics"]["test_accuracy"] == whole.metrics["test_accuracy"]
+    from sklearn.datasets import load_iris
+
+    load_iris(as_frame=True).data.head(3).to_csv(rows, index=False)
+    capsys.readouterr()
+    assert main(["predict", "last", str(rows), "--runs-dir", bucket]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 4
+    assert command("reproduce", run["run_id"], "--quiet")["verdict"] == "identical"
+    assert len(command("runs", "list")) == 2
+    predictor = trainyard.load(run["run_id"], runs_dir=bucket)
+    data = np.array([[5.1, 3.5, 1.4, 0.2]])
+    assert list(predictor.predict(data)) == list(trainyard.load(whole).predict(data))
+
+
+def test_trainyard_runs_may_be_a_url(folder_url: str, monkeypatch: pytest.MonkeyPatch, whole: Run) -> None:
+    monkeypatch.setenv("TRAINYARD_RUNS", folder_url)
+    run = preempted(None)  # type: ignore[arg-type]
+    resumed = trainyard.train(SMALL, resume=True)
+    assert resumed.id == run.id
+    assert_same(resumed, whole)
+
+
+def test_no_secret_of_the_store_is_in_a_record(bucket: str, s3: S3Server) -> None:
+    run = trainyard.train(SMALL, {"training.max_steps": 8}, runs_dir=bucket)
+    stored = b"".join(objects(bucket).values())
+    local = b"".join(path.read_bytes() for path in run.path.rglob("*") if path.is_file())
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        assert s3.environment()[name].encode() not in stored + local
+
+
+# -- troubles of the store
+
+
+class When(Callback):
+    """Calls something after a step."""
+
+    def __init__(self, step: int, act: Any) -> None:
+        self._step, self._act = step, act
+
+    def on_log(self, step: int, metrics: Any) -> None:
+        if step == self._step:
+            self._act()
+
+
+class Away:
+    """A store that is away from one step to another."""
+
+    def __init__(self) -> None:
+        self.is_away = False
+
+    def __call__(self) -> None:
+        if self.is_away:
+            fail()
+
+    def between(self, first: int, last: int) -> list[Callback]:
+        return [
+            When(first, lambda: setattr(self, "is_away", True)),
+            When(last, lambda: setattr(self, "is_away", False)),
+        ]
+
+
+def test_a_store_that_is_away_costs_events_and_no_step(
+    folder_url: str, whole: Run, faulty: Any, elsewhere: Any
+) -> None:
+    away = Away()
+    faulty(Faults(away))
+    with every_save_on_disk():
+        run = trainyard.train(SMALL, runs_dir=folder_url, callbacks=away.between(8, 17))
+    assert_same(run, whole)
+    records = list(read(run.path / "journal"))
+    failed = {
+        r["detail"]["saved_step"]
+        for r in records
+        if r["kind"] == "event" and r["name"] == "checkpoint_failed"
+    }
+    assert failed == {10, 15}
+    elsewhere()
+    assert_same(trainyard.get("last", runs_dir=folder_url), whole)
+
+
+def test_a_store_that_is_away_at_the_end_is_an_error_and_a_resume_completes(
+    folder_url: str, whole: Run, faulty: Any, elsewhere: Any
+) -> None:
+    away = Away()
+    faulty(Faults(away))
+    with (
+        every_save_on_disk(),
+        pytest.raises(
+            CheckpointError, match=r"(?s)the store is away.*earlier checkpoints are untouched.*resume"
+        ),
+    ):
+        trainyard.train(SMALL, runs_dir=folder_url, callbacks=away.between(22, 99))
+    away.is_away = False
+    elsewhere()
+    run = trainyard.get("last", runs_dir=folder_url)
+    assert run.status != "completed"
+    remote_run = RemoteRun.of(run.path)
+    assert remote_run is not None
+    assert_same(trainyard.resume(run), whole)
+
+
+def test_an_end_that_cannot_be_stored_is_an_error_and_a_resume_completes(
+    folder_url: str, whole: Run, faulty: Any, elsewhere: Any
+) -> None:
+    """The last commit is in the store, the result is not."""
+    faulty(Faults(fail, range(9, 99), operations=["put_if_absent"], keys="log/"))
+    with every_save_on_disk(), pytest.raises(TrainingError, match=r"the store is away.*then resume run"):
+        trainyard.train(SMALL, runs_dir=folder_url)
+    faulty()
+    elsewhere()
+    run = trainyard.get("last", runs_dir=folder_url)
+    assert (run.status, run.result) == ("crashed", {})
+    assert_same(trainyard.resume(run), whole)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_each_request_may_fail_once(
+    when: Any, folder_url: str, whole: Run, faulty: Any, elsewhere: Any
+) -> None:
+    """Before or after it takes effect: the run comes to its bits, and the store holds it."""
+    failing = Faults(fail, range(6, 400, 3), operations=WRITES, when=when)
+    faulty(failing)
+    try:
+        run = trainyard.train(SMALL, runs_dir=folder_url)
+    except (CheckpointError, TrainingError):  # the last one failed
+        run = trainyard.get("last", runs_dir=folder_url)
+    faulty()
+    elsewhere()
+    again = trainyard.get("last", runs_dir=folder_url)
+    if again.status != "completed":
+        again = trainyard.resume(again)
+    assert again.id == run.id
+    assert_same(again, whole)
+
+
+def test_a_slow_store_does_not_slow_the_steps(folder_url: str, whole: Run, faulty: Any) -> None:
+    faulty(Faults(pause(0.2), operations=["put"]))
+    run = trainyard.train(SMALL, {"checkpoint.save_top_k": 0}, runs_dir=folder_url)
+    assert run.digest == whole.digest
+    assert run.result["train_seconds"] < 5 * 0.2, "steps waited for the store"
+
+
+def test_the_service_may_fail_and_be_slow(bucket: str, s3: S3Server, whole: Run, elsewhere: Any) -> None:
+    troubles = [
+        Trouble("500", range(4, 99, 5)),
+        Trouble("lost", range(6, 99, 7)),
+        Trouble("slow", range(2, 99, 9)),
+    ]
+    with s3.troubled(*troubles, Trouble("500", range(3, 99, 4), "GET"), Trouble("500", [1, 3], "POST")):
+        trainyard.train(SMALL, runs_dir=bucket)
+    elsewhere()
+    assert_same(trainyard.get("last", runs_dir=bucket), whole)
+
+
+def test_a_file_that_is_damaged_in_the_store_is_named(
+    folder_url: str, elsewhere: Any, tmp_path: Path
+) -> None:
+    preempted(folder_url)  # type: ignore[arg-type]
+    weights = next((tmp_path / "store").rglob("checkpoints/*/weights.safetensors"))
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    elsewhere()
+    with pytest.raises(
+        CheckpointError, match=r"checkpoints/step-.*/weights.safetensors of run .* is not in the store"
+    ):
+        trainyard.resume("last", runs_dir=folder_url)
+
+
+# -- what is in the store, and for how long
+
+
+def test_the_store_holds_what_the_newest_entry_names_and_little_else(folder_url: str) -> None:
+    run = trainyard.train(SMALL, {"checkpoint.keep_last": 2}, runs_dir=folder_url)
+    keys = list(open_store(folder_url).list())
+    remote_run = RemoteRun.of(run.path)
+    assert remote_run is not None
+    head = remote_run.log.head()
+    assert head is not None
+    assert (head.kind, head.status) == ("end", "completed")
+    named = {f"files/small/{run.id}/{part}" for file in head.files.values() for part in file.parts}
+    assert {key for key in keys if key.startswith("files/")} == named
+    assert len([key for key in keys if key.startswith("log/")]) == 2
+    assert [key for key in keys if not key.startswith(("files/", "log/"))] == []
+    commits = run_checkpoints(RunDir(run.path))
+    assert set(head.checkpoints) == set(commits.resume.names())
+    assert {name.split("/")[1] for name in head.files if name.startswith("best/")} == set(
+        commits.best.names()
+    )
+    local = {path.relative_to(run.path).as_posix() for path in run.path.rglob("*") if path.is_file()} - {
+        "lock"
+    }
+    assert {name for name in local if not name.startswith("log/")} == set(head.files)
+
+
+def test_a_run_that_fails_at_its_start_leaves_nothing(folder_url: str) -> None:
+    with pytest.raises(DataError):
+        trainyard.train(SMALL, {"data": {"type": "csv", "path": "none.csv"}}, runs_dir=folder_url)
+    assert objects(folder_url) == {}
+    assert trainyard.list_runs(folder_url) == []
+
+
+def test_clean_deletes_a_run_from_the_store(folder_url: str, elsewhere: Any) -> None:
+    run = preempted(folder_url)  # type: ignore[arg-type]
+    here = run.path
+    kept = trainyard.train(SMALL, runs_dir=folder_url)
+    cache = os.environ["TRAINYARD_CACHE"]
+    elsewhere()
+    assert [one.id for one in trainyard.clean(folder_url, statuses=["preempted"], dry_run=False)] == [run.id]
+    assert {key.split("/")[2] for key in objects(folder_url)} == {kept.id}
+    os.environ["TRAINYARD_CACHE"] = cache
+    assert [one.id for one in trainyard.list_runs(folder_url)] == [kept.id]
+    assert not here.exists(), "the working copy of a deleted run is left behind"
+
+
+# -- who owns it
+
+
+def test_a_run_that_is_trained_elsewhere_is_running_and_refused(folder_url: str, elsewhere: Any) -> None:
+    seen: list[Any] = []
+
+    def look() -> None:
+        cache = os.environ["TRAINYARD_CACHE"]
+        elsewhere("beside")
+        seen.append(trainyard.get("last", runs_dir=folder_url).status)
+        seen.append(trainyard.clean(folder_url, statuses=["crashed", "created"]))
+        with pytest.raises(RunLockedError, match=r"is owned by another process \(process \d+ on"):
+            trainyard.resume("last", runs_dir=folder_url)
+        os.environ["TRAINYARD_CACHE"] = cache
+
+    trainyard.train(SMALL, runs_dir=folder_url, callbacks=[When(12, look)])
+    assert seen == ["running", []]
+
+
+def test_a_heartbeat_keeps_a_run_that_commits_rarely(
+    folder_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainyard.engine import lease
+    from trainyard.runs.leasing import take_lease
+
+    monkeypatch.setattr(lease, "_BEAT", 0.01)
+    run = RunDir.create(runs_folder(folder_url), "small", "model: mlp\n")
+    run.acquire()
+    owner = take_lease(run)
+    remote_run = RemoteRun.of(run.path)
+    assert remote_run is not None
+    head = remote_run.log.head()
+    assert head is not None
+    old = head.model_copy(update={"time": head.time - 3600})
+    while not list(open_store(folder_url).list("alive/")):
+        pass
+    with pytest.raises(RunLockedError):
+        remote_run.refuse_owned(old)
+    owner.release()
+    while list(open_store(folder_url).list("alive/")):  # one was under way
+        remote_run.stop_beating(1)
+    remote_run.refuse_owned(old)
+
+
+# -- URLs and folders that are refused
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("nope://x/y", r"no store has URLs that begin with nope://; there are: .*file://.*s3://"),
+        ("s3://key:secret@bucket/runs", "holds no credentials"),
+        ("s3://bucket/runs?region=eu", "holds no credentials or options"),
+        ("file://host/runs", "names no folder of this machine"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_an_input_error(url: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as refused:
+        trainyard.train(SMALL, runs_dir=url)
+    assert "secret" not in str(refused.value)
+
+
+def test_what_cannot_be_kept_in_a_store_says_so(folder_url: str) -> None:
+    with pytest.raises(InputError, match=r"studies are kept in a local folder, not in file:"):
+        trainyard.cross_validate(SMALL, runs_dir=folder_url)
+
+
+def test_a_working_copy_that_lost_its_cache_is_not_trained_in(folder_url: str, elsewhere: Any) -> None:
+    run = preempted(folder_url)
+    elsewhere()
+    with pytest.raises(
+        InputError, match="is the working copy of a run in a store, and not in the cache folder"
+    ):
+        trainyard.resume(run.path)
+
+
+def test_a_folder_outside_of_the_cache_is_no_working_copy(tmp_path: Path, folder_url: str) -> None:
+    real = working_folder(folder_url)
+    assert url_of(real) == folder_url
+    fake = tmp_path / real.name
+    fake.mkdir()
+    (fake / ".url").write_text(folder_url)
+    assert url_of(fake) is None
+    other = real.with_name("0" * 16)
+    other.mkdir()
+    (other / ".url").write_text(folder_url)
+    assert url_of(other) is None, "it is not under the hash of its URL"
+
+
+@pytest.mark.parametrize("name", ["../outside", "/outside", "a/../../outside", "lock", ".url", "log/1", ""])
+def test_an_entry_writes_nothing_outside_of_its_run(name: str, folder_url: str, tmp_path: Path) -> None:
+    copy = RemoteRun(tmp_path / "copy" / "small" / "run", LocalStore(folder_url))
+    file = StoredFile(bytes=1, sha256="0" * 64, text="x")
+    entry = Entry(number=1, writer="w", serial=1, attempt=1, kind="commit", time=0, files={name: file})
+    with pytest.raises(CheckpointError, match=r"which is no run.s"):
+        copy.bring_down(entry, lambda _: True)
+    assert not list(tmp_path.rglob("outside"))
+
+
+def test_a_segment_is_stored_in_parts_and_comes_back_whole(folder_url: str, tmp_path: Path) -> None:
+    """Each entry stores what was appended; now and then, the whole is stored again."""
+    path = tmp_path / "mine" / "small" / "run"
+    (path / "journal").mkdir(parents=True)
+    mine = RemoteRun(path, LocalStore(folder_url))
+    segment = path / "journal" / "0001.jsonl"
+    entry = Entry(number=0, writer="w", serial=0, attempt=1, kind="commit", time=0)
+    most = 0
+    for number in range(1, 80):
+        with segment.open("ab") as file:
+            file.write(b'{"line": %d}\n{"to' % number if number % 2 else b'rn": %d}\n' % number)
+        files = mine.upload(f"0001-{number:06d}/", (), ())
+        entry = entry.model_copy(update={"number": number, "files": files})
+        mine.published(entry)
+        most = max(most, len(files["journal/0001.jsonl"].parts))
+        if number in (1, 2, 40, 79):
+            copy = RemoteRun(tmp_path / f"copy{number}" / "small" / "run", LocalStore(folder_url))
+            copy.path.mkdir(parents=True)
+            copy.bring_down(entry, lambda _: True)
+            content = segment.read_bytes()
+            assert (copy.path / "journal" / "0001.jsonl").read_bytes() == content[: content.rfind(b"\n") + 1]
+    assert most == 32
+    again = RemoteRun(path, LocalStore(folder_url))  # a resume
+    again.bring_down(entry, lambda _: True)
+    with segment.open("ab") as file:
+        file.write(b"{}\n")
+    stored = again.upload("0002-000001/", (), ())["journal/0001.jsonl"]
+    assert stored.parts == (*entry.files["journal/0001.jsonl"].parts, "0002-000001/journal/0001.jsonl")

@@ -1,0 +1,128 @@
+"""Two attempts of one run: one of them writes, the other finds out, ends, and has harmed nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import trainyard
+from s3_server import S3Server
+from small_runs import SMALL, assert_same, crashed
+from takeovers import check_race, race, two_processes
+from trainyard.config import load
+from trainyard.records import remote
+from trainyard.records.copies import bring_all
+from trainyard.records.listing import all_runs, runs_folder
+from trainyard.records.remote import open_store
+from trainyard.runs.catalog import Catalog
+from trainyard.runs.run import Run
+from trainyard.testing.warm import WarmProcesses
+
+pytestmark = pytest.mark.slow
+STOPPING = Path(__file__).parents[1] / "stopping.py"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return trainyard.train(SMALL, runs_dir=tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(load(SMALL, adapters=Catalog()).dump())
+    return path
+
+
+@pytest.fixture(scope="module")
+def both(s3: S3Server) -> Iterator[list[WarmProcesses]]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in s3.environment().items():
+            patch.setenv(name, value)
+        with two_processes() as both:
+            yield both
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """What a folder holds, without what is the zombie's own: its segment of the journal, and its lock."""
+    names = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    return {name: path.read_bytes() for name, path in names.items() if not name.startswith("journal/0001.")}
+
+
+def stopped(config: Path, runs_dir: str, cache: Path) -> subprocess.Popen[str]:
+    """A process that trains and has stopped itself after step 13."""
+    words = [sys.executable, str(STOPPING), "SIGSTOP", "13", str(config), runs_dir, str(cache)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    _, status = os.waitpid(process.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status), process.communicate()
+    return process
+
+
+def continued(zombie: subprocess.Popen[str]) -> None:
+    """Let it go on; it must find out that it has lost the run, and say so."""
+    zombie.send_signal(signal.SIGCONT)
+    _, errors = zombie.communicate(timeout=120)
+    assert zombie.returncode == 2, errors
+    assert "attempt 2 has taken the run over" in errors
+    assert "attempt 1 has lost it and writes nothing more" in errors
+
+
+def test_a_zombie_on_the_local_disk_commits_nothing(config: Path, whole: Run, tmp_path: Path) -> None:
+    """Where `flock` does not reach, as on some network file systems, the log decides."""
+    runs = tmp_path / "runs"
+    zombie = stopped(config, str(runs), tmp_path / "cache")
+    (run,) = all_runs(runs)
+    (run.path / "lock").unlink()
+    resumed = trainyard.resume(run.path)
+    assert_same(resumed, whole)
+    before = content(run.path)
+    continued(zombie)
+    after = content(run.path)
+    assert {name: after.get(name) for name in before} == before
+    new = after.keys() - before.keys()
+    assert [name for name in new if not (name.startswith("best/step-") and "-a0001/" in name)] == []
+    assert_same(trainyard.get("last", runs_dir=runs), whole)
+
+
+@pytest.mark.parametrize("kind", ["file", "s3"])
+def test_a_zombie_in_a_store_commits_nothing(
+    kind: str, config: Path, whole: Run, tmp_path: Path, request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    url = request.getfixturevalue("bucket") if kind == "s3" else (tmp_path / "store").as_uri()
+    zombie = stopped(config, url, tmp_path / "cache of the zombie")
+    monkeypatch.setattr(remote, "SILENCE", 0.0)  # it has been silent for long
+    resumed = trainyard.resume("last", runs_dir=url)
+    assert_same(resumed, whole)
+    store = open_store(url)
+    before = {key: store.get(key) for key in store.list() if not key.startswith("alive/")}
+    continued(zombie)
+    after = {key: store.get(key) for key in store.list() if not key.startswith("alive/")}
+    assert {key: after.get(key) for key in before} == before
+    new = after.keys() - before.keys()
+    assert [key for key in new if "/0001-" not in key] == [], "beside what it stored before it found out"
+    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "third cache"))
+    again = trainyard.get("last", runs_dir=url)
+    assert_same(again, whole)
+
+
+@pytest.mark.parametrize("number", range(67))
+@pytest.mark.parametrize("kind", ["local", "file", "s3"])
+def test_of_two_that_resume_one_wins(
+    kind: str, number: int, whole: Run, both: list[WarmProcesses], tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:  # fmt: skip
+    url = {
+        "local": lambda: str(tmp_path / "runs"),
+        "file": (tmp_path / "store").as_uri,
+        "s3": lambda: request.getfixturevalue("bucket"),
+    }[kind]()
+    run = crashed(url, at=13)
+    name = str(run.path) if kind == "local" else f"{url}/{run.experiment}/{run.id}"
+    done = race(both, name, tmp_path / "race", [tmp_path / "cache 0", tmp_path / "cache 1"])
+    bring_all(next(iter(all_runs(runs_folder(url)))))
+    check_race(done, trainyard.get("last", runs_dir=url), whole)

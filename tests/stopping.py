@@ -1,0 +1,59 @@
+"""A training process that sends itself a signal after a step, and exits as the command line does.
+
+python stopping.py SIGNAL STEP CONFIG RUNS_DIR [CACHE]
+python stopping.py SIGNAL STEP --resume RUN [CACHE [FOLDER NAME COUNT]]
+
+With FOLDER, it waits until COUNT processes have made files there, each with its NAME.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import trainyard
+from trainyard.callbacks.base import Callback
+from trainyard.errors import TrainyardError
+from trainyard.runs.run import Run
+
+
+class SignalOnce(Callback):
+    def __init__(self, signum: int, step: int) -> None:
+        self._signum, self._step = signum, step
+
+    def on_log(self, step: int, metrics: Mapping[str, float]) -> None:
+        if step == self._step:
+            os.kill(os.getpid(), self._signum)
+
+
+def train(callbacks: list[Callback], first: str, second: str) -> Run:
+    if first == "--resume":
+        return trainyard.resume(second, callbacks=callbacks)
+    return trainyard.train(Path(first), runs_dir=second, callbacks=callbacks)
+
+
+def meet(folder: Path, name: str, count: int) -> None:
+    (folder / name).touch()
+    while len(list(folder.iterdir())) < count:
+        os.sched_yield()
+
+
+def main(name: str, step: str, first: str, second: str, cache: str = "", *meeting: str) -> None:
+    if cache:
+        os.environ["TRAINYARD_CACHE"] = cache
+    if meeting:
+        meet(Path(meeting[0]), meeting[1], int(meeting[2]))
+    callbacks: list[Callback] = [SignalOnce(getattr(signal, name), int(step))]
+    try:
+        run = train(callbacks, first, second)
+    except TrainyardError as error:
+        sys.stderr.write(f"{error}\n")
+        raise SystemExit(error.exit_code) from None
+    sys.stdout.write(f"{run.status} {run.digest}\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,67 @@
+"""Races of processes that resume one run, for `make test` and `make soak`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import trainyard
+from trainyard.records.run_dir import RunDir
+from trainyard.runs.run import Run
+from trainyard.runs.wiring import run_checkpoints
+from trainyard.testing.warm import WarmProcesses
+
+TESTS = Path(__file__).parent
+
+
+@contextmanager
+def two_processes() -> Iterator[list[WarmProcesses]]:
+    """Two processes that fork `stopping.main`, so that a race does not begin with imports."""
+    before = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TESTS), before]))
+    try:
+        both = [WarmProcesses("stopping", ["torch", "sklearn.datasets", "obstore"]) for _ in range(2)]
+    finally:
+        os.environ["PYTHONPATH"] = before
+    yield both
+    for one in both:
+        one.close()
+
+
+def race(
+    both: list[WarmProcesses], name: str, folder: Path, caches: list[Path]
+) -> list[CompletedProcess[str]]:
+    """Let two processes resume a run at one moment."""
+    folder.mkdir()
+    (folder / "meeting").mkdir()
+
+    def resume(i: int) -> CompletedProcess[str]:
+        meeting = [str(folder / "meeting"), str(i), "2"]
+        return both[i].run("SIGCONT", "999", "--resume", name, str(caches[i]), *meeting, folder=folder)
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(resume, range(2)))
+
+
+def check_race(done: list[CompletedProcess[str]], run: Run, whole: Run) -> None:
+    """One process won and came to the bits; the other ended with the message; all that is named is whole."""
+    codes = sorted(one.returncode for one in done)
+    assert codes == [0, 2], [one.stderr for one in done]
+    (loser,) = [one for one in done if one.returncode == 2]
+    message = loser.stderr.strip().splitlines()[-1]
+    assert any(
+        text in message for text in ("owned by another process", "just taken", "taken the run over")
+    ), message
+    (winner,) = [one for one in done if one.returncode == 0]
+    assert winner.stdout.split() == ["completed", whole.digest]
+    assert run.result["metrics"] == whole.metrics
+    folder = RunDir(run.path)
+    commit, complaints = run_checkpoints(folder).newest()
+    assert complaints == []
+    assert commit is not None
+    assert commit.step == whole.result["steps"]
+    trainyard.load(run)
