@@ -15,6 +15,7 @@ from typing import Any
 import click
 import pytest
 
+import warm_commands
 from trainyard import api
 from trainyard.callbacks.progress import line
 from trainyard.cli.commands import cli
@@ -169,9 +170,7 @@ def test_the_readers_own_model_and_data_train(module: str, config: str, tmp_path
     (settings,) = [text for language, text in shown if language == "yaml" and config in text]
     (tmp_path / f"{module}.py").write_text(code, encoding="utf-8")
     (tmp_path / "config.yaml").write_text(settings, encoding="utf-8")
-    done = run(
-        [sys.executable, "-m", "trainyard", "train", "config.yaml", "training.epochs=2", "--quiet"], tmp_path
-    )
+    done = warm_commands.command("train", "config.yaml", "training.epochs=2", "--quiet", folder=tmp_path)
     assert done.returncode == 0, done.stderr
 
 

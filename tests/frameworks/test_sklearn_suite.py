@@ -32,6 +32,7 @@ class TestForest(FrameworkSuite):
 
 class TestBoosting(FrameworkSuite):
     framework = "sklearn"
+    starts_afresh = False
     kills: ClassVar[Kills] = FEW_KILLS
 
     @classmethod
@@ -49,6 +50,7 @@ class TestBoosting(FrameworkSuite):
 
 class TestMinibatches(FrameworkSuite):
     framework = "sklearn"
+    starts_afresh = False
     kills: ClassVar[Kills] = FEW_KILLS
 
     @classmethod
@@ -66,6 +68,7 @@ class TestMinibatches(FrameworkSuite):
 
 class TestOneStep(FrameworkSuite):
     framework = "sklearn"
+    starts_afresh = False
     kills: ClassVar[Kills] = ONE_STEP_KILLS
     three_kills: ClassVar[Kills] = ONE_STEP_THREE_KILLS
 

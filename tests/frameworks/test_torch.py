@@ -5,7 +5,7 @@ Every optimizer, precision, schedule and model trains, and resumes to the same b
 
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +15,19 @@ import torch
 from safetensors.numpy import load_file
 
 import trainyard
-from small_runs import SMALL, assert_same, checkpoints, crashed, journal_values, preempted
+from small_runs import (
+    SMALL,
+    assert_same,
+    checkpoints,
+    crashed,
+    journal_values,
+    preempted,
+    whole_and_resumed,
+)
 from trainyard.config.schema import TrainingConfig
 from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
 from trainyard.frameworks.torch.params import OPTIMIZERS
 from trainyard.runs.run import Run
-
-
-def whole_and_resumed(
-    tmp_path: Path, overrides: Mapping[str, Any], at: int = 13, **objects: Any
-) -> tuple[Run, Run]:
-    """The uninterrupted run, and one that crashed after `at` and continued from an older checkpoint."""
-    whole = trainyard.train(SMALL, overrides, runs_dir=tmp_path / "whole", **objects)
-    cut = crashed(tmp_path / "cut", overrides, at=at, **objects)
-    return whole, trainyard.resume(cut, **objects)
 
 
 def weights(run: Run) -> dict[str, np.ndarray]:

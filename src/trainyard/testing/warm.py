@@ -6,7 +6,9 @@ any other process; the tests compare its bits with those of a process that was s
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import importlib
 import json
 import os
@@ -49,6 +51,14 @@ class WarmProcesses:
     def close(self) -> None:
         """End the forking process."""
         self._server.communicate(timeout=60)
+
+
+@functools.cache
+def shared(module: str, *imports: str) -> WarmProcesses:
+    """Return the `WarmProcesses` that all tests of this process share; it ends with the process."""
+    processes = WarmProcesses(module, imports)
+    atexit.register(processes.close)
+    return processes
 
 
 def serve(main: Callable[..., object]) -> None:
