@@ -174,8 +174,7 @@ def test_microbatches_give_the_same_step_up_to_rounding(precision: str, tmp_path
         "training.precision": precision,
     }
     whole = train(tmp_path, plain)
-    parts, resumed = whole_and_resumed(tmp_path, {**plain, "training.microbatch_size": 16}, at=7)
-    assert_same(resumed, parts)
+    parts = train(tmp_path, {**plain, "training.microbatch_size": 16})
     assert parts.digest != whole.digest, "it took no microbatches"
     close = {"fp32": 1e-6, "fp16": 1e-2}[precision]
     for name, array in weights(whole).items():
@@ -762,8 +761,7 @@ def test_objects_of_any_layers_are_copied(kind: str, tmp_path: Path) -> None:
     }
     model = keras.Sequential([keras.Input((4,)), *stacks[kind]])
     before = model.predict(np.ones((2, 4)), verbose=0)
-    whole, resumed = whole_and_resumed(tmp_path, {}, model=model)
-    assert_same(resumed, whole)
+    assert_learns(trainyard.train(SMALL, runs_dir=tmp_path, model=model))
     np.testing.assert_array_equal(model.predict(np.ones((2, 4)), verbose=0), before)
 
 
@@ -817,18 +815,24 @@ def own_loss(targets: Any, outputs: Any) -> Any:
     return keras.ops.sparse_categorical_crossentropy(targets, outputs)
 
 
-LOSSES = ["sparse_categorical_crossentropy", "categorical_crossentropy", "crossentropy", own_loss]
+LOSSES = [
+    "sparse_categorical_crossentropy",
+    "categorical_crossentropy",
+    "crossentropy",
+    own_loss,
+    keras.losses.CategoricalCrossentropy,
+]
 
 
-def test_every_form_of_a_compiled_cross_entropy_is_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss if isinstance(loss, str) else loss.__name__)
+def test_every_form_of_a_compiled_cross_entropy_is_the_same(loss: Any, tmp_path: Path) -> None:
     model = functional()
     losses = []
-    for loss in [None, *LOSSES, keras.losses.CategoricalCrossentropy()]:
-        model.compile(optimizer="adam", loss=loss)
+    for some in (None, loss() if isinstance(loss, type) else loss):
+        model.compile(optimizer="adam", loss=some)
         run = trainyard.train(SMALL, AUTO | {"training.max_steps": 5}, runs_dir=tmp_path, model=model)
         losses.append(loss_of(run))
-    for some in losses[1:]:
-        np.testing.assert_allclose(some, losses[0], rtol=1e-4)
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
 
 
 def test_a_compiled_loss_that_is_another_one_is_used(tmp_path: Path) -> None:
