@@ -74,6 +74,15 @@ def check_thinned(items: list[pytest.Item]) -> None:
         raise pytest.UsageError(f"tests/soak/thinned.toml names tests that are not there: {', '.join(stale)}")
 
 
+@pytest.fixture(scope="session")
+def empty_mlflow_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sqlite store with its tables, to be copied: MLflow takes seconds to make them."""
+    mlflow = pytest.importorskip("mlflow")
+    file = tmp_path_factory.mktemp("store") / "mlflow.db"
+    mlflow.MlflowClient(f"sqlite:///{file}").search_experiments()
+    return file
+
+
 @pytest.fixture(autouse=True)
 def no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test gave as a secret must not be hidden in the messages of the next one."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import pytest
 
 import trainyard
@@ -231,7 +232,9 @@ def begin(config: Path, runs: Path) -> "subprocess.Popen[str]":
     """A training process that has made its first steps, of very many."""
     cadences = [f"{section}.every_n_steps=500" for section in ("evaluation", "checkpoint", "logging")]
     words = [sys.executable, "-m", "trainyard", "train", str(config), "--runs-dir", str(runs)]
-    words += ["training.max_steps=1000000", *cadences]
+    draw = np.random.default_rng(0)  # iris would import scikit-learn first
+    np.savez(runs / "rows.npz", X=draw.normal(size=(160, 4)), y=draw.integers(0, 3, 160))
+    words += ["data.type=npz", "data.path=rows.npz", "training.max_steps=1000000", *cadences]
     process = subprocess.Popen(words, cwd=runs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     for line in process.stdout:

@@ -78,9 +78,11 @@ def train_in(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["as it stands", "xgboost", "lightgbm", "pytorch"])
-def test_the_tabular_dialect_trains_as_it_stands(model: str, shop: Path) -> None:
+def test_the_tabular_dialect_trains_as_it_stands(model: str, shop: Path, empty_mlflow_store: Path) -> None:
     config = yaml.safe_load(DIALECT.read_text(encoding="utf-8"))
-    config["experiment"] |= {"tracking_uri": f"sqlite:///{model.replace(' ', '-')}.db"}
+    store = f"{model.replace(' ', '-')}.db"
+    (shop / store).write_bytes(empty_mlflow_store.read_bytes())
+    config["experiment"] |= {"tracking_uri": f"sqlite:///{store}"}
     if model != "as it stands":
         params = {"pytorch": {"hidden": [32]}}.get(
             model, {"n_estimators": 60, "max_depth": 4, "learning_rate": 0.1}
