@@ -252,7 +252,8 @@ def script(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run the script of a user in a process of its own."""
     from warm_commands import warm  # not for `main`, whose process finds this folder only
 
-    processes = warm("test_transformers", "torch", "transformers", folder=Path(__file__).parent)
+    libraries = ("transformers.trainer", "transformers.models.bert.modeling_bert")
+    processes = warm("test_transformers", *libraries, folder=Path(__file__).parent)
     return processes.run(str(folder), *words, folder=folder)
 
 
