@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cpu_time import CpuTime
 from trainyard import redact
 
 # Tests run side by side: threads that wait for each other must not keep the processors from those that work.
@@ -20,6 +21,12 @@ THINNED: dict[str, list[str]] = tomllib.loads((SOAK / "thinned.toml").read_text(
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="run the repetitions, and nothing else")
     parser.addoption("--share", default="1/1", help="with --soak: which part of them, for example 2/4")
+    parser.addoption("--cpu", metavar="FOLDER", help="write what each test takes; see cpu_time.py")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if (folder := config.getoption("--cpu")) and not getattr(config.option, "numprocesses", None):
+        config.pluginmanager.register(CpuTime(Path(folder)))  # in the workers, where there are any
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
