@@ -80,6 +80,8 @@ def _run(main: Callable[..., object], words: Sequence[str], folder: str, outputs
         for fd, output in enumerate([os.devnull, *outputs[:2]]):
             os.dup2(os.open(output, os.O_RDWR | os.O_CREAT), fd)
         os.chdir(folder)
+        if not sys.flags.safe_path:
+            sys.path[0] = folder  # as for `python -m` there; it was where the server was started
         main(*words)
         code = 0
     except SystemExit as ended:
