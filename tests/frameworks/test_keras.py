@@ -1281,6 +1281,45 @@ def victim(*words: str, folder: Path, **environment: str) -> subprocess.Complete
     )
 
 
+ON_BACKEND = """
+import sys
+from pathlib import Path
+import numpy as np
+from trainyard.frameworks.keras.backend import import_keras
+
+backend, folder = sys.argv[1], Path(sys.argv[2])
+import_keras(backend)
+from small_runs import assert_same, whole_and_resumed
+
+draw = np.random.default_rng(0)
+np.savez(folder / "rows.npz", X=draw.normal(size=(150, 4)), y=draw.integers(0, 3, 150))
+params = {"hidden": [4], "dropout": 0.2, "normalization": "batch", "backend": backend}
+overrides = {"model": {"type": "keras_mlp", "params": params}, "data": {"path": str(folder / "rows.npz")}}
+# The sizes divide each other: JAX compiles each shape anew.
+overrides |= {"training.max_steps": 8, "training.batch_size": 20, "training.microbatch_size": 5}
+overrides |= {"training.precision": "bf16", "training.max_grad_norm": 1.0, "evaluation.batch_size": 5}
+whole, resumed = whole_and_resumed(folder, overrides, at=7)
+assert_same(resumed, whole)
+assert whole.manifest["environment"]["framework"]["backend"].startswith(backend)
+assert np.isfinite(whole.metrics["test_loss"])
+"""
+
+
+@pytest.mark.slow
+def test_another_backend_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", ON_BACKEND, "jax", str(tmp_path)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tensorflow", "torch", "jax"])
 @pytest.mark.parametrize("micro", [None, 5])
