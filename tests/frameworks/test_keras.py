@@ -1294,7 +1294,8 @@ from small_runs import assert_same, whole_and_resumed
 draw = np.random.default_rng(0)
 np.savez(folder / "rows.npz", X=draw.normal(size=(150, 4)), y=draw.integers(0, 3, 150))
 params = {"hidden": [4], "dropout": 0.2, "normalization": "batch", "backend": backend}
-overrides = {"model": {"type": "keras_mlp", "params": params}, "data": {"path": str(folder / "rows.npz")}}
+overrides = {"model": {"type": "keras_mlp", "params": params}}
+overrides |= {"data.type": "npz", "data.path": str(folder / "rows.npz")}
 # The sizes divide each other: JAX compiles each shape anew.
 overrides |= {"training.max_steps": 8, "training.batch_size": 20, "training.microbatch_size": 5}
 overrides |= {"training.precision": "bf16", "training.max_grad_norm": 1.0, "evaluation.batch_size": 5}
