@@ -31,7 +31,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, target in points.items()
     ]
     modules = {name.removesuffix(".py"): text for name, text in blocks.items() if name.endswith(".py")}
-    assert sorted(modules) == ["test_toys", "toy_data", "toy_framework", "toy_tracker"]
+    assert sorted(modules) == ["test_toys", "toy_data", "toy_framework", "toy_task", "toy_tracker"]
     install(site, project["name"], "\n".join(lines), modules)
     (site / "toy.yaml").write_text(blocks["toy.yaml"], encoding="utf-8")
     return site
@@ -45,7 +45,7 @@ def test_it_trains_and_resumes_with_all_three(site: Path, tmp_path: Path) -> Non
         for plugin in doctor["plugins"]
         if plugin["package"] == "toy-adapters 1.0"
     }
-    assert ours == {"lines": None, "moons": None, "softmax": None}
+    assert ours == {"counts": None, "lines": None, "moons": None, "softmax": None}
     done = trainyard(site, "train", site / "toy.yaml", "--json", "--quiet", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     run = json.loads(done.stdout)
@@ -60,6 +60,30 @@ def test_it_trains_and_resumes_with_all_three(site: Path, tmp_path: Path) -> Non
     wrong = trainyard(site, "config", "check", site / "toy.yaml", "model.nois=1", "data.rows=3", cwd=tmp_path)
     assert "did you mean 'noise'?" in wrong.stderr
     assert "expected a whole number of at least 10, got 3" in wrong.stderr
+
+
+COUNTS = """
+import numpy as np, trainyard
+from sklearn.metrics import mean_poisson_deviance
+draw = np.random.default_rng(0)
+x = draw.normal(size=(600, 2)).astype("float32")
+y = draw.poisson(np.exp(x[:, 0]))
+config = {
+    "data": {"task": "counts"}, "model": {"type": "mlp"}, "experiment": {"name": "counts"},
+    "training": {"epochs": 12, "learning_rate": 1e-2},
+}
+run = trainyard.train(config, data={"train": (x[:400], y[:400]), "test": (x[400:], y[400:])})
+rates = trainyard.load(run.id).predict(x[400:])["prediction"]
+expected = mean_poisson_deviance(y[400:], rates)
+assert abs(run.metrics["test_poisson_deviance"] - expected) < 1e-5 * expected, (run.metrics, expected)
+assert expected < 0.75 * mean_poisson_deviance(y[400:], np.full(200, y[:400].mean())), expected
+"""
+
+
+@pytest.mark.slow
+def test_its_task_trains_a_torch_model(site: Path, tmp_path: Path) -> None:
+    done = python(site, "-c", COUNTS, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

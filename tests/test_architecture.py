@@ -38,6 +38,7 @@ LAYERS = (
     (
         "records",
         "registry",
+        "tasks",
         "frameworks.base",
         "datasets.base",
         "trackers.base",
@@ -60,6 +61,7 @@ LAYERS = (
 SHARED = (
     "frameworks.support",
     "datasets.rows",
+    "tasks.support",
     "trackers.feed",
     "callbacks",
 )  # beside adapters, and no adapters
@@ -90,6 +92,11 @@ def test_imports_run_downwards(ours: Tree) -> None:
 
 def test_the_engine_knows_contracts_alone(ours: Tree) -> None:
     assert rules.imports_of_engine(ours, "engine", KINDS) == []
+
+
+def test_nothing_asks_which_task_it_is(ours: Tree) -> None:
+    """An adapter of a framework has its own table from tasks to the objectives of its library."""
+    assert rules.askers_of_tasks(ours, BUILT_IN["task"], ["tasks", "frameworks"]) == []
 
 
 def test_there_are_no_circles(ours: Tree) -> None:
@@ -224,6 +231,7 @@ def test_an_empty_tree_is_nothing_to_check(tmp_path: Path, make: Make) -> None:
     bare_rules: list[Callable[[], list[str]]] = [
         lambda: rules.upward_imports(bare, [["a", "pack"]]),
         lambda: rules.imports_of_engine(bare, "engine", ["things"]),
+        lambda: rules.askers_of_tasks(bare, ["sorting"], []),
         lambda: rules.circles(bare),
         lambda: rules.unregistered(bare, {}, []),
         lambda: rules.adapters_that_import_others(bare, {}),
@@ -268,6 +276,16 @@ def test_every_module_and_every_layer_counts(make: Make) -> None:
 def test_an_engine_that_knows_an_adapter_is_found(source: str, good: bool, make: Make) -> None:
     tree = make({"engine/loop": source, "things/base": "", "things/x": ""})
     assert (rules.imports_of_engine(tree, "engine", ["things"]) == []) is good
+
+
+@pytest.mark.parametrize(
+    "source", ['x.task == "sorting"', 'x.task in ("sorting", "other")', '"sorting" != x']
+)
+def test_who_asks_which_task_it_is_is_found(source: str, make: Make) -> None:
+    tree = make({"tasks/sorting": source, "engine/loop": ""})
+    assert rules.askers_of_tasks(tree, ["sorting"], ["tasks"]) == []
+    tree = make({"tasks/sorting": source, "engine/loop": source})
+    assert rules.askers_of_tasks(tree, ["sorting"], ["tasks"]) == ["engine.loop compares with 'sorting'"]
 
 
 @pytest.mark.parametrize("back", ["import pack.a", "from pack import a", LATE.format("a"), TYPED.format("a")])

@@ -19,12 +19,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import metadata
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from trainyard.errors import InputError, MissingExtraError, ModelError
 from trainyard.require import open_process
 
-Kind = Literal["framework", "dataset", "tracker", "store"]
+if TYPE_CHECKING:
+    from trainyard.tasks.base import Task
+    from trainyard.types import DataInfo
+
+Kind = Literal["framework", "dataset", "task", "tracker", "store"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
@@ -49,7 +53,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         ),
         "lightgbm": BuiltIn("trainyard.frameworks.lightgbm:LightgbmFramework", "lightgbm", ["lightgbm"]),
         "sklearn": BuiltIn("trainyard.frameworks.sklearn:SklearnFramework", "sklearn", None),
-        "torch": BuiltIn("trainyard.frameworks.torch:TorchFramework", "torch", ["mlp", "transformer"]),
+        "torch": BuiltIn("trainyard.frameworks.torch:TorchFramework", "torch", ["gpt", "mlp", "transformer"]),
         "xgboost": BuiltIn("trainyard.frameworks.xgboost:XgboostFramework", "xgboost", ["xgboost"]),
     },
     "dataset": {
@@ -63,7 +67,14 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
             "tabular",
             ["digits", "iris", "wine", "breast_cancer", "diabetes"],
         ),
+        "text": BuiltIn("trainyard.datasets.text:TextDataset", None, ["text"]),
         "tfrecord": BuiltIn("trainyard.datasets.tfrecord:TfrecordDataset", "tfrecord", ["tfrecord"]),
+    },
+    "task": {
+        "classification": BuiltIn("trainyard.tasks.classification:ClassificationTask"),
+        "language_modeling": BuiltIn("trainyard.tasks.language_modeling:LanguageModelingTask"),
+        "multilabel": BuiltIn("trainyard.tasks.multilabel:MultilabelTask"),
+        "regression": BuiltIn("trainyard.tasks.regression:RegressionTask"),
     },
     "tracker": {
         "mlflow": BuiltIn("trainyard.trackers.mlflow:MlflowTracker", "mlflow"),
@@ -167,6 +178,25 @@ def framework_of_class(cls: type) -> str:
             ]
         )
     )
+
+
+def task_of(name: str) -> type[Task]:
+    """Return the task of a name.
+
+    Raises:
+        InputError: There is none, or it is a plugin that cannot be used.
+    """
+    cls: type[Task] = adapter("task", name)
+    return cls
+
+
+def task_for(info: DataInfo) -> Task:
+    """Return the task that the data ask of a model.
+
+    Raises:
+        InputError: It is of a plugin that is not installed, or cannot be used.
+    """
+    return task_of(info.task)(info)
 
 
 def dataset_of(data_type: str) -> Any:
@@ -289,8 +319,8 @@ def _lacks(kind: Kind, cls: Any) -> str | None:
     contract: Any = getattr(importlib.import_module(f"trainyard.{kind}s.base"), kind.capitalize())
     if not isinstance(cls, type):
         return f"it is of type {type(cls).__name__}, not a class"
-    if kind == "framework" and not issubclass(cls, contract):
-        return "it is not a subclass of trainyard.frameworks.base.Framework"
+    if kind in ("framework", "task") and not issubclass(cls, contract):
+        return f"it is not a subclass of trainyard.{kind}s.base.{kind.capitalize()}"
     members = _members(contract)
     missing = [name for name in members if not hasattr(cls, name)] or sorted(
         getattr(cls, "__abstractmethods__", ())

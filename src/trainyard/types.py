@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 Array: TypeAlias = NDArray[Any]
 Ids: TypeAlias = NDArray[np.int64]
 SplitName: TypeAlias = Literal["train", "val", "test"]
-Task: TypeAlias = Literal["classification", "regression"]
 Tier: TypeAlias = Literal["bitwise", "order", "statistical"]
 Mode: TypeAlias = Literal["min", "max"]  # whether lower or higher is better
 Metrics: TypeAlias = dict[str, float]
@@ -21,14 +20,23 @@ Metrics: TypeAlias = dict[str, float]
 SPLITS: tuple[SplitName, ...] = ("train", "val", "test")
 
 
-class Batch(NamedTuple):
-    """Rows of a split, in the requested order.
+# Rows of a split in the requested order: arrays by name, with the samples on the first axis. The model gets
+# every array that `DataInfo.inputs` names; the others (the target, a weight) are for the loss.
+Batch: TypeAlias = Mapping[str, Array]
 
-    `features`: (rows, ...); `targets`: (rows,) int64 class indices, or (rows,) / (rows, outputs) float32.
-    """
+# The names of arrays that have a meaning of their own.
+FEATURES = "features"  # (rows, ...): the columns of a table, or an image
+TARGET = "target"  # (rows,) or (rows, outputs): what the model is to predict, as its task encodes it
+INPUT_IDS = "input_ids"  # (rows, length) int64: tokens
+LABELS = "labels"  # (rows, length) int64: the token to predict at each position, or NO_LABEL
+NO_LABEL = -100
 
-    features: Array
-    targets: Array
+
+class ArraySpec(NamedTuple):
+    """An array of a batch: the shape of one sample, and NumPy's name of the dtype."""
+
+    shape: tuple[int, ...]
+    dtype: str
 
 
 class StepResult(NamedTuple):
@@ -43,8 +51,8 @@ class Predictions(NamedTuple):
 
     Attributes:
         ids: (rows,) int64 positions in the split.
-        outputs: Class probabilities (rows, classes) float32, or values (rows,) / (rows, outputs) float32.
-        targets: As in `Batch`.
+        outputs: What the task calls predictions: class probabilities (rows, classes) float32, say.
+        targets: The targets, as in the batch.
         loss: The loss summed over these rows.
         measures: The values of the model's own metrics, by name, over all rows of the split so far. Those of
             the last part are the result.
@@ -89,10 +97,12 @@ class DataInfo:
     """What a model must know of the data.
 
     Attributes:
-        task: What the model predicts: classes or values.
-        input_shape: The shape of one sample's features.
-        outputs: The number of classes, or of regression targets.
-        classes: The class labels in index order; None for regression.
+        task: The name of the task.
+        inputs: The arrays that the model is called with, by name. A single one is passed by position, several
+            are passed by name.
+        outputs: The number of classes, of labels, of regression targets, or of different tokens.
+        classes: The class labels in index order, or the names of the labels of `multilabel`, if there are
+            any.
         feature_names: The names of the features, if they have any.
         target: The name of the target.
         target_mean: The mean of the training split's targets, for frameworks that train on standardized ones.
@@ -102,8 +112,8 @@ class DataInfo:
             for a missing or unknown category), or 0 if it is a number. Empty if all features are numbers.
     """
 
-    task: Task
-    input_shape: tuple[int, ...]
+    task: str
+    inputs: Mapping[str, ArraySpec]
     outputs: int
     classes: Sequence[Any] | None = None
     feature_names: Sequence[str] = field(default=())
@@ -112,13 +122,18 @@ class DataInfo:
     target_scale: float = 1.0
     categories: Sequence[int] = field(default=())
 
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one sample's features; of other inputs that of the first."""
+        return (self.inputs.get(FEATURES) or next(iter(self.inputs.values()))).shape
+
     def to_json(self) -> dict[str, Any]:
         """Return the same as JSON; class labels that JSON cannot hold become strings."""
         plain = [label.item() if isinstance(label, np.generic) else label for label in self.classes or ()]
         classes = [label if isinstance(label, str | int | float | bool) else str(label) for label in plain]
         return {
             "task": self.task,
-            "input_shape": list(self.input_shape),
+            "inputs": {name: [list(spec.shape), spec.dtype] for name, spec in self.inputs.items()},
             "outputs": self.outputs,
             "classes": None if self.classes is None else classes,
             "feature_names": list(self.feature_names),
@@ -130,5 +145,14 @@ class DataInfo:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> DataInfo:
-        """Read what `to_json` returned."""
-        return DataInfo(**{**data, "input_shape": tuple(data["input_shape"])})
+        """Read what `to_json` returned, or what version 1 wrote, whose only input was `features`."""
+        plain = dict(data)
+        shape = plain.pop("input_shape", None)
+        inputs = plain.pop("inputs", {FEATURES: [shape, "float32"]})
+        specs = {name: ArraySpec(tuple(shape), dtype) for name, (shape, dtype) in inputs.items()}
+        return DataInfo(inputs=specs, **plain)
+
+
+def features_spec(shape: tuple[int, ...], dtype: str = "float32") -> dict[str, ArraySpec]:
+    """Return the `inputs` of data whose only input is an array of features."""
+    return {FEATURES: ArraySpec(shape, dtype)}

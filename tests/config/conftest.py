@@ -58,6 +58,7 @@ KNOWN: dict[str, dict[str, type[BaseModel] | None]] = {
     "optimizer": {"adamw": AdamParams, "sgd": SgdParams},
     "loss": {"cross_entropy": None, "mse": None},
     "tracker": {"mlflow": MlflowParams, "tensorboard": Params},
+    "task": {"classification": None, "regression": None},
     "metric": {"accuracy": None, "f1": None, "rmse": None},
 }
 

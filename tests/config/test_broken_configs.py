@@ -319,7 +319,11 @@ BROKEN = {
     ),
     "no source": ("data: {target: y}\nmodel: mlp\n", "1:1: data", "names no source; give type"),
     "file type without file": ("data: {type: csv}\nmodel: mlp\n", "1:1: data", "type csv needs path"),
-    "unknown ending": ("data: {path: a.tsv}\nmodel: mlp\n", "1:14: data.path", "known: .csv, .parquet, .npz"),
+    "unknown ending": (
+        "data: {path: a.tsv}\nmodel: mlp\n",
+        "1:14: data.path",
+        "known: .csv, .parquet, .txt, .npz",
+    ),
     "other ending": (
         "data: {type: csv, path: a.npz}\nmodel: mlp\n",
         "1:25: data.path",

@@ -276,4 +276,6 @@ def test_an_ambiguous_target_is_said() -> None:
     rows = [row | {"bought": i % 15} for i, row in enumerate(ROWS)]
     assert "15 different integers, taken for classes; set data.task: regression" in warnings_of(rows)
     assert warnings_of(rows, task="regression") == ""
-    assert np.allclose(load_text(csv_text(rows), task="regression").splits["train"].targets.max(), 14)
+    assert np.allclose(
+        load_text(csv_text(rows), task="regression").splits["train"].arrays["target"].max(), 14
+    )

@@ -122,7 +122,7 @@ def test_categories_of_the_training_file_stay_text_in_the_others(place: Path) ->
     write(place, csv_text(numeric), "val.csv")
     bundle = load(CsvDataset, config(train_path="train.csv", val_path="val.csv"))
     column = bundle.info.feature_names.index("size=02")
-    assert bundle.splits["val"].features[:, column].tolist() == [0.0, 1.0] * 20
+    assert bundle.splits["val"].arrays["features"][:, column].tolist() == [0.0, 1.0] * 20
 
 
 def test_dates_are_recognized_and_split_by(place: Path) -> None:
@@ -143,4 +143,6 @@ def test_a_parquet_of_the_same_rows_trains_the_same(place: Path) -> None:
     one = load(CsvDataset, config(path=write(place, csv_text(people()))))
     other = load(ParquetDataset, config(path="a.parquet"))
     assert one.splits["train"].fingerprint() == other.splits["train"].fingerprint()
-    np.testing.assert_array_equal(one.splits["test"].features, other.splits["test"].features)
+    np.testing.assert_array_equal(
+        one.splits["test"].arrays["features"], other.splits["test"].arrays["features"]
+    )

@@ -189,7 +189,7 @@ def test_of_a_file(tmp_path: Any) -> None:
         "val": 6,
         "test": 30,
     }
-    train_means = [bundle.splits["train"].features[:, 0].mean() for bundle in bundles]
+    train_means = [bundle.splits["train"].arrays["features"][:, 0].mean() for bundle in bundles]
     # Prepared by what it learns from, not by all rows
     assert train_means == pytest.approx([0, 0, 0], abs=1e-6)
 

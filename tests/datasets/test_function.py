@@ -82,7 +82,7 @@ def test_the_suite_notices_a_row_in_two_splits() -> None:
 
 
 def test_params_are_the_functions_arguments() -> None:
-    assert of("my_data:arrays", scale=2.0).splits["test"].features.max() == 119 * 2 + 1000
+    assert of("my_data:arrays", scale=2.0).splits["test"].arrays["features"].max() == 119 * 2 + 1000
     with pytest.raises(
         DataError,
         match=r"my_data:arrays\(scale=1.0\) was given size: got an unexpected keyword argument 'size'",

@@ -37,12 +37,12 @@ class Rows:
 
 def test_a_hundred_million_items_are_not_touched() -> None:
     rows = Rows(10**8, num_classes=3)
-    began = time.perf_counter()
+    began = time.process_time()
     bundle = from_objects((rows, Rows(10, num_classes=3)), config())
     assert len(bundle.splits["train"].fingerprint()) == 64
     assert rows.read < 1000
-    assert time.perf_counter() - began < 1
-    assert bundle.splits["train"].take(np.array([10**8 - 1])).targets.tolist() == [(10**8 - 1) % 3]
+    assert time.process_time() - began < 1
+    assert bundle.splits["train"].take(np.array([10**8 - 1]))["target"].tolist() == [(10**8 - 1) % 3]
     assert not bundle.content_hashed
 
 
@@ -51,13 +51,13 @@ def test_classes_are_read_off_small_datasets() -> None:
         (Rows(30, lambda i: (np.ones(2), "abc"[i % 3])), Rows(3, lambda i: (np.ones(2), "a"))), config()
     )
     assert bundle.info.classes == ["a", "b", "c"]
-    assert bundle.splits["train"].take(np.array([2, 0])).targets.tolist() == [2, 0]
+    assert bundle.splits["train"].take(np.array([2, 0]))["target"].tolist() == [2, 0]
 
 
 def test_classes_that_the_dataset_says() -> None:
     bundle = from_objects((Rows(30, classes=["low", "mid", "high"]), Rows(3)), config())
     assert bundle.info.classes == ["low", "mid", "high"]
-    assert bundle.splits["train"].take(np.array([2])).targets.tolist() == [2]
+    assert bundle.splits["train"].take(np.array([2]))["target"].tolist() == [2]
     with pytest.raises(DataError, match=r"the train dataset: the target of item 5 is 5|the target of item 5"):
         from_objects((Rows(30, lambda i: (np.ones(2), i), num_classes=5), Rows(3)), config()).splits[
             "train"
@@ -67,7 +67,7 @@ def test_classes_that_the_dataset_says() -> None:
 def test_values() -> None:
     bundle = from_objects((Rows(30, lambda i: (np.ones((1, 4, 4)), [i / 2, 1.0])), None, None), config())
     assert (bundle.info.task, bundle.info.outputs, bundle.info.input_shape) == ("regression", 2, (1, 4, 4))
-    assert bundle.splits["train"].take(np.array([3])).targets.dtype == np.float32
+    assert bundle.splits["train"].take(np.array([3]))["target"].dtype == np.float32
     assert "no validation dataset" in bundle.warnings[0]
 
 
@@ -92,9 +92,9 @@ def test_items_that_change_are_warned_of() -> None:
 def test_getitems_is_used() -> None:
     rows = Rows(30)
     rows.__getitems__ = lambda ids: [(np.array([i, 2.0]), i % 3) for i in ids]  # type: ignore[attr-defined]
-    assert from_objects((rows, Rows(3)), config()).splits["train"].take(np.array([4])).features.tolist() == [
-        [4, 2]
-    ]
+    assert from_objects((rows, Rows(3)), config()).splits["train"].take(np.array([4]))[
+        "features"
+    ].tolist() == [[4, 2]]
 
 
 def fails(i: int) -> Any:
@@ -224,11 +224,13 @@ def test_arrays_have_no_column_to_divide_by(name: str) -> None:
 def test_arrays_are_served_as_they_are() -> None:
     x = np.arange(60, dtype=np.float64).reshape(30, 2)
     bundle = from_objects(((x, np.arange(30) % 2), (x + 100, np.arange(30) % 2)))
-    np.testing.assert_array_equal(bundle.splits["train"].take(np.arange(30)).features, x.astype(np.float32))
+    np.testing.assert_array_equal(
+        bundle.splits["train"].take(np.arange(30))["features"], x.astype(np.float32)
+    )
     tokens = from_objects(
         ((x.astype(np.int64), np.arange(30) % 2), (x.astype(np.int64) + 1, np.arange(30) % 2))
     )
-    assert tokens.splits["train"].take(np.arange(1)).features.dtype == np.int64
+    assert tokens.splits["train"].take(np.arange(1))["features"].dtype == np.int64
 
 
 def test_several_values() -> None:
@@ -249,9 +251,9 @@ def test_tensors() -> None:
     torch = pytest.importorskip("torch")
     data = torch.utils.data.TensorDataset(torch.arange(60.0).reshape(30, 2), torch.arange(30) % 2)
     bundle = from_objects((data, torch.utils.data.TensorDataset(torch.ones(4, 2), torch.arange(4) % 2)))
-    assert bundle.splits["train"].take(np.array([1])).features.tolist() == [[2, 3]]
+    assert bundle.splits["train"].take(np.array([1]))["features"].tolist() == [[2, 3]]
     subset = torch.utils.data.Subset(data, list(range(20)))
-    assert from_objects((subset, subset)).splits["train"].take(np.array([1])).targets.tolist() == [1]
+    assert from_objects((subset, subset)).splits["train"].take(np.array([1]))["target"].tolist() == [1]
 
 
 def test_a_pair_with_a_data_frame_of_several_kinds() -> None:
@@ -262,8 +264,8 @@ def test_a_pair_with_a_data_frame_of_several_kinds() -> None:
     ):
         from_objects((frame, bought), config())
     numbers = from_objects((frame[["age", "member"]], bought), config())
-    assert numbers.splits["train"].take(np.array([0])).features.shape == (1, 2)
-    assert numbers.splits["train"].take(np.array([0])).features.dtype == np.float32
+    assert numbers.splits["train"].take(np.array([0]))["features"].shape == (1, 2)
+    assert numbers.splits["train"].take(np.array([0]))["features"].dtype == np.float32
 
 
 def test_who_named_no_target_is_told_how() -> None:

@@ -258,8 +258,8 @@ def test_images_keep_their_shape(tmp_path: Path) -> None:
         None,
     )
     batch = bundle.splits["train"].take(np.arange(5))
-    assert batch.features.dtype == np.uint8
-    for row, features in zip(bundle.rows["train"][:5], batch.features, strict=True):
+    assert batch["features"].dtype == np.uint8
+    for row, features in zip(bundle.rows["train"][:5], batch["features"], strict=True):
         np.testing.assert_array_equal(
             features.reshape(-1), np.frombuffer(images()[row]["image"], dtype=np.uint8)
         )

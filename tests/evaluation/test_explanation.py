@@ -22,7 +22,7 @@ from trainyard.evaluation import explanation, shapley
 from trainyard.evaluation.explained import Column, ExplainedModel, data_columns
 from trainyard.evaluation.explanation import Model, explain
 from trainyard.evaluation.permutation import permutation_importance
-from trainyard.types import DataInfo, Predictions
+from trainyard.types import DataInfo, Predictions, features_spec
 
 Function = Callable[[np.ndarray], np.ndarray]
 ROWS = 300
@@ -35,12 +35,12 @@ def predictor(function: Function, task: str = "regression") -> Callable[[Split],
         for start in range(0, len(split), 256):
             ids = np.arange(start, min(start + 256, len(split)))
             batch = split.take(ids)
-            outputs = np.asarray(function(batch.features), np.float32)
+            outputs = np.asarray(function(batch["features"]), np.float32)
             if task == "regression":
-                loss = float(((outputs - batch.targets) ** 2).sum())
+                loss = float(((outputs - batch["target"]) ** 2).sum())
             else:
-                loss = float(-np.log(np.clip(outputs[np.arange(len(ids)), batch.targets], 1e-7, 1)).sum())
-            yield Predictions(ids, outputs, batch.targets, loss)
+                loss = float(-np.log(np.clip(outputs[np.arange(len(ids)), batch["target"]], 1e-7, 1)).sum())
+            yield Predictions(ids, outputs, batch["target"], loss)
 
     return predict
 
@@ -51,14 +51,16 @@ def numbers(rows: int = ROWS, columns: int = 4, seed: int = 0) -> np.ndarray:
 
 def regression(features: np.ndarray, targets: np.ndarray, names: tuple[str, ...] = ()) -> DataBundle:
     outputs = targets.shape[1] if targets.ndim > 1 else 1
-    info = DataInfo("regression", features.shape[1:], outputs, feature_names=names, target="price")
-    return DataBundle(info, {"test": Arrays(features, targets.astype(np.float32))})
+    info = DataInfo(
+        "regression", features_spec(features.shape[1:]), outputs, feature_names=names, target="price"
+    )
+    return DataBundle(info, {"test": Arrays({"features": features, "target": targets.astype(np.float32)})})
 
 
 def classification(features: np.ndarray, targets: np.ndarray) -> DataBundle:
     classes = [f"class {i}" for i in range(int(targets.max()) + 1)]
-    info = DataInfo("classification", features.shape[1:], len(classes), classes)
-    return DataBundle(info, {"test": Arrays(features, targets.astype(np.int64))})
+    info = DataInfo("classification", features_spec(features.shape[1:]), len(classes), classes)
+    return DataBundle(info, {"test": Arrays({"features": features, "target": targets.astype(np.int64)})})
 
 
 def explained_model(predict: Any, bundle: DataBundle, seed: int = 0) -> ExplainedModel:
@@ -68,8 +70,8 @@ def explained_model(predict: Any, bundle: DataBundle, seed: int = 0) -> Explaine
         predict,
         bundle.info,
         data_columns(bundle.info, bundle.preparation),
-        batch.features,
-        batch.targets,
+        batch["features"],
+        batch["target"],
         seed,
     )
 
@@ -159,17 +161,22 @@ class TestWithoutShap:
 
     def test_the_split_is_the_test_else_the_validation_else_the_training(self):
         x, model = numbers(), Model(predictor(lambda x: x[:, 0]))
-        rows = Arrays(x, x[:, 0])
+        rows = Arrays({"features": x, "target": x[:, 0]})
         info = regression(x, x[:, 0]).info
         assert explain(model, DataBundle(info, {"train": rows, "val": rows}), "loss", 1)["split"] == "val"
-        made = explain(model, DataBundle(info, {"train": rows, "val": Arrays(x[:0], x[:0, 0])}), "loss", 1)
+        made = explain(
+            model,
+            DataBundle(info, {"train": rows, "val": Arrays({"features": x[:0], "target": x[:0, 0]})}),
+            "loss",
+            1,
+        )
         assert made["split"] == "train"
         assert "training rows" in made["notes"][0]
 
     def test_a_metric_that_is_not_defined_here_gives_way_to_the_loss(self):
         x = numbers()
         bundle = classification(np.vstack([x, x]), np.zeros(2 * ROWS))
-        bundle = DataBundle(DataInfo("classification", (4,), 2, ["a", "b"]), bundle.splits)
+        bundle = DataBundle(DataInfo("classification", features_spec((4,)), 2, ["a", "b"]), bundle.splits)
         made = explain(
             Model(predictor(lambda x: np.full((len(x), 2), 0.5), "classification")), bundle, "val_roc_auc", 1
         )
@@ -548,9 +555,9 @@ class TestShap:
 
 
 def test_sources_without_a_preparation():
-    info = DataInfo("regression", (2,), 1, feature_names=("a", "b"), categories=(0, 3))
+    info = DataInfo("regression", features_spec((2,)), 1, feature_names=("a", "b"), categories=(0, 3))
     assert data_columns(info, None) == [Column("a", (0,)), Column("b", (1,), ("0", "1", "2"))]
-    assert [column.name for column in data_columns(DataInfo("regression", (2,), 1), None)] == [
+    assert [column.name for column in data_columns(DataInfo("regression", features_spec((2,)), 1), None)] == [
         "feature 0",
         "feature 1",
     ]

@@ -10,20 +10,21 @@ import warnings
 import numpy as np
 import pytest
 
+from trainyard import registry
 from trainyard.errors import InputError, ModelError
 from trainyard.evaluation import metrics
-from trainyard.evaluation.metrics import METRICS, evaluate_predictions
-from trainyard.types import DataInfo, Predictions
+from trainyard.evaluation.metrics import evaluate_predictions
+from trainyard.types import DataInfo, Predictions, features_spec
 
 sk = pytest.importorskip("sklearn.metrics")
 
 
 def classes(count: int) -> DataInfo:
-    return DataInfo("classification", (4,), count, tuple(range(count)))
+    return DataInfo("classification", features_spec((4,)), count, tuple(range(count)))
 
 
 def values(count: int = 1) -> DataInfo:
-    return DataInfo("regression", (4,), count)
+    return DataInfo("regression", features_spec((4,)), count)
 
 
 def predicted(outputs, targets, loss=1.0) -> Predictions:
@@ -268,10 +269,23 @@ def test_a_metric_of_the_other_task_is_refused():
 
 
 def test_names_and_defaults():
-    assert set(metrics.names()) == set(METRICS)
+    tasks = registry.names("task")
+    assert {"classification", "regression", "multilabel", "language_modeling"} <= set(tasks)
+    assert set(metrics.names()) == {name for task in tasks for name in metrics.names(task)}
     assert set(metrics.names("regression")).isdisjoint(metrics.names("classification"))
-    for task in ("classification", "regression"):
+    for task in tasks:
+        cls = registry.task_of(task)
         assert set(metrics.default_metrics(task)) <= set(metrics.names(task))
+        assert cls.usual_metric in cls.metrics
+
+
+def test_metrics_of_one_name_have_one_mode():
+    modes: dict[str, set[str]] = {}
+    for task in registry.names("task"):
+        for name, metric in registry.task_of(task).metrics.items():
+            modes.setdefault(name, set()).add(metric.mode)
+    assert {name for name, found in modes.items() if len(found) > 1} == set()
+    assert len(modes) > 30
 
 
 def test_no_heavy_library_is_imported():

@@ -12,8 +12,6 @@ from scipy import special, stats
 
 from trainyard.errors import InputError
 from trainyard.evaluation import significance
-from trainyard.evaluation.metrics import METRICS
-from trainyard.evaluation.scores import Scores
 from trainyard.evaluation.significance import (
     all_pairs,
     bootstrap,
@@ -26,6 +24,9 @@ from trainyard.evaluation.significance import (
     same_rows,
     sign_flips,
 )
+from trainyard.tasks.base import Scores
+from trainyard.tasks.classification import ClassificationTask
+from trainyard.tasks.regression import RegressionTask
 
 QUICK = settings(max_examples=100, deadline=None)
 
@@ -37,35 +38,36 @@ def classes(rows: int, noise: float, seed: int = 0, kinds: int = 3) -> tuple[Sco
     first = draw.random((rows, kinds)) + 0.7 * np.eye(kinds)[targets]
     second = np.abs(first + draw.normal(0, noise, first.shape))
     one, other = (values / values.sum(axis=1, keepdims=True) for values in (first, second))
-    return Scores(one.astype(np.float32), targets), Scores(other.astype(np.float32), targets)
+    return tuple(Scores(ClassificationTask, some.astype(np.float32), targets) for some in (one, other))
 
 
 def values(rows: int, worse: float, seed: int = 0) -> tuple[Scores, Scores]:
     draw = np.random.default_rng(seed)
     targets = draw.normal(size=(rows, 1))
     first = targets + draw.normal(0, 1, (rows, 1))
-    return Scores(first, targets), Scores(first + draw.normal(0, worse, (rows, 1)), targets)
+    second = first + draw.normal(0, worse, (rows, 1))
+    return Scores(RegressionTask, first, targets), Scores(RegressionTask, second, targets)
 
 
 # -- McNemar
 
 
-def answers(one: int, other: int, both: int = 5, none: int = 5) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Predicted classes of two models: right by the first alone, by the second alone, by both, by none."""
+def answers(one: int, other: int, both: int = 5, none: int = 5) -> np.ndarray:
+    """The difference of two models: right by the first alone, by the second alone, by both, by none."""
     first = np.repeat([1, 0, 1, 0], [one, other, both, none])
     second = np.repeat([0, 1, 1, 0], [one, other, both, none])
-    return first, second, np.ones(len(first), np.int64)
+    return second - first
 
 
 @QUICK
 @given(st.integers(0, 400), st.integers(0, 400))
 def test_mcnemar_is_the_binomial_test_of_the_rows_that_differ(one: int, other: int) -> None:
     expected = stats.binomtest(one, one + other).pvalue if one + other else 1.0
-    assert mcnemar(*answers(one, other)) == pytest.approx(expected, rel=1e-9)
+    assert mcnemar(answers(one, other)) == pytest.approx(expected, rel=1e-9)
 
 
 def test_mcnemar_of_many_rows() -> None:
-    assert mcnemar(*answers(100_000, 101_000)) == pytest.approx(
+    assert mcnemar(answers(100_000, 101_000)) == pytest.approx(
         stats.binomtest(100_000, 201_000).pvalue, rel=1e-6
     )
 
@@ -75,7 +77,7 @@ def test_mcnemar_against_a_published_value() -> None:
 
     86 against 150.
     """
-    assert mcnemar(*answers(86, 150, 794, 570)) == pytest.approx(3.72e-5, rel=0.01)
+    assert mcnemar(answers(86, 150, 794, 570)) == pytest.approx(3.72e-5, rel=0.01)
 
 
 # -- sign flips
@@ -159,7 +161,7 @@ def test_of_classes(metric: str, test: str) -> None:
     first, second = classes(400, 0.5)
     found = same_rows(metric, first, second)
     assert (found.test, found.pairs) == (test, 400)
-    function = METRICS[found.metric].function
+    function = ClassificationTask.metrics[found.metric].function
     assert found.effect == pytest.approx(function(second) - function(first))
     assert found.low < found.effect < found.high
     assert found.significant
@@ -224,7 +226,8 @@ def test_chance_is_called_significant_one_time_in_twenty(
         draw = np.random.default_rng(seed)
         targets = draw.integers(0, 2, 80)
         outputs = draw.random((2, 80, 2)) + 0.4 * np.eye(2)[targets]
-        both = [Scores((one / one.sum(axis=1, keepdims=True)).astype(np.float32), targets) for one in outputs]
+        shares = [(one / one.sum(axis=1, keepdims=True)).astype(np.float32) for one in outputs]
+        both = [Scores(ClassificationTask, share, targets) for share in shares]
         monkeypatch.setattr(significance, "_RESAMPLES", 199)
         alarms += same_rows(metric, both[0], both[1], seed).significant
     assert alarms <= 20
@@ -242,7 +245,7 @@ def two_targets(rows: int = 200) -> tuple[Scores, Scores, Scores]:
     targets = draw.normal(0, [1000, 1], (rows, 2))
     spreads = ([300, 1.2], [300, 0.05], [300, 0.05])
     first, second, third = (
-        Scores(targets + draw.normal(0, spread, (rows, 2)), targets) for spread in spreads
+        Scores(RegressionTask, targets + draw.normal(0, spread, (rows, 2)), targets) for spread in spreads
     )
     return first, second, third
 
@@ -259,7 +262,7 @@ def test_r2_of_several_outputs_weighs_them_by_their_variance() -> None:
         for one in (first, second)
     ]
     assert found.effect == pytest.approx(-np.mean(shares[1] - shares[0]))  # a mean of what is flipped
-    one, other = (Scores(model.outputs, model.targets * [1, 0]) for model in (first, second))
+    one, other = (Scores(RegressionTask, model.outputs, model.targets * [1, 0]) for model in (first, second))
     assert same_rows("r2", one, other).test == "paired bootstrap"
 
 
@@ -342,7 +345,10 @@ def test_several_sign_flips() -> None:
 def test_of_many_pairs_enough_is_drawn_to_see_any() -> None:
     """10 models on few rows, of which one is far better: Holm's factor is 45, and 45 * 2 / 1001 above 5%."""
     good, _ = classes(60, 0.1)
-    bad = [Scores(np.roll(good.outputs, shift, axis=0), good.targets) for shift in range(1, 10)]
+    bad = [
+        Scores(ClassificationTask, np.roll(good.outputs, shift, axis=0), good.targets)
+        for shift in range(1, 10)
+    ]
     tests = all_pairs("f1", [good, *bad])
     assert tests[0, 1].test == "paired bootstrap"
     assert max(holm([test.p_value for test in tests.values()])[:9]) < 0.05
@@ -355,12 +361,11 @@ def test_the_best_of_equal_models_is_seldom_called_better(count: int) -> None:
     The best is chosen on the rows that it is tested on. Holm over the tests with it alone would
     give false alarms in 8% and 11% with 5 and with 10 models."""
     draw, alarms = np.random.default_rng(count), 0
-    targets = np.zeros(500, np.int64)
     for _ in range(200):
         wrong = draw.random((count, 500)) > 0.8
         order = np.argsort(wrong.mean(axis=1), kind="stable")
-        said = [wrong[index].astype(np.int64) for index in order]
-        p_values = [mcnemar(one, other, targets) for one, other in itertools.combinations(said, 2)]
+        right = [1 - wrong[index].astype(np.int64) for index in order]
+        p_values = [mcnemar(other - one) for one, other in itertools.combinations(right, 2)]
         alarms += min(holm(p_values)[: count - 1]) < 0.05
     assert alarms <= 16  # of 200, 10 are expected at most
 

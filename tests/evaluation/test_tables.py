@@ -8,10 +8,13 @@ import math
 import numpy as np
 
 from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions
-from trainyard.evaluation.tables import MAX_CONFUSION, MAX_POINTS, label, tables
-from trainyard.types import DataInfo, Predictions
+from trainyard.evaluation.tables import tables
+from trainyard.tasks.classification import MAX_CONFUSION
+from trainyard.tasks.regression import MAX_POINTS
+from trainyard.tasks.support.columns import as_json
+from trainyard.types import DataInfo, Predictions, features_spec
 
-LABELS = DataInfo("classification", (2,), 3, ("cat", "dog", "eel"))
+LABELS = DataInfo("classification", features_spec((2,)), 3, ("cat", "dog", "eel"))
 OUTPUTS = np.array([[0.7, 0.2, 0.1], [0.6, 0.3, 0.1], [0.05, 0.9, 0.05], [0.2, 0.2, 0.6]], np.float32)
 TARGETS = np.array([0, 1, 2, 2])
 
@@ -47,7 +50,7 @@ def test_classification():
 
 
 def test_regression_keeps_evenly_spaced_points():
-    info = DataInfo("regression", (2,), 1)
+    info = DataInfo("regression", features_spec((2,)), 1)
     true = np.arange(10_001, dtype=np.float32)
     guess = true.copy()
     guess[500] += 50
@@ -76,7 +79,7 @@ def test_values_that_json_cannot_hold():
 
 
 def test_labels_of_any_kind():
-    assert [label(value) for value in (np.int64(3), np.bool_(True), np.str_("a"), 2.5, ("x", 1))] == [
+    assert [as_json(value) for value in (np.int64(3), np.bool_(True), np.str_("a"), 2.5, ("x", 1))] == [
         3,
         True,
         "a",
@@ -87,7 +90,7 @@ def test_labels_of_any_kind():
 
 def test_a_matrix_of_too_many_classes_is_left_out():
     count = MAX_CONFUSION + 1
-    info = DataInfo("classification", (2,), count, range(count))
+    info = DataInfo("classification", features_spec((2,)), count, range(count))
     outputs = np.eye(count, dtype=np.float32)
     made = tables(
         evaluate_predictions(

@@ -20,7 +20,7 @@ from trainyard.records.journal import evaluations, losses, read
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.wiring import Components, Objects, build
-from trainyard.types import Array, Batch, DataInfo, Ids, SplitName
+from trainyard.types import Array, Batch, DataInfo, Ids, SplitName, features_spec
 
 ROUNDS = 24
 COUNTS = {"two": 2, "three": 3, "values": 1, "amounts": 1, "pairs": 2}
@@ -33,13 +33,13 @@ class Rows:
     def __init__(self, features: Array, targets: Array, *, shown: bool = True) -> None:
         self._features, self._targets = features, targets
         if shown:
-            self.features, self.targets = features, targets
+            self.arrays = {"features": features, "target": targets}
 
     def __len__(self) -> int:
         return len(self._features)
 
     def take(self, ids: Ids) -> Batch:
-        return Batch(self._features[ids], self._targets[ids])
+        return {"features": self._features[ids], "target": self._targets[ids]}
 
     def fingerprint(self) -> str:
         return "-"
@@ -67,7 +67,7 @@ def bundle(kind: str, *, categories: bool = True, shown: bool = True) -> DataBun
     task, count = ("classification" if kind in ("two", "three") else "regression"), COUNTS[kind]
     classes = list(range(count)) if task == "classification" else None
     names, kinds = [f"x{i}" for i in range(6)], (0, 0, 12, 0, 0, 0) if categories else ()
-    info = DataInfo(task, (6,), count, classes, names, categories=kinds)  # type: ignore[arg-type]
+    info = DataInfo(task, features_spec((6,)), count, classes, names, categories=kinds)  # type: ignore[arg-type]
     cuts: dict[SplitName, slice] = {"train": slice(0, 600), "val": slice(600, 750), "test": slice(750, 900)}
     return DataBundle(
         info, {name: Rows(features[cut], targets[cut], shown=shown) for name, cut in cuts.items()}
@@ -348,9 +348,9 @@ def test_the_trees_are_those_that_catboost_makes_at_once(kind: str, rounds: int)
         "allow_writing_files": False,
     }
     train, val = data.splits["train"], data.splits["val"]
-    library = catboost.CatBoost(options).fit(train.features, train.targets, verbose=False)  # type: ignore[attr-defined]
-    expected = library.predict(val.features, prediction_type="RawFormulaVal")  # type: ignore[attr-defined]
-    mine = made.framework.native.predict(val.features, prediction_type="RawFormulaVal")  # type: ignore[attr-defined]
+    library = catboost.CatBoost(options).fit(train.arrays["features"], train.arrays["target"], verbose=False)  # type: ignore[attr-defined]
+    expected = library.predict(val.arrays["features"], prediction_type="RawFormulaVal")  # type: ignore[attr-defined]
+    mine = made.framework.native.predict(val.arrays["features"], prediction_type="RawFormulaVal")  # type: ignore[attr-defined]
     assert np.array_equal(mine, expected)
 
 
@@ -359,7 +359,7 @@ def test_outputs_are_the_librarys() -> None:
         data = bundle(kind, categories=False)
         made = trained(data, SAMPLED)
         (found,) = made.framework.predict(data.splits["val"])
-        model, features = made.framework.native, data.splits["val"].features  # type: ignore[attr-defined]
+        model, features = made.framework.native, data.splits["val"].arrays["features"]  # type: ignore[attr-defined]
         library = model.predict(features) if kind == "values" else model.predict_proba(features)
         np.testing.assert_allclose(found.outputs, library, rtol=1e-5, atol=1e-7)
 

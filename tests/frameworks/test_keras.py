@@ -32,7 +32,7 @@ from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.run import Run
 from trainyard.runs.wiring import Objects, build, build_framework
-from trainyard.types import DataInfo
+from trainyard.types import DataInfo, features_spec
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("keras")
@@ -610,18 +610,18 @@ def test_a_sigmoid_for_each_class_gives_shares_of_their_sum(activation: str | No
     parts = build(load({**SMALL, "model": KERAS}, adapters=Catalog()).config, 1, Objects(model=model))
     split = parts.bundle.splits["test"]
     batch = split.take(np.arange(len(split)))
-    raw = parts.framework.native(batch.features, training=False).numpy()
+    raw = parts.framework.native(batch["features"], training=False).numpy()
     sigmoids = 1 / (1 + np.exp(-raw)) if activation is None else raw
     found = list(parts.framework.predict(split))
     outputs = np.concatenate([part.outputs for part in found])
     np.testing.assert_allclose(outputs, sigmoids / sigmoids.sum(axis=1, keepdims=True), rtol=1e-5)
     if loss is None:
-        expected = -np.log(outputs[np.arange(len(split)), batch.targets]).sum()
+        expected = -np.log(outputs[np.arange(len(split)), batch["target"]]).sum()
         assert sum(part.loss for part in found) == pytest.approx(expected, rel=1e-5)
 
 
 def test_probabilities_that_vanish_are_equal_shares() -> None:
-    info = DataInfo("classification", (4,), 3, ["a", "b", "c"])
+    info = DataInfo("classification", features_spec((4,)), 3, ["a", "b", "c"])
     found = Outputs(single=False, logits=False, independent=True).to_predictions(
         np.zeros((1, 3), dtype=np.float32), info
     )
@@ -1120,7 +1120,7 @@ def test_an_export_computes_what_the_model_computes(form: str, iris: Run, tmp_pa
     split = parts.bundle.splits["test"]
     (tmp_path / "out").mkdir()
     parts.framework.export(tmp_path / "out" / "exported", form)
-    features = split.take(np.arange(len(split))).features
+    features = split.take(np.arange(len(split)))["features"]
     if form == "keras":
         (tmp_path / "out" / "exported").rename(tmp_path / "out" / "exported.keras")
         logits = keras.models.load_model(tmp_path / "out" / "exported.keras").predict(features, verbose=0)

@@ -19,7 +19,7 @@ from trainyard.errors import ConfigError, InputError, ModelError
 from trainyard.frameworks.lightgbm.data import safe_names
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.wiring import Components, Objects, build
-from trainyard.types import Array, Batch, DataInfo, Ids, SplitName
+from trainyard.types import Array, Batch, DataInfo, Ids, SplitName, features_spec
 
 ROUNDS = 34
 COUNTS = {"two": 2, "three": 3, "values": 1, "amounts": 1}
@@ -37,7 +37,7 @@ class Taken:
         return len(self._features)
 
     def take(self, ids: Ids) -> Batch:
-        return Batch(self._features[ids], self._targets[ids])
+        return {"features": self._features[ids], "target": self._targets[ids]}
 
     def fingerprint(self) -> str:
         return "-"
@@ -48,7 +48,7 @@ class Shown(Taken):
 
     def __init__(self, features: Array, targets: Array) -> None:
         super().__init__(features, targets)
-        self.features, self.targets = features, targets
+        self.arrays = {"features": features, "target": targets}
 
 
 def rows(kind: str) -> tuple[Array, Array]:
@@ -77,7 +77,7 @@ def bundle(kind: str, split: type[Taken] = Shown) -> DataBundle:
     task, count = ("classification" if kind in ("two", "three") else "regression"), COUNTS[kind]
     classes = list(range(count)) if task == "classification" else None
     names = [f"x{i}" for i in range(6)]
-    info = DataInfo(task, (6,), count, classes, names, categories=(0, 0, 12, 0, 0, 0))  # type: ignore[arg-type]
+    info = DataInfo(task, features_spec((6,)), count, classes, names, categories=(0, 0, 12, 0, 0, 0))  # type: ignore[arg-type]
     cuts: dict[SplitName, slice] = {"train": slice(0, 600), "val": slice(600, 750), "test": slice(750, 900)}
     return DataBundle(info, {name: split(features[cut], targets[cut]) for name, cut in cuts.items()})
 
@@ -254,7 +254,7 @@ def test_without_sampling_the_trees_are_those_of_lightgbm_train(kind: str) -> No
     }
     params |= {"num_class": 3} if kind == "three" else {}
     train = data.splits["train"]
-    dataset = lightgbm.Dataset(train.features, train.targets, categorical_feature=[2])  # type: ignore[attr-defined]
+    dataset = lightgbm.Dataset(train.arrays["features"], train.arrays["target"], categorical_feature=[2])  # type: ignore[attr-defined]
     assert trees(made.framework.native.model_to_string()) == trees(
         lightgbm.train(params, dataset, ROUNDS).model_to_string()
     )
@@ -280,10 +280,10 @@ def test_outputs_are_the_librarys_however_they_came_about(kind: str, params: dic
         # As after each round: new trees are added to the scores
         (found,) = made.framework.predict(data.splits["val"])
     val = data.splits["val"]
-    library = made.framework.native.predict(val.features, num_threads=1)  # type: ignore[attr-defined]
+    library = made.framework.native.predict(val.arrays["features"], num_threads=1)  # type: ignore[attr-defined]
     library = np.column_stack([1 - library, library]) if kind == "two" else library
     np.testing.assert_allclose(found.outputs, library, rtol=1e-6, atol=1e-7)
-    (afresh,) = made.framework.predict(Shown(val.features, val.targets))  # type: ignore[attr-defined]
+    (afresh,) = made.framework.predict(Shown(val.arrays["features"], val.arrays["target"]))  # type: ignore[attr-defined]
     assert np.array_equal(found.outputs, afresh.outputs)
     assert found.loss == afresh.loss
 
@@ -564,7 +564,7 @@ def test_an_estimators_own_objective_gets_the_targets_first() -> None:
 
 
 def test_too_few_rows_for_any_split_are_said() -> None:
-    info = DataInfo("classification", (1,), 2, [0, 1], ["a"])
+    info = DataInfo("classification", features_spec((1,)), 2, [0, 1], ["a"])
     rows = Shown(np.arange(30, dtype=np.float32).reshape(30, 1), np.arange(30) % 2)
     made = components(DataBundle(info, {"train": rows, "val": rows, "test": rows}), {"min_child_samples": 20})
     with pytest.raises(

@@ -131,7 +131,10 @@ def framework_for(
         "classes": ["a", "b", "c"] if classes else None,
         **(info or {}),
     }
-    splits = {"train": Arrays(features[:60], targets[:60]), "val": Arrays(features[60:], targets[60:])}
+    splits = {
+        "train": Arrays({"features": features[:60], "target": targets[:60]}),
+        "val": Arrays({"features": features[60:], "target": targets[60:]}),
+    }
     plan = SklearnFramework.plan(config, 60, model)
     order = SampleOrder(60, plan.batch_size, config.experiment.seed) if trains else None
     inputs = FrameworkInputs(
@@ -200,7 +203,7 @@ def test_every_name_goes_on_exactly_from_what_was_stored(name: str, task: str, t
     np.testing.assert_array_equal(found, outputs(whole))
     assert found.dtype == np.float32
     assert found.shape == (
-        (30, CLASSES) if task == "classification" else whole._inputs.splits["val"].targets.shape
+        (30, CLASSES) if task == "classification" else whole._inputs.splits["val"].arrays["target"].shape
     )  # type: ignore[attr-defined]
     if task == "classification":
         np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-5)
@@ -297,7 +300,7 @@ def test_predictions_of_a_forest_are_those_of_scikit_learn_whatever_was_asked_be
     for step in range(3):
         framework.step(step, 1.0)
         for split in ("val", "train", "val"):
-            features = framework._inputs.splits[split].features  # type: ignore[attr-defined]
+            features = framework._inputs.splits[split].arrays["features"]  # type: ignore[attr-defined]
             np.testing.assert_array_equal(
                 outputs(framework, split), framework.native.predict(features).astype(np.float32)
             )

@@ -25,7 +25,7 @@ from trainyard.frameworks.base import FrameworkInputs
 from trainyard.frameworks.xgboost import XgboostFramework, devices, matrices
 from trainyard.order import SampleOrder
 from trainyard.runs.catalog import Catalog
-from trainyard.types import Array, Batch, DataInfo, Ids
+from trainyard.types import Array, Batch, DataInfo, Ids, features_spec
 
 ROWS, VAL = 1_200, 300
 RANDOM = np.random.default_rng(0)
@@ -54,12 +54,15 @@ def info_of(target: str, categories: tuple[int, ...] = CATEGORIES) -> DataInfo:
     classes = {"binary": (0, 1), "classes": (0, 1, 2)}.get(target)
     outputs = len(classes) if classes else 2 if target == "pairs" else 1
     task = "classification" if classes else "regression"
-    return DataInfo(task, (len(NAMES),), outputs, classes, NAMES, categories=categories)  # type: ignore[arg-type]
+    return DataInfo(task, features_spec((len(NAMES),)), outputs, classes, NAMES, categories=categories)  # type: ignore[arg-type]
 
 
 def splits_of(target: str) -> dict[Any, Split]:
     y = TARGETS[target]
-    return {"train": Arrays(X[:ROWS], y[:ROWS]), "val": Arrays(X[ROWS:], y[ROWS:])}
+    return {
+        "train": Arrays({"features": X[:ROWS], "target": y[:ROWS]}),
+        "val": Arrays({"features": X[ROWS:], "target": y[ROWS:]}),
+    }
 
 
 def config_of(
@@ -359,7 +362,7 @@ def test_constraints_hold() -> None:
     framework = trained("values", {"monotone_constraints": {"a": -1}})
     rows = np.repeat(X[:1], 50, axis=0)
     rows[:, 0] = np.linspace(-3, 3, 50)
-    (found,) = framework.predict(Arrays(rows, np.zeros(50, np.float32)))
+    (found,) = framework.predict(Arrays({"features": rows, "target": np.zeros(50, np.float32)}))
     assert (np.diff(found.outputs) <= 0).all()
 
 
@@ -554,7 +557,7 @@ class OnDisk:
     """A split that is not an array; `most` is the largest number of rows taken at once."""
 
     def __init__(self, features: Array, targets: Array) -> None:
-        self._data = Arrays(features, targets)
+        self._data = Arrays({"features": features, "target": targets})
         self.most = 0
 
     def __len__(self) -> int:
@@ -585,7 +588,12 @@ def test_rows_that_are_not_in_memory_are_read_in_parts(
     assert len(pages) == (2 if external else 0)
 
     in_memory = framework_of(
-        "binary", SAMPLING, splits={"train": Arrays(rows, y), "val": Arrays(X[ROWS:], y[ROWS : ROWS + VAL])}
+        "binary",
+        SAMPLING,
+        splits={
+            "train": Arrays({"features": rows, "target": y}),
+            "val": Arrays({"features": X[ROWS:], "target": y[ROWS : ROWS + VAL]}),
+        },
     )
     np.testing.assert_allclose(steps(in_memory, 0, 4), whole, rtol=0.05)  # the bins are computed differently
     del framework
@@ -607,7 +615,7 @@ def test_files_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: pyte
 
 
 def test_names_that_the_library_would_not_take_are_left_out() -> None:
-    info = DataInfo("classification", (8,), 2, (0, 1), [f"x[{i}]" for i in range(8)])
+    info = DataInfo("classification", features_spec((8,)), 2, (0, 1), [f"x[{i}]" for i in range(8)])
     framework = framework_of("binary", {}, info=info)
     framework.step(0, 0.3)
     assert framework.native.feature_names is None
@@ -617,9 +625,15 @@ def test_names_that_the_library_would_not_take_are_left_out() -> None:
 def test_images_are_rows_of_pixels() -> None:
     images = RANDOM.normal(size=(200, 4, 4, 1)).astype(np.float32)
     y = (images[:, 0, 0, 0] > 0).astype(np.int64)
-    info = DataInfo("classification", (4, 4, 1), 2, (0, 1))
+    info = DataInfo("classification", features_spec((4, 4, 1)), 2, (0, 1))
     framework = framework_of(
-        "binary", {}, info=info, splits={"train": Arrays(images, y), "val": Arrays(images, y)}
+        "binary",
+        {},
+        info=info,
+        splits={
+            "train": Arrays({"features": images, "target": y}),
+            "val": Arrays({"features": images, "target": y}),
+        },
     )
     losses = steps(framework, 0, 5)[0::3]
     assert losses[-1] < losses[0]
@@ -687,7 +701,7 @@ def test_weights_bring_their_base_score(target: str, tmp_path: Path) -> None:
 
 def test_weights_of_other_data_are_refused(tmp_path: Path) -> None:
     trained("binary", {}, rounds=1).snapshot(weights_only=True).write(tmp_path)
-    info = DataInfo("classification", (8,), 2, (0, 1), list("abcdefgh"))
+    info = DataInfo("classification", features_spec((8,)), 2, (0, 1), list("abcdefgh"))
     with pytest.raises(ModelError, match=r"has feature names \['a', .*'few'\], the run \['a', .*'h'\]"):
         framework_of("binary", {}, info=info).restore(tmp_path, weights_only=True)
 

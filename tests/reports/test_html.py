@@ -17,7 +17,7 @@ from trainyard.records.result import AttemptRecord
 from trainyard.records.run_dir import RunDir
 from trainyard.reports.html import write_report
 from trainyard.reports.summary import html_table, summary_table
-from trainyard.types import DataInfo, Predictions
+from trainyard.types import DataInfo, Predictions, features_spec
 
 RUN_ID = "20260101-120000-abc123"
 DIGEST = "d1" * 32
@@ -103,7 +103,7 @@ def run(tmp_path: Path) -> Path:
     journalled(folder, 1, 0, 57)
     journalled(folder, 2, 40, 100, "completed")
     rng = np.random.default_rng(0)
-    info = DataInfo("classification", (4,), 3, ("cat", "dog", "eel"))
+    info = DataInfo("classification", features_spec((4,)), 3, ("cat", "dog", "eel"))
     found = Predictions(
         np.arange(60), rng.dirichlet(np.ones(3), 60).astype(np.float32), rng.integers(0, 3, 60), 30.0
     )
@@ -203,7 +203,7 @@ def test_a_report_is_the_same_each_time_but_for_its_date(run):
 
 
 def test_regression(run):
-    info = DataInfo("regression", (4,), 1, target="price")
+    info = DataInfo("regression", features_spec((4,)), 1, target="price")
     rng = np.random.default_rng(0)
     true = rng.normal(size=50).astype(np.float32)
     result = evaluate_predictions(

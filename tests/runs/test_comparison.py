@@ -11,10 +11,11 @@ import pytest
 import trainyard
 from study_configs import TOY
 from trainyard.errors import CheckpointError
-from trainyard.evaluation.scores import Scores
 from trainyard.evaluation.significance import same_rows
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.run import Run
+from trainyard.tasks.base import Scores
+from trainyard.tasks.classification import ClassificationTask
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def scores(run: Run) -> Scores:
 
     rows = load_data(trainyard.check(run.path / "config.yaml").config).rows["test"]
     outputs = trainyard.load(run).outputs(data.data.iloc[rows])
-    return Scores(outputs, data.target.to_numpy()[rows])
+    return Scores(ClassificationTask, outputs, data.target.to_numpy()[rows])
 
 
 def test_there_is_no_test_and_why(first: Run, runs_dir: Path) -> None:

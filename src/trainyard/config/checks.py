@@ -15,6 +15,7 @@ from trainyard.config.tree import Node, Problems, Source, find, find_value, mapp
 FILE_TYPES = {
     ".csv": "csv",
     ".parquet": "parquet",
+    ".txt": "text",
     ".npz": "npz",
     ".tfrecord": "tfrecord",
     ".tfrecords": "tfrecord",

@@ -41,10 +41,10 @@ def json_schema(adapters: Adapters | None = None) -> Schema:
     definitions: Schema = schema["$defs"]
     _soften(schema)
     _schedulers(schema)
-    for section, kind in TYPED:
-        _typed(definitions, section, kind, adapters)
     if adapters is not None:
         _names(definitions, adapters)
+    for section, kind in TYPED:
+        _typed(definitions, section, kind, adapters)
     for name in _optional_sections():
         schema["properties"][name] = {"anyOf": [schema["properties"][name], {"type": "null"}]}
     definitions["Variable"] = VARIABLE
@@ -172,4 +172,6 @@ def _names(definitions: Schema, adapters: Adapters) -> None:
     listed = definitions["EvaluationConfig"]["properties"]["metrics"]
     listed["anyOf"] = [{"type": "array", "items": {"enum": metrics}}, {"type": "null"}]
     loss = definitions["TrainingConfig"]["properties"]["loss"]
-    loss["enum"] = list(dict.fromkeys(["auto", *adapters.names("loss")]))
+    names = {"enum": list(dict.fromkeys(["auto", *adapters.names("loss")]))}
+    loss["anyOf"] = [names, {"type": "string", "pattern": ":"}]  # or package.module:function
+    definitions["DataConfig"]["properties"]["task"]["enum"] = ["auto", *adapters.names("task")]

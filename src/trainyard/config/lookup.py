@@ -58,6 +58,7 @@ class Lookup:
         if "loss" in used:
             self.loss(framework)
         self.section("dataset", "data", DataConfig)
+        self.task()
         for key, _ in tracking_items(self.root):
             self.section("tracker", join("tracking", key), TrackerConfig)
         self.metrics()
@@ -164,8 +165,13 @@ class Lookup:
     def loss(self, framework: str | None) -> None:
         """Check the name of the loss."""
         node = find_value(self.root, "training.loss")
-        if node is not None and node.value != "auto":
+        if node is not None and ":" not in str(node.value):  # package.module:function is imported later
             self.known("loss", node, "training.loss", framework, extra=("auto",))
+
+    def task(self) -> None:
+        """Check the name of the task."""
+        if (node := find_value(self.root, "data.task")) is not None:
+            self.known("task", node, "data.task", extra=("auto",))
 
     def section(
         self, kind: Kind, path: str, section: type[TypedSection], framework: str | None = None

@@ -38,7 +38,11 @@ def reference(adapters: Adapters | None = None) -> str:
     lines = [HEAD, *_section("", RunConfig, affects="bits")]
     if adapters is not None:
         lines += [line for kind, key, title in KINDS for line in _options(kind, key, title, adapters)]
-        for kind, key in (("loss", "training.loss"), ("metric", "evaluation.metrics")):
+        for kind, key in (
+            ("task", "data.task"),
+            ("loss", "training.loss"),
+            ("metric", "evaluation.metrics"),
+        ):
             names = ", ".join(f"`{name}`" for name in adapters.names(kind))  # type: ignore[arg-type]
             lines += [f"## Names for `{key}`\n", f"{names}\n"]
     return "\n".join(lines)

@@ -113,8 +113,10 @@ class DataConfig(TypedSection):
     val_path: str | None = record(None, description="the validation rows")
     test_path: str | None = record(None, description="the test rows")
     target: str = Field(default="target", description="the column to predict")
-    task: Literal["auto", "classification", "regression"] = Field(
-        default="auto", description="auto: inferred from the target"
+    task: str = Field(
+        default="auto",
+        description="classification, regression, multilabel, language_modeling ...; auto: inferred from the "
+        "target",
     )
     split: SplitConfig = SplitConfig()
     features: list[str] | None = Field(
@@ -240,7 +242,11 @@ class TrainingConfig(Section):
     )
     optimizer: OptimizerConfig = OptimizerConfig()
     scheduler: Annotated[Schedule, Field(discriminator="type")] = ConstantSchedule()
-    loss: str = Field(default="auto", description="auto: cross_entropy for classes, mse for values")
+    loss: str = Field(
+        default="auto",
+        description="auto: the task's own (cross_entropy for classes, mse for values ...); torch also takes "
+        "package.module:function, called with what the model returns and the batch, a mapping of tensors",
+    )
     max_grad_norm: float | None = Field(default=None, gt=0, description="clips the gradient's global L2 norm")
     early_stopping: EarlyStoppingConfig | None = None
     precision: Literal["fp32", "bf16", "fp16", "mixed"] = Field(

@@ -33,8 +33,7 @@ class Split(Protocol):
 class ArraySplit(Split, Protocol):
     """A split that fits in memory: frameworks slice its arrays instead of calling `take`."""
 
-    features: Array
-    targets: Array
+    arrays: Batch
 
 
 class Preparation(Protocol):

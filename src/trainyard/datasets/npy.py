@@ -26,7 +26,7 @@ from trainyard.datasets.rows.objects import from_arrays, refuse_column_settings
 from trainyard.datasets.rows.table import listed
 from trainyard.digest import array_buffer, digest, sha256_json, tensor_records
 from trainyard.errors import DataError
-from trainyard.types import SPLITS, Array, Batch, Ids, SplitName
+from trainyard.types import FEATURES, SPLITS, TARGET, Array, Batch, Ids, SplitName
 
 _BLOCK_BYTES = 64 << 20
 
@@ -55,7 +55,11 @@ class NpyDataset:
         for name, (features, _) in pairs.items():
             if features.dtype.kind == "f":
                 _refuse_bad_values(features, name, keep=self._config.impute == "keep")
-        return from_arrays(pairs, self._config, MappedRows)
+        return from_arrays(
+            {name: ({FEATURES: features}, targets) for name, (features, targets) in pairs.items()},
+            self._config,
+            lambda inputs, ids, targets: MappedRows(inputs[FEATURES], ids, targets),
+        )
 
     def _folder(self) -> Path:
         config = self._config
@@ -150,7 +154,7 @@ class MappedRows:
         ascending = np.argsort(rows, kind="stable")
         features = np.empty((len(rows), *self._features.shape[1:]), dtype=_served(self._features.dtype))
         features[ascending] = self._features[rows[ascending]]
-        return Batch(features, self.targets[ids])
+        return {FEATURES: features, TARGET: self.targets[ids]}
 
     def fingerprint(self) -> str:
         """Return the digest over the features, as on disk and row by row, and the targets."""

@@ -4,10 +4,12 @@ The names of the arrays (in either case) decide between three layouts:
 
     X, y                                                   rows to be split (or of one split, with train_path
     ...) X_train, y_train [, X_val, y_val] [, X_test, y_test]   rows of each split
-    any other names                                        columns, each (rows,), the target among them
+    any other names                                        columns, each (rows,), the target among them; or,
+                                                           if one has more dimensions, inputs of the model
 
 A two-dimensional X becomes columns x0, x1 ..., or those named in an array `feature_names`, which are prepared
-like any other columns. An X of more dimensions, such as images, is used as it is; floats become float32.
+like any other columns. An X of more dimensions, such as images, named inputs, and the X beside a y of several
+columns are used as they are; floats become float32.
 """
 
 from __future__ import annotations
@@ -68,9 +70,12 @@ class NpzDataset:
     def _bundle(
         self, arrays: Mapping[SplitName, Mapping[str, Array]], paths: Mapping[SplitName, str]
     ) -> DataBundle:
-        if _named(arrays["train"], "x").ndim > 2:
+        x, y = _named(arrays["train"], "x"), _named(arrays["train"], "y")
+        if x.ndim > 2 or (x.ndim == 2 and y.ndim == 2 and y.shape[1] > 1):
             pairs = {name: (_named(some, "x"), _named(some, "y")) for name, some in arrays.items()}
             return from_objects(pairs, self._config)
+        if not x.size and any(array.ndim > 1 for array in arrays["train"].values()):
+            return from_objects(dict(arrays), self._config)
         return build(
             {name: _table(some, paths[name], self._config.target) for name, some in arrays.items()},
             self._config,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,10 @@ from trainyard.datasets.base import Preparation, Split
 from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.rows.preparation import CategoryColumn, TabularPreparation
 from trainyard.evaluation.metrics import evaluate_predictions
-from trainyard.evaluation.tables import label
 from trainyard.records.journal import finite
-from trainyard.types import Array, DataInfo, Predictions
+from trainyard.registry import task_for
+from trainyard.tasks.base import ExplainedOutput, Task
+from trainyard.types import FEATURES, TARGET, Array, DataInfo, Predictions
 
 Floats = NDArray[np.float64]
 Json = dict[str, Any]
@@ -79,13 +80,6 @@ def _prepared(preparation: TabularPreparation) -> list[Column]:
     return columns
 
 
-class Output(NamedTuple):
-    """An output that is explained: its position among the model's outputs, and its name."""
-
-    position: int
-    name: str
-
-
 @dataclass(frozen=True)
 class ExplainedModel:
     """A model and a sample of rows: `features` (rows, n) in random order, `targets` as in `Batch`.
@@ -101,32 +95,31 @@ class ExplainedModel:
     seed: int
 
     @cached_property
-    def shown_outputs(self) -> list[Output]:
+    def task(self) -> Task:
+        """The task of the model."""
+        return task_for(self.info)
+
+    @cached_property
+    def shown_outputs(self) -> list[ExplainedOutput]:
         """The outputs to explain; of two classes only the second, since the first is its complement."""
-        info = self.info
-        if info.task == "regression":
-            names = (
-                [info.target] if info.outputs == 1 else [f"{info.target} {i}" for i in range(info.outputs)]
-            )
-            return [Output(i, name) for i, name in enumerate(names)][:MAX_OUTPUTS]
-        classes = [Output(i, str(label(name))) for i, name in enumerate(info.classes or range(info.outputs))]
-        return classes[1:] if len(classes) == 2 else [classes[i] for i in self.most_frequent(MAX_OUTPUTS)]
+        return self.task.explained_outputs(self.targets, MAX_OUTPUTS)
 
-    def most_frequent(self, count: int) -> list[int]:
-        """Return the indices of the `count` classes with the most rows in the sample, in ascending order.
+    def most_frequent(self, count: int) -> set[int]:
+        """Return the positions of the outputs to show where there is room for `count`."""
+        return {output.position for output in self.task.explained_outputs(self.targets, count)}
 
-        For regression, return the first `count` output indices.
-        """
-        if self.info.task == "regression":
-            return list(range(self.info.outputs))[:count]
-        rows = np.bincount(self.targets, minlength=self.info.outputs)
-        return sorted(np.argsort(-rows, kind="stable")[:count].tolist())
+    def spread(self, outputs: Floats) -> float:
+        """Return the unit of gaps in outputs: 1 for probabilities, else the standard deviation."""
+        return 1.0 if self.task.gives_probabilities else float(outputs.std()) or 1.0
 
     def all_outputs(self, features: Array) -> Floats:
         """Return (rows, outputs) float64: all outputs of the model for `features` (rows, n)."""
         # A split must have targets; they do not affect the outputs.
         targets = np.zeros((len(features), *self.targets.shape[1:]), self.targets.dtype)
-        parts = [np.asarray(part.outputs, np.float64) for part in self.predict(Arrays(features, targets))]
+        parts = [
+            np.asarray(part.outputs, np.float64)
+            for part in self.predict(Arrays({FEATURES: features, TARGET: targets}))
+        ]
         return np.concatenate(parts).reshape(len(features), self.info.outputs)
 
     def outputs(self, features: Array) -> Floats:
@@ -136,7 +129,10 @@ class ExplainedModel:
     def score(self, features: Array, metric: str) -> float:
         """Return a metric (or `loss`) of the outputs for `features` (rows, n) and the sample's targets."""
         # Drop the model's own measures: computing them may take longer than the predictions.
-        parts = (part._replace(measures={}) for part in self.predict(Arrays(features, self.targets)))
+        parts = (
+            part._replace(measures={})
+            for part in self.predict(Arrays({FEATURES: features, TARGET: self.targets}))
+        )
         result = evaluate_predictions(parts, [metric], self.info, "test")
         return result.metrics[f"test_{metric}"]
 

@@ -37,7 +37,7 @@ from trainyard.evaluation.permutation import permutation_importance
 from trainyard.evaluation.shapley import MAX_LISTED, shap_values, to_json
 from trainyard.order import EXPLAIN, permutation, stream_seed
 from trainyard.require import require
-from trainyard.types import Array, DataInfo, Predictions, SplitName
+from trainyard.types import FEATURES, TARGET, Array, DataInfo, Predictions, SplitName
 
 log = logging.getLogger("trainyard")
 
@@ -119,11 +119,13 @@ def _split(bundle: DataBundle) -> tuple[SplitName, Split]:
 
 def _why_not(info: DataInfo, split: Split) -> str:
     """Return the reason why the data cannot be explained; empty if they can."""
+    if list(info.inputs) != [FEATURES]:
+        return f"a model with the inputs {', '.join(info.inputs)} cannot be explained: it needs columns"
     if len(info.input_shape) != 1:
         return (
             f"samples of shape {tuple(info.input_shape)} have no columns: only tabular data can be explained"
         )
-    features = split.take(np.zeros(1, dtype=np.int64)).features
+    features = split.take(np.zeros(1, dtype=np.int64))[FEATURES]
     if features.dtype.kind not in "fiub":
         return f"features of dtype {features.dtype} cannot be explained: they must be numbers"
     return ""
@@ -137,8 +139,8 @@ def _explained_model(model: Model, bundle: DataBundle, split: Split, seed: int) 
         model.predict,
         bundle.info,
         data_columns(bundle.info, bundle.preparation),
-        batch.features,
-        batch.targets,
+        batch[FEATURES],
+        batch[TARGET],
         seed,
     )
 

@@ -8,28 +8,19 @@ anything, because it is unknown whether higher or lower is better.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
+from functools import cache
 
 import numpy as np
 
-from trainyard.errors import InputError, ModelError
-from trainyard.evaluation import classification, regression
-from trainyard.evaluation.scores import Scores
-from trainyard.types import SPLITS, Array, DataInfo, Ids, Metrics, Mode, Predictions, SplitName, Task
+from trainyard import registry
+from trainyard.errors import InputError
+from trainyard.registry import task_for, task_of
+from trainyard.tasks.base import Metric, Task
+from trainyard.types import SPLITS, Array, DataInfo, Ids, Metrics, Mode, Predictions, SplitName
 
 LOSS = "loss"
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A metric: its task, whether it is minimized or maximized, its description and its function."""
-
-    task: Task
-    mode: Mode
-    description: str
-    function: Callable[[Scores], float]
 
 
 @dataclass(frozen=True)
@@ -47,73 +38,29 @@ class EvaluationResult:
     ids: Ids
 
 
-def _classification() -> dict[str, Metric]:
-    task: Task = "classification"
-    metrics = {
-        "accuracy": Metric(
-            task, "max", "share of rows whose class was predicted correctly", classification.accuracy
-        ),
-        "balanced_accuracy": Metric(
-            task, "max", "mean recall of the classes", classification.balanced_accuracy
-        ),
-        "roc_auc": Metric(task, "max", "area under the ROC curve, one-vs-rest", classification.roc_auc),
-        "average_precision": Metric(
-            task, "max", "area under the precision-recall curve", classification.average_precision
-        ),
-        "log_loss": Metric(
-            task, "min", "mean negative log of the true class's probability", classification.log_loss
-        ),
-        "brier": Metric(task, "min", "Brier score: squared error of the probabilities", classification.brier),
-        "mcc": Metric(task, "max", "Matthews correlation coefficient", classification.mcc),
-        "kappa": Metric(task, "max", "Cohen's kappa: agreement beyond chance", classification.kappa),
-    }
-    for k in (3, 5):
-        text = f"share of rows whose class is among the {k} most probable"
-        metrics[f"top_{k}_accuracy"] = Metric(task, "max", text, classification.top_k_accuracy(k))
-    for field in ("f1", "precision", "recall"):
-        metrics[field] = Metric(
-            task, "max", f"{field}, macro average", classification.averaged(field, "macro")
-        )
-        for average in classification.AVERAGES:
-            text = (
-                f"{field} of the second of two classes"
-                if average == "binary"
-                else f"{field}, {average} average"
-            )
-            metrics[f"{field}_{average}"] = Metric(task, "max", text, classification.averaged(field, average))
+@cache
+def _metrics() -> Mapping[str, Mapping[str, Metric]]:
+    """Return the metrics by name, each by the names of the tasks that have one of this name."""
+    metrics: dict[str, dict[str, Metric]] = {}
+    for task, cls in registry.adapters("task"):
+        for name, metric in cls.metrics.items():
+            metrics.setdefault(name, {})[task] = metric
     return metrics
 
 
-def _regression() -> dict[str, Metric]:
-    return {
-        "mse": Metric("regression", "min", "mean squared error", regression.mse),
-        "rmse": Metric("regression", "min", "root of the mean squared error", regression.rmse),
-        "mae": Metric("regression", "min", "mean absolute error", regression.mae),
-        "medae": Metric("regression", "min", "median absolute error", regression.medae),
-        "max_error": Metric("regression", "min", "largest absolute error", regression.max_error),
-        "mape": Metric("regression", "min", "mean absolute error as a share of the target", regression.mape),
-        "r2": Metric("regression", "max", "coefficient of determination", regression.r2),
-        "explained_variance": Metric(
-            "regression", "max", "explained share of the variance", regression.explained_variance
-        ),
-    }
-
-
-METRICS: Mapping[str, Metric] = MappingProxyType({**_classification(), **_regression()})
-DEFAULTS: Mapping[Task, tuple[str, ...]] = {
-    "classification": ("accuracy", "f1"),
-    "regression": ("rmse", "mae", "r2"),
-}
-
-
-def names(task: Task | None = None) -> list[str]:
+def names(task: str | None = None) -> list[str]:
     """Return the names of the metrics of a task (None: of all tasks), without `loss`."""
-    return [name for name, metric in METRICS.items() if task in (None, metric.task)]
+    return list(_metrics() if task is None else task_of(task).metrics)
 
 
-def default_metrics(task: Task) -> tuple[str, ...]:
+def default_metrics(task: str) -> Sequence[str]:
     """Return the metrics that are computed if the config names none."""
-    return DEFAULTS[task]
+    return task_of(task).default_metrics
+
+
+def defaults_beside(metric: str) -> Sequence[str]:
+    """Return the default metrics of the tasks that have a metric of this bare name, without repetition."""
+    return list(dict.fromkeys(name for task in _metrics()[metric] for name in default_metrics(task)))
 
 
 def without_prefix(metric: str) -> str:
@@ -122,36 +69,40 @@ def without_prefix(metric: str) -> str:
     return rest if split in SPLITS and rest else metric
 
 
-def check_metric(metric: str, task: Task | None = None) -> str:
+def check_metric(metric: str, task: str | None = None) -> str:
     """Check that a metric (or `loss`) exists and fits the task, and return its bare name.
 
     Raises:
         InputError: The metric does not exist, or belongs to another task.
     """
     name = without_prefix(metric)
-    if name == LOSS or (name in METRICS and task in (None, METRICS[name].task)):
+    known = {LOSS, *names(task)}
+    if name in known:
         return name
-    if name in METRICS:
+    if name in _metrics():
+        tasks = " and ".join(_metrics()[name])
         raise InputError(
-            f"metric {metric!r} is for {METRICS[name].task}, but the task is {task}; allowed: {_listed(task)}"
+            f"metric {metric!r} is for {tasks}, but the task is {task}; allowed: {_listed(task)}"
         )
-    near = difflib.get_close_matches(name, [LOSS, *names(task)], n=1)
+    near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]!r}? Allowed" if near else "allowed"
     raise InputError(f"unknown metric {metric!r}; {hint}: {_listed(task)}")
 
 
-def _listed(task: Task | None) -> str:
+def _listed(task: str | None) -> str:
     return ", ".join([LOSS, *sorted(names(task))])
 
 
 def mode_of(metric: str) -> Mode:
     """Return whether a metric is minimized or maximized; the name may have a split's prefix (`val_loss`).
 
+    Metrics of one name have the same mode in all tasks.
+
     Raises:
         InputError: The metric does not exist.
     """
     name = check_metric(metric)
-    return "min" if name == LOSS else METRICS[name].mode
+    return "min" if name == LOSS else next(iter(_metrics()[name].values())).mode
 
 
 def evaluate_predictions(
@@ -173,45 +124,32 @@ def evaluate_predictions(
         InputError: A metric does not exist, or is not for this task.
         ModelError: The outputs do not have the shape that the data require.
     """
+    task = task_for(info)
     requested = dict.fromkeys(check_metric(metric, info.task) for metric in metrics)
     parts = list(predictions)
-    outputs, targets, ids = _joined(parts, info)
+    outputs, targets, ids = _joined(parts, task)
     rows = len(targets)
-    values = {f"{prefix}_{LOSS}": sum(part.loss for part in parts) / rows if rows else float("nan")}
-    scores = _scores(outputs, targets, info) if rows and np.isfinite(outputs).all() else None
+    scores = task.scores(outputs, targets) if rows and np.isfinite(outputs).all() else None
+    mean = sum(part.loss for part in parts) / rows if rows else float("nan")
+    own = task.loss(scores) if scores else None
+    values = {f"{prefix}_{LOSS}": mean if own is None else own}
     for name in requested:
         if name != LOSS:
-            values[f"{prefix}_{name}"] = METRICS[name].function(scores) if scores else float("nan")
+            values[f"{prefix}_{name}"] = task.metrics[name].function(scores) if scores else float("nan")
     for name, value in parts[-1].measures.items() if parts else ():
         values.setdefault(f"{prefix}_{name}", value if scores else float("nan"))
     return EvaluationResult(prefix, values, outputs, targets, ids)
 
 
-def _joined(parts: Sequence[Predictions], info: DataInfo) -> tuple[Array, Array, Ids]:
+def _joined(parts: Sequence[Predictions], task: Task) -> tuple[Array, Array, Ids]:
     """Concatenate the outputs, targets and ids of the parts, and check the shape of the outputs."""
     if not parts:
-        return np.empty((0, info.outputs), np.float32), np.empty(0, np.int64), np.empty(0, np.int64)
+        return np.empty((0, task.info.outputs), np.float32), task.blank_targets(0), np.empty(0, np.int64)
     columns = (
         [part.outputs for part in parts],
         [part.targets for part in parts],
         [part.ids for part in parts],
     )
     outputs, targets, ids = (column[0] if len(column) == 1 else np.concatenate(column) for column in columns)
-    expected: tuple[int, ...] = (len(targets), info.outputs)
-    fits = outputs.shape == expected or (
-        info.task == "regression" and outputs.size == targets.size == np.prod(expected)
-    )
-    if not fits:
-        one = "one probability per class" if info.task == "classification" else "one value per target"
-        raise ModelError(
-            f"the model returned outputs of shape {outputs.shape}; expected {expected}: {one} for each row"
-        )
+    task.check_outputs(outputs, targets)
     return outputs, targets, ids
-
-
-def _scores(outputs: Array, targets: Array, info: DataInfo) -> Scores:
-    """Return outputs and targets in the dtypes and shapes that `Scores` requires."""
-    if info.task == "classification":
-        return Scores(outputs, targets.astype(np.int64, copy=False))
-    shape = (len(targets), info.outputs)
-    return Scores(outputs.astype(np.float64).reshape(shape), targets.astype(np.float64).reshape(shape))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
@@ -20,7 +20,7 @@ import numpy as np
 
 from trainyard.evaluation.explained import Column, ExplainedModel, Floats, Json, rounded, rounded_all
 from trainyard.order import stream_seed
-from trainyard.types import Array, DataInfo
+from trainyard.types import Array
 
 log = logging.getLogger("trainyard")
 
@@ -117,15 +117,15 @@ def _verified(explained: ExplainedModel, values: Floats, base: Floats) -> ShapVa
         values: (rows, features, margins) SHAP values.
         base: (margins,) base values.
     """
-    info, kept = explained.info, [output.position for output in explained.shown_outputs]
+    kept = [output.position for output in explained.shown_outputs]
     outputs = explained.all_outputs(explained.features[: len(values)])
-    spread = 1.0 if info.task == "classification" else float(outputs.std()) or 1.0
+    spread = explained.spread(outputs)
     margins = values.sum(axis=1) + base  # (rows, margins)
-    if binary := margins.shape[1] == 1 and info.task == "classification" and info.outputs == 2:
+    if binary := margins.shape[1] == 1 and outputs.shape[1] == 2 and kept == [1]:
         outputs = outputs[:, 1:]  # one margin stands for the second class
     if margins.shape != outputs.shape:
         return None
-    for unit, link in _links(info, binary=binary).items():
+    for unit, link in explained.task.links(binary=binary).items():
         with np.errstate(over="ignore"):
             gap = float(np.abs(link(margins) - outputs).max()) / spread
         if gap < 1e-3:
@@ -134,19 +134,6 @@ def _verified(explained: ExplainedModel, values: Floats, base: Floats) -> ShapVa
                 "tree", unit, _by_column(values[:, :, columns], explained), base[columns], gap, 0
             )
     return None
-
-
-def _links(info: DataInfo, *, binary: bool) -> dict[str, Callable[[Floats], Floats]]:
-    if info.task == "regression":
-        return {"value": lambda x: x, "log of the value": np.exp}
-    return {"probability": lambda x: x} | (
-        {"log-odds": lambda x: 1 / (1 + np.exp(-x))} if binary else {"score": _softmax}
-    )
-
-
-def _softmax(margins: Floats) -> Floats:
-    powers = np.exp(margins - margins.max(axis=1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
 def _by_column(values: Floats, explained: ExplainedModel) -> Floats:
@@ -171,11 +158,9 @@ def _sampled(shap: ModuleType, explained: ExplainedModel) -> ShapValues | None:
     outputs = explained.outputs(explained.features[:rows])
     if not np.isfinite(values).all():
         return None
-    classes = explained.info.task == "classification"
-    gap = float(np.abs(values.sum(axis=1) + base - outputs).max()) / (
-        1.0 if classes else float(outputs.std()) or 1.0
-    )
-    return ShapValues("permutation", "probability" if classes else "value", values, base[0], gap, background)
+    gap = float(np.abs(values.sum(axis=1) + base - outputs).max()) / explained.spread(outputs)
+    unit = "probability" if explained.task.gives_probabilities else "value"
+    return ShapValues("permutation", unit, values, base[0], gap, background)
 
 
 class _CodedSample:

@@ -4,8 +4,8 @@ All tests are paired: both models are measured on the same rows, or on the same 
 come with a 95% interval. Random numbers are counter-based keys, so the same predictions give the same results
 on every machine.
 
-    accuracy              the exact McNemar test (McNemar, 1947): of the rows that exactly one model gets
-                          right, does each model get half?
+    shares of rows        the exact McNemar test (McNemar, 1947): of the rows that exactly one model gets
+    (accuracy)            right, does each model get half?
     means over rows       the sign-flip permutation test (Fisher, 1935): if the models were equally good, each
                           difference could equally well have the other sign. `r2` is tested by squared errors,
                           each output's as a share of its target's variance; `rmse` by squared errors too, but
@@ -31,10 +31,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.errors import InputError
-from trainyard.evaluation.metrics import LOSS, METRICS, names, without_prefix
-from trainyard.evaluation.scores import Scores
+from trainyard.evaluation.metrics import LOSS, without_prefix
 from trainyard.order import random_keys, stream_seed
-from trainyard.types import Array, Task
+from trainyard.tasks.base import Metric, Scores, Task
+from trainyard.types import Array
 
 Floats = NDArray[np.float64]
 Statistic = Callable[[Array], float | Sequence[float]]
@@ -124,27 +124,26 @@ def all_pairs(metric: str, models: Sequence[Scores], seed: int = 0) -> dict[Pair
     Raises:
         InputError: The metric does not exist, or is not for this task.
     """
-    name = _computable(metric, models[0])
+    name = _computable(metric, models[0].task)
+    measure = models[0].task.metrics[name]
     pairs, rows = list(itertools.combinations(range(len(models)), 2)), len(models[0].targets)
-    values = [METRICS[name].function(scores) for scores in models]
+    values = [measure.function(scores) for scores in models]
     effects = [values[second] - values[first] for first, second in pairs]
-    flippable = [_flippable(name, scores) for scores in models]
+    flippable = [_flippable(measure, scores) for scores in models]
     wanted = _RESAMPLES if flippable[0] is not None else max(_RESAMPLES, _RESAMPLES_PER_PAIR * len(pairs))
-    by_row = [_by_row(name, scores) for scores in models]
+    by_row = [_by_row(measure, scores) for scores in models]
     if by_row[0] is not None and rows >= _NORMAL_LIMIT:
         resampled: Sequence[Floats] = []
         intervals = [_normal_interval(difference) for difference in _differences(by_row, pairs)]
     else:
-        statistics = [_on_rows(name, scores) for scores in models]
+        statistics = [_on_rows(measure, scores) for scores in models]
         resampled = list(
             bootstrap(lambda ids: [statistic(ids) for statistic in statistics], rows, seed, wanted).T
         )
         intervals = [_quantiles(difference) for difference in _differences(resampled, pairs)]
-    if name == "accuracy":
-        test, targets = "exact McNemar", models[0].targets
-        p_values = [
-            mcnemar(models[first].predicted, models[second].predicted, targets) for first, second in pairs
-        ]
+    if all(values is not None and ((values == 0) | (values == 1)).all() for values in by_row):
+        test = "exact McNemar"
+        p_values = [mcnemar(difference) for difference in _differences(by_row, pairs)]
     elif flippable[0] is not None:
         test, p_values = "paired sign-flip permutation", sign_flips(_differences(flippable, pairs), seed)
     else:
@@ -211,11 +210,13 @@ def fold_interval(values: Array, test_per_train: float) -> tuple[float, float]:
     return mean - half_width, mean + half_width
 
 
-def mcnemar(first: Array, second: Array, targets: Array) -> float:
-    """Return the p-value of the exact McNemar test; `first` and `second` are predicted classes (rows,)."""
-    first_right, second_right = first == targets, second == targets
-    only_first = int((first_right & ~second_right).sum())
-    only_second = int((second_right & ~first_right).sum())
+def mcnemar(differences: Array) -> float:
+    """Return the p-value of the exact McNemar test.
+
+    Args:
+        differences: (rows,) 1 where only the second model is right, -1 where only the first is, else 0.
+    """
+    only_first, only_second = int((differences < 0).sum()), int((differences > 0).sum())
     smaller, total = min(only_first, only_second), only_first + only_second
     # P(X <= smaller) for `total` tosses of a fair coin is an incomplete beta function.
     return min(1.0, 2 * _incomplete_beta(total - smaller, smaller + 1, 0.5)) if smaller < total / 2 else 1.0
@@ -324,89 +325,32 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(value) for value in adjusted]
 
 
-# -- values per row, (rows,) float64, whose mean is a metric
+# -- values per row
 
 
-def _squared(scores: Scores) -> Floats:
-    return np.asarray(np.mean((scores.outputs - scores.targets) ** 2, axis=1), np.float64)
-
-
-def _absolute(scores: Scores) -> Floats:
-    return np.asarray(np.mean(np.abs(scores.outputs - scores.targets), axis=1), np.float64)
-
-
-def _relative(scores: Scores) -> Floats:
-    smallest = np.finfo(np.float64).eps
-    errors = np.abs(scores.outputs - scores.targets) / np.maximum(np.abs(scores.targets), smallest)
-    return np.asarray(np.mean(errors, axis=1), np.float64)
-
-
-def _is_correct(scores: Scores) -> Floats:
-    right: Floats = (scores.predicted == scores.targets).astype(np.float64)
-    return right
-
-
-def _negative_log_likelihood(scores: Scores) -> Floats:
-    own = scores.true_probability
-    epsilon = np.finfo(own.dtype).eps
-    surprise: Floats = -np.log(np.clip(own, epsilon, 1 - epsilon)).astype(np.float64)
-    return surprise
-
-
-def _brier(scores: Scores) -> Floats:
-    errors = scores.outputs.astype(np.float64)
-    errors[np.arange(len(errors)), scores.targets] -= 1.0
-    total: Floats = np.sum(errors**2, axis=1)
-    return total / 2 if scores.outputs.shape[1] == 2 else total
-
-
-_MEANS: dict[str, Callable[[Scores], Floats]] = {
-    "accuracy": _is_correct,
-    "log_loss": _negative_log_likelihood,
-    "brier": _brier,
-    "mse": _squared,
-    "mae": _absolute,
-    "mape": _relative,
-}
-_USUAL_LOSS = {"classification": "log_loss", "regression": "mse"}
-
-
-def _computable(metric: str, scores: Scores) -> str:
-    """Return the bare name of the metric to compute; `loss` stands for the usual loss of the task."""
-    task: Task = "classification" if scores.targets.ndim == 1 else "regression"
-    name = _USUAL_LOSS[task] if without_prefix(metric) == LOSS else without_prefix(metric)
-    if name not in METRICS or METRICS[name].task != task:
-        allowed = ", ".join([LOSS, *sorted(names(task))])
-        raise InputError(f"unknown metric of {task}: {metric!r}; allowed: {allowed}")
+def _computable(metric: str, task: type[Task]) -> str:
+    """Return the bare name of the metric to compute; `loss` stands for the usual metric of the task."""
+    name = task.usual_metric if without_prefix(metric) == LOSS else without_prefix(metric)
+    if name not in task.metrics:
+        allowed = ", ".join([LOSS, *sorted(task.metrics)])
+        raise InputError(f"unknown metric of {task.name}: {metric!r}; allowed: {allowed}")
     return name
 
 
-def _by_row(name: str, scores: Scores) -> Floats | None:
+def _by_row(metric: Metric, scores: Scores) -> Floats | None:
     """Return the (rows,) values that the metric is the mean of; None if it is not a mean over rows."""
-    by_row = _MEANS.get(name)
-    return None if by_row is None else by_row(scores)
+    return None if metric.by_row is None else metric.by_row(scores)
 
 
-def _flippable(name: str, scores: Scores) -> Floats | None:
+def _flippable(metric: Metric, scores: Scores) -> Floats | None:
     """Return (rows,) values whose mean determines the metric for fixed targets; None if there are none."""
-    if name in ("rmse", "r2") and scores.outputs.shape[1] == 1:
-        return _squared(scores)
-    if name == "r2":
-        variances = np.var(scores.targets, axis=0)
-        if not variances.all():  # for a constant target `r2` only says whether the predictions are exact
-            return None
-        return np.asarray(np.mean((scores.outputs - scores.targets) ** 2 / variances, axis=1), np.float64)
-    return _by_row(name, scores)
+    return _by_row(metric, scores) if metric.paired is None else metric.paired(scores)
 
 
-def _on_rows(name: str, scores: Scores) -> Callable[[Array], float]:
+def _on_rows(metric: Metric, scores: Scores) -> Callable[[Array], float]:
     """Return the metric as a function of row ids."""
-    by_row, function = _by_row(name, scores), METRICS[name].function
-    return lambda ids: float(by_row[ids].mean()) if by_row is not None else function(_select(scores, ids))
-
-
-def _select(scores: Scores, ids: Array) -> Scores:
-    return Scores(scores.outputs[ids], scores.targets[ids])
+    by_row = _by_row(metric, scores)
+    return lambda ids: float(by_row[ids].mean() if by_row is not None else metric.function(scores.take(ids)))
 
 
 # -- intervals

@@ -184,6 +184,8 @@ class Framework(ABC):
     # else, may name classes of the framework's library that derive from them, and no others.
     model_bases: ClassVar[Sequence[str]] = ()
     formats: ClassVar[Sequence[str]] = ()  # the formats that `export` writes, the default first
+    tasks: ClassVar[Collection[str] | None] = None  # the names of the tasks that it can do; None: any
+    takes_named_inputs: ClassVar[bool] = False  # whether models take other arrays than `features`
     unsaved_hint: ClassVar[str] = ""  # what a user can do to have `unsaved_state` saved
 
     @staticmethod
@@ -318,6 +320,11 @@ class Framework(ABC):
         cannot be exact, and the run's determinism tier is lowered.
         """
         return {}
+
+    @property
+    def input_names(self) -> Sequence[str] | None:
+        """The arrays of a batch that the model is called with; None for all of `DataInfo.inputs`."""
+        return None
 
     @property
     @abstractmethod

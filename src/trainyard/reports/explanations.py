@@ -9,6 +9,7 @@ import numpy as np
 from markupsafe import Markup
 
 from trainyard.records.document import parse_json
+from trainyard.registry import task_of
 from trainyard.reports.explanation_charts import (
     KINDS,
     SHADES,
@@ -25,6 +26,7 @@ from trainyard.reports.explanation_charts import (
 from trainyard.reports.rundir import Json, RunFiles
 from trainyard.reports.scales import number
 from trainyard.safe_open import read_regular
+from trainyard.tasks.base import Task
 
 Section = dict[str, Any]
 
@@ -107,9 +109,7 @@ def _shap(explanation: Json) -> Iterator[Section]:
         return
     unit = _unit(made, explanation)
     rows = [Bar(row["name"], float(row["mean"])) for row in made["features"][:MAX_BARS]]
-    several = (
-        ", and over the classes" if explanation["task"] == "classification" else ", and over the targets"
-    )
+    several = f", and over the {_task(explanation).noun}"
     how = (
         "exact for these trees"
         if made["explainer"] == "tree"
@@ -122,11 +122,15 @@ def _shap(explanation: Json) -> Iterator[Section]:
     yield _figure("Mean |SHAP|", bars(rows, "Mean |SHAP|", f"mean |SHAP|: {unit}"), caption)
 
 
+def _task(explanation: Json) -> type[Task]:
+    return task_of(explanation["task"])
+
+
 def _unit(shap: Json, explanation: Json) -> str:
     """Return the quantity that the SHAP values add up to."""
     outputs = shap["outputs"]
     unit = _UNITS.get(shap["unit"], "")
-    if explanation["task"] == "regression":
+    if not _task(explanation).gives_probabilities:
         return f"{unit} {outputs[0]}".strip() if len(outputs) == 1 else f"{unit} value".strip()
     return f"{unit} of {outputs[0]}" if len(outputs) == 1 else unit
 
@@ -176,7 +180,7 @@ def _curves(explanation: Json) -> Section | None:
     shown = [_dependence(row) for row in explanation["dependence"]]
     if not shown:
         return None
-    names, classes = shown[0].outputs, explanation["task"] == "classification"
+    names, classes = shown[0].outputs, _task(explanation).gives_probabilities
     several = len(names) > 1
     drawn = [part for one in shown for curve in one.curves for part in ([curve.mean] if several else curve)]
     span = float(min(part.min() for part in drawn)), float(max(part.max() for part in drawn))

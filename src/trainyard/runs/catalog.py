@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from trainyard import registry
 from trainyard.config.adapters import Kind
-from trainyard.evaluation.metrics import METRICS
+from trainyard.evaluation import metrics
 
 ENGINE_TRAINING_KEYS = (  # what the engine does for every framework
     "early_stopping",
@@ -27,8 +27,8 @@ class Catalog:
         if kind == "dataset":
             return registry.dataset_names()
         if kind == "metric":
-            return list(METRICS)
-        if kind in ("framework", "tracker"):
+            return metrics.names()
+        if kind in ("framework", "task", "tracker"):
             return sorted(name for name, _ in registry.adapters(kind))
         return list(dict.fromkeys(name for offered in self._offered(kind, framework) for name in offered))
 
@@ -41,8 +41,8 @@ class Catalog:
         if kind == "dataset":
             return registry.find_dataset(name) is not None
         if kind == "metric":
-            return name in METRICS
-        if kind in ("framework", "tracker"):
+            return name in metrics.names()
+        if kind in ("framework", "task", "tracker"):
             return registry.find(kind, name) is not None
         return any(name in offered for offered in self._offered(kind, framework))
 
@@ -76,7 +76,7 @@ class Catalog:
         """Return one line for each plugin that might have had a name of `kind`, but cannot be used."""
         if kind == "metric":
             return []
-        return registry.broken(kind if kind in ("dataset", "tracker") else "framework")
+        return registry.broken(kind if kind in ("dataset", "task", "tracker") else "framework")
 
     def _offered(
         self, kind: Kind, framework: str | None

@@ -23,6 +23,7 @@ from trainyard.datasets.base import ArraySplit, DataBundle
 from trainyard.digest import array_buffer, digest, sha256_bytes, sha256_file, sha256_json, tensor_records
 from trainyard.module_sources import source_hash
 from trainyard.records.manifest import CodeIdentity, DataIdentity, Environment, GitState, SplitIdentity
+from trainyard.registry import task_for
 from trainyard.require import import_rule
 from trainyard.types import SplitName
 from trainyard.version import VERSION
@@ -89,7 +90,9 @@ def _row_identity(bundle: DataBundle, name: SplitName) -> str | None:
     split = bundle.splits[name]
     if not isinstance(split, ArraySplit):
         return None
-    arrays = {"targets": split.targets} | ({"positions": bundle.rows[name]} if name in bundle.rows else {})
+    arrays = {"targets": split.arrays[task_for(bundle.info).target]}
+    if name in bundle.rows:
+        arrays["positions"] = bundle.rows[name]
     return digest(tensor_records(array_buffer(key, array) for key, array in arrays.items()))
 
 

@@ -62,7 +62,7 @@ def _code_roots(components: Components, objects: Objects, definition: Mapping[st
     """
     config = components.config
     data = config.data and [config.data.type, config.data.params]
-    paths = import_paths([config.model.type, config.model.params, data, definition])
+    paths = import_paths([config.model.type, config.model.params, config.training.loss, data, definition])
     classes = [type(components.framework), *([type(objects.model)] if objects.model is not None else [])]
     if config.data and objects.data is None:
         classes.append(registry.dataset_of(config.data.type))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,14 @@ from trainyard.datasets.rows.table import as_table
 from trainyard.errors import InputError
 from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions
 from trainyard.records.run_dir import RunDir
+from trainyard.registry import task_for
 from trainyard.require import import_rule, importing_by
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.inputs import data_inputs
 from trainyard.runs.objects import passed_objects
 from trainyard.runs.weights import stored_model
 from trainyard.runs.wiring import build_framework, default_threads, load_data, wanted_metrics
-from trainyard.types import Array, DataInfo, SplitName
+from trainyard.types import FEATURES, TARGET, Array, ArraySpec, DataInfo, SplitName
 
 log = logging.getLogger("trainyard")
 
@@ -49,6 +51,7 @@ class Predictor:
         self._rule = import_rule()  # it holds for later calls, too
         self.config: RunConfig = load(run.checked_config_file(), adapters=Catalog()).config
         self.info = DataInfo.from_json(stored.data.info)
+        self._task = task_for(self.info)
         self._preparation = from_json(stored.data.preparation) if stored.data.preparation else None
         threads = (manifest.environment.threads if manifest else None) or default_threads()
         bundle = DataBundle(self.info, {})
@@ -117,28 +120,59 @@ class Predictor:
 
         Args:
             rows: A data frame or a sequence of mappings with the columns of the training data; an array with
-                just these columns, in their order; or features (rows, ...) where the data set provided
-                preprocessed arrays.
+                just these columns, in their order; features (rows, ...) where the data set provided
+                preprocessed arrays, or a mapping of arrays where it provided several.
+
+        Raises:
+            InputError: The rows lack an input of the model, or it has another shape.
         """
-        if self._preparation is not None:
-            features = self._prepared(self._named(rows) if isinstance(rows, np.ndarray) else rows)
-        else:
-            features = np.asarray(rows)
-            if features.dtype.kind == "f":
-                features = features.astype(np.float32)
-        if features.shape[1:] != tuple(self.info.input_shape):
-            raise InputError(
-                f"rows of shape {features.shape[1:]} given; the model takes {tuple(self.info.input_shape)}"
-            )
-        dtype = np.int64 if self.info.task == "classification" else np.float32
-        shape = (
-            (len(features),)
-            if self.info.task == "classification" or self.info.outputs == 1
-            else (len(features), self.info.outputs)
-        )
-        unknown = Arrays(features, np.zeros(shape, dtype=dtype))
+        inputs = self._inputs(rows)
+        rows = len(next(iter(inputs.values())))
+        unknown = Arrays({**inputs, self._task.target: self._task.blank_targets(rows)})
         parts = [part.outputs for part in self.framework.predict(unknown)]
         return np.concatenate(parts) if parts else np.empty((0, self.info.outputs), dtype=np.float32)
+
+    def _inputs(self, rows: Any) -> dict[str, Array]:
+        """Return the arrays that the model is called with.
+
+        Raises:
+            InputError: One is missing, or has another shape.
+        """
+        if self._preparation is not None:
+            given = {FEATURES: self._prepared(self._named(rows) if isinstance(rows, np.ndarray) else rows)}
+        elif isinstance(rows, Mapping):
+            given = {str(name): np.asarray(array) for name, array in rows.items()}
+        else:
+            given = {next(iter(self._specs)): np.asarray(rows)}
+        if missing := [name for name in self._specs if name not in given]:
+            raise InputError(
+                f"rows without {', '.join(missing)} given; the model takes {self._described_inputs()}"
+            )
+        inputs = {name: _as_trained(given[name], spec) for name, spec in self._specs.items()}
+        rows = len(next(iter(inputs.values())))
+        for name, spec in self._specs.items():
+            if inputs[name].shape != (rows, *spec.shape):
+                raise InputError(
+                    f"rows of shape {inputs[name].shape[1:]} given; the model takes "
+                    f"{self._described_inputs()}"
+                )
+        others = {name: spec for name, spec in self.info.inputs.items() if name not in self._specs}
+        # What only the loss reads may hold anything.
+        return inputs | {name: np.zeros((rows, *spec.shape), spec.dtype) for name, spec in others.items()}
+
+    @property
+    def _specs(self) -> dict[str, ArraySpec]:
+        """The arrays that the model is called with."""
+        names = self.framework.input_names or list(self.info.inputs)
+        return {name: self.info.inputs[name] for name in names}
+
+    def _described_inputs(self) -> str:
+        specs = self._specs
+        if list(specs) == [FEATURES]:
+            return str(tuple(specs[FEATURES].shape))
+        return "a mapping of arrays (rows, ...): " + ", ".join(
+            f"{name} {spec.shape} {spec.dtype}" for name, spec in specs.items()
+        )
 
     def _named(self, rows: Array) -> Any:
         """Name an array's columns like those of the training data, to be prepared in the same way."""
@@ -157,22 +191,13 @@ class Predictor:
         """Return the predictions as a data frame, one row for each row given.
 
         The columns are `prediction` and, for classes, one `probability_<class>` each; for several targets
-        `prediction_<i>`.
+        `prediction_<i>`; for labels `prediction_<label>` and `probability_<label>`.
         """
         import pandas as pd
 
         outputs = self.outputs(rows)
         index = rows.index if isinstance(rows, pd.DataFrame) else None
-        if self.info.task == "regression":
-            if outputs.ndim == 1:
-                return pd.DataFrame({"prediction": outputs}, index=index)
-            return pd.DataFrame(
-                {f"prediction_{i}": outputs[:, i] for i in range(outputs.shape[1])}, index=index
-            )
-        labels = list(self.info.classes if self.info.classes is not None else range(self.info.outputs))
-        chosen = [labels[i] for i in outputs.argmax(axis=1)]
-        probabilities = {f"probability_{label}": outputs[:, i] for i, label in enumerate(labels)}
-        return pd.DataFrame({"prediction": chosen, **probabilities}, index=index)
+        return pd.DataFrame(dict(self._task.columns(outputs)), index=index)
 
     def evaluate(
         self, split: SplitName = "test", rows: Any = None, bundle: DataBundle | None = None
@@ -242,7 +267,7 @@ class Predictor:
         targets = self._preparation.targets(rows)
         if targets is None:
             raise InputError(f"the rows have no column {self.info.target!r}: evaluation needs the target")
-        return Arrays(self._prepared(rows), targets)
+        return Arrays({FEATURES: self._prepared(rows), TARGET: targets})
 
     def _prepared(self, rows: Any) -> Array:
         """Return the features; warn of categories that the model was not trained on."""
@@ -252,6 +277,11 @@ class Predictor:
         for line in self._preparation.unseen(table):
             log.warning("%s", line)
         return features
+
+
+def _as_trained(array: Array, spec: ArraySpec) -> Array:
+    """Return an array in the dtype that the model was trained on; version 1 did not record integers."""
+    return array.astype(np.float32) if array.dtype.kind == "f" and spec.dtype == "float32" else array
 
 
 def _folder(path: Path) -> Path:

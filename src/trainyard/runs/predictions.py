@@ -10,11 +10,12 @@ from trainyard.config.schema import RunConfig
 from trainyard.datasets.base import DataBundle, Split
 from trainyard.errors import ModelError
 from trainyard.evaluation.metrics import EvaluationResult
-from trainyard.evaluation.scores import Scores
 from trainyard.frameworks.base import Framework
 from trainyard.records.manifest import Manifest
 from trainyard.records.run_dir import RunDir
+from trainyard.registry import task_for
 from trainyard.runs.model import Predictor
+from trainyard.tasks.base import Scores
 from trainyard.types import DataInfo, Ids, SplitName
 
 
@@ -42,10 +43,7 @@ class Predicted:
         outputs, targets = self.result.outputs, self.result.targets
         if not np.isfinite(outputs).all():
             raise ModelError("the model gave values that are not finite, so there is nothing to compare")
-        if self.info.task == "classification":
-            return Scores(outputs, targets.astype(np.int64, copy=False))
-        shape = (len(targets), self.info.outputs)
-        return Scores(outputs.astype(np.float64).reshape(shape), targets.astype(np.float64).reshape(shape))
+        return task_for(self.info).scores(outputs, targets)
 
 
 def predicted(run: RunDir, split: SplitName = "test", bundle: DataBundle | None = None) -> Predicted:

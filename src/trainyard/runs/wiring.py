@@ -36,7 +36,7 @@ from trainyard.records.run_dir import RunDir
 from trainyard.require import import_path
 from trainyard.runs.objects import NO_DATA, Objects
 from trainyard.stores.local import LocalStore
-from trainyard.types import DataInfo, Metrics, Predictions, SplitName
+from trainyard.types import FEATURES, DataInfo, Metrics, Predictions, SplitName
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,30 @@ def build_framework(
     config: RunConfig, bundle: DataBundle, threads: int, order: SampleOrder | None, model: Any = None
 ) -> Framework:
     """Build the framework with its model; without `order` it can only predict."""
-    cls = registry.adapter("framework", framework_name(config, model))
+    name = framework_name(config, model)
+    cls = registry.adapter("framework", name)
+    _check_task(cls, name, config, bundle.info)
     inputs = FrameworkInputs(config, bundle.info, bundle.splits, order, threads, config.model.params, model)
     return cast(Framework, cls(inputs))
+
+
+def _check_task(framework: type[Framework], name: str, config: RunConfig, info: DataInfo) -> None:
+    """Check that a framework can do what the data ask for.
+
+    Raises:
+        ModelError: It does not do this task, or takes only an array of features.
+    """
+    model = f"model {config.model.type}" + (f" ({name})" if config.model.type != name else "")
+    if framework.tasks is not None and info.task not in framework.tasks:
+        raise ModelError(
+            f"{model} does not do {info.task}, but the data are for it; {name} does "
+            f"{', '.join(framework.tasks)}, and torch does every task"
+        )
+    if not framework.takes_named_inputs and list(info.inputs) != [FEATURES]:
+        raise ModelError(
+            f"{model} takes one array of features, but the data have {', '.join(info.inputs)}; use a model "
+            "of torch, or put them into one array"
+        )
 
 
 def build(config: RunConfig, threads: int, objects: Objects) -> Components:

@@ -9,7 +9,7 @@ from typing import Any
 from trainyard.config import Config, Overrides
 from trainyard.digest import write_atomically
 from trainyard.errors import ConfigError, InputError, Problem, TrainyardError
-from trainyard.evaluation.metrics import LOSS, METRICS, check_metric, default_metrics, without_prefix
+from trainyard.evaluation.metrics import LOSS, check_metric, defaults_beside, without_prefix
 from trainyard.records.journal import number
 from trainyard.records.run_dir import RunDir
 from trainyard.reports.studies import benchmark_table, markdown_table, write_report
@@ -159,7 +159,7 @@ def _with_metric(base: StudyConfig, metric: str) -> StudyConfig:
     name, listed = without_prefix(metric), base.resolved.config.evaluation.metrics
     if name == LOSS:
         return base
-    metrics = list(default_metrics(METRICS[name].task)) if listed is None else list(listed)
+    metrics = list(defaults_beside(name)) if listed is None else list(listed)
     return base if name in metrics else base.with_overrides({"evaluation.metrics": [*metrics, name]})
 
 

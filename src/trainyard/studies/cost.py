@@ -44,7 +44,7 @@ def _rows(split: Split, count: int) -> Batch:
 
 def _predict(framework: Framework, rows: Batch) -> None:
     # A new split each time: an adapter may cache what it converted a split to, and even its predictions.
-    for _ in framework.predict(Arrays(rows.features, rows.targets)):
+    for _ in framework.predict(Arrays(rows)):
         pass
 
 

@@ -19,6 +19,7 @@ from trainyard.evaluation.significance import fold_interval
 from trainyard.evaluation.tables import tables
 from trainyard.records.journal import finite, number
 from trainyard.records.run_dir import RunDir
+from trainyard.registry import task_for
 from trainyard.reports.studies import cross_validation_table, write_report
 from trainyard.runs.predictions import Predicted, predicted
 from trainyard.runs.run import Run
@@ -27,7 +28,8 @@ from trainyard.studies.running import run_study
 from trainyard.studies.study import Json, Study, StudyPlan, StudyRequest, StudyView, Trial, open_study
 from trainyard.studies.trials import StudyConfig
 from trainyard.studies.unchanged import CurrentData, warn_of_changes
-from trainyard.types import Array, DataInfo, Ids, Predictions
+from trainyard.tasks.base import Columns
+from trainyard.types import Array, Ids, Predictions
 
 KIND = "cv"
 OUT_OF_FOLD = "out_of_fold.csv"
@@ -179,36 +181,22 @@ def _write_rows(path: Path, parts: Sequence[Predicted]) -> None:
     rows: list[list[Any]] = [row for fold, part in enumerate(parts) for row in _rows(fold, part)]
     rows.sort(key=lambda row: int(row[0]))
     text = io.StringIO(newline="")
-    csv.writer(text).writerows([["row", "fold", *_columns(parts[0].info)], *rows])
+    csv.writer(text).writerows([["row", "fold", *_columns(parts[0])], *rows])
     write_atomically(path, text.getvalue().encode())
 
 
-def _columns(info: DataInfo) -> list[str]:
-    if info.task == "classification":
-        return ["target", "prediction", *(f"probability_{label}" for label in _labels(info))]
-    if info.outputs == 1:
-        return ["target", "prediction"]
-    return [f"{name}_{i}" for name in ("target", "prediction") for i in range(info.outputs)]
-
-
-def _labels(info: DataInfo) -> list[Any]:
-    return list(info.classes if info.classes is not None else range(info.outputs))
+def _columns(part: Predicted) -> Columns:
+    """Return what was to be predicted and what was, as the columns of a table."""
+    task = task_for(part.info)
+    return {**task.target_columns(part.result.targets), **task.columns(part.result.outputs)}
 
 
 def _rows(fold: int, part: Predicted) -> Iterator[list[Any]]:
-    outputs, targets = part.result.outputs, part.result.targets
-    if part.info.task == "classification":
-        labels = _labels(part.info)
-        texts = [
-            [labels[true], labels[best]] for true, best in zip(targets, outputs.argmax(axis=1), strict=True)
-        ]
-        numbers = outputs
-    else:
-        texts = [[] for _ in range(len(targets))]
-        numbers = np.concatenate([values.reshape(len(targets), -1) for values in (targets, outputs)], axis=1)
-    for position, words, values in zip(_positions(part), texts, numbers, strict=True):
-        yield [int(position), fold, *words, *_texts(values)]
+    columns = [_texts(values) for values in _columns(part).values()]
+    for position, *values in zip(_positions(part), *columns, strict=True):
+        yield [int(position), fold, *values]
 
 
-def _texts(values: Array) -> list[str]:
-    return [format(float(value), ".9g") for value in values]  # nine digits hold a float32
+def _texts(values: Sequence[Any] | Array) -> Sequence[Any]:
+    """Return a column as texts; nine digits hold a float32."""
+    return [format(float(value), ".9g") for value in values] if isinstance(values, np.ndarray) else values

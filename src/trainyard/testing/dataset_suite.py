@@ -30,6 +30,8 @@ import pytest
 
 from trainyard.datasets.base import ArraySplit, DataBundle, Dataset, Preparation, Split
 from trainyard.datasets.rows.preparation import from_json
+from trainyard.registry import task_for
+from trainyard.types import FEATURES, NO_LABEL
 
 HEAVY = ("pandas", "pyarrow", "sklearn", "scipy", "torch", "tensorflow", "datasets")
 
@@ -111,22 +113,21 @@ class DatasetSuite:
 
     def test_samples_are_as_its_info_says(self, bundle: DataBundle) -> None:
         """Shapes, dtypes and classes are those of its info."""
-        info = bundle.info
+        info, task = bundle.info, task_for(bundle.info)
         assert not info.feature_names or info.input_shape == (len(info.feature_names),)
         for split in bundle.splits.values():
-            batch = split.take(np.arange(min(len(split), 100)))
-            assert batch.features.shape[1:] == tuple(info.input_shape)
-            assert np.isfinite(batch.features).all()
-            if info.task == "classification":
-                assert batch.targets.dtype == np.int64
-                assert info.classes is not None
+            count = min(len(split), 100)
+            batch = split.take(np.arange(count))
+            for name, spec in info.inputs.items():
+                assert batch[name].shape == (count, *spec.shape)
+                assert str(batch[name].dtype) == spec.dtype
+                assert np.isfinite(batch[name]).all()
+            target, blank = batch[task.target], task.blank_targets(count)
+            assert (target.shape, target.dtype) == (blank.shape, blank.dtype)
+            if info.classes is not None:
                 assert info.outputs == len(info.classes)
-                assert batch.targets.ndim == 1
-                assert ((batch.targets >= 0) & (batch.targets < info.outputs)).all()
-            else:
-                assert batch.targets.dtype == np.float32
-                assert info.classes is None
-                assert batch.targets.shape[1:] in ((), (info.outputs,))
+            if target.dtype == np.int64:
+                assert ((target == NO_LABEL) | ((target >= 0) & (target < info.outputs))).all()
 
     def test_take_gives_the_rows_asked_for_in_that_order(self, bundle: DataBundle) -> None:
         """`take` returns the requested rows in the requested order."""
@@ -135,24 +136,26 @@ class DatasetSuite:
             batch = split.take(ids)
             for i, one in enumerate(ids):
                 single = split.take(np.array([one]))
-                np.testing.assert_array_equal(batch.features[i], single.features[0])
-                np.testing.assert_array_equal(batch.targets[i], single.targets[0])
+                assert batch.keys() == single.keys()
+                for name in batch:
+                    np.testing.assert_array_equal(batch[name][i], single[name][0])
 
     def test_what_take_gives_is_a_copy(self, bundle: DataBundle) -> None:
         """Writing to a batch does not change the split."""
         split, ids = bundle.splits["train"], np.arange(2)
-        before = split.take(ids).features.copy()
-        split.take(ids).features[:] = 7
-        np.testing.assert_array_equal(split.take(ids).features, before)
+        for name in split.take(ids):
+            before = split.take(ids)[name].copy()
+            split.take(ids)[name][:] = 7
+            np.testing.assert_array_equal(split.take(ids)[name], before)
 
     def test_many_threads_may_take(self, bundle: DataBundle) -> None:
         """`take` is safe to call from several threads."""
-        split = bundle.splits["train"]
+        split, (name, *_) = bundle.splits["train"], bundle.info.inputs
         chunks = [np.arange(i % len(split), i % len(split) + 1) for i in range(200)]
         with ThreadPoolExecutor(4) as pool:
-            taken = list(pool.map(lambda ids: split.take(ids).features, chunks))
-        for ids, features in zip(chunks, taken, strict=True):
-            np.testing.assert_array_equal(features, split.take(ids).features)
+            taken = list(pool.map(lambda ids: split.take(ids)[name], chunks))
+        for ids, array in zip(chunks, taken, strict=True):
+            np.testing.assert_array_equal(array, split.take(ids)[name])
 
     def test_arrays_are_what_take_gives(self, bundle: DataBundle) -> None:
         """The arrays of a split equal its batches."""
@@ -161,9 +164,10 @@ class DatasetSuite:
             pytest.skip("no split has its samples as arrays")
         for split in in_memory:
             batch = split.take(np.arange(len(split)))
-            np.testing.assert_array_equal(split.features, batch.features)
-            np.testing.assert_array_equal(split.targets, batch.targets)
-            assert split.features.flags.c_contiguous
+            assert split.arrays.keys() == batch.keys()
+            for name, array in split.arrays.items():
+                np.testing.assert_array_equal(array, batch[name])
+                assert array.flags.c_contiguous
 
     def test_preparation_survives_json(self, bundle: DataBundle, tmp_path: Path) -> None:
         """A preparation read back from JSON gives equal arrays."""
@@ -211,13 +215,13 @@ def _fingerprints(bundle: DataBundle) -> dict[str, str]:
 
 
 def _features(split: Split) -> Any:
-    return split.take(np.arange(len(split))).features
+    return split.take(np.arange(len(split)))[FEATURES]
 
 
 def _sample_hashes(split: Split) -> set[bytes]:
-    """Return the SHA-256 of each sample, its features and its target."""
+    """Return the SHA-256 of each sample, with all its arrays."""
     batch = split.take(np.arange(len(split)))
     return {
-        hashlib.sha256(features.tobytes() + targets.tobytes()).digest()
-        for features, targets in zip(batch.features, batch.targets, strict=True)
+        hashlib.sha256(b"".join(array.tobytes() for array in sample)).digest()
+        for sample in zip(*batch.values(), strict=True)
     }

@@ -254,7 +254,7 @@ def far_from_standardized(features: Array) -> list[str]:
 
 
 def repeated_rows(splits: Mapping[SplitName, Arrays], sources: Collection[SplitName]) -> list[str]:
-    """Return warnings about rows (features and target) that are in two splits.
+    """Return warnings about rows (inputs and target) that are in two splits.
 
     Args:
         splits: The splits to compare.
@@ -283,10 +283,9 @@ def repeated_rows(splits: Mapping[SplitName, Arrays], sources: Collection[SplitN
 
 def _row_hashes(split: Arrays) -> Array:
     """Return a hash of each row, (rows,) uint64; two rows collide once in 10^19 pairs."""
-    features = split.features.reshape(len(split), -1)
-    targets = split.targets.reshape(len(split), -1)
+    matrices = [array.reshape(len(split), -1) for array in split.arrays.values()]
     hashes = np.zeros(len(split), dtype=np.uint64)
-    for matrix in (features, targets):
+    for matrix in matrices:
         for column in matrix.T:
             bits = column.astype(np.float64).view(np.uint64)
             hashes = (hashes ^ bits) * np.uint64(0xBF58476D1CE4E5B9)

@@ -1,4 +1,4 @@
-"""Map-style datasets of the user: `len(dataset)`, and `dataset[i]` returns (features, target).
+"""Map-style datasets of the user: `len(dataset)`; `dataset[i]` is (features, target), or a mapping of arrays.
 
 They are never read as a whole, so a run starts as fast with 10^8 items as with 100.
 """
@@ -14,10 +14,13 @@ import numpy as np
 from trainyard.config.schema import DataConfig, SplitConfig
 from trainyard.datasets.base import DataBundle, Split
 from trainyard.datasets.rows.table import kind_of, listed, tidy
-from trainyard.datasets.rows.target import class_indices, labels_in
+from trainyard.datasets.rows.target import class_indices
 from trainyard.digest import array_buffer, digest, sha256_json, tensor_records
 from trainyard.errors import DataError
-from trainyard.types import Array, Batch, DataInfo, Ids, SplitName, Task
+from trainyard.registry import task_of
+from trainyard.tasks.base import Task
+from trainyard.tasks.support.columns import distinct_labels, infer_task_of_sample
+from trainyard.types import FEATURES, TARGET, Array, ArraySpec, Batch, DataInfo, Ids, SplitName
 
 READ_THROUGH = 100_000  # items whose targets are read to find the classes; a larger dataset must name them
 _SAMPLE = 64  # items that a fingerprint covers
@@ -48,15 +51,25 @@ class Items:
     Args:
         dataset: Map-style; its `__getitems__(list of positions)` is used if it has one.
         name: Its name in messages.
+        target: The name of the target in items that are mappings.
+        task: The task, if it is known already.
         classes: The labels in the order of their indices; None for regression.
         indices: Whether targets are indices of `classes` rather than labels.
     """
 
     def __init__(
-        self, dataset: Any, name: str, classes: Sequence[Any] | None = None, indices: bool = False
+        self,
+        dataset: Any,
+        name: str,
+        target: str,
+        task: type[Task] | None = None,
+        classes: Sequence[Any] | None = None,
+        indices: bool = False,
     ) -> None:
         self._dataset = dataset
         self._name = name
+        self._target = target
+        self._task = task
         self._classes = classes
         self._indices = indices
 
@@ -67,23 +80,29 @@ class Items:
         """Fetch the samples and stack them.
 
         Raises:
-            DataError: An item cannot be read, is not (features, target), or has another shape; names its
-                position.
+            DataError: An item cannot be read, has not the inputs of the others and a target, or has another
+                shape; names its position.
         """
-        features, targets = zip(*self.items(ids.tolist()), strict=True)
-        shapes = {array.shape for array in features}
-        if len(shapes) > 1:
-            odd = next(
-                i for i, array in zip(ids.tolist(), features, strict=True) if array.shape != features[0].shape
-            )
+        inputs, targets = zip(*self.items(ids.tolist()), strict=True)
+        names = inputs[0].keys()
+        return {
+            **{name: self._stacked([item.get(name) for item in inputs], name, ids) for name in names},
+            TARGET: self._encode(np.stack(targets), ids),
+        }
+
+    def _stacked(self, arrays: Sequence[Array | None], name: str, ids: Ids) -> Array:
+        """Stack the arrays of one name, (...) each, to (rows, ...)."""
+        shapes = [None if array is None else array.shape for array in arrays]
+        if len(set(shapes)) > 1:
+            odd = next(i for i, shape in zip(ids.tolist(), shapes, strict=True) if shape != shapes[0])
             raise DataError(
-                f"{self._name}: item {ids[0]} has features of shape {features[0].shape}, "
+                f"{self._name}: item {ids[0]} has {name} of shape {shapes[0]}, "
                 f"item {odd} others; pad or cut them to one shape"
             )
-        return Batch(np.stack(features), self._encode(np.stack(targets), ids))
+        return np.stack([array for array in arrays if array is not None])
 
-    def items(self, positions: Sequence[int]) -> list[tuple[Array, Array]]:
-        """Return the items of the dataset as arrays."""
+    def items(self, positions: Sequence[int]) -> list[tuple[dict[str, Array], Array]]:
+        """Return the items of the dataset: the inputs by name, and the target."""
         if hasattr(self._dataset, "__getitems__"):
             items = self._fetch(positions, lambda: self._dataset.__getitems__(list(positions)))
         else:
@@ -99,21 +118,29 @@ class Items:
                 f"{self._name}: {which} cannot be read: {type(error).__name__}: {error}"
             ) from error
 
-    def _pair(self, position: int, item: Any) -> tuple[Array, Array]:
-        if not isinstance(item, tuple | list) or len(item) != 2:
+    def _pair(self, position: int, item: Any) -> tuple[dict[str, Array], Array]:
+        what = f"{self._name}: item {position}"
+        if isinstance(item, tuple | list) and len(item) == 2:
+            item = {FEATURES: item[0], self._target: item[1]}
+        if not isinstance(item, Mapping) or self._target not in item or len(item) < 2:
+            names = f" of {listed(item)}" if isinstance(item, Mapping) else ""
             raise DataError(
-                f"{self._name}: item {position} is {type(item).__name__}; it must be a pair (features, "
-                "target)"
+                f"{what} is {type(item).__name__}{names}; it must be a pair (features, target), or a mapping "
+                f"of named inputs with the target {self._target!r} among them"
             )
-        what = f"{self._name}: item {position}: "
-        features, target = as_array(item[0], what + "features"), as_array(item[1], what + "target")
-        for part, array in (("features", features), ("target", target)):
+        arrays = {str(name): as_array(value, f"{what}: {name}") for name, value in item.items()}
+        for name, array in arrays.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise DataError(f"{what}{part} hold NaN or infinite values")
-        return features, target
+                raise DataError(f"{what}: {name} hold NaN or infinite values")
+        return arrays, arrays.pop(self._target)
 
     def _encode(self, targets: Array, ids: Ids) -> Array:
         if self._classes is None:
+            if self._task is not None and not self._task.accepts(targets):
+                raise DataError(
+                    f"{self._name}: the targets of items {listed(ids.tolist())} are {targets.dtype} of shape "
+                    f"{targets.shape[1:]}; give {self._task.wants}"
+                )
             return targets.astype(np.float32)
         if self._indices:
             codes = targets.astype(np.int64)
@@ -150,7 +177,8 @@ class Items:
         return content if content == self._sample_digest() else None
 
     def _sample_digest(self) -> str:
-        arrays = [array for pair in self.items(self.sample().tolist()) for array in pair]
+        items = self.items(self.sample().tolist())
+        arrays = [array for inputs, target in items for array in (*inputs.values(), target)]
         return digest(tensor_records(array_buffer(f"{i:04}", array) for i, array in enumerate(arrays)))
 
     def targets(self) -> Array:
@@ -195,33 +223,38 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:
     for name, dataset in datasets.items():
         if not len(dataset):
             raise DataError(f"the {name} dataset is empty: its length is 0")
-    raw = {name: Items(dataset, f"the {name} dataset") for name, dataset in datasets.items()}
-    features, target = raw["train"].items([0])[0]
-    task = _task(raw["train"], config)
-    classes, indices = _classes(raw, datasets["train"], target) if task == "classification" else (None, False)
+    raw = {name: Items(dataset, f"the {name} dataset", config.target) for name, dataset in datasets.items()}
+    sample, target = raw["train"].items([0])[0]
+    task, warnings = _task(raw["train"], config)
+    has_labels = task_of(task).labels(np.zeros(1)) is not None
+    classes, indices = _classes(raw, datasets["train"], target) if has_labels else (None, False)
     splits: dict[SplitName, Split] = {
-        name: Items(dataset, f"the {name} dataset", classes, indices) for name, dataset in datasets.items()
+        name: Items(dataset, f"the {name} dataset", config.target, task_of(task), classes, indices)
+        for name, dataset in datasets.items()
     }
+    inputs = {name: ArraySpec(array.shape, str(array.dtype)) for name, array in sample.items()}
     outputs = len(classes) if classes is not None else (target.shape[0] if target.ndim else 1)
     return DataBundle(
-        info=DataInfo(task, features.shape, outputs, classes, target=config.target),
+        info=DataInfo(task, inputs, outputs, classes, target=config.target),
         splits=splits,
-        warnings=_warnings(raw, datasets),
+        warnings=[*warnings, *_warnings(raw, datasets)],
         content_hashed=all(own_fingerprint(dataset) is not None for dataset in datasets.values()),
     )
 
 
-def _task(train: Items, config: DataConfig) -> Task:
+def _task(train: Items, config: DataConfig) -> tuple[str, list[str]]:
+    """Return the task that a sample of the targets suggests, or the config names, and warnings."""
     targets = [target for _, target in train.items(train.sample().tolist())]
-    continuous = any(target.dtype.kind == "f" or target.ndim for target in targets)
-    if config.task == "classification" and continuous:
+    sample = np.stack(targets) if len({target.shape for target in targets}) == 1 else targets[0][None]
+    if config.task == "auto":
+        return infer_task_of_sample(sample, "the targets")
+    task = task_of(config.task)
+    if not task.accepts(sample):
         raise DataError(
-            f"the targets are {targets[0].dtype} of shape {targets[0].shape}, but the task is "
-            "classification; give whole numbers or text, one for each item"
+            f"the targets are {sample.dtype} of shape {targets[0].shape}, but the task is {task.name}; "
+            f"give {task.wants}"
         )
-    if config.task == "regression" and targets[0].dtype.kind == "U":
-        raise DataError("the targets are text, but the task is regression; give numbers")
-    return ("regression" if continuous else "classification") if config.task == "auto" else config.task
+    return task.name, []
 
 
 def _classes(raw: Mapping[SplitName, Items], dataset: Any, target: Array) -> tuple[list[Any], bool]:
@@ -251,7 +284,7 @@ def _classes(raw: Mapping[SplitName, Items], dataset: Any, target: Array) -> tup
 def _labels(items: Items) -> list[Any]:
     targets = items.targets()
     values = tidy(targets, "target")
-    return labels_in(values.astype(np.int64) if kind_of(values) == "boolean" else values)
+    return distinct_labels(values.astype(np.int64) if kind_of(values) == "boolean" else values)
 
 
 def _warnings(raw: Mapping[SplitName, Items], datasets: Mapping[SplitName, Any]) -> list[str]:

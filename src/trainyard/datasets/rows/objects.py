@@ -1,9 +1,9 @@
 """Data given as Python objects: by a function (`type: module:function`), or passed to `trainyard.train`.
 
-A split may be a pair of arrays (X, y), a data frame with the target among its columns, or a map-style
-dataset. Data frames are prepared like files. Arrays and datasets are preprocessed already and are used as
-they are (floats become float32): `standardize` has no effect on their features, and settings that need named
-columns are refused.
+A split may be a pair of arrays (X, y), a mapping of named arrays with the target among them, a data frame
+with the target among its columns, or a map-style dataset. Data frames are prepared like files. Arrays and
+datasets are preprocessed already and are used as they are (floats become float32): `standardize` has no
+effect on their features, and settings that need named columns are refused.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from trainyard.datasets.rows import checks, items, tabular
 from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.rows.splitting import fractions, split_rows
 from trainyard.datasets.rows.table import Table, as_table, kind_of, listed, nearest, tidy
-from trainyard.datasets.rows.target import Target, inspect, labels_in
+from trainyard.datasets.rows.target import Target, inspect
 from trainyard.datasets.rows.tfdata import from_tf_dataset, is_tf_dataset
 from trainyard.errors import DataError
-from trainyard.types import SPLITS, Array, DataInfo, Ids, SplitName, Task
+from trainyard.registry import task_of
+from trainyard.tasks.support.columns import infer_task_of_matrix
+from trainyard.types import FEATURES, SPLITS, TARGET, Array, ArraySpec, Batch, DataInfo, Ids, SplitName
 
-Form = Literal["arrays", "frame", "items"]
-Pair = tuple[Array, Array]
+Form = Literal["arrays", "named", "frame", "items"]
+Pair = tuple[Batch, Array]  # the named inputs and the raw targets, (rows, ...) each
 _NUMERIC = ("number", "boolean")
 
 
@@ -35,9 +37,9 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
 
     Args:
         data: (train, val), (train, val, test), or a mapping of `train`, `val` and `test`. Each is a pair of
-            arrays (X, y), a data frame, a map-style dataset, or a tf.data.Dataset (which is read into memory,
-            in its own order). Or all rows as one pair, data frame or tf.data.Dataset, to be split by
-            `data.split`.
+            arrays (X, y), a mapping of named arrays (the target called as `data.target` says), a data frame,
+            a map-style dataset, or a tf.data.Dataset (which is read into memory, in its own order). Or all
+            rows as one pair, mapping, data frame or tf.data.Dataset, to be split by `data.split`.
         config: The data section; None for the defaults.
         source: The name of `data` in messages.
 
@@ -64,10 +66,16 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
             {name: as_table(part, f"the {name} rows") for name, part in parts.items()}, config
         )
     keep = config.impute == "keep"
+    if forms["train"] == "named":
+        parts = {name: _named(part, name, config.target) for name, part in parts.items()}
+    else:
+        parts = {name: ({FEATURES: features}, targets) for name, (features, targets) in parts.items()}
     return from_arrays({name: _pair(part, name, keep=keep) for name, part in parts.items()}, config)
 
 
 def _by_split(data: Any, source: str) -> Mapping[SplitName, Any]:
+    if isinstance(data, Mapping) and not any(key in SPLITS for key in data) and _is_named(data):
+        return {"train": data}
     if isinstance(data, Mapping):
         if unknown := [str(key) for key in data if key not in SPLITS]:
             raise DataError(
@@ -101,9 +109,30 @@ def _is_pair(part: Any) -> bool:
     )
 
 
+def _is_named(part: Any) -> bool:
+    """Return whether this is a mapping of arrays rather than of columns of a table."""
+    return isinstance(part, Mapping) and all(hasattr(array, "shape") for array in part.values())
+
+
+def _named(part: Mapping[Any, Any], name: SplitName, target: str) -> tuple[Mapping[str, Any], Any]:
+    """Return the inputs and the target of named arrays.
+
+    Raises:
+        DataError: There is no target, or no other array.
+    """
+    arrays = {str(key): array for key, array in part.items()}
+    if target not in arrays:
+        raise DataError(f"the {name} split has no array {target!r} (data.target); {nearest(target, arrays)}")
+    if len(arrays) == 1:
+        raise DataError(f"the {name} split has only the target {target!r}: there is nothing to learn from")
+    return {key: array for key, array in arrays.items() if key != target}, arrays[target]
+
+
 def _form(part: Any, name: SplitName) -> Form:
     if _is_pair(part):
         return "arrays"
+    if _is_named(part):
+        return "named"
     if hasattr(part, "iloc"):
         return "frame"
     if hasattr(part, "shape"):
@@ -111,8 +140,9 @@ def _form(part: Any, name: SplitName) -> Form:
     if hasattr(part, "__len__") and hasattr(part, "__getitem__") and not isinstance(part, str | Mapping):
         return "items"
     raise DataError(
-        f"the {name} split is {type(part).__name__}; give a pair of arrays (X, y), a data frame, "
-        "or a dataset with __len__ and __getitem__ that returns (features, target)"
+        f"the {name} split is {type(part).__name__}; give a pair of arrays (X, y), a mapping of named arrays "
+        "with the target, a data frame, or a dataset with __len__ and __getitem__ that returns (features, "
+        "target)"
     )
 
 
@@ -160,22 +190,29 @@ def refuse_column_settings(config: DataConfig, what: str, advice: str) -> None:
             raise DataError(f"data.{name} needs {columns}; {what} preprocessed already. {advice}")
 
 
-def _pair(part: tuple[Any, Any], name: SplitName, *, keep: bool) -> Pair:
-    features = items.as_array(_numbers(part[0], f"the {name} features"), f"the {name} features")
+def _pair(part: tuple[Mapping[str, Any], Any], name: SplitName, *, keep: bool) -> Pair:
+    inputs = {key: _input(array, f"the {name} {key}", keep=keep) for key, array in part[0].items()}
     targets = np.asarray(part[1].detach().cpu().numpy() if hasattr(part[1], "detach") else part[1])
-    if len(features) != len(targets):
-        raise DataError(f"the {name} split has {len(features)} rows of features, but {len(targets)} targets")
-    if not len(features):
+    for key, array in inputs.items():
+        if len(array) != len(targets):
+            raise DataError(f"the {name} split has {len(array)} rows of {key}, but {len(targets)} targets")
+    if not len(targets):
         raise DataError(f"the {name} split is empty")
+    return inputs, targets
+
+
+def _input(given: Any, what: str, *, keep: bool) -> Array:
+    """Return an input as an array of numbers; booleans become float32."""
+    array = items.as_array(_numbers(given, what), what)
     bad = (
-        np.asarray(np.isinf(features) if keep else ~np.isfinite(features))
-        if features.dtype.kind == "f"
+        np.asarray(np.isinf(array) if keep else ~np.isfinite(array))
+        if array.dtype.kind == "f"
         else np.zeros(0)
     )
     if bad.any():
-        rows = Table({}).where(np.asarray(bad.reshape(len(features), -1).any(axis=1)))
-        raise DataError(f"the {name} features hold {'' if keep else 'NaN or '}infinite values in {rows}")
-    return features.astype(np.float32) if features.dtype.kind == "b" else features, targets
+        rows = Table({}).where(np.asarray(bad.reshape(len(array), -1).any(axis=1)))
+        raise DataError(f"{what} hold {'' if keep else 'NaN or '}infinite values in {rows}")
+    return array.astype(np.float32) if array.dtype.kind == "b" else array
 
 
 def _numbers(features: Any, what: str) -> Any:
@@ -202,28 +239,29 @@ def _numbers(features: Any, what: str) -> Any:
 class _Targets(NamedTuple):
     """Encoded targets by split; `labels` are the classes, None for regression."""
 
-    task: Task
+    task: str
     labels: list[Any] | None
     by_split: Mapping[SplitName, Array]
     warnings: list[str]
 
 
-def in_memory(features: Array, ids: Ids | None, targets: Array) -> Split:
+def in_memory(inputs: Batch, ids: Ids | None, targets: Array) -> Split:
     """Return a split with copies of the rows `ids` (None for all); `targets` belong to these rows."""
-    return Arrays(features if ids is None else features[ids], targets)
+    rows = inputs if ids is None else {name: array[ids] for name, array in inputs.items()}
+    return Arrays({**rows, TARGET: targets})
 
 
 def from_arrays(
     pairs: Mapping[SplitName, Pair],
     config: DataConfig,
-    serve: Callable[[Array, Ids | None, Array], Split] = in_memory,
+    serve: Callable[[Batch, Ids | None, Array], Split] = in_memory,
 ) -> DataBundle:
     """Build the data of a run from preprocessed arrays.
 
     Args:
-        pairs: Features (rows, ...) and targets (rows,), or (rows, outputs) for regression, by split.
+        pairs: Inputs (rows, ...) and targets (rows,) or (rows, outputs), by split.
         config: The data section.
-        serve: Makes a split from features, ids and targets, like `in_memory`.
+        serve: Makes a split from inputs, ids and targets, like `in_memory`.
 
     Raises:
         DataError: Targets are missing or of the wrong kind, or a split would be empty.
@@ -242,16 +280,20 @@ def from_arrays(
     splits |= {name: serve(pairs[name][0], None, targets[name]) for name in pairs if name != "train"}
     held = {name: split for name, split in splits.items() if isinstance(split, Arrays)}
     outputs = len(labels) if labels else (targets["train"].shape[1] if several else 1)
-    info = DataInfo(task, pairs["train"][0].shape[1:], outputs, labels, target=config.target)
+    sample = splits["train"].take(np.zeros(1, np.int64))
+    inputs = {name: ArraySpec(sample[name].shape[1:], str(sample[name].dtype)) for name in pairs["train"][0]}
+    info = DataInfo(task, inputs, outputs, labels, target=config.target)
+    if config.standardize:
+        warnings += [
+            line for array in pairs["train"][0].values() for line in checks.far_from_standardized(array)
+        ]
     return DataBundle(
         info=tabular.scaled(info, targets["train"][rows["train"]])
         if config.standardize and not several
         else info,
         splits={name: splits[name] for name in SPLITS if name in splits},
         rows=rows if len(pairs) == 1 else {},
-        warnings=warnings
-        + (checks.far_from_standardized(pairs["train"][0]) if config.standardize else [])
-        + (checks.repeated_rows(held, sources=pairs) if held else []),
+        warnings=warnings + (checks.repeated_rows(held, sources=pairs) if held else []),
     )
 
 
@@ -261,30 +303,38 @@ def _single(pairs: Mapping[SplitName, Pair], config: DataConfig) -> _Targets:
         for name, (_, targets) in pairs.items()
     }
     task, warnings = inspect(tables["train"], config)
-    labels = labels_in(tables["train"].columns[config.target]) if task == "classification" else None
+    labels = task_of(task).labels(tables["train"].columns[config.target])
     target = Target(config.target, task, labels)
     return _Targets(task, labels, {name: target.encode(table) for name, table in tables.items()}, warnings)
 
 
 def _several(pairs: Mapping[SplitName, Pair], config: DataConfig) -> _Targets:
-    if config.task == "classification":
-        raise DataError(
-            "targets of several columns are values for regression, but the task is classification; give one "
-            "class per row"
-        )
     for name, (_, targets) in pairs.items():
-        if targets.dtype.kind not in "iuf" or not np.isfinite(targets).all():
+        if targets.dtype.kind not in "biuf" or not np.isfinite(targets).all():
             raise DataError(f"the {name} targets have several columns, which must hold finite numbers")
-    return _Targets(
-        "regression", None, {name: targets.astype(np.float32) for name, (_, targets) in pairs.items()}, []
-    )
+    task, warnings = config.task, list[str]()
+    if task == "auto":
+        task, warnings = infer_task_of_matrix(pairs["train"][1], "the targets")
+    for name, (_, targets) in pairs.items():
+        if not task_of(task).accepts(targets):
+            raise DataError(
+                f"the {name} targets have {targets.shape[1]} columns of {targets.dtype}, but the task is "
+                f"{task}; give {task_of(task).wants}, or data.task: regression"
+            )
+    encoded = {name: targets.astype(np.float32) for name, (_, targets) in pairs.items()}
+    return _Targets(task, None, encoded, warnings)
 
 
 def _refuse_shapes(pairs: Mapping[SplitName, Pair]) -> None:
-    shape = pairs["train"][0].shape[1:]
-    for name, (features, _) in pairs.items():
-        if features.shape[1:] != shape:
+    train = pairs["train"][0]
+    for name, (inputs, _) in pairs.items():
+        if inputs.keys() != train.keys():
             raise DataError(
-                f"the {name} features have shape (rows, ...) = {features.shape}, but the train features "
-                f"{shape} a row"
+                f"the {name} split has the arrays {listed(inputs)}, but the train split {listed(train)}"
             )
+        for key, array in inputs.items():
+            if array.shape[1:] != train[key].shape[1:]:
+                raise DataError(
+                    f"the {name} {key} have shape (rows, ...) = {array.shape}, but the train {key} "
+                    f"{train[key].shape[1:]} a row"
+                )

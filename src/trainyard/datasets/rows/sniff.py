@@ -17,9 +17,10 @@ from trainyard.datasets.rows import checks
 from trainyard.datasets.rows.files import existing_file
 from trainyard.datasets.rows.frames import read_table
 from trainyard.datasets.rows.table import Table, kind_of, listed, missing
-from trainyard.datasets.rows.target import class_indices, inspect, labels_in
+from trainyard.datasets.rows.target import class_indices, inspect
 from trainyard.errors import DataError
-from trainyard.types import Array, Task
+from trainyard.registry import task_of
+from trainyard.types import Array
 
 _MANY = 100  # a column of more categories is not worth one feature per category
 _GROUPS = (
@@ -41,7 +42,7 @@ class Draft:
     """The settings of the data section, and remarks about the columns."""
 
     table: Table
-    task: Task
+    task: str
     features: list[str]
     exclude: dict[str, str] = field(default_factory=dict)  # column -> why
     impute: str | None = None
@@ -121,7 +122,7 @@ def _missing_texts(table: Table) -> list[str]:
 
 def _choose_columns(draft: Draft, target: Array) -> None:
     """Divide the columns into those to learn from and those to leave out, with the reason."""
-    labels = labels_in(target) if draft.task == "classification" else None
+    labels = task_of(draft.task).labels(target)
     codes = class_indices(target, labels) if labels is not None else target.astype(np.float32)
     for name in draft.features:
         mixed = checks.strays(draft.table, name).any()
@@ -214,9 +215,9 @@ def _columns(draft: Draft) -> str:
 
 def _why_task(draft: Draft, target: str) -> str:
     values = draft.table.columns[target]
-    if draft.task == "regression":
+    labels = task_of(draft.task).labels(values)
+    if labels is None:
         return f"values from {values.min():g} to {values.max():g}"
-    labels = labels_in(values)
     counts = np.bincount(class_indices(values, labels)).tolist()
     return f"{len(labels)} classes: " + _one_line(
         listed(f"{label} ({n} rows)" for label, n in zip(labels, counts, strict=True))

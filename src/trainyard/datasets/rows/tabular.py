@@ -15,9 +15,10 @@ from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.rows.preparation import TabularPreparation, fit, mean_and_scale
 from trainyard.datasets.rows.splitting import Rows, fractions, split_rows
 from trainyard.datasets.rows.table import Table, kind_of
-from trainyard.datasets.rows.target import Target, class_indices, inspect, labels_in
+from trainyard.datasets.rows.target import Target, class_indices, inspect
 from trainyard.errors import DataError
-from trainyard.types import SPLITS, Array, DataInfo, SplitName
+from trainyard.registry import task_of
+from trainyard.types import FEATURES, SPLITS, TARGET, Array, DataInfo, SplitName, features_spec
 
 Tables = Mapping[SplitName, Table]
 
@@ -117,15 +118,15 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
     parts |= {name: table for name, table in tables.items() if name != "train"}
     preparation = fit(parts["train"], names, target, config)
     splits = {
-        name: Arrays(preparation.features(parts[name]), target.encode(parts[name]))
+        name: Arrays({FEATURES: preparation.features(parts[name]), TARGET: target.encode(parts[name])})
         for name in SPLITS
         if name in parts
     }
     warnings += more + _unused_shares(tables, config) + checks.repeated_rows(splits, sources=tables)
     if not known:
-        warnings += checks.odd_columns(parts["train"], names, splits["train"].targets)
+        warnings += checks.odd_columns(parts["train"], names, splits["train"].arrays[TARGET])
     return DataBundle(
-        info=_info(preparation, target, splits["train"].targets if config.standardize else None),
+        info=_info(preparation, target, splits["train"].arrays[TARGET] if config.standardize else None),
         splits=dict(splits),
         preparation=preparation,
         rows=rows if len(tables) == 1 else {},
@@ -137,10 +138,10 @@ def _split(
     table: Table, config: DataConfig, target: Target, shares: tuple[float, float]
 ) -> tuple[Target, Rows, list[str]]:
     val, test = shares
-    if target.task == "regression":
-        return target, split_rows(table, config.split, val, test, None), []
     values = table.column(config.target)
-    labels = labels_in(values)
+    labels = task_of(target.task).labels(values)
+    if labels is None:
+        return target, split_rows(table, config.split, val, test, None), []
     codes = class_indices(values, labels)
     rows = split_rows(table, config.split, val, test, codes)
     checks.refuse_untrained_classes(table, rows, codes, labels, config)
@@ -165,14 +166,20 @@ def _info(preparation: TabularPreparation, target: Target, to_standardize: Array
     outputs = 1 if target.classes is None else len(target.classes)
     names, categories = preparation.feature_names, preparation.categories
     info = DataInfo(
-        target.task, (len(names),), outputs, target.classes, names, target.name, categories=categories
+        target.task,
+        features_spec((len(names),)),
+        outputs,
+        target.classes,
+        names,
+        target.name,
+        categories=categories,
     )
     return info if to_standardize is None else scaled(info, to_standardize)
 
 
 def scaled(info: DataInfo, values: Array) -> DataInfo:
     """Return `info` with mean and scale of the training targets, if there is something to scale."""
-    if info.task == "classification":
+    if not task_of(info.task).scales_target:
         return info
     mean, scale = mean_and_scale(values)
     usable = np.isfinite([mean, scale]).all() and scale > 0

@@ -1,4 +1,4 @@
-"""The column to predict: whether it holds classes or values, and their encoding."""
+"""The column to predict: its task and its encoding."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import numpy as np
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.rows.table import Table, kind_of, listed, missing
 from trainyard.errors import DataError
-from trainyard.types import Array, Task
-
-_FEW = 20  # more different integers are taken for values rather than classes
+from trainyard.registry import task_of
+from trainyard.tasks.support.columns import distinct_labels, doubts, infer_task
+from trainyard.types import Array
 
 
 @dataclass(frozen=True)
 class Target:
-    """The column to predict; `classes` are the labels in the order of their indices, None for regression."""
+    """The column to predict, and its task; `classes` are the labels in the order of their indices, if any."""
 
     name: str
-    task: Task
+    task: str
     classes: Sequence[Any] | None = None
 
     def encode(self, table: Table) -> Array:
@@ -43,7 +43,9 @@ class Target:
                     f"training knows {listed(self.classes)}"
                 )
             return codes
-        numbers = _as_values(values, where)
+        task_of(self.task).check_column(values, where)
+        with np.errstate(over="ignore"):
+            numbers = values.astype(np.float32)
         if not (finite := np.isfinite(numbers)).all():
             raise DataError(f"{where} is infinite, or too large for float32, in {table.where(~finite)}")
         return numbers
@@ -59,26 +61,6 @@ class Target:
         return Target(data["name"], data["task"], data["classes"])
 
 
-def _as_values(values: Array, where: str) -> Array:
-    if kind_of(values) not in ("number", "boolean"):
-        raise DataError(
-            f"{where} holds {kind_of(values)}, but the task is regression; give numbers, or data.task: "
-            "classification"
-        )
-    with np.errstate(over="ignore"):
-        return values.astype(np.float32)
-
-
-def labels_in(values: Array) -> list[Any]:
-    """Return the distinct labels, sorted, as plain Python values; floats that are integers become int."""
-    if kind_of(values) == "text":
-        return sorted(set(values))
-    labels = np.unique(values)
-    if labels.dtype.kind == "f" and (labels == np.trunc(labels)).all():
-        labels = labels.astype(np.int64)
-    return labels.tolist()  # type: ignore[no-any-return]
-
-
 def class_indices(values: Array, classes: Sequence[Any]) -> Array:
     """Return the index of each label in the sorted `classes`, (rows,) int64; -1 for an unknown label."""
     known = np.asarray(classes)
@@ -91,14 +73,11 @@ def class_indices(values: Array, classes: Sequence[Any]) -> Array:
     )
 
 
-def inspect(table: Table, config: DataConfig) -> tuple[Task, list[str]]:
-    """Decide whether the target holds classes or values.
-
-    With `auto`, text and booleans are classes, and so are integers with few distinct values (up to 20, each
-    three times on average); everything else is values.
+def inspect(table: Table, config: DataConfig) -> tuple[str, list[str]]:
+    """Decide which task the target stands for, and check that it fits.
 
     Returns:
-        The task, and warnings.
+        The name of the task, and warnings.
 
     Raises:
         DataError: The target is missing, has missing values, or does not fit the task in the config.
@@ -114,55 +93,8 @@ def inspect(table: Table, config: DataConfig) -> tuple[Task, list[str]]:
         raise DataError(
             f"{where} is infinite in {table.where(~np.isfinite(values))}; fix or remove these rows"
         )
-    distinct = len(labels_in(values))
-    if distinct < 2:
+    if len(distinct_labels(values)) < 2:
         raise DataError(f"{where} has only one value ({values[0]!r}): there is nothing to learn")
-    task = _guess(values, distinct) if config.task == "auto" else config.task
-    if task == "classification":
-        _refuse_continuous(values, distinct, where)
-    else:
-        _as_values(values, where)
-    return task, _doubts(values, distinct, where) if config.task == "auto" else []
-
-
-def _are_integers(values: Array) -> bool:
-    return kind_of(values) == "number" and bool((values == np.trunc(values)).all())
-
-
-def _few(values: Array, distinct: int) -> bool:
-    return distinct <= max(2, min(_FEW, len(values) // 3))
-
-
-def _guess(values: Array, distinct: int) -> Task:
-    if kind_of(values) in ("text", "boolean") or (_are_integers(values) and _few(values, distinct)):
-        return "classification"
-    return "regression"
-
-
-def _refuse_continuous(values: Array, distinct: int, where: str) -> None:
-    if kind_of(values) == "number" and not _are_integers(values) and not _few(values, distinct):
-        raise DataError(
-            f"{where} is continuous ({distinct} different values such as {values[0]:g}), but the task is "
-            "classification; give data.task: regression, or a column of classes"
-        )
-    if distinct > max(_FEW, len(values) // 2):
-        raise DataError(
-            f"{where} has {distinct} classes in {len(values)} rows, hardly one row per class; "
-            "give data.task: regression if these are amounts, or another column"
-        )
-
-
-def _doubts(values: Array, distinct: int, where: str) -> list[str]:
-    if not _are_integers(values) or distinct <= _FEW // 2:
-        return []
-    if _few(values, distinct):
-        return [
-            f"{where} has {distinct} different integers, taken for classes; set data.task: regression if "
-            "they are amounts"
-        ]
-    if len(values) >= 10 * distinct:
-        return [
-            f"{where} has {distinct} different integers, taken for amounts; set data.task: classification "
-            "if they are classes"
-        ]
-    return []
+    task = infer_task(values) if config.task == "auto" else config.task
+    task_of(task).check_column(values, where)
+    return task, doubts(values, where) if config.task == "auto" else []

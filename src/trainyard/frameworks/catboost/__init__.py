@@ -34,7 +34,7 @@ from trainyard.frameworks.support.estimators import check_estimator
 from trainyard.frameworks.support.stored import Files, StoredSnapshot, buffers, bytes_array, read_arrays
 from trainyard.order import INIT, stream_seed
 from trainyard.require import require
-from trainyard.types import Array, Determinism, NamedBuffer, Predictions, StepResult
+from trainyard.types import FEATURES, TARGET, Array, Determinism, NamedBuffer, Predictions, StepResult
 
 CHUNK = 10  # rounds per call of `fit`; a snapshot then takes at most a tenth of their time
 _PROGRESS_FILE = "progress.safetensors"
@@ -48,6 +48,7 @@ class CatboostFramework(Framework):
     """Train a CatBoost model."""
 
     models: ClassVar[Mapping[str, type[BaseModel]]] = {"catboost": CatboostParams}
+    tasks: ClassVar[Collection[str] | None] = ("classification", "regression")
     base_modules: ClassVar[Sequence[str]] = ("catboost",)
     model_bases: ClassVar[Sequence[str]] = ("catboost:CatBoost",)
     formats: ClassVar[Sequence[str]] = ("cbm", "json")
@@ -128,7 +129,7 @@ class CatboostFramework(Framework):
         self._model: Any = None  # the restored model
         if inputs.order is not None:
             self._sample = rows_of(inputs.splits["train"], loss_sample(inputs, 50))
-            self._sample_pool = self._pool(self._sample.features)
+            self._sample_pool = self._pool(self._sample[FEATURES])
             with self._translate_errors("this model cannot be trained", ModelError):
                 self._rounds = self._build_rounds()
 
@@ -245,11 +246,11 @@ class CatboostFramework(Framework):
         options |= {"eval_metric": self._objective.name} if self._spec.objective else {}
         options |= {"devices": number} if number else {}
         rows = rows_of(inputs.splits["train"])
-        pool = make_pool(self._library, inputs.info, rows.features, rows.targets, inputs.threads)
+        pool = make_pool(self._library, inputs.info, rows[FEATURES], rows[TARGET], inputs.threads)
         pool.quantize(
             border_count=params.max_bin, nan_mode=params.nan_mode, random_seed=_seed(inputs), task_type=device
         )
-        plan = self.plan(inputs.config, len(rows.features), inputs.model)
+        plan = self.plan(inputs.config, len(rows[FEATURES]), inputs.model)
         return Rounds(self._library, options, pool, plan.total_steps, plan.boundary)
 
     def _pool(self, features: Array) -> Any:
@@ -260,7 +261,7 @@ class CatboostFramework(Framework):
         if id(split) in self._pools:
             return self._pools[id(split)]
         rows = rows_of(split)
-        pool = self._pool(rows.features), rows.targets
+        pool = self._pool(rows[FEATURES]), rows[TARGET]
         if self._inputs.owns(split):
             self._pools[id(split)] = pool
         return pool
@@ -281,7 +282,7 @@ class CatboostFramework(Framework):
 
     def _loss(self, rounds: int) -> float:
         with self._translate_errors("a prediction failed", TrainingError):
-            return self._objective.loss(self._raw(self._sample_pool, rounds), self._sample.targets)
+            return self._objective.loss(self._raw(self._sample_pool, rounds), self._sample[TARGET])
 
     def _bytes(self, rounds: int) -> bytes:
         """Return the serialized model of the first `rounds` rounds; empty without any."""

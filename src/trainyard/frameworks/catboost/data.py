@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from trainyard.datasets.base import ArraySplit, Split
-from trainyard.types import Array, Batch, DataInfo, Ids
+from trainyard.types import FEATURES, TARGET, Array, Batch, DataInfo, Ids
 
 
 def rows_of(split: Split, ids: Ids | None = None) -> Batch:
@@ -18,12 +18,11 @@ def rows_of(split: Split, ids: Ids | None = None) -> Batch:
         ids: (n,) positions of the rows to return; None for all.
     """
     if ids is None and isinstance(split, ArraySplit):
-        batch = Batch(split.features, split.targets)
+        batch = split.arrays
     else:
         batch = split.take(np.arange(len(split), dtype=np.int64) if ids is None else ids)
-    return Batch(
-        batch.features.reshape(len(batch.features), -1).astype(np.float32, copy=False), batch.targets
-    )
+    features = batch[FEATURES].reshape(len(batch[FEATURES]), -1).astype(np.float32, copy=False)
+    return {FEATURES: features, TARGET: batch[TARGET]}
 
 
 def make_pool(library: Any, info: DataInfo, features: Array, targets: Array | None, threads: int) -> Any:

@@ -12,7 +12,6 @@ from trainyard.config.schema import RunConfig, Section
 from trainyard.errors import InputError, ModelError
 from trainyard.frameworks.support.estimators import imported, task_of, validated
 from trainyard.require import import_path, require
-from trainyard.types import Task
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Direction = Annotated[int, Field(ge=-1, le=1)]
@@ -146,7 +145,7 @@ class ModelSpec:
     params: CatboostParams
     objective: Any = None
     metric: Any = None
-    task: Task | None = None
+    task: str | None = None
     unused: Sequence[str] = ()
 
 
@@ -193,7 +192,7 @@ def _object(option: str, path: str | None) -> Any:
 
 def _of_estimator(model: Any) -> ModelSpec:
     library, name = require("catboost", "catboost"), type(model).__name__
-    tasks: Mapping[type, Task] = {
+    tasks: Mapping[type, str] = {
         library.CatBoostClassifier: "classification",
         library.CatBoostRegressor: "regression",
     }

@@ -27,7 +27,17 @@ from trainyard.frameworks.keras.params import COMPILED, LOSSES, MODELS, OPTIMIZE
 from trainyard.frameworks.support.stored import StoredSnapshot, buffers
 from trainyard.order import INIT, PREDICT, STEP, stream_seed
 from trainyard.require import require
-from trainyard.types import Array, Batch, Determinism, Ids, NamedBuffer, Predictions, StepResult
+from trainyard.types import (
+    FEATURES,
+    TARGET,
+    Array,
+    Batch,
+    Determinism,
+    Ids,
+    NamedBuffer,
+    Predictions,
+    StepResult,
+)
 
 log = logging.getLogger("trainyard")
 
@@ -38,6 +48,7 @@ class KerasFramework(Framework):
     models: ClassVar[Mapping[str, type[BaseModel]]] = MODELS
     optimizers: ClassVar[Mapping[str, type[BaseModel]]] = OPTIMIZERS
     losses: ClassVar[Sequence[str]] = LOSSES
+    tasks: ClassVar[Collection[str] | None] = ("classification", "regression")
     base_modules: ClassVar[Sequence[str]] = ("keras",)
     model_bases: ClassVar[Sequence[str]] = ("keras:Model",)
     formats: ClassVar[Sequence[str]] = ("keras", "saved_model")
@@ -188,9 +199,9 @@ class KerasFramework(Framework):
             except Exception as error:
                 raise _translated(error, "prediction") from error
             values = self._outputs.to_predictions(outputs, self._inputs.info)
-            predictions = Predictions(ids, values, batch.targets, loss * len(ids))
+            predictions = Predictions(ids, values, batch[TARGET], loss * len(ids))
             if self._metrics is not None:
-                parts.append((outputs, batch.targets))
+                parts.append((outputs, batch[TARGET]))
                 if ids[-1] + 1 == len(split):
                     predictions = predictions._replace(measures=self._metrics.over(parts))
             yield predictions
@@ -289,8 +300,8 @@ class KerasFramework(Framework):
 
 
 def _contiguous(batch: Batch) -> Batch:
-    """Return the batch with C-contiguous arrays."""
-    return Batch(np.ascontiguousarray(batch.features), np.ascontiguousarray(batch.targets))
+    """Return the features and the targets, in this order, as C-contiguous arrays."""
+    return {name: np.ascontiguousarray(batch[name]) for name in (FEATURES, TARGET)}
 
 
 def _translated(error: Exception, where: str) -> Exception:

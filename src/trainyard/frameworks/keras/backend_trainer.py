@@ -14,7 +14,7 @@ from trainyard.frameworks.keras.backend import Backend
 from trainyard.frameworks.keras.losses import Loss
 from trainyard.order import stream_seed
 from trainyard.require import require
-from trainyard.types import Array, Batch
+from trainyard.types import TARGET, Array, Batch
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class BackendTrainer(Protocol):
 
 def shares(microbatches: Sequence[Batch]) -> list[float]:
     """Return each microbatch's share of the samples; losses weighted by it sum to the mean over the batch."""
-    total = sum(len(part.targets) for part in microbatches)
-    return [len(part.targets) / total for part in microbatches]
+    total = sum(len(part[TARGET]) for part in microbatches)
+    return [len(part[TARGET]) / total for part in microbatches]
 
 
 def generators_of(keras: Any, model: Any) -> list[Any]:

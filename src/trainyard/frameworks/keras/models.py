@@ -20,7 +20,7 @@ from trainyard.frameworks.keras.losses import Outputs, takes_logits, treats_colu
 from trainyard.frameworks.keras.optim import saved_config
 from trainyard.frameworks.support.definition import path_of
 from trainyard.require import import_path
-from trainyard.types import Array, DataInfo
+from trainyard.types import FEATURES, Array, DataInfo
 
 log = logging.getLogger("trainyard")
 
@@ -307,7 +307,7 @@ def check_outputs(keras: Any, model: Any, compiled: Compiled, inputs: FrameworkI
     """
     info, name = inputs.info, inputs.config.model.type
     dtypes = (
-        [inputs.splits["train"].take(np.zeros(1, dtype=np.int64)).features.dtype]
+        [inputs.splits["train"].take(np.zeros(1, dtype=np.int64))[FEATURES].dtype]
         if inputs.order
         else [np.float32, np.int64]
     )

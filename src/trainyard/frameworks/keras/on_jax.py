@@ -40,13 +40,13 @@ class JaxTrainer:
         rate = np.float32(lr)
         if len(microbatches) == 1:
             self._state, loss = self._jit_step(
-                self._state, *microbatches[0], seeds[0].astype(np.uint32), rate
+                self._state, *microbatches[0].values(), seeds[0].astype(np.uint32), rate
             )
             return loss
         total, gradients = 0.0, None
         for part, some, share in zip(microbatches, seeds, shares(microbatches), strict=True):
             new, others, loss = self._jit_gradients(
-                self._state, *part, some.astype(np.uint32), np.float32(share)
+                self._state, *part.values(), some.astype(np.uint32), np.float32(share)
             )
             self._state = (self._state[0], others, self._state[2])
             total = total + loss
@@ -56,7 +56,7 @@ class JaxTrainer:
 
     def forward(self, batch: Batch, seeds: Array) -> tuple[Array, float]:
         """See `BackendTrainer`."""
-        outputs, loss = self._jit_outputs(self._state, *batch, seeds.astype(np.uint32))
+        outputs, loss = self._jit_outputs(self._state, *batch.values(), seeds.astype(np.uint32))
         return np.array(outputs), float(loss)
 
     def publish(self) -> None:

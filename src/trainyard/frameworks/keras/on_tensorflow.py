@@ -10,7 +10,7 @@ from typing import Any
 from trainyard.errors import ModelError
 from trainyard.frameworks.keras.backend_trainer import Compilation, shares
 from trainyard.require import require
-from trainyard.types import Array, Batch
+from trainyard.types import FEATURES, TARGET, Array, Batch
 
 log = logging.getLogger("trainyard")
 
@@ -58,14 +58,14 @@ class TensorflowTrainer:
 
     def _tensors(self, batch: Batch, seeds: Array) -> list[Any]:
         """Convert features, targets and seeds to tensors."""
-        return [self._tf.constant(array) for array in (batch.features, batch.targets, seeds)]
+        return [self._tf.constant(array) for array in (batch[FEATURES], batch[TARGET], seeds)]
 
     def _graph(self, body: Callable[..., Any], batch: Batch, *scalars: Any) -> Graph:
         """Return the graph of a method for batches with these dtypes and shapes, tracing it on first use."""
-        key = (body.__name__, *((array.dtype.str, array.shape[1:]) for array in batch))
+        key = (body.__name__, *((array.dtype.str, array.shape[1:]) for array in batch.values()))
         if key not in self._graphs:
             spec = self._tf.TensorSpec
-            rows = [spec((None, *array.shape[1:]), array.dtype) for array in batch]
+            rows = [spec((None, *array.shape[1:]), array.dtype) for array in batch.values()]
             rest = [
                 spec((len(self._compilation.generators), 2), "int64"),
                 *(spec((), "float32") for _ in scalars),

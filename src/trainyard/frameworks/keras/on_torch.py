@@ -7,7 +7,7 @@ from typing import Any
 
 from trainyard.frameworks.keras.backend_trainer import Compilation, shares
 from trainyard.require import require
-from trainyard.types import Array, Batch
+from trainyard.types import FEATURES, TARGET, Array, Batch
 
 
 class TorchTrainer:
@@ -58,8 +58,8 @@ class TorchTrainer:
     def _outputs_and_loss(self, batch: Batch, *, training: bool) -> tuple[Any, Any]:
         """Return the outputs, (rows, outputs) float32, and the mean loss."""
         convert = self._keras.ops.convert_to_tensor
-        outputs = self._compilation.model(convert(batch.features), training=training).float()
-        return outputs, self._compilation.loss(outputs, convert(batch.targets))
+        outputs = self._compilation.model(convert(batch[FEATURES]), training=training).float()
+        return outputs, self._compilation.loss(outputs, convert(batch[TARGET]))
 
     def _seed(self, seeds: Array) -> None:
         """Assign the generators' seeds (generators, 2), and seed torch's own generator with the last one."""

@@ -46,6 +46,7 @@ class LightgbmFramework(Framework):
     """Train gradient boosted trees; `boosting.py` explains how they resume exactly."""
 
     models: ClassVar[Mapping[str, type[BaseModel]]] = {"lightgbm": LightgbmParams}
+    tasks: ClassVar[Collection[str] | None] = ("classification", "regression")
     base_modules: ClassVar[Sequence[str]] = ("lightgbm",)
     model_bases: ClassVar[Sequence[str]] = ("lightgbm:LGBMModel",)
     formats: ClassVar[Sequence[str]] = ("txt",)

@@ -10,7 +10,7 @@ import numpy as np
 
 from trainyard.datasets.base import ArraySplit, Split
 from trainyard.frameworks.lightgbm.model import Trees
-from trainyard.types import Array, Batch, DataInfo
+from trainyard.types import FEATURES, TARGET, Array, Batch, DataInfo
 
 _CACHE_VALUES = 1 << 22  # tree values that are looked up at once
 _BLOCK_VALUES = 1 << 24  # feature values that are read at once from a split that is not in memory
@@ -31,15 +31,15 @@ class Rows:
         if ids is not None:
             self._batch = _flat(split.take(ids))
         elif isinstance(split, ArraySplit):
-            self._batch = _flat(Batch(split.features, split.targets))
+            self._batch = _flat(split.arrays)
 
     def __len__(self) -> int:
-        return len(self._split) if self._batch is None else len(self._batch.features)
+        return len(self._split) if self._batch is None else len(self._batch[FEATURES])
 
     @property
     def in_memory(self) -> Array | None:
         """All features, (rows, features) float32, or None where they are not in memory."""
-        return None if self._batch is None else self._batch.features
+        return None if self._batch is None else self._batch[FEATURES]
 
     @property
     def block_rows(self) -> int:
@@ -50,12 +50,12 @@ class Rows:
     def targets(self) -> Array:
         """The targets, (rows,): class indices or values."""
         if self._targets is None:
-            self._targets = np.concatenate([batch.targets for batch in self.blocks()])
+            self._targets = np.concatenate([batch[TARGET] for batch in self.blocks()])
         return self._targets
 
     def features(self, start: int, stop: int) -> Array:
         """Return the features of a range of rows, (stop - start, features) float32."""
-        return self._block(start, stop).features
+        return self._block(start, stop)[FEATURES]
 
     def blocks(self) -> Iterator[Batch]:
         """Yield all rows in order: in one batch where they are in memory, else block by block."""
@@ -66,12 +66,13 @@ class Rows:
     def _block(self, start: int, stop: int) -> Batch:
         if self._batch is None:
             return _flat(self._split.take(np.arange(start, stop, dtype=np.int64)))
-        return Batch(self._batch.features[start:stop], self._batch.targets[start:stop])
+        return {name: array[start:stop] for name, array in self._batch.items()}
 
 
 def _flat(batch: Batch) -> Batch:
-    rows = len(batch.features)
-    return Batch(batch.features.reshape(rows, -1).astype(np.float32, copy=False), batch.targets.reshape(rows))
+    rows = len(batch[FEATURES])
+    features = batch[FEATURES].reshape(rows, -1).astype(np.float32, copy=False)
+    return {FEATURES: features, TARGET: batch[TARGET].reshape(rows)}
 
 
 def make_dataset(library: Any, rows: Rows, info: DataInfo, params: dict[str, Any], **extra: Any) -> Any:
@@ -147,7 +148,7 @@ class Scores:
 
     def recompute(self, trees: Trees) -> Array:
         """Return the scores of all trees, (rows, width) float64, computed from the first tree on."""
-        self.raw = np.concatenate([trees.raw_scores(batch.features) for batch in self.rows.blocks()])
+        self.raw = np.concatenate([trees.raw_scores(batch[FEATURES]) for batch in self.rows.blocks()])
         self.rounds, self._cache = trees.rounds, np.empty((0, 0, 0))
         return self.raw
 
@@ -160,7 +161,7 @@ class Scores:
             index = self.rounds - self._cache_start
             if not 0 <= index < len(self._cache):
                 stop = min(source.rounds, self.rounds + max(1, _CACHE_VALUES // max(1, self.raw.size)))
-                parts = [source.values(self.rounds, stop, batch.features) for batch in self.rows.blocks()]
+                parts = [source.values(self.rounds, stop, batch[FEATURES]) for batch in self.rows.blocks()]
                 self._cache_start, self._cache, index = self.rounds, np.concatenate(parts, axis=1), 0
             self.raw += self._cache[index]
             self.rounds += 1

@@ -11,7 +11,6 @@ from trainyard.frameworks.lightgbm.objective import Gradients, Metric, imported_
 from trainyard.frameworks.lightgbm.params import LightgbmParams
 from trainyard.frameworks.support.estimators import imported, task_of, validated
 from trainyard.require import require
-from trainyard.types import Task
 
 _UNUSED = {"n_jobs": "training.threads", "random_state": "experiment.seed"}
 _NEUTRAL = {"importance_type", "verbosity", "verbose"}
@@ -27,7 +26,7 @@ class ModelSpec:
     params: LightgbmParams
     gradients: Gradients | None = None
     metric: Metric | None = None
-    task: Task | None = None
+    task: str | None = None
     unused: Sequence[str] = ()
 
 
@@ -53,7 +52,7 @@ def model_spec(config: RunConfig, model: Any = None) -> ModelSpec:
 
 def _of_estimator(model: Any) -> ModelSpec:
     library, name = require("lightgbm", "lightgbm"), type(model).__name__
-    tasks: Mapping[type, Task] = {
+    tasks: Mapping[type, str] = {
         library.LGBMClassifier: "classification",
         library.LGBMRegressor: "regression",
     }

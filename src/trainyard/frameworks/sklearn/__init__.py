@@ -39,7 +39,7 @@ from trainyard.frameworks.sklearn.steps import (
 from trainyard.frameworks.support.definition import of_estimator
 from trainyard.frameworks.support.stored import Files, StoredSnapshot, buffers, read_arrays
 from trainyard.require import require
-from trainyard.types import Array, Batch, Determinism, NamedBuffer, Predictions, StepResult
+from trainyard.types import FEATURES, TARGET, Array, Batch, Determinism, NamedBuffer, Predictions, StepResult
 
 log = logging.getLogger("trainyard")
 TRAINING_FILE = "training.safetensors"  # what a resume needs in addition to the model
@@ -55,6 +55,7 @@ class SklearnFramework(Framework):
     """Train one estimator; `steps.py` defines what a step is."""
 
     models: ClassVar[Mapping[str, type[BaseModel]]] = Models()
+    tasks: ClassVar[Collection[str] | None] = ("classification", "multilabel", "regression")
     base_modules: ClassVar[Sequence[str]] = ("sklearn",)
     model_bases: ClassVar[Sequence[str]] = ("sklearn.base:BaseEstimator",)
     formats: ClassVar[Sequence[str]] = ("skops",)
@@ -156,11 +157,11 @@ class SklearnFramework(Framework):
         """
         with self._sklearn_context(f"step {step + 1}", first=step == 0):
             batch = self._train or self._batch(step)
-            self._stepper.step(step, lr, *batch)
+            self._stepper.step(step, lr, batch[FEATURES], batch[TARGET])
             if self._check_storable:  # fitting may have created objects that cannot be stored
                 storage.unpack(storage.pack(self._stepper.model()), self._trust)
                 self._check_storable = False
-            return StepResult(self._loss(batch), len(batch.features))
+            return StepResult(self._loss(batch), len(batch[FEATURES]))
 
     def predict(self, split: Split) -> Iterator[Predictions]:
         """Yield the outputs of a split; a forest predicts all rows at once, to reuse its earlier sums.
@@ -172,9 +173,10 @@ class SklearnFramework(Framework):
         forest = ensemble_family(self._stepper.estimator) is FAMILIES["BaseForest"]
         size = len(split) if forest else self._inputs.config.evaluation.batch_size or ROWS
         for ids in row_ranges(len(split), size):
-            features, targets = take_all(split) if forest else flatten_features(split.take(ids))
+            batch = take_all(split) if forest else flatten_features(split.take(ids))
+            targets = batch[TARGET]
             with self._sklearn_context("prediction"):
-                outputs = self._outputs.of(self._stepper.estimator, features, key)
+                outputs = self._outputs.of(self._stepper.estimator, batch[FEATURES], key)
             yield Predictions(
                 ids, outputs.astype(np.float32), targets, total_loss(outputs, targets, self._inputs.info)
             )
@@ -268,8 +270,8 @@ class SklearnFramework(Framework):
 
         It is the loss after the step, because before the first one the estimator cannot predict.
         """
-        stride = -(-len(batch.features) // SAMPLE)
-        features, targets = batch.features[::stride], batch.targets[::stride]
+        stride = -(-len(batch[FEATURES]) // SAMPLE)
+        features, targets = batch[FEATURES][::stride], batch[TARGET][::stride]
         outputs = self._outputs.of(self._stepper.estimator, features, SAMPLE if self._train else None)
         return total_loss(outputs, targets, self._inputs.info) / len(targets)
 

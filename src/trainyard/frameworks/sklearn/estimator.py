@@ -20,7 +20,7 @@ from trainyard.frameworks.sklearn.models import PER_STEP, changed_options, entry
 from trainyard.frameworks.sklearn.steps import ensemble_family, sklearn_seed, step_kind
 from trainyard.order import INIT
 from trainyard.require import import_path, require
-from trainyard.types import DataInfo, Task
+from trainyard.types import FEATURES, DataInfo
 
 log = logging.getLogger("trainyard")
 
@@ -34,13 +34,13 @@ INSTEAD: Mapping[str, str] = {
     "elastic_net": "sgd, or logistic_regression with solver: saga and l1_ratio",
     "lasso": "sgd with penalty: l1, or logistic_regression with solver: saga and l1_ratio: 1",
 }
-TASKS: tuple[Task, ...] = ("classification", "regression")
+TASKS: tuple[str, ...] = ("classification", "regression")
 USUAL = "random_forest, hist_gradient_boosting, svm or k_neighbors, which do both"
 # Parameters that the run sets: it decides on the threads, and estimators must not overwrite its rows.
 SET_BY_RUN = {"n_jobs": None, "copy": True, "copy_X": True, "copy_X_train": True}
 
 
-def unfitted(config: RunConfig, model: Any = None, task: Task | None = None) -> Any:
+def unfitted(config: RunConfig, model: Any = None, task: str | None = None) -> Any:
     """Construct the estimator with its options, without setting seeds.
 
     Args:
@@ -79,7 +79,7 @@ def candidates(config: RunConfig, model: Any = None) -> Iterator[Any]:
                 yield unfitted(config, None, task)
 
 
-def _class_of(name: str, task: Task) -> Any:
+def _class_of(name: str, task: str) -> Any:
     """Import the class that a short name stands for."""
     described = entry(name)
     if described is None:
@@ -159,7 +159,7 @@ def build_estimator(inputs: FrameworkInputs) -> Any:
     Raises:
         ModelError: The estimator cannot be constructed, an option is invalid, or it does not suit the data.
     """
-    estimator = unfitted(inputs.config, inputs.model, inputs.info.task)
+    estimator = unfitted(inputs.config, inputs.model, kind_of_estimator(inputs.info))
     name = inputs.config.model.type
     _check_task(name, estimator, inputs.info)
     _set_seeds(estimator, inputs.config.experiment.seed)
@@ -177,13 +177,18 @@ def _check_task(name: str, estimator: Any, info: DataInfo) -> None:
     """Raise a ModelError unless the estimator is a classifier or regressor, as the data require."""
     from sklearn.base import is_classifier, is_regressor
 
-    fits = is_classifier if info.task == "classification" else is_regressor
+    fits = is_classifier if kind_of_estimator(info) == "classification" else is_regressor
     if not fits(estimator):
-        allowed = ", ".join(names_of_task(info.task)[:60])
+        allowed = ", ".join(names_of_task(kind_of_estimator(info))[:60])
         kind = type(estimator).__name__
         raise ModelError(
             f"model {name}: {kind} does not do {info.task}, but the data require it; allowed: {allowed}"
         )
+
+
+def kind_of_estimator(info: DataInfo) -> str:
+    """Return which of the two kinds of estimators does a task: classifiers also predict labels."""
+    return "regression" if info.task == "regression" else "classification"
 
 
 def _set_seeds(estimator: Any, seed: int) -> None:
@@ -303,14 +308,21 @@ def _check_data(name: str, estimator: Any, inputs: FrameworkInputs) -> None:
         train = inputs.splits["train"]
         if (
             tags.input_tags.positive_only
-            and (np.asarray(train.take(np.arange(len(train))).features) < 0).any()
+            and (np.asarray(train.take(np.arange(len(train)))[FEATURES]) < 0).any()
         ):
             raise ModelError(
                 f"model {name} accepts no negative values; "
                 "set data.standardize: false, or exclude such columns"
             )
-    several = info.task == "regression" and info.outputs > 1
-    if several and not (tags.target_tags.multi_output or tags.target_tags.two_d_labels):
+    of_classes, of_targets = tags.classifier_tags, tags.target_tags
+    does_labels = of_targets.multi_output or (of_classes is not None and of_classes.multi_label)
+    if info.task == "multilabel" and not does_labels:
+        raise ModelError(
+            f"model {name}: {type(estimator).__name__} does not do multilabel; use random_forest or "
+            "k_neighbors, or pass a sklearn.multioutput.MultiOutputClassifier"
+        )
+    several = info.task != "classification" and info.outputs > 1
+    if several and not (does_labels or of_targets.two_d_labels):
         raise ModelError(
             f"model {name}: {type(estimator).__name__} predicts one value, but the data have {info.outputs}; "
             "use random_forest, ridge or k_neighbors, or pass a sklearn.multioutput.MultiOutputRegressor"

@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal, Union
 from pydantic import Field, create_model
 
 from trainyard.config.schema import Section
-from trainyard.types import Task
 
 TABLE = Path(__file__).with_name("models.json")
 OWN_DEFAULT = "default"  # stands for scikit-learn's own default, where that depends on the task
@@ -147,7 +146,7 @@ def _is_default(value: Any, default: Any) -> bool:
     return type(value) is type(default) and bool(value == default)
 
 
-def names_of_task(task: Task) -> list[str]:
+def names_of_task(task: str) -> list[str]:
     """Return the short names of the models that do a task."""
     return [name for name, model in table()["models"].items() if task in model]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from trainyard.datasets.base import ArraySplit, Split
 from trainyard.frameworks.sklearn.steps import FAMILIES, ensemble_family, temporary_parameters
-from trainyard.types import Array, Batch, DataInfo, Ids
+from trainyard.types import FEATURES, TARGET, Array, Batch, DataInfo, Ids
 
 ROWS = 4096  # rows predicted together
 # Lower bound of a probability in the loss, so that a wrong vote costs 15.9 and not infinity.
@@ -19,17 +19,15 @@ MIN_PROBABILITY = float(np.finfo(np.float32).eps)
 
 def flatten_features(batch: Batch) -> Batch:
     """Reshape features (rows, ...) to C-contiguous (rows, features); floating-point ones become float32."""
-    features = batch.features.reshape(len(batch.features), -1)
-    return Batch(
-        np.ascontiguousarray(features, dtype=np.float32 if features.dtype.kind == "f" else None),
-        batch.targets,
-    )
+    features = batch[FEATURES].reshape(len(batch[FEATURES]), -1)
+    dtype = np.float32 if features.dtype.kind == "f" else None
+    return {FEATURES: np.ascontiguousarray(features, dtype=dtype), TARGET: batch[TARGET]}
 
 
 def take_all(split: Split) -> Batch:
     """Return all rows of a split as (rows, features); arrays in memory are copied only if necessary."""
     if isinstance(split, ArraySplit):
-        return flatten_features(Batch(split.features, split.targets))
+        return flatten_features(split.arrays)
     return flatten_features(split.take(np.arange(len(split), dtype=np.int64)))
 
 
@@ -66,7 +64,7 @@ class Outputs:
         Returns:
             (rows, classes) probabilities, or (rows,) / (rows, outputs) values; float64.
         """
-        if ensemble_family(estimator) is FAMILIES["BaseForest"]:
+        if ensemble_family(estimator) is FAMILIES["BaseForest"] and self._info.task != "multilabel":
             sums = self._sums.get(key) or TreeSums(features)
             if key is not None:
                 self._sums[key] = sums
@@ -77,6 +75,8 @@ class Outputs:
         return self._all_classes(estimator, outputs)
 
     def _predict(self, estimator: Any, features: Array) -> Array:
+        if self._info.task == "multilabel":
+            return label_probabilities(estimator, features)
         if self._info.task == "classification":
             return _probabilities(estimator, features)
         values = np.asarray(estimator.predict(features), dtype=np.float64)
@@ -84,7 +84,7 @@ class Outputs:
 
     def _all_classes(self, estimator: Any, outputs: Array) -> Array:
         """Add a column of zeros for every class that no training row has."""
-        if self._info.task == "regression" or len(estimator.classes_) == self._info.outputs:
+        if self._info.task != "classification" or len(estimator.classes_) == self._info.outputs:
             return outputs
         probabilities = np.zeros((len(outputs), self._info.outputs))
         probabilities[:, np.asarray(estimator.classes_, dtype=np.int64)] = outputs
@@ -109,14 +109,37 @@ def _probabilities(estimator: Any, features: Array) -> Array:
     return votes.astype(np.float64)
 
 
+def label_probabilities(estimator: Any, features: Array) -> Array:
+    """Return the probability of each label, (rows, labels) float64.
+
+    It is estimated as in `Outputs.of`. Some estimators give one (rows, 2) array for each label, in which a
+    label that all or no training rows have has one column.
+    """
+    if not hasattr(estimator, "predict_proba"):
+        if hasattr(estimator, "decision_function"):
+            return np.asarray(1 / (1 + np.exp(-np.asarray(estimator.decision_function(features)))))
+        return np.asarray(estimator.predict(features), dtype=np.float64)
+    by_label = estimator.predict_proba(features)
+    if not isinstance(by_label, list):
+        return np.asarray(by_label, dtype=np.float64)
+    columns = [
+        own[:, 1] if own.shape[1] == 2 else np.full(len(features), float(known[0]))
+        for own, known in zip(by_label, estimator.classes_, strict=True)
+    ]
+    return np.stack(columns, axis=1).astype(np.float64)
+
+
 def total_loss(outputs: Array, targets: Array, info: DataInfo) -> float:
-    """Return the loss summed over the rows: cross entropy in nats, or squared error (mean over the outputs).
+    """Return the loss summed over the rows: cross entropy in nats (of labels their mean), or squared error.
 
     Args:
         outputs: (rows, classes) probabilities, or (rows,) / (rows, outputs) values.
         targets: As in `Batch`.
         info: The description of the data.
     """
+    if info.task == "multilabel":
+        own = np.where(targets > 0, outputs, 1 - outputs)  # (rows, labels)
+        return float(-np.log(np.maximum(own, MIN_PROBABILITY)).mean(axis=1).sum())
     if info.task == "classification":
         return float(-np.log(np.maximum(outputs[np.arange(len(targets)), targets], MIN_PROBABILITY)).sum())
     errors = (outputs - targets.astype(np.float64).reshape(outputs.shape)) ** 2

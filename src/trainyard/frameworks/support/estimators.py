@@ -12,7 +12,6 @@ from trainyard.config.schema import RunConfig
 from trainyard.errors import ModelError
 from trainyard.frameworks.base import FrameworkInputs
 from trainyard.require import import_path
-from trainyard.types import Task
 
 log = logging.getLogger("trainyard")
 Options = TypeVar("Options", bound=BaseModel)
@@ -32,7 +31,7 @@ def imported(config: RunConfig) -> Any:
         raise ModelError(f"model {config.model.type}: {error}") from error
 
 
-def task_of(model: Any, tasks: Mapping[type, Task], framework: str) -> Task:
+def task_of(model: Any, tasks: Mapping[type, str], framework: str) -> str:
     """Return the task of an estimator.
 
     Args:
@@ -51,7 +50,11 @@ def task_of(model: Any, tasks: Mapping[type, Task], framework: str) -> Task:
     return task
 
 
-def check_estimator(inputs: FrameworkInputs, task: Task | None, unused: Sequence[str]) -> None:
+# An estimator of classes may also do labels, if its framework does.
+_TASKS_OF = {"classification": ("classification", "multilabel")}
+
+
+def check_estimator(inputs: FrameworkInputs, task: str | None, unused: Sequence[str]) -> None:
     """Check that an estimator fits the task of the data, and warn about its options that have no effect.
 
     Args:
@@ -64,7 +67,7 @@ def check_estimator(inputs: FrameworkInputs, task: Task | None, unused: Sequence
     """
     if unused:
         log.warning("model %s: options without effect: %s", inputs.config.model.type, ", ".join(unused))
-    if task is not None and task != inputs.info.task:
+    if task is not None and inputs.info.task not in _TASKS_OF.get(task, (task,)):
         raise ModelError(
             f"model {inputs.config.model.type} is for {task}, but the data are for {inputs.info.task}; "
             f"use another model, or set data.task: {task}"

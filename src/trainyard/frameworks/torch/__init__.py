@@ -27,6 +27,7 @@ from trainyard.frameworks.base import (
 from trainyard.frameworks.support.definition import path_of
 from trainyard.frameworks.torch.params import LOSSES, MODELS, OPTIMIZERS
 from trainyard.order import INIT, PREDICT, stream_seed
+from trainyard.registry import task_for
 from trainyard.require import require
 from trainyard.types import Determinism, NamedBuffer, Predictions, StepResult
 
@@ -42,6 +43,7 @@ class TorchFramework(Framework):
     models: ClassVar[Mapping[str, type[BaseModel]]] = MODELS
     optimizers: ClassVar[Mapping[str, type[BaseModel]]] = OPTIMIZERS
     losses: ClassVar[Sequence[str]] = LOSSES
+    takes_named_inputs: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("torch",)
     model_bases: ClassVar[Sequence[str]] = ("torch.nn:Module",)
     formats: ClassVar[Sequence[str]] = ("safetensors",)
@@ -71,11 +73,13 @@ class TorchFramework(Framework):
         _pin(inputs)
         self._model = self._build_model()
         built = structure.Structure.of(self._model)  # before a first sample, which prediction does not need
-        self._check_fit(self._model)
-        self._loss = losses.build_loss(training.loss, inputs.info)
-        self._to_predictions = losses.to_predictions
-        self._precision = precision.Precision(training.precision, self._device)
+        self._task = task_for(inputs.info)
+        self._loss = losses.build_loss(training.loss, self._task)
+        self._names = losses.input_names(self._model, inputs.info)
+        self._call = losses.call_of(self._model, self._names)
         self._sources: dict[int, TensorSource] = {}
+        self._check_fit(self._model)
+        self._precision = precision.Precision(training.precision, self._device)
         if inputs.order:
             _refuse_single_sample(self._model, inputs)
         optimizer = self._build_optimizer(training) if inputs.order else None
@@ -84,7 +88,7 @@ class TorchFramework(Framework):
         if optimizer is not None:
             size = training.microbatch_size or training.batch_size
             settings = step.StepSettings(inputs.config.experiment.seed, size, training.max_grad_norm)
-            self._step = step.TorchStep(self._model, self._loss, optimizer, self._precision, settings)
+            self._step = step.TorchStep(self._call, self._loss, optimizer, self._precision, settings)
             self._order, self._train = inputs.order, self._source(inputs.splits["train"])
 
     @staticmethod
@@ -153,8 +157,9 @@ class TorchFramework(Framework):
         import torch
 
         from trainyard.frameworks.torch import step, structure
+        from trainyard.frameworks.torch.losses import as_float, first_output, to_predictions
 
-        source, size, rows = self._source(split), self._prediction_rows(), len(split)
+        task, source, size, rows = self._task, self._source(split), self._prediction_rows(), len(split)
         seed, generators = self._inputs.config.experiment.seed, step.generators(self._device)
         modes, held = structure.modes(self._model), self._state.hold() if self._inputs.order else None
         self._model.eval()
@@ -163,14 +168,14 @@ class TorchFramework(Framework):
                 ids = np.arange(start, min(start + size, rows), dtype=np.int64)
                 # The model may draw here, too: Monte Carlo dropout, say.
                 step.seed_generators(generators, stream_seed(seed, PREDICT, start))
-                # features (n, ...); targets (n,) or (n, outputs)
-                features, targets = source.take(ids)
+                batch = source.take(ids)  # tensors (n, ...)
                 with torch.no_grad(), self._precision.autocast():
-                    outputs = self._model(features).float()  # (n, outputs), or (n,) if there is one output
-                    loss = float(self._loss(outputs, targets)) * len(ids)  # the sum over the n rows
-                    # (n, classes), (n,) or (n, outputs)
-                    values = self._to_predictions(outputs, self._inputs.info)
-                yield Predictions(ids, values.cpu().numpy(), targets.cpu().numpy(), loss)
+                    outputs = as_float(self._call(batch))  # (n, outputs), or several such
+                    # The sum over the n rows. A task whose predictions are sums has its loss in them.
+                    loss = 0.0 if task.sums else float(self._loss(outputs, batch)) * len(ids)
+                    values = to_predictions(first_output(outputs), batch, task).cpu().numpy()
+                targets = np.empty((len(ids), 0)) if task.sums else batch[task.target].cpu().numpy()
+                yield Predictions(ids, values, targets, loss)
             held = None
         except TrainyardError:
             raise
@@ -204,6 +209,11 @@ class TorchFramework(Framework):
 
         self._state.check_parameters()
         return fingerprints(self._model, self._state.not_restored)
+
+    @property
+    def input_names(self) -> Sequence[str] | None:
+        """The arrays that `forward` names."""
+        return self._names
 
     @property
     def native(self) -> torch.nn.Module:
@@ -260,27 +270,37 @@ class TorchFramework(Framework):
         """Feed the model one sample, so that a misfit is an error here and not a traceback of step 1."""
         import torch
 
-        info = self._inputs.info
+        from trainyard.frameworks.torch.losses import as_float, first_output
+
+        info, name = self._inputs.info, self._inputs.config.model.type
         if self._inputs.order is None:
             return  # there are no rows, and the model was checked when it was trained
-        batch = self._inputs.splits["train"].take(np.zeros(1, dtype=np.int64))
-        sample = torch.from_numpy(np.ascontiguousarray(batch.features)).to(self._device)  # (1, ...)
+        sample = self._source(self._inputs.splits["train"]).take(np.zeros(1, dtype=np.int64))  # (1, ...) each
+        inputs = ", ".join(f"{input_} {tuple(sample[input_].shape)}" for input_ in self._names)
         try:
             with torch.no_grad():  # not inference_mode: training may use what the model caches here
-                outputs = model.eval()(sample)
+                model.eval()
+                outputs = self._call(sample)
         except Exception as error:
-            raise ModelError(
-                f"model {self._inputs.config.model.type} fails on features {tuple(sample.shape)}: {error}"
-            ) from error
+            raise ModelError(f"model {name} fails on {inputs}: {error}") from error
         finally:
             model.train()
-        shape = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
-        if shape not in {(1, info.outputs), (1,) if info.outputs == 1 else (1, info.outputs)}:
-            kind = "classes" if info.task == "classification" else "values"
+        shape, expected = tuple(first_output(outputs).shape), (1, *self._task.output_shape)
+        if shape != expected and not (shape == (1,) and expected == (1, 1)):
             raise ModelError(
-                f"model {self._inputs.config.model.type}: for one sample it gives {shape}, "
-                f"but the data has {info.outputs} {kind}: a tensor of shape (1, {info.outputs}) is expected"
+                f"model {name}: for one sample it gives {shape}, but the data has {info.outputs} "
+                f"{self._task.noun}: a tensor of shape {expected} is expected"
             )
+        try:
+            with torch.no_grad():
+                self._loss(as_float(outputs), sample)
+        except ModelError:
+            raise
+        except Exception as error:
+            raise ModelError(
+                f"training.loss: {self._inputs.config.training.loss} fails on the outputs of model {name}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
 
 
 def _refuse_single_sample(model: torch.nn.Module, inputs: FrameworkInputs) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Mapping
+from typing import TypeAlias
 
 import numpy as np
 import torch
 
 from trainyard.datasets.base import ArraySplit, Split
 from trainyard.types import Ids
+
+# A batch on the device: tensors by name, with the samples on the first axis.
+Tensors: TypeAlias = Mapping[str, torch.Tensor]
 
 # How much of a GPU's memory one split's arrays may take; larger ones are sliced on the host.
 _DEVICE_SHARE = 0.25
@@ -20,35 +24,31 @@ class TensorSource:
     def __init__(self, split: Split, device: torch.device) -> None:
         self._split = split
         self._device = device
-        self._arrays: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._arrays: Tensors | None = None
         if isinstance(split, ArraySplit):
-            arrays = (torch.from_numpy(split.features), torch.from_numpy(split.targets))
+            arrays = {name: torch.from_numpy(array) for name, array in split.arrays.items()}
             self._resident = _fits(arrays, device)
-            self._arrays = cast(
-                tuple[torch.Tensor, torch.Tensor],
-                tuple(a.to(device) for a in arrays) if self._resident else arrays,
-            )
+            self._arrays = self._moved(arrays) if self._resident else arrays
 
-    def take(self, ids: Ids) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return features (rows, ...) and targets (rows,) or (rows, outputs) on the device."""
+    def take(self, ids: Ids) -> Tensors:
+        """Return the samples `ids` on the device, (rows, ...) each."""
         if self._arrays is None:
             batch = self._split.take(ids)
-            x, y = (
-                torch.from_numpy(np.ascontiguousarray(batch.features)),
-                torch.from_numpy(np.ascontiguousarray(batch.targets)),
+            return self._moved(
+                {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in batch.items()}
             )
-            return x.to(self._device, non_blocking=True), y.to(self._device, non_blocking=True)
-        features, targets = self._arrays
         index = torch.from_numpy(ids)  # (rows,)
         if self._resident:
             index = index.to(self._device, non_blocking=True)
-            return features.index_select(0, index), targets.index_select(0, index)
-        rows = features.index_select(0, index), targets.index_select(0, index)
-        return rows[0].to(self._device, non_blocking=True), rows[1].to(self._device, non_blocking=True)
+            return {name: array.index_select(0, index) for name, array in self._arrays.items()}
+        return self._moved({name: array.index_select(0, index) for name, array in self._arrays.items()})
+
+    def _moved(self, tensors: Tensors) -> Tensors:
+        return {name: tensor.to(self._device, non_blocking=True) for name, tensor in tensors.items()}
 
 
-def _fits(arrays: tuple[torch.Tensor, torch.Tensor], device: torch.device) -> bool:
+def _fits(arrays: Tensors, device: torch.device) -> bool:
     if device.type != "cuda":
         return True
     total = torch.cuda.get_device_properties(device).total_memory
-    return sum(array.numel() * array.element_size() for array in arrays) < _DEVICE_SHARE * total
+    return sum(array.numel() * array.element_size() for array in arrays.values()) < _DEVICE_SHARE * total

@@ -1,51 +1,215 @@
-"""Losses by name, each the mean over the samples."""
+"""Losses, each the mean over the samples, and what raw outputs mean for each task."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainyard.errors import ModelError
-from trainyard.types import DataInfo
+from trainyard.errors import InputError, ModelError
+from trainyard.frameworks.torch.data import Tensors
+from trainyard.require import import_path
+from trainyard.tasks.base import Task
+from trainyard.types import LABELS, NO_LABEL, TARGET, DataInfo
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+# What a model returns: a tensor, or several in a tuple or mapping, of which the first is the task's output.
+Outputs: TypeAlias = Any
+Loss = Callable[[Outputs, Tensors], Tensor]  # gets float32 outputs and the batch; returns the mean, ()
 
-_REGRESSION: dict[str, Loss] = {
+_REGRESSION: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "mse": functional.mse_loss,
     "mae": functional.l1_loss,
     "huber": functional.huber_loss,
 }
 
 
-def build_loss(name: str, info: DataInfo) -> Loss:
-    """Return a function of float32 outputs (rows, outputs) and targets that gives the mean loss, ().
-
-    Targets are (rows,), or (rows, outputs) for several values. Losses of regression are computed in units of
-    the targets' standard deviation.
+def first_output(outputs: Outputs) -> Tensor:
+    """Return the output that is the task's own, (rows, ...).
 
     Raises:
-        ModelError: The loss does not fit the task.
+        ModelError: There is no tensor.
+    """
+    values = outputs.values() if isinstance(outputs, Mapping) else outputs
+    first = outputs if isinstance(outputs, Tensor) else next(iter(values), None) if values else None
+    if not isinstance(first, Tensor):
+        raise ModelError(
+            f"the model returned {type(outputs).__name__}; it must return a tensor, or a tuple or mapping "
+            "whose first value is one"
+        )
+    return first
+
+
+def as_float(outputs: Outputs) -> Outputs:
+    """Return outputs, of which floating-point tensors become float32: autocast may have made them shorter."""
+    if isinstance(outputs, Tensor):
+        return outputs.float() if outputs.is_floating_point() else outputs
+    if isinstance(outputs, Mapping):
+        return {name: as_float(value) for name, value in outputs.items()}
+    return tuple(map(as_float, outputs)) if isinstance(outputs, tuple | list) else outputs
+
+
+def build_loss(name: str, task: Task) -> Loss:
+    """Return the loss that `training.loss` names.
+
+    Losses of regression are computed in units of the targets' standard deviation. A loss of the user's own
+    (package.module:function) is called with what the model returns and the batch, a mapping of tensors.
+
+    Raises:
+        ModelError: The loss does not fit the task, or cannot be imported.
     """
     if name == "auto":
-        name = "cross_entropy" if info.task == "classification" else "mse"
-    if (name == "cross_entropy") != (info.task == "classification"):
-        allowed = "cross_entropy" if info.task == "classification" else ", ".join(_REGRESSION)
-        raise ModelError(f"training.loss: {name} is not a loss for {info.task}; allowed: auto, {allowed}")
-    if name == "cross_entropy":
-        return functional.cross_entropy
-    # The outputs of a single value are (rows, 1) or (rows,), its targets (rows,).
-    regression, mean, scale = _REGRESSION[name], info.target_mean, info.target_scale
+        name = task.losses[0]
+    if ":" in name:
+        return _checked(name, _own(name) if name in task.losses else _imported(name))
+    if name not in task.losses:
+        allowed = ", ".join(task.losses)
+        raise ModelError(
+            f"training.loss: {name} is not a loss for {task.name}; allowed: auto, {allowed}, or "
+            "package.module:function"
+        )
+    if name in _REGRESSION:
+        return _regression(_REGRESSION[name], task.info)
+    if name not in _LOSSES:
+        raise ModelError(
+            f"training.loss: torch has no {name}, the loss of the task {task.name}; name one as "
+            "package.module:function"
+        )
+    return _LOSSES[name]
+
+
+def _own(path: str) -> Any:
+    """Return the loss of an installed task, which no config has to be trusted for."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _imported(path: str) -> Any:
+    try:
+        return import_path(path)
+    except InputError as error:
+        raise ModelError(f"training.loss: {error}") from error
+
+
+def _checked(path: str, function: Any) -> Loss:
+    """Return a loss that checks what the function returns."""
+    if not callable(function) or isinstance(function, type):
+        raise ModelError(
+            f"training.loss: {path} is of type {type(function).__name__}; a function of (outputs, batch) is "
+            "needed"
+        )
+
+    def loss(outputs: Outputs, batch: Tensors) -> Tensor:
+        value = function(outputs, batch)
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            what = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise ModelError(f"training.loss: {path} returned {what}; it must return one number as a tensor")
+        return value.reshape(())
+
+    return loss
+
+
+def _cross_entropy(outputs: Outputs, batch: Tensors) -> Tensor:
+    return functional.cross_entropy(first_output(outputs), batch[TARGET])
+
+
+def _binary_cross_entropy(outputs: Outputs, batch: Tensors) -> Tensor:
+    return functional.binary_cross_entropy_with_logits(first_output(outputs), batch[TARGET])
+
+
+def _token_cross_entropy(outputs: Outputs, batch: Tensors) -> Tensor:
+    logits = first_output(outputs)  # (rows, length, tokens)
+    return functional.cross_entropy(logits.flatten(0, 1), batch[LABELS].flatten(), ignore_index=NO_LABEL)
+
+
+_LOSSES: Mapping[str, Loss] = {
+    "cross_entropy": _cross_entropy,
+    "binary_cross_entropy": _binary_cross_entropy,
+    "token_cross_entropy": _token_cross_entropy,
+}
+
+
+def _regression(loss: Callable[[Tensor, Tensor], Tensor], info: DataInfo) -> Loss:
+    """Return a loss of (rows, outputs) or single values; the targets of single values are (rows,)."""
+    mean, scale = info.target_mean, info.target_scale
     if (mean, scale) == (0.0, 1.0):
-        return lambda outputs, targets: regression(outputs.reshape(targets.shape), targets)
-    return lambda outputs, targets: regression(outputs.reshape(targets.shape), (targets - mean) / scale)
+        return lambda outputs, batch: loss(first_output(outputs).reshape(batch[TARGET].shape), batch[TARGET])
+    return lambda outputs, batch: loss(
+        first_output(outputs).reshape(batch[TARGET].shape), (batch[TARGET] - mean) / scale
+    )
 
 
-def to_predictions(outputs: Tensor, info: DataInfo) -> Tensor:
-    """Return class probabilities (rows, classes), or values (rows,) / (rows, outputs) in the data's unit."""
-    if info.task == "classification":
-        return torch.softmax(outputs, dim=1)
+def to_predictions(outputs: Tensor, batch: Tensors, task: Task) -> Tensor:
+    """Return the predictions of a task, as its own file states them.
+
+    Args:
+        outputs: The raw float32 outputs of the model: (rows, outputs), or (rows,) if there is one.
+        batch: The batch, with its targets.
+        task: The task.
+    """
+    if (known := _PREDICTIONS.get(task.name)) is not None:
+        return known(outputs, batch, task.info)
+    return torch.from_numpy(task.predictions(outputs.cpu().numpy()))
+
+
+def _values(outputs: Tensor, batch: Tensors, info: DataInfo) -> Tensor:  # noqa: ARG001 - one table
+    """Return values (rows,) or (rows, outputs) in the data's unit."""
     values = outputs.reshape(len(outputs)) if info.outputs == 1 else outputs  # (rows,) or (rows, outputs)
     return values * info.target_scale + info.target_mean
+
+
+def _token_sums(outputs: Tensor, batch: Tensors, info: DataInfo) -> Tensor:  # noqa: ARG001 - one table
+    """Return (rows, 3) float64: surprise in nats, number of tokens and of hits, as sums over each row."""
+    labels = batch[LABELS]  # (rows, length)
+    nats = functional.cross_entropy(
+        outputs.transpose(1, 2), labels, ignore_index=NO_LABEL, reduction="none"
+    )  # (rows, length); 0 where there is no label
+    counted = labels != NO_LABEL
+    hits = (outputs.argmax(dim=-1) == labels) & counted
+    return torch.stack([part.sum(dim=1, dtype=torch.float64) for part in (nats, counted, hits)], dim=1)
+
+
+_PREDICTIONS: Mapping[str, Callable[[Tensor, Tensors, DataInfo], Tensor]] = {
+    "classification": lambda outputs, batch, info: torch.softmax(outputs, dim=1),  # noqa: ARG005
+    "regression": _values,
+    "multilabel": lambda outputs, batch, info: torch.sigmoid(outputs),  # noqa: ARG005
+    "language_modeling": _token_sums,
+}
+
+
+def input_names(model: torch.nn.Module, info: DataInfo) -> list[str]:
+    """Return the arrays of a batch that the model is called with: those that `forward` names.
+
+    The others are for the loss. A single array is passed whatever its parameter is called.
+
+    Raises:
+        ModelError: `forward` names none of several arrays, or one that the data do not have.
+    """
+    if len(info.inputs) == 1:
+        return list(info.inputs)
+    params = inspect.signature(model.forward).parameters
+    takes_all = any(one.kind is one.VAR_KEYWORD for one in params.values())
+    names = [name for name in info.inputs if takes_all or name in params]
+    needed = [
+        name
+        for name, one in params.items()
+        if one.default is one.empty and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
+    ]
+    if not names or set(needed) - set(names):
+        raise ModelError(
+            f"the data have the arrays {', '.join(info.inputs)}, but {type(model).__name__}.forward takes "
+            f"{', '.join(params)}: name its parameters like the arrays that it needs"
+        )
+    return names
+
+
+def call_of(model: torch.nn.Module, names: Sequence[str]) -> Callable[[Tensors], Outputs]:
+    """Return a function that calls the model with arrays of a batch: one by position, several by name."""
+    if len(names) == 1:
+        (name,) = names
+        return lambda batch: model(batch[name])
+    return lambda batch: model(**{name: batch[name] for name in names})

@@ -34,6 +34,15 @@ class TransformerParams(Section):
     dropout: Share = Field(0.1, description="in attention and feed-forward layers")
 
 
+class GptParams(Section):
+    """A decoder-only transformer for language modeling (GPT-2, Radford et al., 2019)."""
+
+    hidden_size: int = Field(128, gt=0, description="width of a token")
+    num_layers: int = Field(4, gt=0)
+    num_heads: int = Field(4, gt=0, description="must divide hidden_size")
+    dropout: Share = Field(0.0, description="of embeddings, attention and residual branches")
+
+
 class NadamParams(Section):
     """NAdam (Dozat, 2016), RAdam (Liu et al., 2020) and Adamax (Kingma and Ba, 2015)."""
 
@@ -56,7 +65,7 @@ class AdagradParams(Section):
     eps: float = Field(1e-10, gt=0)
 
 
-MODELS: dict[str, type[Section]] = {"mlp": MlpParams, "transformer": TransformerParams}
+MODELS: dict[str, type[Section]] = {"gpt": GptParams, "mlp": MlpParams, "transformer": TransformerParams}
 
 OPTIMIZERS: dict[str, type[Section]] = {
     "adamw": AdamParams,
@@ -69,4 +78,4 @@ OPTIMIZERS: dict[str, type[Section]] = {
     "adamax": NadamParams,
 }
 
-LOSSES = ("auto", "cross_entropy", "mse", "mae", "huber")
+LOSSES = ("auto", "cross_entropy", "binary_cross_entropy", "token_cross_entropy", "mse", "mae", "huber")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from trainyard.frameworks.torch.data import TensorSource
-from trainyard.frameworks.torch.losses import Loss
+from trainyard.frameworks.torch.data import Tensors, TensorSource
+from trainyard.frameworks.torch.losses import Loss, Outputs, as_float
 from trainyard.frameworks.torch.optim import update_of
 from trainyard.frameworks.torch.precision import Precision
 from trainyard.order import STEP, SampleOrder, stream_seed
@@ -45,13 +45,13 @@ class TorchStep:
 
     def __init__(
         self,
-        model: torch.nn.Module,
+        call: Callable[[Tensors], Outputs],
         loss: Loss,
         optimizer: torch.optim.Optimizer,
         precision: Precision,
         settings: StepSettings,
     ) -> None:
-        self._model = model
+        self._call = call
         self._loss = loss
         self._optimizer = optimizer
         self._precision = precision
@@ -81,11 +81,10 @@ class TorchStep:
     def _microbatch(self, source: TensorSource, ids: Ids, seed: int, share: float) -> Tensor:
         """Add a microbatch's gradients to those of the batch, and return its share of the loss."""
         seed_generators(self._generators, seed)
-        # features (microbatch, ...); targets (microbatch,) or (microbatch, outputs)
-        features, targets = source.take(ids)
+        batch = source.take(ids)  # tensors (microbatch, ...)
         with self._precision.autocast():
-            outputs = self._model(features)  # (microbatch, outputs), or (microbatch,) if there is one output
-        loss = self._loss(outputs.float(), targets)  # ()
+            outputs = self._call(batch)  # (microbatch, outputs), or several such
+        loss = self._loss(as_float(outputs), batch)  # ()
         if share != 1.0:
             loss = loss * share
         scaler = self._precision.scaler

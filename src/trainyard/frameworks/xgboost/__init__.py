@@ -60,6 +60,7 @@ class XgboostFramework(Framework):
     """Train an `xgboost.Booster`."""
 
     models: ClassVar[Mapping[str, type[BaseModel]]] = {"xgboost": XgboostParams}
+    tasks: ClassVar[Collection[str] | None] = ("classification", "multilabel", "regression")
     base_modules: ClassVar[Sequence[str]] = ("xgboost",)
     model_bases: ClassVar[Sequence[str]] = ("xgboost:XGBModel",)
     formats: ClassVar[Sequence[str]] = ("ubj", "json")

@@ -15,7 +15,7 @@ import numpy as np
 from trainyard.datasets.base import ArraySplit, Split
 from trainyard.frameworks.base import FrameworkInputs, loss_sample
 from trainyard.frameworks.xgboost.params import XgboostParams
-from trainyard.types import Array, DataInfo
+from trainyard.types import FEATURES, TARGET, Array, Batch, DataInfo
 
 if TYPE_CHECKING:
     import xgboost as xgb
@@ -59,7 +59,7 @@ class Matrices:
     def sample(self) -> xgb.DMatrix:
         """Return a matrix of the training rows on which the loss of a step is computed."""
         split, ids = self._inputs.splits["train"], loss_sample(self._inputs, 100)
-        return self._plain(*split.take(np.arange(len(split), dtype=np.int64) if ids is None else ids))
+        return self._plain(split.take(np.arange(len(split), dtype=np.int64) if ids is None else ids))
 
     def _build(self, split: Split) -> xgb.DMatrix:
         train = self._inputs.splits.get("train") if self._inputs.order is not None else None
@@ -68,15 +68,15 @@ class Matrices:
         if train is not None and self._params.external_memory:
             return self._binned(split, self.train)
         if isinstance(split, ArraySplit):
-            return self._plain(split.features, split.targets)
-        return self._plain(*split.take(np.arange(len(split), dtype=np.int64)))
+            return self._plain(split.arrays)
+        return self._plain(split.take(np.arange(len(split), dtype=np.int64)))
 
-    def _plain(self, features: Array, targets: Array) -> xgb.DMatrix:
+    def _plain(self, batch: Batch) -> xgb.DMatrix:
         import xgboost as xgb
 
         return xgb.DMatrix(
-            _flat(features),
-            label=targets,
+            _flat(batch[FEATURES]),
+            label=batch[TARGET],
             nthread=self._inputs.threads,
             enable_categorical=True,
             **self._options,
@@ -96,7 +96,9 @@ class Matrices:
             cache = str(self._folder / "rows")  # type: ignore[operator]
             return xgb.ExtMemQuantileDMatrix(_parts(split, self._options, cache), **kwargs)
         if isinstance(split, ArraySplit):
-            return xgb.QuantileDMatrix(_flat(split.features), label=split.targets, **kwargs, **self._options)
+            return xgb.QuantileDMatrix(
+                _flat(split.arrays[FEATURES]), label=split.arrays[TARGET], **kwargs, **self._options
+            )
         return xgb.QuantileDMatrix(_parts(split, self._options), **kwargs)
 
 
@@ -133,15 +135,17 @@ def _parts(split: Split, options: dict[str, Any], cache: str | None = None) -> x
     class Parts(xgb.DataIter):
         def __init__(self) -> None:
             super().__init__(cache_prefix=cache, on_host=False)
-            self._size = max(1, _PART_VALUES // max(1, split.take(np.zeros(1, dtype=np.int64)).features.size))
+            self._size = max(
+                1, _PART_VALUES // max(1, split.take(np.zeros(1, dtype=np.int64))[FEATURES].size)
+            )
             self._start = 0
 
         def next(self, input_data: Any) -> bool:
             if self._start >= len(split):
                 return False
             stop = min(self._start + self._size, len(split))
-            features, targets = split.take(np.arange(self._start, stop, dtype=np.int64))
-            input_data(data=_flat(features), label=targets, **options)
+            batch = split.take(np.arange(self._start, stop, dtype=np.int64))
+            input_data(data=_flat(batch[FEATURES]), label=batch[TARGET], **options)
             self._start = stop
             return True
 

@@ -9,13 +9,12 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import Field, field_validator, model_validator
 
 from trainyard.config.schema import Section
-from trainyard.types import Task
 
 
 class Objective(NamedTuple):
     """A built-in objective: its task, and the metric (to a power) whose mean over the rows it minimizes."""
 
-    task: Task
+    task: str
     metric: str
     power: int = 1
 

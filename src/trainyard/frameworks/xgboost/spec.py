@@ -13,7 +13,7 @@ from trainyard.frameworks.support.estimators import imported, task_of, validated
 from trainyard.frameworks.xgboost.library import xgboost
 from trainyard.frameworks.xgboost.params import METRICS, OBJECTIVES, Objective, XgboostParams
 from trainyard.require import import_path
-from trainyard.types import Array, DataInfo, Task
+from trainyard.types import Array, DataInfo
 
 Gradients = Callable[[Array, Any], tuple[Array, Array]]  # (margins, matrix) -> first and second derivatives
 Metric = Callable[[Array, Any], tuple[str, float]]  # (predictions, matrix) -> name, mean over the rows
@@ -39,7 +39,7 @@ class ModelSpec:
     params: XgboostParams
     gradients: Gradients | None = None
     metric: Metric | None = None
-    task: Task | None = None
+    task: str | None = None
     unused: Sequence[str] = ()
 
     def objective(self, info: DataInfo) -> str:
@@ -54,13 +54,13 @@ class ModelSpec:
             "reg:squarederror"
             if info.task == "regression"
             else "binary:logistic"
-            if info.outputs == 2
+            if info.outputs == 2 or info.task == "multilabel"
             else "multi:softprob"
         )
         objective = self.params.objective if self.params.objective in OBJECTIVES else default
         assert objective is not None
-        if OBJECTIVES[objective].task != info.task or (objective == "binary:logistic" and info.outputs != 2):
-            targets = f"{info.outputs} classes" if info.task == "classification" else "values"
+        if objective not in _objectives(info):
+            targets = "values" if info.task == "regression" else f"{info.outputs} {_NOUNS[info.task]}"
             raise ModelError(
                 f"objective {objective} does not fit targets of {targets}: leave it out, or set {default}"
             )
@@ -87,6 +87,21 @@ class ModelSpec:
                 info.task, OBJECTIVES["reg:tweedie"].metric if metric == "tweedie-nloglik" else metric
             )
         return loss._replace(metric=loss.metric.format(**self.params.model_dump()))
+
+
+_NOUNS = {"classification": "classes", "multilabel": "labels"}
+
+
+def _objectives(info: DataInfo) -> list[str]:
+    """Return the objectives that fit the targets."""
+    if info.task == "multilabel":
+        return ["binary:logistic"]  # which grows trees for each label
+    unfit = "multi:softprob" if info.outputs == 2 else "binary:logistic"
+    return [
+        name
+        for name, objective in OBJECTIVES.items()
+        if objective.task == info.task and (info.task == "regression" or name != unfit)
+    ]
 
 
 def _metrics_of(objective: str) -> list[str]:
@@ -132,7 +147,7 @@ def _function(path: str | None) -> Any:
 def _from_estimator(model: Any) -> ModelSpec:
     library = xgboost()
     name = type(model).__name__
-    tasks: Mapping[type, Task] = {library.XGBClassifier: "classification", library.XGBRegressor: "regression"}
+    tasks: Mapping[type, str] = {library.XGBClassifier: "classification", library.XGBRegressor: "regression"}
     task = task_of(model, tasks, "xgboost")
     options = {
         key: value for key, value in model.get_params().items() if value is not None and key not in _NEUTRAL
@@ -151,7 +166,7 @@ def _from_estimator(model: Any) -> ModelSpec:
     return replace(_spec(model, options, task), unused=unused)
 
 
-def _spec(model: Any, options: dict[str, Any], task: Task) -> ModelSpec:
+def _spec(model: Any, options: dict[str, Any], task: str) -> ModelSpec:
     """Return the spec of an estimator; `options` are those that are set and that apply in a run."""
     objective, metric = options.pop("objective", None), options.pop("eval_metric", None)
     if model.n_estimators is not None or model.get_num_boosting_rounds() == 1:

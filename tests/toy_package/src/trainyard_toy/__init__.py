@@ -40,6 +40,7 @@ class ToyFramework(Framework):
     models: ClassVar[Mapping[str, type[BaseModel]]] = {"toy": ToyParams}
     optimizers: ClassVar[Mapping[str, type[BaseModel]]] = {"momentum": MomentumParams}
     losses: ClassVar[Sequence[str]] = ("auto",)
+    tasks: ClassVar[Collection[str] | None] = ("classification",)
     base_modules: ClassVar[Sequence[str]] = ("trainyard_toy",)
 
     @staticmethod
@@ -73,14 +74,14 @@ class ToyFramework(Framework):
         ids = self._inputs.order.batch(step)
         batch = self._inputs.splits["train"].take(ids)
         seed = stream_seed(self._inputs.config.experiment.seed, STEP, step)
-        x = batch.features + np.random.Generator(np.random.PCG64(seed)).normal(
-            0, self._noise, batch.features.shape
+        x = batch["features"] + np.random.Generator(np.random.PCG64(seed)).normal(
+            0, self._noise, batch["features"].shape
         )
         w, v = self._tensors[WEIGHTS_FILE]["w"], self._tensors[_OPTIMIZER_FILE]["v"]
         probabilities = _softmax(x @ w)
         rows = np.arange(len(ids))
-        loss = -np.log(probabilities[rows, batch.targets] + 1e-12).mean()
-        probabilities[rows, batch.targets] -= 1
+        loss = -np.log(probabilities[rows, batch["target"]] + 1e-12).mean()
+        probabilities[rows, batch["target"]] -= 1
         v *= self._momentum
         v += x.T @ probabilities / len(ids)
         w -= lr * v
@@ -89,7 +90,8 @@ class ToyFramework(Framework):
     def predict(self, split: Split) -> Iterator[Predictions]:
         for start in range(0, len(split), 64):
             ids: Ids = np.arange(start, min(start + 64, len(split)), dtype=np.int64)
-            features, targets = split.take(ids)
+            batch = split.take(ids)
+            features, targets = batch["features"], batch["target"]
             outputs = _softmax(features @ self._tensors[WEIGHTS_FILE]["w"]).astype(np.float32)
             loss = -np.log(outputs[np.arange(len(ids)), targets] + 1e-12).sum()
             yield Predictions(ids, outputs, targets, float(loss))

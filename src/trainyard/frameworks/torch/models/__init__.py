@@ -9,20 +9,22 @@ from typing import Any
 import torch
 
 from trainyard.errors import InputError, ModelError
+from trainyard.frameworks.torch.models.gpt import Gpt
 from trainyard.frameworks.torch.models.mlp import Mlp
 from trainyard.frameworks.torch.models.transformer import Transformer
 from trainyard.require import import_path
-from trainyard.types import DataInfo
+from trainyard.types import INPUT_IDS, DataInfo
 
-_BUILT_IN: dict[str, type[torch.nn.Module]] = {"mlp": Mlp, "transformer": Transformer}
+_BUILT_IN: dict[str, type[torch.nn.Module]] = {"gpt": Gpt, "mlp": Mlp, "transformer": Transformer}
 
 
 def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> torch.nn.Module:
     """Build the model that `model.type` names.
 
     A class, or a function that makes a model, is called with `params`. Of `in_features` (the number of
-    features), `input_shape` (of one sample) and `out_features` (classes or values) it also gets those that it
-    takes and that `params` does not set.
+    features), `input_shape` (of one sample), `out_features` (classes, values or labels), `tokens` (different
+    ones) and `length` (of a sequence of tokens) it also gets those that it takes and that `params` does not
+    set.
 
     Raises:
         ModelError: The model cannot be imported, its constructor fails, or it is not a `torch.nn.Module`.
@@ -41,6 +43,8 @@ def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> to
     for length in info.input_shape:
         features *= length
     known = {"in_features": features, "input_shape": info.input_shape, "out_features": info.outputs}
+    if INPUT_IDS in info.inputs:
+        known |= {"tokens": info.outputs, "length": info.inputs[INPUT_IDS].shape[0]}
     accepted = inspect.signature(make).parameters
     added = {name: value for name, value in known.items() if name in accepted and name not in params}
     try:

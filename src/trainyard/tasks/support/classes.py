@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.evaluation.scores import Scores
+from trainyard.tasks.base import Scores
 from trainyard.types import Array
 
 Floats = NDArray[np.float64]
@@ -55,6 +55,12 @@ def per_class(confusion: NDArray[np.int64]) -> PerClass:
 def accuracy(scores: Scores) -> float:
     """Return the share of rows whose class was predicted."""
     return float(np.mean(scores.predicted == scores.targets))
+
+
+def is_correct(scores: Scores) -> Floats:
+    """Return 1.0 for each row whose class was predicted, else 0.0, (rows,); their mean is `accuracy`."""
+    correct: Floats = (scores.predicted == scores.targets).astype(np.float64)
+    return correct
 
 
 def balanced_accuracy(scores: Scores) -> float:
@@ -97,16 +103,32 @@ def top_k_accuracy(k: int) -> Callable[[Scores], float]:
 
 def log_loss(scores: Scores) -> float:
     """Return the mean negative logarithm of the true class's probability, clipped to [eps, 1 - eps]."""
+    return float(-np.mean(np.log(_clipped(scores)), dtype=np.float64))
+
+
+def surprise(scores: Scores) -> Floats:
+    """Return the negative logarithm of the true class's probability, (rows,); its mean is `log_loss`."""
+    values: Floats = -np.log(_clipped(scores)).astype(np.float64)
+    return values
+
+
+def _clipped(scores: Scores) -> Array:
+    """Return the true class's probability, (rows,), clipped to [eps, 1 - eps]."""
     own = scores.true_probability
     epsilon = np.finfo(own.dtype).eps
-    return float(-np.mean(np.log(np.clip(own, epsilon, 1 - epsilon)), dtype=np.float64))
+    return np.asarray(np.clip(own, epsilon, 1 - epsilon))
 
 
 def brier(scores: Scores) -> float:
     """Return the Brier score: squared errors of the probabilities, summed over classes (halved for two)."""
+    return float(np.mean(squared_probability_error(scores)))
+
+
+def squared_probability_error(scores: Scores) -> Floats:
+    """Return the squared errors of the probabilities, (rows,); their mean is `brier`."""
     errors = scores.outputs.astype(np.float64)
     errors[np.arange(len(errors)), scores.targets] -= 1.0
-    total = float(np.mean(np.sum(errors**2, axis=1)))
+    total: Floats = np.sum(errors**2, axis=1)
     return total / 2 if scores.outputs.shape[1] == 2 else total  # the binary definition counts one class only
 
 
@@ -142,7 +164,7 @@ def _ranking(metric: Callable[[NDArray[np.bool_], Array], float]) -> Callable[[S
     return mean
 
 
-def _auc(positive: NDArray[np.bool_], values: Array) -> float:
+def binary_auc(positive: NDArray[np.bool_], values: Array) -> float:
     """Return the probability that a positive row scores above a negative one (Mann-Whitney U).
 
     Ties count half.
@@ -153,7 +175,7 @@ def _auc(positive: NDArray[np.bool_], values: Array) -> float:
     return float((ranks[positive].sum() - hits * (hits + 1) / 2) / (hits * (len(values) - hits)))
 
 
-def _average_precision(positive: NDArray[np.bool_], values: Array) -> float:
+def binary_average_precision(positive: NDArray[np.bool_], values: Array) -> float:
     """Return the mean of the precisions at all thresholds, weighted by the gain in recall."""
     _, threshold = np.unique(-values, return_inverse=True)  # thresholds in descending order; ties share one
     hits = np.bincount(threshold, weights=positive)
@@ -161,5 +183,5 @@ def _average_precision(positive: NDArray[np.bool_], values: Array) -> float:
     return float(hits @ precision / hits.sum())
 
 
-roc_auc = _ranking(_auc)
-average_precision = _ranking(_average_precision)
+roc_auc = _ranking(binary_auc)
+average_precision = _ranking(binary_average_precision)

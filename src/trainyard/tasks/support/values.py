@@ -9,13 +9,48 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainyard.evaluation.scores import Scores
+from trainyard.tasks.base import Floats, Scores
 from trainyard.types import Array
 
 
 def _errors(scores: Scores) -> Array:
     """Return targets - outputs, (rows, outputs) float64."""
     return scores.targets - scores.outputs
+
+
+def squared(scores: Scores) -> Floats:
+    """Return the squared errors, (rows,), averaged over the outputs; their mean is `mse`."""
+    return np.asarray(np.mean(_errors(scores) ** 2, axis=1), np.float64)
+
+
+def squared_if_single(scores: Scores) -> Floats | None:
+    """Return the squared errors, (rows,), if there is one output: they decide `rmse`, too."""
+    return squared(scores) if scores.outputs.shape[1] == 1 else None
+
+
+def squared_by_variance(scores: Scores) -> Floats | None:
+    """Return the squared errors as shares of the targets' variances, (rows,): they decide `r2`.
+
+    None for a constant target: then `r2` only says whether the predictions are exact.
+    """
+    if scores.outputs.shape[1] == 1:
+        return squared(scores)
+    variances = np.var(scores.targets, axis=0)  # (outputs,)
+    if not variances.all():
+        return None
+    return np.asarray(np.mean(_errors(scores) ** 2 / variances, axis=1), np.float64)
+
+
+def absolute(scores: Scores) -> Floats:
+    """Return the absolute errors, (rows,), averaged over the outputs; their mean is `mae`."""
+    return np.asarray(np.mean(np.abs(_errors(scores)), axis=1), np.float64)
+
+
+def relative(scores: Scores) -> Floats:
+    """Return the absolute errors as shares of the targets, (rows,); their mean is `mape`."""
+    smallest = np.finfo(np.float64).eps
+    errors = np.abs(_errors(scores)) / np.maximum(np.abs(scores.targets), smallest)
+    return np.asarray(np.mean(errors, axis=1), np.float64)
 
 
 def mse(scores: Scores) -> float:

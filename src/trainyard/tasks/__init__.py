@@ -1,0 +1,1 @@
+"""What a model can be asked: one file per task."""

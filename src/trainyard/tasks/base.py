@@ -1,0 +1,240 @@
+"""The contract of tasks: what a model is asked, and how its answers are judged.
+
+A task is made from the description of the data. It owns the encoding of targets, the form of outputs, the
+default loss, the metrics, the columns of predictions, and the tables of the report. Nothing else asks which
+task it is, except an adapter's own table from tasks to the objectives of its library.
+
+Most evaluations keep the predictions of all rows, and compute metrics from them. Where a model's outputs are
+too large to keep (a distribution over 256 bytes for each position of a text), the predictions of a row are a
+few sums over it, and metrics are computed from these: `Task.sums` names them.
+
+Methods may be called from any thread. They are pure functions of the description and their arguments.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.errors import DataError, ModelError
+from trainyard.types import TARGET, Array, DataInfo, Ids, Mode
+
+Json = dict[str, Any]
+Floats = NDArray[np.float64]
+Columns = Mapping[str, Sequence[Any] | Array]  # name -> (rows,) values of a table of predictions
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of one task.
+
+    Attributes:
+        mode: Whether it is minimized or maximized.
+        description: What it measures, in a few words.
+        function: Computes it from the scores of at least one row; NaN where it is undefined.
+        by_row: Where the metric is a mean over rows, returns the (rows,) float64 values; None otherwise. If
+            all values are 0 or 1, two models are compared by McNemar's test, else by sign flips.
+        paired: Returns (rows,) float64 values whose mean decides which of two models is better by this
+            metric, if the targets are the same; None where there are no such values. Default: `by_row`.
+    """
+
+    mode: Mode
+    description: str
+    function: Callable[[Scores], float]
+    by_row: Callable[[Scores], Floats] | None = None
+    paired: Callable[[Scores], Floats | None] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What metrics are computed from: the predictions and targets of at least one row; all are finite.
+
+    Attributes:
+        task: The task, whose `scores` method states the shapes and dtypes.
+        outputs: The predictions, (rows, ...).
+        targets: The targets, (rows, ...).
+    """
+
+    task: type[Task]
+    outputs: Array
+    targets: Array
+
+    def take(self, ids: Ids) -> Scores:
+        """Return the scores of the rows `ids`, (n,) int64; a row may be repeated."""
+        return Scores(self.task, self.outputs[ids], self.targets[ids])
+
+    @cached_property
+    def predicted(self) -> NDArray[np.int64]:
+        """(rows,) int64: the most probable class of each row; of equally probable ones the first."""
+        best: NDArray[np.int64] = np.argmax(self.outputs, axis=1)
+        return best
+
+    @cached_property
+    def confusion(self) -> NDArray[np.int64]:
+        """(classes, classes) int64: `[i, j]` counts the rows of class i that were predicted as class j."""
+        classes = self.outputs.shape[1]
+        counts = np.bincount(self.targets * classes + self.predicted, minlength=classes * classes)
+        return counts.astype(np.int64, copy=False).reshape(classes, classes)
+
+    @cached_property
+    def true_probability(self) -> Array:
+        """(rows,), in the dtype of the outputs: the predicted probability of the true class."""
+        return np.take_along_axis(self.outputs, self.targets[:, None], axis=1)[:, 0]
+
+
+class ExplainedOutput(NamedTuple):
+    """An output to explain: its position among the model's outputs, and its name."""
+
+    position: int
+    name: str
+
+
+class Task(ABC):
+    """What a model is asked.
+
+    The defaults are those of a task whose targets are numbers, and whose outputs are one value for each.
+    """
+
+    name: ClassVar[str]
+    metrics: ClassVar[Mapping[str, Metric]]
+    default_metrics: ClassVar[Sequence[str]]  # what is computed if the config names none
+    usual_metric: ClassVar[str]  # the metric that stands for `loss` where two models are compared
+    # Losses by the names that frameworks know them by, the default first. A task may name its own loss, as
+    # package.module:function, which gets (outputs, batch) and returns the mean over the samples.
+    losses: ClassVar[Sequence[str]]
+    target: ClassVar[str] = TARGET  # the name of the array in a batch that holds the targets
+    sums: ClassVar[Sequence[str]] = ()  # the sums over a row that a prediction consists of
+    scales_target: ClassVar[bool] = False  # whether a framework may train on standardized targets
+    gives_probabilities: ClassVar[bool] = False
+    noun: ClassVar[str] = "targets"  # what `DataInfo.outputs` counts, for messages
+
+    def __init__(self, info: DataInfo) -> None:
+        self.info = info
+
+    # -- targets
+
+    wants: ClassVar[str] = "numbers"  # what the targets must be, for messages
+
+    @classmethod
+    def accepts(cls, targets: Array) -> bool:
+        """Return whether raw targets, (rows, ...), are of a dtype and shape that this task can encode."""
+        return targets.dtype.kind in "biuf"
+
+    @classmethod
+    def check_column(cls, values: Array, where: str) -> None:
+        """Check that a column can be the target.
+
+        Args:
+            values: (rows,) values without gaps.
+            where: The column, for messages.
+
+        Raises:
+            DataError: It cannot.
+        """
+        if values.dtype.kind not in "biuf":
+            raise DataError(
+                f"{where} holds text, but the task is {cls.name}; give numbers, or data.task: classification"
+            )
+
+    @classmethod
+    def labels(cls, values: Array) -> list[Any] | None:  # noqa: ARG003 - most tasks have none
+        """Return the labels of a column's classes in the order of their indices; None if it holds values."""
+        return None
+
+    def blank_targets(self, rows: int) -> Array:
+        """Return targets for rows of which only the features are known."""
+        return np.zeros((rows,) if self.info.outputs == 1 else (rows, self.info.outputs), np.float32)
+
+    def strata(self, targets: Array) -> Array | None:  # noqa: ARG002 - most targets have none
+        """Return the stratum of each row, (rows,) int64, whose shares every split keeps; None for none."""
+        return None
+
+    # -- outputs
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """The shape of a model's raw outputs for one sample."""
+        return (self.info.outputs,)
+
+    def predictions(self, outputs: Array) -> Array:
+        """Return the predictions that a model's raw outputs mean, for adapters without a rule of their own.
+
+        Args:
+            outputs: (rows, outputs) float32, as the loss gets them.
+        """
+        return outputs
+
+    def check_outputs(self, outputs: Array, targets: Array) -> None:
+        """Check the shape of the predictions of all rows.
+
+        Raises:
+            ModelError: It does not fit the data.
+        """
+        expected = (len(targets), self.info.outputs)
+        if outputs.shape != expected and not (outputs.size == targets.size == np.prod(expected)):
+            raise self._misfit(outputs, expected, "one value per target")
+
+    def _misfit(self, outputs: Array, expected: tuple[int, ...], what: str) -> ModelError:
+        return ModelError(
+            f"the model returned outputs of shape {outputs.shape}; expected {expected}: {what} for each row"
+        )
+
+    def scores(self, outputs: Array, targets: Array) -> Scores:
+        """Return predictions and targets as the metrics need them: here both (rows, outputs) float64."""
+        shape = (len(targets), self.info.outputs)
+        return Scores(
+            type(self), outputs.astype(np.float64).reshape(shape), targets.astype(np.float64).reshape(shape)
+        )
+
+    def loss(self, scores: Scores) -> float | None:  # noqa: ARG002 - the framework's own, in most tasks
+        """Return the loss of a whole split; None if it is the mean over its rows."""
+        return None
+
+    # -- tables
+
+    def columns(self, outputs: Array) -> Columns:
+        """Return the columns of a table of predictions; the first is called `prediction`, or begins so."""
+        if outputs.ndim == 1 or outputs.shape[1] == 1:
+            return {"prediction": outputs.reshape(len(outputs))}
+        return {f"prediction_{i}": outputs[:, i] for i in range(outputs.shape[1])}
+
+    def target_columns(self, targets: Array) -> Columns:
+        """Return the true values as columns that stand beside those of `columns`."""
+        if targets.ndim == 1 or targets.shape[1] == 1:
+            return {"target": targets.reshape(len(targets))}
+        return {f"target_{i}": targets[:, i] for i in range(targets.shape[1])}
+
+    @abstractmethod
+    def tables(self, scores: Scores, ids: Ids) -> Json:
+        """Return the tables of the report for a split; see `evaluation.tables`.
+
+        Args:
+            scores: The scores of at least one row.
+            ids: (rows,) int64 positions in the split.
+        """
+
+    # -- explanations
+
+    def explained_outputs(self, targets: Array, most: int) -> list[ExplainedOutput]:  # noqa: ARG002
+        """Return the outputs to explain, at most `most`; `targets` are those of a sample of rows."""
+        names = self._names([self.info.target])
+        return [ExplainedOutput(i, name) for i, name in enumerate(names)][:most]
+
+    def _names(self, single: Iterable[str]) -> list[str]:
+        if self.info.outputs == 1:
+            return list(single)
+        return [f"{self.info.target} {i}" for i in range(self.info.outputs)]
+
+    def links(self, *, binary: bool) -> Mapping[str, Callable[[Floats], Floats]]:  # noqa: ARG002
+        """Return the usual ways from margins, (rows, outputs), to predictions, by the margins' unit.
+
+        Args:
+            binary: Whether one margin stands for two classes.
+        """
+        return {"value": lambda margins: margins, "log of the value": np.exp}

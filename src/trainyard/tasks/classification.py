@@ -1,0 +1,195 @@
+"""Classification: each row is of one class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from trainyard.errors import DataError
+from trainyard.tasks.base import Columns, ExplainedOutput, Floats, Json, Metric, Scores, Task
+from trainyard.tasks.support import classes
+from trainyard.tasks.support.columns import FEW, are_integers, as_json, distinct_labels, is_few, is_numeric
+from trainyard.tasks.support.links import sigmoid, softmax
+from trainyard.tasks.support.worst import largest
+from trainyard.types import Array, Ids
+
+MAX_CONFUSION = 200  # classes; a larger matrix is unreadable
+
+
+def _metrics() -> dict[str, Metric]:
+    metrics = {
+        "accuracy": Metric(
+            "max", "share of rows whose class was predicted correctly", classes.accuracy, classes.is_correct
+        ),
+        "balanced_accuracy": Metric("max", "mean recall of the classes", classes.balanced_accuracy),
+        "roc_auc": Metric("max", "area under the ROC curve, one-vs-rest", classes.roc_auc),
+        "average_precision": Metric(
+            "max", "area under the precision-recall curve", classes.average_precision
+        ),
+        "log_loss": Metric(
+            "min", "mean negative log of the true class's probability", classes.log_loss, classes.surprise
+        ),
+        "brier": Metric(
+            "min",
+            "Brier score: squared error of the probabilities",
+            classes.brier,
+            classes.squared_probability_error,
+        ),
+        "mcc": Metric("max", "Matthews correlation coefficient", classes.mcc),
+        "kappa": Metric("max", "Cohen's kappa: agreement beyond chance", classes.kappa),
+    }
+    for k in (3, 5):
+        text = f"share of rows whose class is among the {k} most probable"
+        metrics[f"top_{k}_accuracy"] = Metric("max", text, classes.top_k_accuracy(k))
+    for field in ("f1", "precision", "recall"):
+        metrics[field] = Metric("max", f"{field}, macro average", classes.averaged(field, "macro"))
+        for average in classes.AVERAGES:
+            text = (
+                f"{field} of the second of two classes"
+                if average == "binary"
+                else f"{field}, {average} average"
+            )
+            metrics[f"{field}_{average}"] = Metric("max", text, classes.averaged(field, average))
+    return metrics
+
+
+class ClassificationTask(Task):
+    """Say of which class each row is.
+
+    Targets are (rows,) int64 indices of the classes, predictions (rows, classes) float32 probabilities.
+    """
+
+    name: ClassVar[str] = "classification"
+    metrics: ClassVar[Mapping[str, Metric]] = _metrics()
+    default_metrics: ClassVar[Sequence[str]] = ("accuracy", "f1")
+    usual_metric: ClassVar[str] = "log_loss"
+    losses: ClassVar[Sequence[str]] = ("cross_entropy",)
+    gives_probabilities: ClassVar[bool] = True
+    noun: ClassVar[str] = "classes"
+
+    # -- targets
+
+    wants: ClassVar[str] = "whole numbers or text, one for each row"
+
+    @classmethod
+    def accepts(cls, targets: Array) -> bool:
+        """Return whether there is one label for each row."""
+        return targets.ndim == 1 and targets.dtype.kind in "biuUO"
+
+    @classmethod
+    def check_column(cls, values: Array, where: str) -> None:
+        """Refuse continuous values, and columns with hardly one row per class."""
+        distinct = len(distinct_labels(values))
+        if is_numeric(values) and not are_integers(values) and not is_few(values, distinct):
+            raise DataError(
+                f"{where} is continuous ({distinct} different values such as {values[0]:g}), but the task is "
+                "classification; give data.task: regression, or a column of classes"
+            )
+        if distinct > max(FEW, len(values) // 2):
+            raise DataError(
+                f"{where} has {distinct} classes in {len(values)} rows, hardly one row per class; "
+                "give data.task: regression if these are amounts, or another column"
+            )
+
+    @classmethod
+    def labels(cls, values: Array) -> list[Any] | None:
+        """Return the sorted labels."""
+        return distinct_labels(values)
+
+    def blank_targets(self, rows: int) -> Array:
+        """Return (rows,) int64 zeros."""
+        return np.zeros(rows, np.int64)
+
+    def strata(self, targets: Array) -> Array | None:
+        """Return the class of each row."""
+        return targets
+
+    # -- outputs
+
+    def predictions(self, outputs: Array) -> Array:
+        """Return the softmax of (rows, classes) logits."""
+        return softmax(outputs)
+
+    def check_outputs(self, outputs: Array, targets: Array) -> None:
+        """Check that there is one probability per class."""
+        expected = (len(targets), self.info.outputs)
+        if outputs.shape != expected:
+            raise self._misfit(outputs, expected, "one probability per class")
+
+    def scores(self, outputs: Array, targets: Array) -> Scores:
+        """Return (rows, classes) probabilities in their own dtype, and (rows,) int64 class indices."""
+        return Scores(type(self), outputs, targets.astype(np.int64, copy=False))
+
+    # -- tables
+
+    @property
+    def _labels(self) -> list[Any]:
+        """The labels of the classes in index order."""
+        return list(self.info.classes if self.info.classes is not None else range(self.info.outputs))
+
+    def columns(self, outputs: Array) -> Columns:
+        """Return `prediction`, the label of the most probable class, and a `probability_<class>` for each."""
+        labels = self._labels
+        chosen = [labels[i] for i in outputs.argmax(axis=1)]
+        probabilities = {f"probability_{label}": outputs[:, i] for i, label in enumerate(labels)}
+        return {"prediction": chosen, **probabilities}
+
+    def target_columns(self, targets: Array) -> Columns:
+        """Return the labels of the true classes."""
+        labels = self._labels
+        return {"target": [labels[index] for index in targets]}
+
+    def tables(self, scores: Scores, ids: Ids) -> Json:
+        """Return `confusion` (for at most 200 classes), `per_class` and `worst`."""
+        labels = [as_json(value) for value in self._labels]
+        table = classes.per_class(scores.confusion)
+        columns = zip(labels, table.precision, table.recall, table.f1, table.support, strict=True)
+        return {
+            "confusion": {"labels": labels, "matrix": scores.confusion.tolist()}
+            if len(labels) <= MAX_CONFUSION
+            else None,
+            "per_class": [
+                {
+                    "label": name,
+                    "precision": float(precision),
+                    "recall": float(recall),
+                    "f1": float(f1),
+                    "support": int(support),
+                }
+                for name, precision, recall, f1, support in columns
+            ],
+            "worst": self._worst(scores, ids, labels),
+        }
+
+    @staticmethod
+    def _worst(scores: Scores, ids: Ids, labels: list[Any]) -> list[Json]:
+        """Return the wrong predictions with the highest probabilities."""
+        confidence = scores.outputs[np.arange(len(ids)), scores.predicted]
+        wrong = np.flatnonzero(scores.predicted != scores.targets)
+        return [
+            {
+                "row": int(ids[index]),
+                "true": labels[scores.targets[index]],
+                "predicted": labels[scores.predicted[index]],
+                "probability": float(confidence[index]),
+            }
+            for index in wrong[largest(confidence[wrong])]
+        ]
+
+    # -- explanations
+
+    def explained_outputs(self, targets: Array, most: int) -> list[ExplainedOutput]:
+        """Return the second of two classes, or those with the most rows, in the order of the classes."""
+        every = [ExplainedOutput(i, str(as_json(label))) for i, label in enumerate(self._labels)]
+        if len(every) == 2:  # the first is the complement of the second
+            return every[1:]
+        rows = np.bincount(targets, minlength=len(every))
+        return [every[i] for i in sorted(np.argsort(-rows, kind="stable")[:most].tolist())]
+
+    def links(self, *, binary: bool) -> Mapping[str, Callable[[Floats], Floats]]:
+        """Return the identity, and the logistic function or the softmax."""
+        if binary:
+            return {"probability": lambda margins: margins, "log-odds": sigmoid}
+        return {"probability": lambda margins: margins, "score": softmax}

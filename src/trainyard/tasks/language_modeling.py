@@ -1,0 +1,127 @@
+"""Language modeling: predict the next token at each position of a text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from trainyard.errors import DataError, ModelError
+from trainyard.tasks.base import Columns, ExplainedOutput, Floats, Json, Metric, Scores, Task
+from trainyard.types import INPUT_IDS, LABELS, Array, Ids
+
+_NATS, _TOKENS, _HITS = range(3)  # the columns of the sums
+
+
+def _per_token(column: int) -> Callable[[Scores], float]:
+    def metric(scores: Scores) -> float:
+        totals = scores.outputs.sum(axis=0)  # (3,)
+        return float(totals[column] / totals[_TOKENS]) if totals[_TOKENS] else float("nan")
+
+    return metric
+
+
+_nats_per_token = _per_token(_NATS)
+
+
+def _bits_per_token(scores: Scores) -> float:
+    return float(_nats_per_token(scores) / np.log(2))
+
+
+def _perplexity(scores: Scores) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.exp(_nats_per_token(scores)))
+
+
+def _surprise(scores: Scores) -> Floats | None:
+    """Return the nats of each row, (rows,), which decide between models if all rows have as many tokens."""
+    tokens = scores.outputs[:, _TOKENS]
+    return scores.outputs[:, _NATS] if (tokens == tokens[0]).all() else None
+
+
+class LanguageModelingTask(Task):
+    """Predict the next token at each position.
+
+    A batch holds `input_ids` and `labels`, (rows, length) int64; a model returns (rows, length, tokens)
+    logits. The labels are the tokens that follow the inputs, so that the model needs no shift; NO_LABEL marks
+    positions that do not count. Too large to keep, the outputs of a row become three sums over its positions:
+    the surprise in nats, the number of tokens, and how many of them had the highest logit.
+    """
+
+    name: ClassVar[str] = "language_modeling"
+    metrics: ClassVar[Mapping[str, Metric]] = {
+        "bits_per_byte": Metric(
+            "min", "bits to encode a byte of the text", _bits_per_token, paired=_surprise
+        ),
+        "perplexity": Metric("min", "exponential of the mean surprise", _perplexity, paired=_surprise),
+        "token_accuracy": Metric("max", "share of tokens that had the highest logit", _per_token(_HITS)),
+    }
+    default_metrics: ClassVar[Sequence[str]] = ("bits_per_byte", "token_accuracy")
+    usual_metric: ClassVar[str] = "bits_per_byte"
+    losses: ClassVar[Sequence[str]] = ("token_cross_entropy",)
+    target: ClassVar[str] = LABELS
+    sums: ClassVar[Sequence[str]] = ("nats", "tokens", "hits")
+    noun: ClassVar[str] = "tokens"
+
+    wants: ClassVar[str] = "text (data.type: text)"
+
+    @classmethod
+    def accepts(cls, targets: Array) -> bool:  # noqa: ARG003 - none are
+        """Return False: the targets are the text itself."""
+        return False
+
+    @classmethod
+    def check_column(cls, values: Array, where: str) -> None:  # noqa: ARG003 - no column can be
+        """Refuse a column.
+
+        Raises:
+            DataError: Always.
+        """
+        raise DataError(f"{where} is a column, but the task is {cls.name}, which needs {cls.wants}")
+
+    def blank_targets(self, rows: int) -> Array:
+        """Return (rows, length) int64 zeros."""
+        return np.zeros((rows, *self.info.inputs[INPUT_IDS].shape), np.int64)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """(length, tokens)."""
+        return (*self.info.inputs[INPUT_IDS].shape, self.info.outputs)
+
+    def check_outputs(self, outputs: Array, targets: Array) -> None:
+        """Check that the sums are there.
+
+        Raises:
+            ModelError: They are not.
+        """
+        if outputs.shape != (len(targets), len(self.sums)):
+            raise ModelError(f"the framework gave {outputs.shape} instead of {', '.join(self.sums)} by row")
+
+    def scores(self, outputs: Array, targets: Array) -> Scores:
+        """Return the sums, (rows, 3) float64; the targets are in them."""
+        return Scores(type(self), outputs.astype(np.float64), targets)
+
+    def loss(self, scores: Scores) -> float | None:
+        """Return the mean surprise of a token, in nats."""
+        return _nats_per_token(scores)
+
+    def columns(self, outputs: Array) -> Columns:
+        """Return `bits_per_byte` and `token_accuracy` of each row."""
+        tokens = np.maximum(outputs[:, _TOKENS], 1)
+        return {
+            "bits_per_byte": outputs[:, _NATS] / tokens / np.log(2),
+            "token_accuracy": outputs[:, _HITS] / tokens,
+        }
+
+    def target_columns(self, targets: Array) -> Columns:  # noqa: ARG002 - a text is no column
+        """Return no columns."""
+        return {}
+
+    def tables(self, scores: Scores, ids: Ids) -> Json:  # noqa: ARG002 - the metrics say it all
+        """Return no tables."""
+        return {}
+
+    def explained_outputs(self, targets: Array, most: int) -> list[ExplainedOutput]:  # noqa: ARG002
+        """Return no outputs."""
+        return []

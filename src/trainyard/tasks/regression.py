@@ -1,0 +1,56 @@
+"""Regression: each row has one value, or several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from trainyard.tasks.base import Json, Metric, Scores, Task
+from trainyard.tasks.support import values
+from trainyard.tasks.support.worst import largest
+from trainyard.types import Ids
+
+MAX_POINTS = 2000  # of the scatter plot
+
+
+class RegressionTask(Task):
+    """Predict one value of each row, or several.
+
+    Targets and predictions are (rows,) or (rows, outputs) float32, in the data's own unit.
+    """
+
+    name: ClassVar[str] = "regression"
+    metrics: ClassVar[Mapping[str, Metric]] = {
+        "mse": Metric("min", "mean squared error", values.mse, values.squared),
+        "rmse": Metric("min", "root of the mean squared error", values.rmse, paired=values.squared_if_single),
+        "mae": Metric("min", "mean absolute error", values.mae, values.absolute),
+        "medae": Metric("min", "median absolute error", values.medae),
+        "max_error": Metric("min", "largest absolute error", values.max_error),
+        "mape": Metric("min", "mean absolute error as a share of the target", values.mape, values.relative),
+        "r2": Metric("max", "coefficient of determination", values.r2, paired=values.squared_by_variance),
+        "explained_variance": Metric("max", "explained share of the variance", values.explained_variance),
+    }
+    default_metrics: ClassVar[Sequence[str]] = ("rmse", "mae", "r2")
+    usual_metric: ClassVar[str] = "mse"
+    losses: ClassVar[Sequence[str]] = ("mse", "mae", "huber")
+    scales_target: ClassVar[bool] = True
+
+    def tables(self, scores: Scores, ids: Ids) -> Json:
+        """Return `scatter` and `worst`; of several outputs only those of the first."""
+        true, predicted = scores.targets[:, 0], scores.outputs[:, 0]  # (rows,) each
+        kept = np.unique(np.linspace(0, len(true) - 1, min(len(true), MAX_POINTS)).astype(np.int64))
+        errors = predicted - true
+        return {
+            "scatter": {"true": true[kept].tolist(), "predicted": predicted[kept].tolist()},
+            "worst": [
+                {
+                    "row": int(ids[index]),
+                    "true": float(true[index]),
+                    "predicted": float(predicted[index]),
+                    "error": float(errors[index]),
+                }
+                for index in largest(np.abs(errors))
+            ],
+        }

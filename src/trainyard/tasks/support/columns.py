@@ -1,0 +1,109 @@
+"""Columns of targets: their labels, and the task that they suggest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from trainyard.types import Array
+
+FEW = 20  # more different integers are taken for values rather than classes
+
+
+def as_json(label: Any) -> str | int | float | bool:
+    """Return a class label as a JSON value; other types become strings."""
+    plain = label.item() if isinstance(label, np.generic) else label
+    return plain if isinstance(plain, str | int | float | bool) else str(plain)
+
+
+def distinct_labels(values: Array) -> list[Any]:
+    """Return the distinct labels, sorted, as plain Python values; floats that are integers become int."""
+    if values.dtype.kind == "O":
+        return sorted(set(values))
+    labels = np.unique(values)
+    if labels.dtype.kind == "f" and (labels == np.trunc(labels)).all():
+        labels = labels.astype(np.int64)
+    return labels.tolist()  # type: ignore[no-any-return]
+
+
+def is_numeric(values: Array) -> bool:
+    """Return whether a column holds numbers, rather than text, booleans or dates."""
+    return values.dtype.kind in "iuf"
+
+
+def are_integers(values: Array) -> bool:
+    """Return whether a column holds numbers that are all whole."""
+    return is_numeric(values) and bool((values == np.trunc(values)).all())
+
+
+def is_few(values: Array, distinct: int) -> bool:
+    """Return whether a column has so few different values that they may be classes."""
+    return distinct <= max(2, min(FEW, len(values) // 3))
+
+
+def infer_task(values: Array) -> str:
+    """Return the task that a column without gaps suggests, as the target.
+
+    Text and booleans are classes, and so are integers with few distinct values (up to 20, each three times on
+    average); everything else is values.
+    """
+    if not is_numeric(values) or (are_integers(values) and is_few(values, len(distinct_labels(values)))):
+        return "classification"
+    return "regression"
+
+
+def infer_task_of_matrix(targets: Array, where: str) -> tuple[str, list[str]]:
+    """Return the task that targets of several columns suggest: labels if all are 0 or 1, else values.
+
+    Args:
+        targets: (rows, outputs) numbers or booleans.
+        where: The targets, for messages.
+
+    Returns:
+        The task, and warnings.
+    """
+    if not ((targets == 0) | (targets == 1)).all():
+        return "regression", []
+    advice = "set data.task: regression if they are amounts"
+    if (targets.sum(axis=1) == 1).all():
+        advice = f"if they are one-hot classes, give the classes themselves (y.argmax(axis=1)); {advice}"
+    return "multilabel", [f"{where} have {targets.shape[1]} columns of 0 and 1, taken for labels; {advice}"]
+
+
+def infer_task_of_sample(targets: Array, where: str) -> tuple[str, list[str]]:
+    """Return the task that a sample of targets suggests; too small a sample to count values, unlike a column.
+
+    Args:
+        targets: (rows,) or (rows, ...) raw targets.
+        where: The targets, for messages.
+
+    Returns:
+        The task, and warnings.
+    """
+    if targets.ndim > 1 and targets.dtype.kind in "biuf":
+        return infer_task_of_matrix(targets.reshape(len(targets), -1), where)
+    return ("regression" if targets.dtype.kind == "f" or targets.ndim > 1 else "classification"), []
+
+
+def doubts(values: Array, where: str) -> list[str]:
+    """Return a warning if the task of a column was inferred, but the other one is nearly as likely.
+
+    Args:
+        values: (rows,) values without gaps.
+        where: The column, for messages.
+    """
+    distinct = len(distinct_labels(values))
+    if not are_integers(values) or distinct <= FEW // 2:
+        return []
+    if is_few(values, distinct):
+        return [
+            f"{where} has {distinct} different integers, taken for classes; set data.task: regression if "
+            "they are amounts"
+        ]
+    if len(values) >= 10 * distinct:
+        return [
+            f"{where} has {distinct} different integers, taken for amounts; set data.task: classification "
+            "if they are classes"
+        ]
+    return []

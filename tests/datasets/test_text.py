@@ -1,0 +1,102 @@
+"""Plain text in windows: every byte is where it was, and validation counts each byte once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainyard.config.schema import DataConfig
+from trainyard.datasets.text import TextDataset, TextParams, Windows
+from trainyard.errors import DataError
+from trainyard.testing.dataset_suite import DatasetSuite
+from trainyard.types import INPUT_IDS, LABELS, NO_LABEL
+
+TEXT = bytes(np.random.default_rng(0).integers(0, 256, 1000, dtype=np.uint8))
+
+
+def write(folder: Path) -> Path:
+    path = folder / "words.txt"
+    path.write_bytes(TEXT)
+    return path
+
+
+def dataset(path: Path, length: int = 8, pattern: str = "*.txt", **settings: Any) -> TextDataset:
+    return TextDataset(
+        DataConfig(type="text", path=str(path), **settings), TextParams(length=length, pattern=pattern)
+    )
+
+
+class TestText(DatasetSuite):
+    def make(self, folder: Path) -> TextDataset:
+        return dataset(write(folder))
+
+
+def test_the_text_is_cut_in_its_own_order(tmp_path: Path) -> None:
+    splits = dataset(write(tmp_path)).load().splits
+    texts = {"train": TEXT[:800], "val": TEXT[800:900], "test": TEXT[900:]}
+    assert splits.keys() == texts.keys()
+    for name, split in splits.items():
+        batch = split.take(np.arange(len(split)))
+        for row, (tokens, labels) in enumerate(zip(batch[INPUT_IDS], batch[LABELS], strict=True)):
+            start = row * 8 if labels[0] != NO_LABEL else len(texts[name]) - 9
+            assert bytes(tokens.astype(np.uint8)) == texts[name][start : start + 8]
+            known = labels != NO_LABEL
+            following = np.frombuffer(texts[name][start + 1 : start + 9], np.uint8)
+            assert labels[known].tolist() == following[known].tolist()
+
+
+@pytest.mark.parametrize("size", [9, 10, 16, 17, 18, 100])
+@pytest.mark.parametrize("whole", [True, False])
+def test_each_byte_is_predicted_once(size: int, whole: bool) -> None:
+    """All but the first in validation; in training, what fills no window is left out."""
+    text = np.arange(size, dtype=np.uint8)
+    split = Windows(text, 8, whole=whole)
+    labels = split.take(np.arange(len(split)))[LABELS]
+    predicted = labels[labels != NO_LABEL].tolist()
+    assert predicted == list(range(1, size if whole else 1 + (size - 1) // 8 * 8))
+
+
+def test_a_folder_is_read_in_the_order_of_its_names(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a.txt").write_bytes(TEXT[:300])
+    (tmp_path / "b" / "c.txt").write_bytes(TEXT[300:700])
+    (tmp_path / "d.txt").write_bytes(TEXT[700:])
+    (tmp_path / "e.md").write_bytes(b"not this one")
+    folder, file = tmp_path, write(tmp_path / "b")
+    (tmp_path / "one").mkdir()
+    file.rename(tmp_path / "one" / "words.md")
+    in_parts = dataset(folder).load()
+    as_one = dataset(tmp_path / "one", pattern="*.md").load()
+    for name, split in in_parts.splits.items():
+        assert split.fingerprint() == as_one.splits[name].fingerprint()
+
+
+def test_splits_of_their_own(tmp_path: Path) -> None:
+    train, val = write(tmp_path), tmp_path / "val.txt"
+    val.write_bytes(TEXT[:50])
+    config = DataConfig(type="text", train_path=str(train), val_path=str(val))
+    splits = TextDataset(config, TextParams(length=10)).load().splits
+    assert {name: len(split) for name, split in splits.items()} == {"train": 99, "val": 5}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"length": 100}, "the val text has 100 bytes, too few for a sample of data.params.length: 100"),
+        ({"task": "classification"}, "data.task does not apply to text"),
+        ({"features": ["a"]}, "data.features does not apply to text"),
+        ({"split": {"group": "a"}}, "data.split.group does not apply to text"),
+        ({"split": {"folds": 2, "fold": 0}}, "data.split.folds does not apply to text"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(settings: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=said):
+        dataset(write(tmp_path), **settings).load()
+
+
+def test_a_folder_without_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no file in this folder matches data.params.pattern: \*.txt"):
+        dataset(tmp_path).load()

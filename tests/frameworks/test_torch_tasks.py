@@ -1,0 +1,393 @@
+"""Torch beyond classes and values: text beside a loop by hand, named inputs, two heads with one loss, labels."""
+
+from __future__ import annotations
+
+import math
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from test_torch_reference import INIT, PREDICT, STEP, epoch_order, seed_torch, stream
+from torch.nn import functional
+
+import trainyard
+from small_runs import checkpoints
+from trainyard.errors import DataError, InputError, ModelError
+from trainyard.frameworks.torch.models.gpt import Gpt
+from trainyard.records.journal import losses, read
+from trainyard.testing.framework_suite import FEW_KILLS, FrameworkSuite, Kills
+
+LENGTH, BATCH, SEED = 12, 8, 3
+TEXT = Path(textwrap.__file__).read_bytes()[:6000]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A working directory with modules of the user's own."""
+    (tmp_path / "own_nets.py").write_text(textwrap.dedent(OWN))
+    (tmp_path / "words.txt").write_bytes(TEXT)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    sys.modules.pop("own_nets", None)
+
+
+def gpt(**training: Any) -> dict[str, Any]:
+    return {
+        "experiment": {"seed": SEED},
+        "data": {"type": "text", "path": "words.txt", "params": {"length": LENGTH}},
+        "model": {
+            "type": "gpt",
+            "params": {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "dropout": 0.1},
+        },
+        "training": {"max_steps": 70, "batch_size": BATCH, "learning_rate": 0.01, "threads": 1, **training},
+        "evaluation": {"every_n_steps": 35},
+    }
+
+
+# -- text, beside a loop by hand
+
+
+def windows(text: bytes) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return inputs and labels of all whole windows, (rows, LENGTH) each."""
+    tokens = torch.tensor(list(text), dtype=torch.int64)
+    rows = (len(text) - 1) // LENGTH
+    return (tokens[start : start + rows * LENGTH].reshape(rows, LENGTH) for start in (0, 1))  # type: ignore[return-value]
+
+
+def by_hand(steps: int) -> tuple[Gpt, list[float]]:
+    inputs, labels = windows(TEXT[:4800])
+    rows = len(inputs)
+    torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(1)
+    seed_torch(SEED, INIT)
+    model = Gpt(256, LENGTH, 16, 2, 2, 0.1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.0, fused=True)
+    per_epoch = -(-rows // BATCH)
+    found = []
+    for step in range(steps):
+        ids = epoch_order(SEED, step // per_epoch, rows)[step % per_epoch * BATCH :][:BATCH]
+        seed_torch(stream(SEED, STEP), step, 0)
+        logits = model(inputs[ids])
+        loss = functional.cross_entropy(logits.reshape(-1, 256), labels[ids].reshape(-1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(float(loss.detach()))
+    return model, found
+
+
+def test_a_gpt_is_that_of_the_loop_by_hand(here: Path) -> None:
+    run = trainyard.train(gpt() | {"checkpoint": {"save_top_k": 0}})
+    model, expected = by_hand(70)
+    assert list(losses(read(run.path / "journal")).values()) == expected
+    stored = load_file(checkpoints(run)[-1] / "weights.safetensors")
+    assert all(torch.equal(stored[name], tensor) for name, tensor in model.state_dict().items())
+    assert expected[-1] < 3.2 < 5 < expected[0]
+
+    model.eval()
+    text = torch.tensor(list(TEXT[5400:]), dtype=torch.int64)
+    nats, hits, counted = 0.0, 0, 0
+    starts = [*range(0, len(text) - 1 - LENGTH, LENGTH), len(text) - 1 - LENGTH]
+    for start in starts:
+        new = min(LENGTH, start + LENGTH - counted)  # the last window overlaps the one before
+        seed_torch(SEED, PREDICT, 0)
+        with torch.no_grad():
+            logits = model(text[None, start : start + LENGTH])[0, LENGTH - new :]  # (new, 256)
+        labels = text[start + LENGTH + 1 - new : start + LENGTH + 1]
+        nats += float(functional.cross_entropy(logits, labels, reduction="sum"))
+        hits += int((logits.argmax(-1) == labels).sum())
+        counted += new
+    assert counted == len(text) - 1
+    assert run.metrics["test_loss"] == pytest.approx(nats / counted, rel=1e-6)
+    assert run.metrics["test_bits_per_byte"] == pytest.approx(nats / counted / math.log(2), rel=1e-6)
+    assert run.metrics["test_token_accuracy"] == hits / counted
+
+
+def test_microbatches_of_text_give_the_same_step_up_to_rounding(here: Path) -> None:
+    config = gpt(max_steps=5) | {"evaluation": {}}
+    config["model"]["params"]["dropout"] = 0.0
+    one, other = (
+        list(
+            losses(
+                read(trainyard.train(config, [f"training.microbatch_size={size}"]).path / "journal")
+            ).values()
+        )
+        for size in (8, 3)
+    )
+    assert other == pytest.approx(one, rel=1e-5)
+
+
+def test_what_a_gpt_cannot_do_is_said(here: Path) -> None:
+    with pytest.raises(ModelError, match="xgboost does not do language_modeling, but the data are for it"):
+        trainyard.train(gpt() | {"model": {"type": "xgboost"}})
+    with pytest.raises(ModelError, match=r"num_heads \(3\) must divide hidden_size \(16\)"):
+        trainyard.train(gpt(), ["model.params.num_heads=3"])
+    with pytest.raises(InputError, match=r"metric 'f1' is for .*classification.*, but the task is language_"):
+        trainyard.train(gpt(), ["evaluation.metrics=[f1]"])
+
+
+def test_a_gpt_predicts_and_explains_as_far_as_it_can(here: Path) -> None:
+    run = trainyard.train(gpt(max_steps=6), ["evaluation.explain=true"])
+    model = trainyard.load(run.id)
+    rows = {
+        "input_ids": np.frombuffer(TEXT[: 2 * LENGTH], np.uint8).reshape(2, LENGTH).astype(np.int64),
+        "labels": np.frombuffer(TEXT[1 : 2 * LENGTH + 1], np.uint8).reshape(2, LENGTH).astype(np.int64),
+    }
+    assert (model.predict(rows)["bits_per_byte"] > 4).all()
+    assert model.evaluate("test").metrics == {
+        name: value for name, value in run.metrics.items() if name.startswith("test_")
+    }
+    assert trainyard.reproduce(run.id).verdict == "identical"
+
+
+@pytest.mark.slow
+class TestGpt(FrameworkSuite):
+    framework = "torch"
+    kills: ClassVar[Kills] = FEW_KILLS
+
+    @classmethod
+    def config(cls) -> dict[str, Any]:
+        return {
+            **gpt(max_steps=40, microbatch_size=3, max_grad_norm=1.0),
+            "evaluation": {"every_n_steps": 6},
+        }
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def config_file(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        path = super().config_file.__wrapped__(cls, tmp_path_factory)  # type: ignore[attr-defined]
+        (path.parent / "words.txt").write_bytes(TEXT)
+        return path
+
+
+# -- named inputs, several outputs, a loss of one's own
+
+OWN = """
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    class TwoInputs(nn.Module):
+        def __init__(self, out_features):
+            super().__init__()
+            self.embed = nn.Embedding(20, 4)
+            self.last = nn.Linear(10, out_features)
+
+        def forward(self, numbers, text_ids):
+            return self.last(torch.cat([numbers, self.embed(text_ids).mean(dim=1)], dim=1))
+
+    class Wrong(TwoInputs):
+        def forward(self, numbers, words):
+            return super().forward(numbers, words)
+
+    class TwoHeads(nn.Module):
+        def __init__(self, in_features, out_features):
+            super().__init__()
+            self.body = nn.Linear(in_features, 16)
+            self.classes = nn.Linear(16, out_features)
+            self.amount = nn.Linear(16, 1)
+
+        def forward(self, features):
+            hidden = torch.relu(self.body(features))
+            return {"logits": self.classes(hidden), "amount": self.amount(hidden)[:, 0]}
+
+    def weighted(outputs, batch):
+        classes = functional.cross_entropy(outputs["logits"], batch["target"])
+        return classes + 0.1 * functional.mse_loss(outputs["amount"], batch["amount"])
+
+    def no_number(outputs, batch):
+        return outputs["logits"]
+"""
+
+
+def arrays(rows: int = 120) -> dict[str, np.ndarray]:
+    draw = np.random.default_rng(0)
+    numbers = draw.normal(size=(rows, 6)).astype(np.float32)
+    text_ids = draw.integers(0, 20, (rows, 5))
+    target = (numbers[:, 0] + (text_ids < 10).mean(axis=1) > 0.5).astype(np.int64)
+    return {"numbers": numbers, "text_ids": text_ids, "target": target}
+
+
+SMALL = {
+    "experiment": {"seed": SEED},
+    "data": {"split": {"val": 0, "test": 0}},
+    "training": {"epochs": 3, "batch_size": 20, "threads": 1},
+}
+
+
+def train_rows(count: int) -> list[int]:
+    """Return the rows of the steps of three epochs, in their order."""
+    return [row for epoch in range(3) for row in epoch_order(SEED, epoch, count)]
+
+
+def test_a_model_with_named_inputs_is_that_of_the_loop_by_hand(here: Path) -> None:
+    import own_nets  # type: ignore[import-not-found]
+
+    data = arrays()
+    splits = {"train": {name: array[:80] for name, array in data.items()}}
+    splits["test"] = {name: array[80:] for name, array in data.items()}
+    run = trainyard.train(SMALL | {"model": {"type": "own_nets:TwoInputs"}}, data=splits)
+    seed_torch(SEED, INIT)
+    model = own_nets.TwoInputs(2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0, fused=True)
+    tensors = {name: torch.from_numpy(array[:80]) for name, array in data.items()}
+    order = train_rows(80)
+    for step in range(12):
+        ids = order[20 * step : 20 * step + 20]
+        loss = functional.cross_entropy(
+            model(tensors["numbers"][ids], tensors["text_ids"][ids]), tensors["target"][ids]
+        )
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    stored = load_file(checkpoints(run)[-1] / "weights.safetensors")
+    assert all(torch.equal(stored[name], tensor) for name, tensor in model.state_dict().items())
+    loaded = trainyard.load(run.id)
+    rows = {name: array[80:] for name, array in data.items() if name != "target"}
+    with torch.no_grad():
+        expected = torch.softmax(model(*(torch.from_numpy(array) for array in rows.values())), dim=1)
+    np.testing.assert_allclose(loaded.outputs(rows), expected.numpy(), rtol=1e-5)
+    with pytest.raises(InputError, match=r"rows without text_ids given; .*numbers \(6,\) float32, text_ids"):
+        loaded.predict({"numbers": rows["numbers"]})
+
+
+def test_items_with_named_inputs_are_the_same_data(here: Path) -> None:
+    data = arrays()
+    held = {name: array[:80] for name, array in data.items()}
+
+    class Items:
+        classes = (0, 1)
+
+        def __len__(self) -> int:
+            return 80
+
+        def __getitem__(self, i: int) -> dict[str, Any]:
+            return {name: array[i] for name, array in held.items()}
+
+    config = SMALL | {"model": {"type": "own_nets:TwoInputs"}, "checkpoint": {"save_top_k": 0}}
+    one, other = (trainyard.train(config, data={"train": some}) for some in (held, Items()))
+    assert one.digest == other.digest
+
+
+def test_arrays_of_a_file_may_be_named(here: Path) -> None:
+    np.savez(here / "both.npz", **arrays())
+    run = trainyard.train(SMALL | {"model": {"type": "own_nets:TwoInputs"}, "data": {"path": "both.npz"}})
+    assert run.manifest["data"]["splits"]["train"]["rows"] == 96
+    assert trainyard.reproduce(run.id).verdict == "identical"
+
+
+def test_inputs_that_do_not_fit_are_said(here: Path) -> None:
+    with pytest.raises(ModelError, match=r"arrays numbers, text_ids, but Wrong.forward takes numbers, words"):
+        trainyard.train(SMALL | {"model": {"type": "own_nets:Wrong"}}, data={"train": arrays()})
+    with pytest.raises(
+        ModelError, match=r"random_forest .*takes one array of features, but the data have numb"
+    ):
+        trainyard.train(SMALL | {"model": {"type": "random_forest"}}, data={"train": arrays()})
+    with pytest.raises(DataError, match="the train split has no array 'label'"):
+        trainyard.train(
+            SMALL | {"model": {"type": "mlp"}, "data": {"target": "label"}}, data={"train": arrays()}
+        )
+    short = arrays() | {"text_ids": np.zeros((3, 5), np.int64)}
+    with pytest.raises(DataError, match="the train split has 3 rows of text_ids, but 120 targets"):
+        trainyard.train(SMALL | {"model": {"type": "own_nets:TwoInputs"}}, data={"train": short})
+
+
+def test_two_heads_with_a_loss_of_ones_own(here: Path) -> None:
+    import own_nets
+
+    data = arrays()
+    named = {"features": data["numbers"], "amount": data["numbers"][:, 1], "target": data["target"]}
+    config = SMALL | {"model": {"type": "own_nets:TwoHeads"}, "checkpoint": {"save_top_k": 0}}
+    run = trainyard.train(config, ["training.loss=own_nets:weighted"], data={"train": named})
+    seed_torch(SEED, INIT)
+    model = own_nets.TwoHeads(6, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0, fused=True)
+    tensors = {name: torch.from_numpy(array) for name, array in named.items()}
+    order = train_rows(120)
+    found = []
+    for step in range(18):
+        ids = order[20 * step : 20 * step + 20]
+        loss = own_nets.weighted(model(tensors["features"][ids]), {n: t[ids] for n, t in tensors.items()})
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(float(loss.detach()))
+    assert list(losses(read(run.path / "journal")).values()) == found
+    with torch.no_grad():
+        expected = torch.softmax(model(tensors["features"])["logits"], dim=1)
+    np.testing.assert_allclose(trainyard.load(run.id).outputs(named["features"]), expected.numpy(), rtol=1e-5)
+    assert "own_nets" in run.manifest["code"]["modules"]
+
+
+def test_losses_that_do_not_fit_are_said(here: Path) -> None:
+    data = {"features": arrays()["numbers"], "target": arrays()["target"]}
+    config = SMALL | {"model": {"type": "own_nets:TwoHeads"}}
+    for loss, said in (
+        ("own_nets:no_number", r"own_nets:no_number returned shape \(1, 2\); it must return one number"),
+        ("own_nets:missing", "training.loss: .*missing"),
+        ("own_nets:weighted", "own_nets:weighted fails on the outputs of model own_nets:TwoHeads: KeyError"),
+        ("own_nets:TwoHeads", "own_nets:TwoHeads is of type type; a function"),
+        ("mse", "mse is not a loss for classification; allowed: auto, cross_entropy, or package"),
+    ):
+        with pytest.raises(ModelError, match=said):
+            trainyard.train(config, [f"training.loss={loss}"], data={"train": data})
+
+
+# -- labels, by three frameworks
+
+
+def labels() -> tuple[np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(1)
+    features = draw.normal(size=(160, 4)).astype(np.float32)
+    return features, (features[:, :3] + 0.2 * draw.normal(size=(160, 3)) > 0).astype(np.int64)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"type": "mlp", "params": {"hidden": [16]}},
+        {"type": "xgboost", "params": {"n_estimators": 12}},
+        {"type": "random_forest", "params": {"n_estimators": 12}},
+        {"type": "k_neighbors"},
+    ],
+    ids=lambda model: model["type"],
+)
+def test_a_matrix_of_labels_is_learned(model: dict[str, Any], here: Path) -> None:
+    x, y = labels()
+    config = {"model": model, "training": {"epochs": 40, "learning_rate": 0.02, "threads": 1}}
+    if model["type"] != "mlp":
+        config["training"] = {"threads": 1}
+    run = trainyard.train(config, data={"train": (x[:120], y[:120]), "test": (x[120:], y[120:])})
+    assert run.manifest["data"]["task"] == "multilabel"
+    frame = trainyard.load(run.id).predict(x[120:])
+    assert list(frame) == [f"{kind}_{i}" for kind in ("prediction", "probability") for i in range(3)]
+    predicted = frame[[f"prediction_{i}" for i in range(3)]].to_numpy()
+    assert run.metrics["test_subset_accuracy"] == pytest.approx((predicted == y[120:]).all(axis=1).mean())
+    assert (predicted == y[120:]).mean() > 0.8
+    from sklearn.metrics import f1_score, log_loss
+
+    assert run.metrics["test_f1"] == pytest.approx(f1_score(y[120:], predicted, average="macro"))
+    chances = frame[[f"probability_{i}" for i in range(3)]].to_numpy().astype(np.float64)
+    expected = np.mean([log_loss(y[120:, i], chances[:, i].clip(1.2e-7, 1 - 1.2e-7)) for i in range(3)])
+    assert run.metrics["test_loss"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_labels_may_be_taken_for_amounts(here: Path) -> None:
+    x, y = labels()
+    run = trainyard.train(
+        {"model": {"type": "mlp"}, "training": {"max_steps": 3}, "data": {"task": "regression"}}, data=(x, y)
+    )
+    assert run.manifest["data"]["task"] == "regression"
+    with pytest.raises(DataError, match="3 columns of int64, but the task is classification"):
+        trainyard.train({"model": {"type": "mlp"}, "data": {"task": "classification"}}, data=(x, y))
+    with pytest.raises(ModelError, match="lightgbm does not do multilabel, but the data are for it"):
+        trainyard.train({"model": {"type": "lightgbm"}}, data=(x, y))
+    with pytest.raises(ModelError, match="LogisticRegression does not do multilabel; use random_forest"):
+        trainyard.train({"model": {"type": "logistic_regression"}}, data=(x, y))
