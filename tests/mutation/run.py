@@ -42,7 +42,7 @@ SURVIVED, CAUGHT, NOT_IN = 0, 1, 3  # how the process of a fault ends
 RESULTS = {SURVIVED: "survived", NOT_IN: "could not be put in"}
 # Seconds that a test may take beyond twice what it took without a fault (and traced, which is slow): on the
 # clock, and of the processors.
-DEADLOCK, ENDLESS = 15.0, 2.0
+DEADLOCK, ENDLESS = 60.0, 10.0
 # Imported before the forks, once for all of them.
 WARM = [
     "pandas",
