@@ -53,6 +53,7 @@ LAYERS = (
         "safe_open",
         "require",
         "redact",
+        "semantics",
         "types",
         "errors",
         "version",

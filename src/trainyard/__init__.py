@@ -35,6 +35,7 @@ __all__ = [
     "reproduce",
     "resume",
     "schema",
+    "stop",
     "sync",
     "train",
 ]
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
         reproduce,
         resume,
         schema,
+        stop,
         sync,
         train,
     )

@@ -2,7 +2,7 @@
 
 Nothing here has state that a resume would need: the ids of any step's samples, and the seed of any of its
 random streams, are computed from counter-based keys. No library's random generator is involved, since their
-streams may change from one version to the next. `SEMANTICS` is the version of these functions, and is kept in
+streams may change from one version to the next. The version of these functions is in `semantics.py`, and in
 the manifest.
 
 The mixing function is the finalizer of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
@@ -15,8 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.types import Ids
-
-SEMANTICS = 1
 
 # The purpose of a stream is part of its key, so that no two purposes share random numbers.
 INIT, STEP, EPOCH, SPLIT, PREDICT, EXPLAIN = range(6)

@@ -215,7 +215,7 @@ def test_code_is_not_imported_from_where_a_run_says_that_it_was_started(
 def test_errors_of_names(tmp_path: Path) -> None:
     with pytest.raises(RunNotFoundError, match="no run 'nothing'"):
         trainyard.resume("nothing", runs_dir=tmp_path)
-    with pytest.raises(InputError, match="preempted; only a completed run can be reproduced"):
+    with pytest.raises(InputError, match="preempted; only a completed, stopped or pruned run can be"):
         trainyard.reproduce(preempted(tmp_path))
     with pytest.raises(ConfigError, match="no data section: train needs one"):
         trainyard.train(WITHOUT_DATA, runs_dir=tmp_path)

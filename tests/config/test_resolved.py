@@ -59,9 +59,17 @@ def test_dump_loads_back_to_the_same(tmp_path, adapters, monkeypatch):
 
 @pytest.mark.parametrize(
     "override",
-    ["experiment.name=other", "tracking=[mlflow]", "logging.every_n_steps=3", "checkpoint.keep_last=9"],
+    [
+        "experiment.name=other",
+        "tracking=[mlflow]",
+        "logging.every_n_steps=3",
+        "checkpoint.keep_last=9",
+        "training.device=cuda",
+        "training.threads=3",
+        "distributed.enabled=true",
+    ],
 )
-def test_record_changes_one_hash(override, adapters):
+def test_record_and_placement_change_one_hash(override, adapters):
     before, after = load(GOOD, (), adapters), load(GOOD, [override], adapters)
     assert before.config_hash() != after.config_hash()
     assert before.computation_hash() == after.computation_hash()
@@ -82,6 +90,20 @@ def test_bits_change_both_hashes(override, adapters):
     before, after = load(GOOD, (), adapters), load(GOOD, [override], adapters)
     assert before.config_hash() != after.config_hash()
     assert before.computation_hash() != after.computation_hash()
+
+
+def test_the_same_computation_at_another_place(adapters):
+    first = load(GOOD, ["training.threads=3", "training.device=cpu"], adapters)
+    second = first.with_placement({"training.threads": 5, "training.epochs": 99})
+    assert (second.config.training.threads, second.config.training.device) == (5, "cpu")
+    assert second.config.training.epochs == first.config.training.epochs
+    assert second.computation_hash() == first.computation_hash()
+    assert first.config.training.threads == 3
+    assert second.placement()["training.threads"] == 5
+    assert load(GOOD, ["training.threads=null"], adapters).placement(explicit=True) == {}
+    assert load(GOOD, ["training.device=auto"], adapters).placement(explicit=True) == {
+        "training.device": "auto"
+    }
 
 
 def test_spelling_changes_no_hash(adapters):

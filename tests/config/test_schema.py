@@ -4,9 +4,11 @@ import json
 import subprocess
 import sys
 
+from pydantic import Field
+
 from trainyard.config.jsonschema import json_schema
-from trainyard.config.reference import reference
-from trainyard.config.schema import RunConfig
+from trainyard.config.reference import _sections, reference
+from trainyard.config.schema import PLACEMENT, DistributedConfig, RunConfig, Section, affects
 
 
 def references(schema):
@@ -57,6 +59,38 @@ def test_every_key_is_explained():
     assert unexplained == []
 
 
+def undeclared(section, path=""):
+    """Return the fields that do not say what they change, and are no sections whose fields do."""
+    for name, field in section.model_fields.items():
+        inner = [one for one in _sections(field) if affects(field) is None]
+        for one in inner:
+            yield from undeclared(one, f"{path}{name}.")
+        if not inner and affects(field) not in ("bits", "record", "placement"):
+            yield f"{path}{name}"
+
+
+def test_every_field_is_declared():
+    assert list(undeclared(RunConfig)) == []
+
+
+def test_a_field_that_is_not_declared_is_found():
+    class Careless(Section):
+        inner: DistributedConfig = DistributedConfig()
+        plain: int = 0
+        optional: float | None = Field(None, gt=0)
+
+    assert list(undeclared(Careless)) == ["plain", "optional"]
+
+
+def test_the_place_of_a_run_is_device_threads_and_processes():
+    assert PLACEMENT == (
+        "training.device",
+        "training.threads",
+        "distributed.enabled",
+        "distributed.backend",
+    )
+
+
 def test_reference_has_every_section_and_option(adapters):
     text = reference(adapters)
     for words in (
@@ -72,6 +106,9 @@ def test_reference_has_every_section_and_option(adapters):
         in text
     )
     assert "| `name` | " in text
+    assert "| placement | CPU threads" in text
+    assert "## `tracking`" in text
+    assert "| `type` | text | required | record |" in text
 
 
 def test_import_brings_no_heavy_library():

@@ -16,6 +16,7 @@ from trainyard.digest import FileRecord, write_tensors
 from trainyard.engine.checkpoint import Checkpoints, RunCheckpoints
 from trainyard.engine.journal import Journal
 from trainyard.engine.loop import Loop, LoopParts
+from trainyard.engine.outside import Outside
 from trainyard.engine.recorder import Recorder
 from trainyard.engine.rules import Rules
 from trainyard.engine.saver import Saver
@@ -91,6 +92,7 @@ class Bench:
         self.plan = plan or Plan(BATCH, STEPS, 0.1)
         self.rules = Rules(self.config, self.plan, 5, mode_of)
         self.attempt = 0
+        self.outside: Callable[[], Outside] = Outside
 
     def loop(self, state: RunState | None = None, callbacks: Sequence[Callback] = ()) -> Loop:
         """Return the loop of the next attempt, from `state`."""
@@ -110,6 +112,7 @@ class Bench:
             saver=saver,
             signals=signals,
             evaluate=self._evaluate,
+            outside=self.outside(),
         )
         saver.resume_from(state, self.rules.best_steps(state.evaluations))
         return Loop(parts, state)

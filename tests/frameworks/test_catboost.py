@@ -14,6 +14,7 @@ import trainyard
 from trainyard import registry
 from trainyard.config import load
 from trainyard.datasets.base import DataBundle
+from trainyard.datasets.rows.objects import from_objects
 from trainyard.digest import tensor_records
 from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
 from trainyard.records.journal import evaluations, losses, read
@@ -186,6 +187,28 @@ def test_every_way_resumes_to_the_same_bits(
         unread = [resumed.framework.step(step, 0.1).loss for step in range(stop, ROUNDS)]
         assert resumed.framework.read(unread) == losses[stop:], f"resumed after {stop}"
         assert tensor_records(resumed.framework.state()) == expected, f"resumed after {stop}"
+
+
+@pytest.mark.parametrize(
+    "params",
+    [SAMPLED, {"boosting_type": "Ordered"}, {"grow_policy": "Lossguide"}],
+    ids=lambda one: next(iter(one)),
+)
+def test_the_number_of_threads_changes_no_bit(params: dict[str, Any]) -> None:
+    """As `neutral_changes` declares, also where there are enough rows for several threads."""
+    rows = np.arange(3000)
+    x = (
+        np.stack([rows * 37 % 101, rows * 13 % 29, rows * 7 % 997], axis=1).astype(np.float32) / 7
+    )  # (rows, 3)
+    data = from_objects((x, (x[:, 0] * x[:, 1] > x[:, 2]).astype(np.int64)), None)
+    one, several = (trained(data, params, threads) for threads in (1, 3))
+    assert "threads" in one.framework.neutral_changes(one.config)
+    assert tensor_records(one.framework.state()) == tensor_records(several.framework.state())
+    first, second = (
+        np.concatenate([part.outputs for part in made.framework.predict(data.splits["val"])])
+        for made in (one, several)
+    )
+    assert np.array_equal(first, second)
 
 
 def test_the_model_of_an_earlier_step_is_the_same_before_and_after_a_resume(tmp_path: Path) -> None:

@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 
 import trainyard
+from small_runs import Crash, CrashAt
 from trainyard import registry
 from trainyard.config import load
 from trainyard.datasets.base import DataBundle
 from trainyard.digest import tensor_records
 from trainyard.errors import ConfigError, InputError, ModelError
+from trainyard.frameworks import lightgbm as adapter
 from trainyard.frameworks.lightgbm.data import safe_names
+from trainyard.frameworks.lightgbm.layout import faster_layout
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.wiring import Components, Objects, build
 from trainyard.types import Array, Batch, DataInfo, Ids, SplitName, features_spec
@@ -258,6 +261,95 @@ def test_without_sampling_the_trees_are_those_of_lightgbm_train(kind: str) -> No
     assert trees(made.framework.native.model_to_string()) == trees(
         lightgbm.train(params, dataset, ROUNDS).model_to_string()
     )
+
+
+# -- the layout of histograms
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count all data as large enough for a measurement."""
+    monkeypatch.setattr(adapter, "_MEASURED_VALUES", 0)
+
+
+@pytest.fixture(scope="module")
+def wide() -> DataBundle:
+    """Return rows of which the sums of histograms depend on their order."""
+    random = np.random.default_rng(0)
+    features = random.normal(size=(3000, 8)).astype(np.float32)
+    targets = (features[:, 0] + random.normal(0, 1, 3000)).astype(np.float32)
+    info = DataInfo("regression", (8,), 1, None, [f"x{i}" for i in range(8)])
+    cuts: dict[SplitName, slice] = {
+        "train": slice(0, 2000),
+        "val": slice(2000, 2500),
+        "test": slice(2500, 3000),
+    }
+    return DataBundle(info, {name: Shown(features[cut], targets[cut]) for name, cut in cuts.items()})
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize("layout", ["row_wise", "col_wise"])
+def test_trees_are_built_in_the_layout_that_was_chosen(wide: DataBundle, layout: str) -> None:
+    config = load({"model": "lightgbm", "training": {"max_steps": ROUNDS}}, adapters=Catalog()).config
+    made = build(config, 1, Objects(data=wide), {"histograms": layout})
+    for step in range(ROUNDS):
+        made.framework.step(step, 0.1)
+    params = {"objective": "regression", "num_threads": 1, "verbosity": -1, f"force_{layout}": True}
+    train = wide.splits["train"]
+    dataset = lightgbm.Dataset(train.features, train.targets)  # type: ignore[attr-defined]
+    expected = lightgbm.train(params, dataset, ROUNDS).model_to_string()
+    assert trees(made.framework.native.model_to_string()) == trees(expected)
+    assert made.framework.choices() == {"histograms": layout}
+
+
+def test_little_data_needs_no_measurement(wide: DataBundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(adapter, "faster_layout")
+    made = components(wide, {})
+    assert made.framework.choices() == {}
+
+
+@pytest.mark.parametrize("layout", ["row_wise", "col_wise"])
+def test_the_layout_is_the_one_that_lightgbm_says_it_has_chosen(layout: str) -> None:
+    class Library:
+        def register_logger(self, logger: Any) -> None:
+            self.logger = logger
+
+        def Booster(self, params: Mapping[str, Any], dataset: Any) -> None:
+            assert params == {"num_leaves": 9, "verbosity": 1}
+            self.logger.info(f"Auto-choosing {layout.replace('_', '-')} multi-threading, the overhead ...")
+
+    assert faster_layout(Library(), None, {"num_leaves": 9, "verbosity": -1}) == layout
+
+
+def test_lightgbm_still_says_what_it_has_chosen(
+    wide: DataBundle, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Our test reads its log; a later version may phrase it in another way."""
+    said: list[str] = []
+    monkeypatch.setattr(adapter.layout._Messages, "info", lambda self, message: said.append(message))
+    dataset = lightgbm.Dataset(wide.splits["train"].features, wide.splits["train"].targets)  # type: ignore[attr-defined]
+    faster_layout(lightgbm, dataset.construct(), {"objective": "regression", "verbosity": -1})
+    assert [text for text in said if "Auto-choosing row-wise" in text or "Auto-choosing col-wise" in text]
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.usefixtures("large")
+def test_the_layout_is_chosen_once_in_the_life_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter(["row_wise"])  # a second question finds none
+    monkeypatch.setattr(adapter, "faster_layout", lambda *_: next(answers))
+    config = {
+        "data": "wine",
+        "model": "lightgbm",
+        "training": {"max_steps": 20},
+        "logging": {"every_n_steps": 1},
+    }
+    with pytest.raises(Crash):
+        trainyard.train(config, runs_dir=tmp_path, callbacks=[CrashAt(12)])
+    run = trainyard.resume("last", runs_dir=tmp_path)
+    assert run.decisions == [{"step": 0, "kind": "choice", "detail": {"histograms": "row_wise"}}]
+    assert trainyard.reproduce(run).verdict == "identical"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from stop_suite import StopSuite
 from trainyard.testing.framework_suite import FrameworkSuite
 
 
@@ -16,3 +17,7 @@ class TestToy(FrameworkSuite):
             "training": {"epochs": 8, "batch_size": 24, "learning_rate": 0.1, "optimizer": "momentum"},
             "evaluation": {"every_n_steps": 7},
         }
+
+
+class TestStops(StopSuite):
+    suite = TestToy

@@ -113,5 +113,5 @@ def test_the_sources_of_trainyard_are_a_record_and_its_semantics_are_compared() 
 
     assert manifest("a", 1).differences(manifest("b", {"order": 1})) == []
     assert manifest("a", 1).differences(manifest("a", {"order": 2})) == [
-        Difference("code", "semantics of order", None, 2)
+        Difference("code", "semantics of order", 1, 2)
     ]

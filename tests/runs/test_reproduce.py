@@ -34,7 +34,7 @@ def test_a_run_is_identical_to_its_repetition(whole: Run) -> None:
     assert found.digests == (whole.digest, whole.digest)
     assert found.original == whole.id != found.repetition
     again = trainyard.get(found.repetition, runs_dir=whole.path.parent.parent)
-    assert again.manifest["parent"] == {"run_id": whole.id, "relation": "reproduce"}
+    assert again.manifest["parent"] == {"run_id": whole.id, "relation": "reproduce", "decisions": []}
 
 
 def test_a_run_that_was_interrupted_thrice_is_reproduced_in_one_piece(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_changed_config_and_environment_are_named(csv_run: Run, monkeypatch: p
 
 def test_only_a_completed_run_can_be_reproduced(tmp_path: Path) -> None:
     for run in (preempted(tmp_path), crashed(tmp_path)):
-        with pytest.raises(InputError, match=f"run {run.id} is (preempted|failed); only a completed run"):
+        with pytest.raises(InputError, match=f"run {run.id} is (preempted|failed); only a completed, "):
             trainyard.reproduce(run)
         with pytest.raises(InputError, match="resume it first"):
             compare_bits(RunDir(run.path), RunDir(run.path))

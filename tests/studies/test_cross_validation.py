@@ -44,7 +44,7 @@ def assert_same(study: CrossValidation, whole: CrossValidation) -> None:
 def test_folds_are_ordinary_runs(whole: CrossValidation) -> None:
     assert [run.status for run in whole.runs] == ["completed"] * 3
     for fold, run in enumerate(whole.runs):
-        assert run.manifest["parent"] == {"run_id": whole.id, "relation": "cv", "fold": fold}
+        assert run.manifest["parent"] == {"run_id": whole.id, "relation": "cv", "decisions": [], "fold": fold}
         assert run.path.parent == whole.path.parent
         splits = run.manifest["data"]["splits"]
         assert {name: split["rows"] for name, split in splits.items()} == {"train": 90, "val": 10, "test": 50}
@@ -55,6 +55,13 @@ def test_folds_are_ordinary_runs(whole: CrossValidation) -> None:
     assert {run.id for run in listed} == {run.id for run in whole.runs}  # the study itself is no run
     again = trainyard.reproduce(whole.runs[1], runs_dir=whole.path.parent.parent)
     assert again.verdict == "identical"
+
+
+def test_folds_that_the_time_limit_stops_count(tmp_path: Path) -> None:
+    study = trainyard.cross_validate(TOY, {"training.max_minutes": 1e-6}, folds=3, runs_dir=tmp_path)
+    assert [run.status for run in study.runs] == ["stopped"] * 3
+    assert study.status == "completed"
+    assert len(study.folds) == 3
 
 
 def test_mean_and_spread(whole: CrossValidation) -> None:

@@ -4,7 +4,7 @@ from trainyard.api.configs import check, init, schema
 from trainyard.api.housekeeping import clean, get, list_runs, summaries, sync
 from trainyard.api.results import compare, evaluate, explain, export, load, predict, report
 from trainyard.api.studies import benchmark, cross_validate
-from trainyard.api.training import reproduce, resume, train
+from trainyard.api.training import reproduce, resume, stop, train
 from trainyard.runs.run import Run
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "reproduce",
     "resume",
     "schema",
+    "stop",
     "summaries",
     "sync",
     "train",

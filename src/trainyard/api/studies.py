@@ -24,6 +24,7 @@ def cross_validate(
     folds: int | None = None,
     runs_dir: Path | str | None = None,
     resume: bool = False,
+    reuse: bool = True,
     data: Any = None,
     callbacks: Sequence[Callback] = (),
     watch: TrialWatcher | None = None,
@@ -43,6 +44,8 @@ def cross_validate(
         runs_dir: The folder for run directories, and the study's folder beside them.
         resume: Continue the newest unfinished cross-validation of the same config and data; completed runs
             are kept.
+        reuse: Take completed runs of this experiment with the same inputs (see `train`) instead of training
+            them again; callbacks do not see these.
         data: All rows as one pair (X, y) or one data frame, instead of `data`.
         callbacks: Observers of each run.
         watch: Called with a mapping (`fold`, `run_id`, `status`, test metrics) when a run ended.
@@ -57,7 +60,8 @@ def cross_validate(
     from trainyard.studies.cross_validation import cross_validate as run_study
 
     with working_in(Path.cwd()):
-        return run_study(config, overrides, _study_request(runs_dir, resume, data, callbacks, watch), folds)
+        request = _study_request(runs_dir, resume, reuse, data, callbacks, watch)
+        return run_study(config, overrides, request, folds)
 
 
 def benchmark(
@@ -70,6 +74,7 @@ def benchmark(
     metric: str | None = None,
     runs_dir: Path | str | None = None,
     resume: bool = False,
+    reuse: bool = True,
     data: Any = None,
     callbacks: Sequence[Callback] = (),
     watch: TrialWatcher | None = None,
@@ -88,6 +93,8 @@ def benchmark(
         runs_dir: The folder for run directories, and the study's folder beside them.
         resume: Continue the newest unfinished benchmark with the same question; completed runs are kept,
             failed ones tried again.
+        reuse: Take completed runs of this experiment with the same inputs (see `train`) instead of training
+            them again; callbacks do not see these.
         data: The data as objects, as `train` takes them; with `folds`, one pair (X, y) or one data frame.
         callbacks: Observers of each run.
         watch: Called with a mapping (`model`, `fold`, `run_id`, `status`, test metrics or `error`) when a run
@@ -105,14 +112,14 @@ def benchmark(
 
     selection = ModelSelection(models, params or {}, folds, metric)
     with working_in(Path.cwd()):
-        return run_study(
-            config, overrides, _study_request(runs_dir, resume, data, callbacks, watch), selection
-        )
+        request = _study_request(runs_dir, resume, reuse, data, callbacks, watch)
+        return run_study(config, overrides, request, selection)
 
 
 def _study_request(
     runs_dir: Path | str | None,
     resume: bool,
+    reuse: bool,
     data: Any,
     callbacks: Sequence[Callback],
     watch: TrialWatcher | None,
@@ -120,6 +127,5 @@ def _study_request(
     """Return the arguments of a study beside its config."""
     from trainyard.studies.study import StudyRequest, ignore_trials
 
-    return StudyRequest(
-        Path(runs_dir) if runs_dir else default_runs_dir(), resume, data, callbacks, watch or ignore_trials
-    )
+    folder = Path(runs_dir) if runs_dir else default_runs_dir()
+    return StudyRequest(folder, resume, reuse, data, callbacks, watch or ignore_trials)

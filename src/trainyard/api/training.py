@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.config import Config, Overrides, Resolved
 from trainyard.config import load as load_resolved
-from trainyard.errors import InputError
+from trainyard.errors import InputError, TrainingError
 from trainyard.integrations.foreign import refuse_foreign_run
+from trainyard.records.decision import journalled_decisions
 from trainyard.records.listing import default_runs_dir
 from trainyard.records.manifest import Parent
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
-from trainyard.runs.lookup import RunName, find, find_unfinished, warn_of_unused
+from trainyard.runs.lookup import RunName, find, find_unfinished, given_placement, warn_of_unused
 from trainyard.runs.objects import make_objects, name_model, require_data, require_objects
 from trainyard.runs.run import Run
 from trainyard.runs.trust import of_own_config
@@ -23,6 +24,7 @@ from trainyard.runs.workdir import reading, working_directory, working_in
 
 if TYPE_CHECKING:
     from trainyard.callbacks.base import Callback
+    from trainyard.engine.outside import Verdict
     from trainyard.runs.reproduce import Reproduction
 
 log = logging.getLogger("trainyard")
@@ -34,9 +36,11 @@ def train(
     *,
     runs_dir: Path | str | None = None,
     resume: bool = False,
+    reuse: bool = False,
     model: Any = None,
     data: Any = None,
     callbacks: Sequence[Callback] = (),
+    verdict: Verdict | None = None,
 ) -> Run:
     """Train one run, from config to report.
 
@@ -46,12 +50,18 @@ def train(
         runs_dir: The folder for run directories; default `TRAINYARD_RUNS`, or `runs`.
         resume: Continue the newest unfinished run of the same computation, if there is one. It keeps its own
             config: what differs and changes only the record (tracking ...) is not used, but named in a
-            warning.
+            warning. A device or number of threads that is set is used.
+        reuse: Return the newest completed run of the experiment that has the same inputs, if there is one,
+            without training: the same computation, data, code, initial weights and numeric environment, and a
+            tier better than `statistical`. Damaged runs are passed over. Settings that change only the record
+            are not used, but named in a warning. It comes before `resume`.
         model: A model object instead of `model.type`. The run can be reproduced only with that object.
         data: (train, val) or (train, val, test), each an (X, y) pair or a map-style dataset, or all rows as
             one pair or data frame, instead of the source that `data` names; its other settings (target,
             split ...) hold for them.
         callbacks: Observers of the run.
+        verdict: Judges the run after each evaluation of the validation split: it is called with the step and
+            the metrics, and returns `"keep"`, or `"prune"` to end the run, whose status is `pruned` then.
 
     Raises:
         InputError: Config, data or model are wrong. A run that fails before its journal is opened is removed.
@@ -62,6 +72,7 @@ def train(
         Stopped: A signal came before the first step.
     """
     from trainyard.runs.attempt import Request, run_attempt
+    from trainyard.runs.reuse import CompletedRuns
 
     if model is not None:
         config, overrides = name_model(config, overrides, model)
@@ -72,21 +83,27 @@ def train(
     if data is None:
         require_data(resolved, config)
     with working_in(Path.cwd()):
+        if reuse:
+            completed = CompletedRuns(folder, resolved.config.experiment.name)
+            if (known := completed.find(resolved, objects)) is not None:
+                return Run(known)
         if resume and (found := find_unfinished(resolved, folder)):
             log.info("resuming run %s", found.id)
             own = load_resolved(found.checked_config_file(), adapters=Catalog())
             warn_of_unused(resolved, own, found)
             require_objects(found, "resume", model=model, data=data)
             with of_own_config(found, resolved):
-                run_attempt(Request(own, found, objects))
+                placement = resolved.placement(explicit=True)
+                run_attempt(Request(own, found, objects, placement=placement, verdict=verdict))
             return Run(found)
         run = RunDir.create(folder, resolved.config.experiment.name, resolved.dump())
-        run_attempt(Request(resolved, run, objects))
+        run_attempt(Request(resolved, run, objects, verdict=verdict))
     return Run(run)
 
 
 def resume(
     run: RunName,
+    overrides: Overrides = (),
     *,
     runs_dir: Path | str | None = None,
     allow_change: bool = False,
@@ -94,20 +111,31 @@ def resume(
     data: Any = None,
     callbacks: Sequence[Callback] = (),
     trust: bool = False,
+    verdict: Verdict | None = None,
 ) -> Run:
     """Continue a run from its newest valid checkpoint, to the bits of the run that was never interrupted.
+
+    A run that was stopped or pruned goes on. One that died before it had ended as decided ends now.
 
     It works in the directory that the run was started in. The user's code is imported from the current
     working directory, and from that one if the folder of runs is in it; `docs/security.md` has the rules.
 
+    It computes where the attempt before did: on as many threads, on `training.device`. Another numeric
+    environment (threads, device, machine, packages) is recorded and lowers the determinism tier, or is
+    refused if the config demands `bitwise`.
+
     Args:
         run: A run, a path, an id, a unique prefix, or `last`.
+        overrides: Another place to compute at: `training.threads=2`, `training.device=cpu`.
         runs_dir: The folder of the runs.
-        allow_change: Continue although config, data or code have changed; it is recorded.
+        allow_change: Continue although config, data or code have changed, or the environment of a run that
+            demands `bitwise`; it is recorded.
         model: The model object, if `train` was given one.
         data: The data objects, if `train` was given some.
         callbacks: Observers of the run.
         trust: Import all that the run's config names; each import is announced in the log.
+        verdict: Judges the run after each evaluation, as in `train`; what was judged in an earlier attempt
+            is not judged again.
 
     Raises:
         InputError: An object is missing, or the run names code that is not imported.
@@ -129,12 +157,42 @@ def resume(
     refuse_foreign_run(found, "resume")
     with reading(found, working_directory(found), resume=True, trust=trust):
         resolved = load_resolved(found.checked_config_file(), adapters=Catalog())
+        placement = given_placement(found, resolved, overrides)
         require_objects(found, "resume", model=model, data=data)
+        objects = make_objects(resolved, model, data, callbacks)
         run_attempt(
             Request(
-                resolved, found, make_objects(resolved, model, data, callbacks), allow_change=allow_change
+                resolved,
+                found,
+                objects,
+                placement=placement,
+                allow_change=allow_change,
+                verdict=verdict,
             )
         )
+    return Run(found)
+
+
+def stop(run: RunName, *, runs_dir: Path | str | None = None, wait: bool = True) -> Run:
+    """Stop a run that another thread or process trains.
+
+    The run finishes its step, evaluates, saves, tests its best model, and ends as `stopped`; it notices the
+    request within a second. One that reaches its last step first ends as `completed`.
+
+    Args:
+        run: A run, a path, an id, a unique prefix, or `last`.
+        runs_dir: The folder of the runs.
+        wait: Return when the run has ended. A callback of the run gives False: its run would wait for it.
+
+    Raises:
+        RunNotFoundError: There is no such run.
+        InputError: The run is not running, or another trainer made it.
+    """
+    from trainyard.runs.stopping import stop_run
+
+    found = find(run, runs_dir)
+    refuse_foreign_run(found, "stop")
+    stop_run(found, wait=wait)
     return Run(found)
 
 
@@ -147,7 +205,9 @@ def reproduce(
     callbacks: Sequence[Callback] = (),
     trust: bool = False,
 ) -> Reproduction:
-    """Train a completed run again, as a new run, and compare the two.
+    """Train a completed, stopped or pruned run again, as a new run, and compare the two.
+
+    The new run repeats the decisions of the old one: it is stopped where that one was.
 
     It works in the directory that the run was started in. The user's code is imported from the current
     working directory; `docs/security.md` has the rules.
@@ -162,33 +222,38 @@ def reproduce(
 
     Raises:
         RunNotFoundError: There is no such run.
-        InputError: The run is not completed, or cannot be repeated here, or names code that is not imported.
-        TrainingError: The training of the repetition failed.
+        InputError: The run has not ended yet, or cannot be repeated here, or names code that is not imported.
+        TrainingError: The training of the repetition failed, or was stopped.
         CheckpointError: A checkpoint cannot be written.
         Stopped: A signal ended the repetition.
     """
     from trainyard.engine.signals import Stopped
     from trainyard.runs.attempt import Request, run_attempt
-    from trainyard.runs.reproduce import compare_bits
+    from trainyard.runs.reproduce import REPRODUCIBLE, compare_bits
 
     original = find(run, runs_dir)
     refuse_foreign_run(original, "reproduce")
-    if original.status() != "completed":
+    if original.status() not in REPRODUCIBLE:
         raise InputError(
-            f"run {original.id} {_ended(original)}; only a completed run can be reproduced: "
-            "resume it, or start a new run, first"
+            f"run {original.id} {_ended(original)}; only a completed, stopped or pruned run can be "
+            "reproduced: resume it, or start a new run, first"
         )
     with reading(original, working_directory(original), trust=trust):
         resolved = load_resolved(original.checked_config_file(), adapters=Catalog())
         require_objects(original, "reproduce", model=model, data=data)
         again = RunDir.create(original.path.parent.parent, original.experiment, resolved.dump())
-        threads = original.require_manifest().environment.threads
-        parent = Parent(run_id=original.id, relation="reproduce")
-        result = run_attempt(
-            Request(resolved, again, make_objects(resolved, model, data, callbacks), parent, threads)
-        )
-    if result.status != "completed":
+        decisions = journalled_decisions(original.journal).to_json()
+        parent = Parent(run_id=original.id, relation="reproduce", decisions=decisions)
+        objects = make_objects(resolved, model, data, callbacks)
+        placement = original.require_manifest().known_placement
+        result = run_attempt(Request(resolved, again, objects, parent, placement))
+    if result.status in ("preempted", "interrupted"):
         raise Stopped(result.status)
+    if result.status == "stopped" and result.steps != original.require_result().steps:
+        raise TrainingError(
+            f"the repetition {again.id} was stopped at step {result.steps}: there is nothing to compare yet; "
+            "reproduce the run again"
+        )
     return compare_bits(original, again)
 
 

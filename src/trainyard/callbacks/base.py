@@ -50,10 +50,10 @@ class Callback:
         """Observe `val_loss` and the other metrics of the validation split."""
 
     def on_event(self, step: int, name: str, detail: Mapping[str, Any]) -> None:
-        """Observe an event, such as `best` or `early_stop`."""
+        """Observe an event, such as `best` or `early_stop`, or a decision, such as `stop`."""
 
     def on_checkpoint(self, step: int) -> None:
         """Observe that a checkpoint was handed to the writer."""
 
     def on_end(self, status: str, metrics: Mapping[str, float]) -> None:
-        """Observe the end of the attempt: `completed`, `preempted`, `interrupted` or `failed`."""
+        """Observe the end of the attempt: `completed`, `stopped`, `preempted`, `failed` ..."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trainyard.evaluation.significance import Significance
     from trainyard.records.manifest import Manifest
     from trainyard.runs.comparison import Comparison
+    from trainyard.runs.run import Run
 
 
 @click.group()
@@ -66,13 +67,24 @@ def show_run(run: str, runs_dir: str | None, as_json: bool) -> None:
         logging.getLogger("trainyard").warning("%s", problem)
     manifest = RunDir(shown.path).manifest()
     document = run_document(shown) | {"manifest": manifest.to_json() if manifest else {}}
+    document["decisions"] = shown.decisions
     rows = [
         *summary_table(shown.path),
+        *_decisions(shown),
         *(_inputs(manifest) if manifest else ()),
         ("directory", shown.path),
         ("report", document["report"]),
     ]
     show(document, table(rows), as_json)
+
+
+def _decisions(run: Run) -> Iterator[tuple[str, str]]:
+    """Yield the decisions but for the verdicts that changed nothing."""
+    from trainyard.reports.journal import in_words
+
+    for decision in run.decisions:
+        if decision["kind"] != "keep":
+            yield "decision", f"step {decision['step']}: {in_words(decision['kind'], decision['detail'])}"
 
 
 def _inputs(manifest: Manifest) -> list[tuple[str, Any]]:

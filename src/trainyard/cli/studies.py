@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from trainyard.studies.study import TrialWatcher
 
 
+_reuse = click.option(
+    "--reuse/--no-reuse",
+    default=True,
+    help="Take completed runs with the same inputs instead of training them again.  [default: reuse]",
+)
+
+
 @click.command("cross-validate")
 @click.argument("config")
 @click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE]...")
@@ -35,22 +42,19 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Continue the newest unfinished cross-validation of the same config and data.",
 )
+@_reuse
 @options.runs_dir
 @options.quiet
 @options.as_json
 def cross_validate(
     config: str,
     overrides: Sequence[str],
-    folds: int | None,
-    resume: bool,
-    runs_dir: str | None,
     quiet: bool,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Train one run per fold, and test it on that fold."""
-    study = trainyard.cross_validate(
-        config, overrides, folds=folds, runs_dir=runs_dir, resume=resume, watch=_watch(quiet, as_json)
-    )
+    study = trainyard.cross_validate(config, overrides, watch=_watch(quiet, as_json), **options)
     from trainyard.reports.studies import METRICS_HEAD, metric_rows
 
     rows = metric_rows(study.result)
@@ -85,6 +89,7 @@ def cross_validate(
     is_flag=True,
     help="Continue the newest unfinished benchmark of the same models and data; retry failed models.",
 )
+@_reuse
 @options.runs_dir
 @options.quiet
 @options.as_json

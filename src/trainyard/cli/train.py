@@ -13,7 +13,7 @@ import click
 import trainyard
 from trainyard.cli import options
 from trainyard.cli.output import run_document, say, show, table
-from trainyard.records.status import EXIT_CODES, Status
+from trainyard.records.status import EXIT_CODES, TESTED, Status
 
 if TYPE_CHECKING:
     from trainyard.callbacks.base import Callback
@@ -31,34 +31,61 @@ _DIFFERENT = 3
     is_flag=True,
     help="Continue the newest unfinished run of the same computation, if there is one.",
 )
+@click.option(
+    "--reuse",
+    is_flag=True,
+    help="Return the newest completed run with the same inputs, if there is one, instead of training.",
+)
 @options.runs_dir
 @options.quiet
 @options.as_json
 def train(
-    config: str, overrides: Sequence[str], resume: bool, runs_dir: str | None, quiet: bool, as_json: bool
+    config: str,
+    overrides: Sequence[str],
+    resume: bool,
+    reuse: bool,
+    runs_dir: str | None,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
     """Train one run, from config to report."""
     with _progress_callbacks(quiet, as_json) as callbacks:
-        run = trainyard.train(config, overrides, runs_dir=runs_dir, resume=resume, callbacks=callbacks)
+        run = trainyard.train(
+            config, overrides, runs_dir=runs_dir, resume=resume, reuse=reuse, callbacks=callbacks
+        )
     _finish(run, runs_dir, as_json)
 
 
 @click.command()
 @options.run_argument
+@click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE]...")
 @click.option(
-    "--allow-change", is_flag=True, help="Continue although config, data or code changed; this is recorded."
+    "--allow-change",
+    is_flag=True,
+    help="Continue although config, data or code changed, or the environment of a `bitwise` run; "
+    "this is recorded.",
 )
 @options.trust
 @options.runs_dir
 @options.quiet
 @options.as_json
 def resume(
-    run: str, allow_change: bool, trust: bool, runs_dir: str | None, quiet: bool, as_json: bool
+    run: str,
+    overrides: Sequence[str],
+    allow_change: bool,
+    trust: bool,
+    runs_dir: str | None,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
-    """Continue a run from its newest valid checkpoint."""
+    """Continue a run from its newest valid checkpoint.
+
+    It keeps the device and the number of threads that it had, unless they are given:
+    `trainyard resume RUN training.threads=2 training.device=cpu`.
+    """
     with _progress_callbacks(quiet, as_json) as callbacks:
         resumed = trainyard.resume(
-            run, runs_dir=runs_dir, allow_change=allow_change, callbacks=callbacks, trust=trust
+            run, overrides, runs_dir=runs_dir, allow_change=allow_change, callbacks=callbacks, trust=trust
         )
     _finish(resumed, runs_dir, as_json)
 
@@ -118,11 +145,11 @@ def _say_result(run: Run, status: Status, option: str) -> None:
     report = run.path / "report.html"
     files = [("directory", run.path), *([("report", report)] if report.exists() else [])]
     say("\n".join(["", *table([*facts, *files]), ""]))
-    if status == "completed":
+    if status in TESTED:
         say("next:")
         for command in ("runs show", "evaluate", "reproduce"):
             say(f"  trainyard {command} {run.id}{option}")
-    else:
+    if status != "completed":
         say(f"resume with: trainyard resume {run.id}{option}")
 
 

@@ -11,7 +11,7 @@ from pydantic_core import PydanticUndefined
 
 from trainyard.config.adapters import Adapters, Kind
 from trainyard.config.emit import inline
-from trainyard.config.schema import RunConfig
+from trainyard.config.schema import RunConfig, affects
 from trainyard.config.tree import join
 from trainyard.config.words import describe, tag, without_null
 
@@ -22,7 +22,9 @@ Made from the schema; do not edit it by hand. A section that names a `type` take
 beside it, or in `params`; the name alone (`model: mlp`) means `{type: mlp}`.
 
 `bits` marks keys that change the result of a run: a run can only be resumed with these unchanged. `record`
-marks keys that change only what is kept of it, or its name.
+marks keys that change only what is kept of it, or its name. `placement` marks keys that say where it is
+computed: they may differ from one attempt to the next, as [a change of the numeric
+environment](concepts.md#a-run-is-a-function).
 """
 MANY = 30
 KINDS: tuple[tuple[Kind, str, str], ...] = (
@@ -35,7 +37,7 @@ KINDS: tuple[tuple[Kind, str, str], ...] = (
 
 def reference(adapters: Adapters | None = None) -> str:
     """Return the whole reference as Markdown."""
-    lines = [HEAD, *_section("", RunConfig, affects="bits")]
+    lines = [HEAD, *_section("", RunConfig)]
     if adapters is not None:
         lines += [line for kind, key, title in KINDS for line in _options(kind, key, title, adapters)]
         for kind, key in (
@@ -48,17 +50,23 @@ def reference(adapters: Adapters | None = None) -> str:
     return "\n".join(lines)
 
 
-def _section(path: str, model: type[BaseModel], affects: str) -> Iterator[str]:
-    """Yield a table of the plain keys of a section, then the sections inside it."""
+def _section(path: str, model: type[BaseModel], declared: str | None = None) -> Iterator[str]:
+    """Yield a table of the plain keys of a section, then the sections inside it.
+
+    Args:
+        path: The dotted key of the section.
+        model: The section.
+        declared: What the field that holds the section is declared to change, which holds for all in it.
+    """
     inner = [(name, field, one) for name, field in model.model_fields.items() for one in _sections(field)]
     nested = {name for name, _, _ in inner}
     leaves = {name: field for name, field in model.model_fields.items() if name not in nested}
     if path:
         yield f"## {_title(path, model)}\n"
         yield f"{_summary(model)}\n"
-        yield from _table(leaves, affects)
+        yield from _table(leaves, {name: declared or affects(field) or "" for name, field in leaves.items()})
     for name, field, section in inner:
-        yield from _section(join(path, name), section, _affects(field, affects))
+        yield from _section(join(path, name), section, declared or affects(field))
 
 
 def _title(path: str, model: type[BaseModel]) -> str:
@@ -77,21 +85,16 @@ def _summary(model: type[BaseModel]) -> str:
     return " ".join((model.__doc__ or "").split())
 
 
-def _table(fields: dict[str, FieldInfo], affects: str | None) -> Iterator[str]:
-    """Yield a table of fields; it has no column `changes` if `affects` is None."""
-    head = ["key", "value", "default", *([] if affects is None else ["changes"]), "meaning"]
+def _table(fields: dict[str, FieldInfo], changes: dict[str, str] | None = None) -> Iterator[str]:
+    """Yield a table of fields, with a column that says what they change if `changes` does."""
+    head = ["key", "value", "default", *(["changes"] if changes else []), "meaning"]
     yield f"| {' | '.join(head)} |"
     yield "|" + " --- |" * len(head)
     for name, field in fields.items():
-        changes = [] if affects is None else [_affects(field, affects)]
-        cells = [f"`{name}`", describe(field), _default(field), *changes, field.description or ""]
+        change = [changes[name]] if changes else []
+        cells = [f"`{name}`", describe(field), _default(field), *change, field.description or ""]
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
     yield ""
-
-
-def _affects(field: FieldInfo, inherited: str) -> str:
-    extra = field.json_schema_extra
-    return str(extra.get("affects", inherited)) if isinstance(extra, dict) else inherited
 
 
 def _default(field: FieldInfo) -> str:
@@ -118,7 +121,7 @@ def _described(kind: Kind, framework: str | None, names: Sequence[str], adapters
             plain.append(f"`{name}`")
             continue
         yield f"### `{name}`\n"
-        yield from _table(params.model_fields, None)
+        yield from _table(params.model_fields)
     if plain:
         yield f"Without options of their own: {', '.join(plain)}.\n"
 

@@ -7,19 +7,20 @@ import json
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from trainyard.config.emit import emit
 from trainyard.config.env import VARIABLE
-from trainyard.config.schema import RunConfig
-from trainyard.config.tree import Source, join
+from trainyard.config.schema import PLACEMENT, RunConfig, affects
+from trainyard.config.tree import DEFAULT, Source, join
 from trainyard.redact import is_secret, redacted
 
 log = logging.getLogger("trainyard")
+T = TypeVar("T", bound=BaseModel)
 _SHORTEST = 4  # characters; a shorter value is not a secret, and occurs in too many words
 
 
@@ -73,6 +74,27 @@ class Resolved:
     def computation_hash(self) -> str:
         """Return the SHA-256 (hex) of the values that change the result, `${env:NAME}` expanded."""
         return _hash(_bits(self.config))
+
+    def placement(self, *, explicit: bool = False) -> dict[str, Any]:
+        """Return where the run is to be computed, by dotted key.
+
+        Args:
+            explicit: Leave out what is not set, or set to null.
+        """
+        flat = flatten(self.config)
+        return {
+            key: flat[key]
+            for key in PLACEMENT
+            if not explicit or (flat[key] is not None and self.sources.get(key, DEFAULT) != DEFAULT)
+        }
+
+    def with_placement(self, values: Mapping[str, Any]) -> Resolved:
+        """Return the same computation with another placement: `values` by dotted key."""
+        config = self.config
+        for key in PLACEMENT:
+            if key in values:
+                config = _with_value(config, key.split("."), values[key])
+        return replace(self, config=config)
 
     def computation(self) -> dict[str, Any]:
         """Return the values that `computation_hash` covers, by dotted key, to compare two runs.
@@ -164,17 +186,23 @@ def _replace(value: Any, leaf: Callable[[str, Any], Any], path: str = "") -> Any
 
 
 def _bits(section: BaseModel) -> dict[str, Any]:
-    """Return the fields, without those that change only the record."""
+    """Return the fields that change the bits."""
     plain = values(section)
-    for name, info in type(section).model_fields.items():
-        extra = info.json_schema_extra
-        if isinstance(extra, dict) and extra.get("affects") == "record":
+    for name, field_ in type(section).model_fields.items():
+        kind, inner = affects(field_), getattr(section, name)
+        if kind in ("record", "placement"):
             del plain[name]
-        elif isinstance(inner := getattr(section, name), BaseModel):
+        elif kind is None and isinstance(inner, BaseModel):
             plain[name] = _bits(inner)
             if not plain[name]:
-                del plain[name]  # a section that is all record
+                del plain[name]  # nothing in this section changes the bits
     return plain
+
+
+def _with_value(section: T, path: Sequence[str], value: Any) -> T:
+    """Return a section in which the field at a path has another value."""
+    inner = value if len(path) == 1 else _with_value(getattr(section, path[0]), path[1:], value)
+    return section.model_copy(update={path[0]: inner})
 
 
 def _hash(plain: Any) -> str:

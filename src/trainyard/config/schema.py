@@ -1,14 +1,19 @@
 """The sections of a config: names, types, defaults and meaning.
 
-Each field changes either the *bits* of the result or only the *record* of it (logging, tracking, names).
-Fields that are made with `record` are left out of `computation_hash`; all others are in it.
+Each field is declared to change the *bits* of the result, only the *record* of it (logging, tracking, names),
+or the *placement* (where the run is computed: device, threads). The computation is identified by the bits
+alone. The placement belongs to the numeric environment, which is compared attempt by attempt. A field that
+holds a section is not declared, unless the declaration holds for all that is in it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
 PATH_SAFE = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 DEVICE = r"^(auto|cpu|cuda(:\d+)?)$"
@@ -21,9 +26,28 @@ MODE = "whether lower or higher is better; auto: by the metric"
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
-def record(default: Any, **constraints: Any) -> Any:
+Affects = Literal["bits", "record", "placement"]
+
+
+def bits(default: Any = PydanticUndefined, **constraints: Any) -> Any:
+    """Return a field that changes the bits of the result: another value is another computation."""
+    return Field(default, json_schema_extra={"affects": "bits"}, **constraints)
+
+
+def record(default: Any = PydanticUndefined, **constraints: Any) -> Any:
     """Return a field that changes only what is recorded of a run, never its bits."""
     return Field(default, json_schema_extra={"affects": "record"}, **constraints)
+
+
+def placement(default: Any = PydanticUndefined, **constraints: Any) -> Any:
+    """Return a field that says where a run is computed; it may differ between two attempts."""
+    return Field(default, json_schema_extra={"affects": "placement"}, **constraints)
+
+
+def affects(field: FieldInfo) -> Affects | None:
+    """Return what a field is declared to change; None if it holds a section whose fields are declared."""
+    extra = field.json_schema_extra
+    return extra.get("affects") if isinstance(extra, dict) else None  # type: ignore[return-value]
 
 
 class Section(BaseModel):
@@ -35,8 +59,8 @@ class Section(BaseModel):
 class TypedSection(Section):
     """A section whose `type` names an adapter; its options are in `params`, or inline beside `type`."""
 
-    type: str
-    params: dict[str, Any] = Field(
+    type: str = bits()
+    params: dict[str, Any] = bits(
         default_factory=dict, description="the options of this type; they may also be written inline"
     )
 
@@ -45,7 +69,7 @@ class ExperimentConfig(Section):
     """The name and the seed of the run."""
 
     name: str = record("", pattern=PATH_SAFE, description="groups runs; default: the config file's stem")
-    seed: int = Field(default=0, ge=0, lt=2**63, description="the root of all randomness of the run")
+    seed: int = bits(default=0, ge=0, lt=2**63, description="the root of all randomness of the run")
 
 
 DEFAULT_TEST_SHARE = 0.1  # of the rows, if all come from one source
@@ -54,28 +78,28 @@ DEFAULT_TEST_SHARE = 0.1  # of the rows, if all come from one source
 class SplitConfig(Section):
     """How rows from one source are divided."""
 
-    val: Fraction = Field(default=0.1, description="fraction of the rows for validation")
-    test: Fraction | None = Field(
+    val: Fraction = bits(default=0.1, description="fraction of the rows for validation")
+    test: Fraction | None = bits(
         default=None,
         description="fraction of the rows for the test; default: 0.1, or none if train_path is given",
     )
-    stratify: bool | None = Field(
+    stratify: bool | None = bits(
         default=None, description="keep the class shares in each split; default: yes for classification"
     )
-    group: str | None = Field(default=None, description="column whose equal values must stay in one split")
-    time: str | None = Field(
+    group: str | None = bits(default=None, description="column whose equal values must stay in one split")
+    time: str | None = bits(
         default=None, description="column to split by time: the oldest rows train, the newest test"
     )
-    folds: int | None = Field(
+    folds: int | None = bits(
         default=None,
         ge=2,
         description="cross-validation: cut the rows into this many folds, one of which is the test split; "
         "`val` is then a share of the other rows, and with `time` a fold trains on older rows only",
     )
-    fold: int | None = Field(
+    fold: int | None = bits(
         default=None, ge=0, description="which of the folds is the test split, counted from 0"
     )
-    seed: int = Field(
+    seed: int = bits(
         default=0,
         ge=0,
         lt=2**63,
@@ -103,7 +127,7 @@ class SplitConfig(Section):
 class DataConfig(TypedSection):
     """The source of the rows, and how they are prepared."""
 
-    type: str = Field(
+    type: str = bits(
         default="",
         description="digits, wine, ..., csv, parquet, npz, or package.module:function; "
         "default: by the path's ending",
@@ -112,30 +136,30 @@ class DataConfig(TypedSection):
     train_path: str | None = record(None, description="the training rows")
     val_path: str | None = record(None, description="the validation rows")
     test_path: str | None = record(None, description="the test rows")
-    target: str = Field(default="target", description="the column to predict")
-    task: str = Field(
+    target: str = bits(default="target", description="the column to predict")
+    task: str = bits(
         default="auto",
         description="classification, regression, multilabel, language_modeling ...; auto: inferred from the "
         "target",
     )
     split: SplitConfig = SplitConfig()
-    features: list[str] | None = Field(
+    features: list[str] | None = bits(
         default=None, min_length=1, description="the columns to learn from; default: all but the target"
     )
-    exclude: list[str] = Field(default_factory=list, description="columns to leave out")
-    standardize: bool = Field(
+    exclude: list[str] = bits(default_factory=list, description="columns to leave out")
+    standardize: bool = bits(
         default=True,
         description="zero mean and unit variance for numeric columns, fitted on the training rows (features "
         "in arrays and map-style datasets are taken as they are: scale them yourself); torch also "
         "standardizes the target of a regression (losses are in units of its variance, metrics and "
         "predictions in its own unit)",
     )
-    impute: Literal["mean", "median", "most_frequent", "keep"] | None = Field(
+    impute: Literal["mean", "median", "most_frequent", "keep"] | None = bits(
         default=None,
         description="how to fill missing values; keep: leave them to the model, which must accept them; "
         "default: they are an error, or keep for models that accept them",
     )
-    encode: Literal["onehot", "ordinal", "category"] = Field(
+    encode: Literal["onehot", "ordinal", "category"] = bits(
         default="onehot",
         description="how category columns become numbers; category: as codes, for models that accept "
         "categories, which have it by default; a category that no training row has becomes all zeros "
@@ -146,9 +170,9 @@ class DataConfig(TypedSection):
 class ModelConfig(TypedSection):
     """The model."""
 
-    type: str = Field(description="a short name (mlp, transformer ...) or package.module:Class")
-    framework: str | None = Field(default=None, description="overrides the framework that `type` implies")
-    init_from: str | None = Field(
+    type: str = bits(description="a short name (mlp, transformer ...) or package.module:Class")
+    framework: str | None = bits(default=None, description="overrides the framework that `type` implies")
+    init_from: str | None = bits(
         default=None, description="initial weights: a run (path, id, prefix, `last`) or a safetensors file"
     )
 
@@ -156,21 +180,21 @@ class ModelConfig(TypedSection):
 class OptimizerConfig(TypedSection):
     """The optimizer; its options (momentum, betas ...) may be written inline."""
 
-    type: str = Field(default="adamw", description="adamw, adam, sgd ...")
+    type: str = bits(default="adamw", description="adamw, adam, sgd ...")
 
 
 class ConstantSchedule(Section):
     """A constant learning rate, after an optional linear warm-up."""
 
-    type: Literal["constant"] = "constant"
-    warmup_steps: int = Field(default=0, ge=0, description="steps of linear warm-up from 0")
+    type: Literal["constant"] = bits("constant")
+    warmup_steps: int = bits(default=0, ge=0, description="steps of linear warm-up from 0")
 
 
 class LinearSchedule(ConstantSchedule):
     """A linear decay to `final_lr_ratio` of the learning rate."""
 
-    type: Literal["linear"] = "linear"  # type: ignore[assignment]
-    final_lr_ratio: float = Field(
+    type: Literal["linear"] = bits("linear")  # type: ignore[assignment]
+    final_lr_ratio: float = bits(
         default=0.0, ge=0, le=1, description="last learning rate, as a share of the first"
     )
 
@@ -178,25 +202,25 @@ class LinearSchedule(ConstantSchedule):
 class CosineSchedule(LinearSchedule):
     """A cosine decay to `final_lr_ratio` of the learning rate (Loshchilov and Hutter, 2017; no restarts)."""
 
-    type: Literal["cosine"] = "cosine"  # type: ignore[assignment]
+    type: Literal["cosine"] = bits("cosine")  # type: ignore[assignment]
 
 
 class StepSchedule(ConstantSchedule):
     """A decay by the factor `gamma` every `step_size` steps."""
 
-    type: Literal["step"] = "step"  # type: ignore[assignment]
-    step_size: int = Field(gt=0, description="steps between two drops")
-    gamma: float = Field(default=0.1, gt=0, le=1, description="factor of a drop")
+    type: Literal["step"] = bits("step")  # type: ignore[assignment]
+    step_size: int = bits(gt=0, description="steps between two drops")
+    gamma: float = bits(default=0.1, gt=0, le=1, description="factor of a drop")
 
 
 class PlateauSchedule(ConstantSchedule):
     """A decay by `factor` when `metric` has not improved for `patience` evaluations."""
 
-    type: Literal["plateau"] = "plateau"  # type: ignore[assignment]
-    metric: str = Field(default="val_loss", description="val_loss, or val_ and the name of a metric")
-    mode: AutoMode = Field(default="auto", description=MODE)
-    factor: float = Field(default=0.1, gt=0, lt=1, description="factor of a drop")
-    patience: int = Field(default=3, ge=0, description="evaluations without improvement before a drop")
+    type: Literal["plateau"] = bits("plateau")  # type: ignore[assignment]
+    metric: str = bits(default="val_loss", description="val_loss, or val_ and the name of a metric")
+    mode: AutoMode = bits(default="auto", description=MODE)
+    factor: float = bits(default=0.1, gt=0, lt=1, description="factor of a drop")
+    patience: int = bits(default=3, ge=0, description="evaluations without improvement before a drop")
 
 
 Schedule = ConstantSchedule | LinearSchedule | CosineSchedule | StepSchedule | PlateauSchedule
@@ -205,36 +229,42 @@ Schedule = ConstantSchedule | LinearSchedule | CosineSchedule | StepSchedule | P
 class EarlyStoppingConfig(Section):
     """The end of training when `metric` has not improved for `patience` evaluations."""
 
-    metric: str = Field(default="val_loss", description="val_loss, or val_ and the name of a metric")
-    patience: int = Field(default=5, ge=1, description="evaluations without improvement")
-    mode: AutoMode = Field(default="auto", description=MODE)
-    min_delta: float = Field(default=0.0, ge=0, description="smaller changes are no improvement")
+    metric: str = bits(default="val_loss", description="val_loss, or val_ and the name of a metric")
+    patience: int = bits(default=5, ge=1, description="evaluations without improvement")
+    mode: AutoMode = bits(default="auto", description=MODE)
+    min_delta: float = bits(default=0.0, ge=0, description="smaller changes are no improvement")
 
 
 class TrainingConfig(Section):
     """How the model is trained."""
 
-    epochs: int | None = Field(
+    epochs: int | None = bits(
         default=None,
         gt=0,
         description="passes over the training split; default 10, unless max_steps is given",
     )
-    max_steps: int | None = Field(default=None, gt=0, description="number of steps, instead of epochs")
-    batch_size: int = Field(
+    max_steps: int | None = bits(default=None, gt=0, description="number of steps, instead of epochs")
+    max_minutes: float | None = record(
+        None,
+        gt=0,
+        description="training time, over all attempts, after which the run is stopped: it finishes the step, "
+        "evaluates, saves, tests, and ends as `stopped`; a resume grants as many minutes again",
+    )
+    batch_size: int = bits(
         default=32,
         gt=0,
         description="samples of one step, over all processes; the last partial batch is kept",
     )
-    microbatch_size: int | None = Field(
+    microbatch_size: int | None = bits(
         default=None, gt=0, description="samples of one forward/backward; default: the whole batch"
     )
-    learning_rate: float = Field(
+    learning_rate: float = bits(
         default=1e-3,
         gt=0,
         allow_inf_nan=False,
         description="the highest learning rate; the scheduler varies it",
     )
-    weight_decay: float = Field(
+    weight_decay: float = bits(
         default=0.0,
         ge=0,
         allow_inf_nan=False,
@@ -242,24 +272,24 @@ class TrainingConfig(Section):
     )
     optimizer: OptimizerConfig = OptimizerConfig()
     scheduler: Annotated[Schedule, Field(discriminator="type")] = ConstantSchedule()
-    loss: str = Field(
+    loss: str = bits(
         default="auto",
         description="auto: the task's own (cross_entropy for classes, mse for values ...); torch also takes "
         "package.module:function, called with what the model returns and the batch, a mapping of tensors",
     )
-    max_grad_norm: float | None = Field(default=None, gt=0, description="clips the gradient's global L2 norm")
+    max_grad_norm: float | None = bits(default=None, gt=0, description="clips the gradient's global L2 norm")
     early_stopping: EarlyStoppingConfig | None = None
-    precision: Literal["fp32", "bf16", "fp16", "mixed"] = Field(
+    precision: Literal["fp32", "bf16", "fp16", "mixed"] = bits(
         default="fp32", description="mixed: fp16 on CUDA, bf16 on CPU"
     )
-    device: str = Field(default="auto", pattern=DEVICE, description="auto: CUDA if available, else CPU")
-    threads: int | None = Field(
+    device: str = placement(default="auto", pattern=DEVICE, description="auto: CUDA if available, else CPU")
+    threads: int | None = placement(
         default=None,
         gt=0,
         le=1024,
         description="CPU threads; default: all that are available at the first attempt, then fixed",
     )
-    determinism: Literal["best", "bitwise"] = Field(
+    determinism: Literal["best", "bitwise"] = bits(
         default="best", description="bitwise: refuse what cannot be bit-identical"
     )
 
@@ -267,11 +297,11 @@ class TrainingConfig(Section):
 class EvaluationConfig(Section):
     """When the validation split is evaluated (at the end in any case), and by which metrics."""
 
-    every_n_steps: int | None = Field(default=None, gt=0, description="default: after each epoch")
-    metrics: list[str] | None = Field(
+    every_n_steps: int | None = bits(default=None, gt=0, description="default: after each epoch")
+    metrics: list[str] | None = bits(
         default=None, description="default: accuracy and f1 for classes, rmse, mae and r2 for values"
     )
-    batch_size: int | None = Field(
+    batch_size: int | None = bits(
         default=None,
         gt=0,
         description="rows of one forward pass; default: 4 microbatches, as no gradients are kept",
@@ -293,13 +323,13 @@ class CheckpointConfig(Section):
         10.0, gt=0, description="minutes between two checkpoints; null: by steps only"
     )
     keep_last: int = record(2, gt=0, description="resume checkpoints to keep")
-    save_top_k: int = Field(
+    save_top_k: int = bits(
         default=1,
         ge=0,
         description="best models to keep; 0: none, and the final model is tested",
     )
-    metric: str = Field(default="val_loss", description="the metric that makes a model the best")
-    mode: AutoMode = Field(default="auto", description=MODE)
+    metric: str = bits(default="val_loss", description="the metric that makes a model the best")
+    mode: AutoMode = bits(default="auto", description=MODE)
 
 
 class LoggingConfig(Section):
@@ -320,8 +350,8 @@ class TrackerConfig(TypedSection):
 class DistributedConfig(Section):
     """How processes communicate. This version trains in one process, and says so."""
 
-    enabled: bool = Field(default=False, description="more than one process")
-    backend: Literal["auto", "gloo", "nccl"] = Field(
+    enabled: bool = placement(default=False, description="more than one process")
+    backend: Literal["auto", "gloo", "nccl"] = placement(
         default="auto", description="auto: nccl on CUDA, else gloo"
     )
 
@@ -339,6 +369,17 @@ class RunConfig(Section):
     tracking: list[TrackerConfig] = record([])
     distributed: DistributedConfig = DistributedConfig()
 
+
+def _keys(kind: Affects, section: type[BaseModel], path: str = "") -> Iterator[str]:
+    """Yield the dotted keys of the fields that are declared as `kind`, but for those in optional sections."""
+    for name, field in section.model_fields.items():
+        if affects(field) == kind:
+            yield f"{path}{name}"
+        elif affects(field) is None and isinstance(field.annotation, type):
+            yield from _keys(kind, field.annotation, f"{path}{name}.")
+
+
+PLACEMENT = tuple(_keys("placement", RunConfig))
 
 # The keys of the metrics that decide something.
 METRIC_KEYS = ("checkpoint.metric", "training.early_stopping.metric", "training.scheduler.metric")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trainyard.digest import fsync_folder, make_folders
+from trainyard.records.decision import Decision
 from trainyard.records.journal import Line, finite
 from trainyard.records.status import Ended
 from trainyard.redact import redacted
@@ -91,6 +92,13 @@ class Journal:
         """Write an event, such as `best` or `checkpoint_failed`: something worth seeing beside the curves."""
         clean = {key: _clean(value) for key, value in detail.items()}
         self._write({"kind": "event", "time": time.time(), "step": step, "name": name, "detail": clean})
+
+    def decision(self, decision: Decision) -> None:
+        """Write a decision and bring it to the disk: it must be durable before it has a consequence."""
+        record = {"step": decision.step, "name": decision.kind, "detail": dict(decision.detail)}
+        self._write({"kind": "decision", "time": time.time(), **record})
+        self.flush()
+        self.sync()
 
     def end(self, step: int, status: Ended) -> None:
         """Write the orderly end of this attempt, and bring everything to the disk."""

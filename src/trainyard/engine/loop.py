@@ -3,6 +3,9 @@
 The order within a step is fixed: step, evaluate, decide, journal, checkpoint. A checkpoint of step s contains
 every consequence of s. The one exception is an evaluation that a signal cut short: then `settled` < `step` in
 the checkpoint, and a resume begins with that evaluation.
+
+What comes from outside (a request to stop, the time limit, a verdict) becomes a decision: it is on the disk
+before it has a consequence, and a resume or a repetition replays it at the same step.
 """
 
 from __future__ import annotations
@@ -11,17 +14,19 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from trainyard.engine.outside import Outside
 from trainyard.engine.recorder import Recorder
 from trainyard.engine.rules import Rules
 from trainyard.engine.saver import Saver
 from trainyard.engine.signals import Signals, Stopped
 from trainyard.engine.state import RunState
-from trainyard.errors import TrainingError
+from trainyard.errors import InputError, TrainingError
 from trainyard.frameworks.base import Framework
 from trainyard.order import SampleOrder
+from trainyard.records.decision import ENDS, Decision, Kind
 from trainyard.records.status import Ended
 from trainyard.types import Evaluation, Metrics
 
@@ -45,6 +50,7 @@ class LoopParts:
     signals: Signals
     evaluate: Callable[[], Metrics] = dict
     remedies: Sequence[str] = ()
+    outside: Outside = field(default_factory=Outside)
 
 
 class Loop:
@@ -62,15 +68,18 @@ class Loop:
         self.after_first_step: Callable[[], None] | None = None  # set by the attempt; called once
 
     def run(self) -> Ended:
-        """Train, and return `completed`, or what a signal asked for: `preempted` or `interrupted`.
+        """Train, and return how it ended.
+
+        It is `completed`, `stopped` or `pruned` by a decision, or `preempted` or `interrupted` by a signal.
 
         Raises:
             ModelError: The library rejects the model's options or the data.
-            TrainingError: A loss is not finite, or the run directory is gone.
+            TrainingError: A loss is not finite, the verdict fails, or the run directory is gone.
         """
         parts, state, step = self.parts, self.state, self.parts.framework.step
         parts.signals.wake = self._wake
         parts.saver.start(self._wake)
+        parts.outside.start(self._wake, state.train_seconds, state.decisions)
         self._clock = self._logged_at = time.perf_counter()
         try:
             self._plan()
@@ -93,10 +102,16 @@ class Loop:
             pass  # an evaluation was cut short: the checkpoint below says so
         finally:
             parts.saver.stop_clock()
+            parts.outside.close()
         parts.saver.save(
             state, parts.rules.best_steps(state.evaluations), finished=state.step >= self._last_step
         )
-        return parts.signals.status or "completed"
+        return parts.signals.status or self._ended()
+
+    def _ended(self) -> Ended:
+        decision = self.state.decisions.end(self.state.step)
+        is_now = decision is not None and decision.step == self.state.step
+        return ENDS[decision.kind] if decision is not None and is_now else "completed"
 
     def _check_first_step(self) -> None:
         check, self.after_first_step = self.after_first_step, None
@@ -108,9 +123,12 @@ class Loop:
         parts, state = self.parts, self.state
         self._drain()
         if state.settled < state.step:
-            if parts.rules.evaluates(state.step):
+            self._take_request()
+            ending = state.decisions.at(state.step)
+            if parts.rules.evaluates(state.step) or (ending and ENDS[ending.kind] == "stopped"):
                 self._evaluate()
-            if parts.rules.logs(state.step) or state.step >= parts.rules.last_step(state.evaluations):
+                ending = state.decisions.at(state.step)
+            if ending or parts.rules.logs(state.step) or state.step >= self._natural_end():
                 self._log()
             state.settled = state.step
         parts.recorder.journal.flush()
@@ -151,6 +169,61 @@ class Loop:
         parts.saver.keep_best(state.step, best)
         for name, detail in parts.rules.events(state.evaluations):
             parts.recorder.event(state.step, name, **detail)
+        self._judge(metrics)
+
+    def _natural_end(self) -> int:
+        """Return the last step, as far as inputs and evaluations determine it."""
+        return self.parts.rules.last_step(self.state.evaluations)
+
+    # -- decisions
+
+    def _take_request(self) -> None:
+        """Make a decision of a request that came from outside since the last time."""
+        request, outside = self.parts.outside.take(), self.parts.outside
+        if request is None:
+            return
+        detail = {"max_minutes": outside.max_minutes} if request == "time_limit" else {}
+        self._end_by(request, detail)
+
+    def _judge(self, metrics: Metrics) -> None:
+        """Ask for the verdict on this step, unless it is known or the run ends here in any case.
+
+        Raises:
+            InputError: The verdict is neither `keep` nor `prune`.
+            TrainingError: There is no verdict, since an error was raised.
+        """
+        verdict, step, decisions = self.parts.outside.verdict, self.state.step, self.state.decisions
+        if verdict is None or step <= decisions.judged or decisions.at(step) or step >= self._natural_end():
+            return
+        try:
+            answer = verdict(step, dict(metrics))
+        except Exception as error:
+            message = f"the verdict on step {step} failed: {type(error).__name__}: {error}"
+            raise TrainingError(f"{message}; fix it, then resume the run") from error
+        if answer not in ("keep", "prune"):
+            raise InputError(f"the verdict on step {step} is {answer!r}; allowed: 'keep', 'prune'")
+        if answer == "keep" or not self._end_by("prune", {"judged": step}):
+            self._decide(Decision(step, "keep"))
+
+    def _end_by(self, kind: Kind, detail: dict[str, Any]) -> bool:
+        """Decide to end the run at the next step from which it could go on; return whether it ends there.
+
+        If it ends sooner in any case, nothing is decided.
+        """
+        rules, decisions = self.parts.rules, self.state.decisions
+        step = rules.resumable(self.state.step)
+        while decisions.went_on(step):
+            step = rules.resumable(step + 1)
+        end = decisions.end(self.state.step)
+        if step >= min(self._natural_end(), end.step if end else math.inf):
+            return False
+        self._decide(Decision(step, kind, detail))
+        return True
+
+    def _decide(self, decision: Decision) -> None:
+        """Make a decision; it is on the disk when this returns."""
+        self.parts.recorder.decided(decision)
+        self.state.decisions.add(decision)
 
     def _log(self) -> None:
         state, now = self.state, time.perf_counter()
@@ -170,10 +243,17 @@ class Loop:
         parts, state, now = self.parts, self.state, time.perf_counter()
         state.train_seconds += now - self._clock
         self._clock = now
-        self._last_step = parts.rules.last_step(state.evaluations)
+        last, end = self._natural_end(), state.decisions.end(state.step)
+        self._last_step = min(last, end.step if end else last)
         self._learning_rate_factor = parts.rules.learning_rate_factor(state.evaluations)
-        self._next_due = min(parts.rules.next_due(state.step), state.step + _DRAIN_STEPS, self._last_step)
-        if parts.signals.status or parts.saver.overdue:  # a request that came during the lines above
+        self._next_due = min(
+            parts.rules.next_due(state.step),
+            state.decisions.next_step(state.step) or self._last_step,
+            state.step + _DRAIN_STEPS,
+            self._last_step,
+        )
+        # A request that came during the lines above.
+        if parts.signals.status or parts.saver.overdue or parts.outside.request:
             self._wake()
 
     def _wake(self) -> None:

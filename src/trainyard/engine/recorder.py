@@ -8,6 +8,7 @@ from typing import Any
 
 from trainyard.callbacks.base import Callback, RunView
 from trainyard.engine.journal import Journal
+from trainyard.records.decision import Decision
 from trainyard.records.status import Ended
 from trainyard.types import Metrics
 
@@ -61,6 +62,12 @@ class Recorder:
         """Record an event, such as `best` or `checkpoint_failed`."""
         self.journal.event(step, name, **detail)
         self._call(lambda callback: callback.on_event(step, name, detail))
+
+    def decided(self, decision: Decision) -> None:
+        """Record a decision; when this returns, it is on the disk."""
+        self.journal.decision(decision)
+        if decision.kind != "keep":  # nothing has happened
+            self._call(lambda callback: callback.on_event(decision.step, decision.kind, decision.detail))
 
     def saving(self, step: int) -> None:
         """Announce that a checkpoint of a step is being saved."""

@@ -56,6 +56,10 @@ class Rules:
         """Return whether the validation split is evaluated after this step."""
         return step % self._evaluate_every == 0 or step == self.total_steps
 
+    def resumable(self, step: int) -> int:
+        """Return the first step, from `step` on, from which a run can go on exactly."""
+        return -(-step // self.boundary) * self.boundary
+
     def logs(self, step: int) -> bool:
         """Return whether metrics are logged after this step."""
         return step % self._config.logging.every_n_steps == 0
@@ -105,7 +109,7 @@ class Rules:
             self._history, self._seen = history, 0
             self._state = _Verdict(self._config, self._schedule, self._mode_of)
         for evaluation in history[self._seen :]:
-            self._state.see(evaluation)
+            self._state.see(evaluation, is_regular=self.evaluates(evaluation.step))
         self._seen = len(history)
         return self._state
 
@@ -143,11 +147,15 @@ class _Verdict:
         """How often the plateau schedule has lowered the learning rate."""
         return self._plateau.lost if self._plateau else 0
 
-    def see(self, evaluation: Evaluation) -> None:
-        """Take the next evaluation into account."""
+    def see(self, evaluation: Evaluation, *, is_regular: bool) -> None:
+        """Take the next evaluation into account.
+
+        One that is not regular was made because the run was stopped there. It may be of the best model, but a
+        run that goes on must train as if it had never been stopped: it tries no patience.
+        """
         drops = self.drop_count
         for patience in (self._stopping, self._plateau):
-            if patience:
+            if patience and is_regular:
                 patience.see(evaluation)
         self.has_dropped = self.drop_count > drops
         self.best = best_evaluations(

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from trainyard.records.decision import Decisions, decisions_from_json
 from trainyard.records.journal import finite, number
 from trainyard.types import Evaluation
 
@@ -32,6 +33,7 @@ class RunState:
     loss_samples: int = 0
     evaluations: list[Evaluation] = field(default_factory=list)
     train_seconds: float = 0.0
+    decisions: Decisions = field(default_factory=Decisions)
     _encoded: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)  # as JSON
 
     def to_json(self) -> dict[str, Any]:
@@ -43,6 +45,7 @@ class RunState:
             "loss_samples": self.loss_samples,
             "evaluations": self._encoded_evaluations(),
             "train_seconds": self.train_seconds,
+            "decisions": self.decisions.to_json(),
             "random": _global_random(),
         }
 
@@ -62,7 +65,12 @@ class RunState:
         _restore_global_random(data["random"])
         evaluations = evaluations_from_json(data["evaluations"])
         scalars = {key: data[key] for key in ("step", "settled", "loss_samples", "train_seconds")}
-        return RunState(**scalars, loss_sum=number(data["loss_sum"]), evaluations=evaluations)
+        return RunState(
+            **scalars,
+            loss_sum=number(data["loss_sum"]),
+            evaluations=evaluations,
+            decisions=decisions_from_json(data.get("decisions", [])),  # version 1 has none
+        )
 
 
 def evaluations_from_json(data: list[Any]) -> list[Evaluation]:

@@ -58,9 +58,9 @@ def default_metrics(task: str) -> Sequence[str]:
     return task_of(task).default_metrics
 
 
-def defaults_beside(metric: str) -> Sequence[str]:
-    """Return the default metrics of the tasks that have a metric of this bare name, without repetition."""
-    return list(dict.fromkeys(name for task in _metrics()[metric] for name in default_metrics(task)))
+def tasks_with(metric: str) -> list[str]:
+    """Return the names of the tasks that have a metric of this bare name."""
+    return list(_metrics()[metric])
 
 
 def without_prefix(metric: str) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -65,7 +65,8 @@ class FrameworkInputs:
 
     `model` is the object that the user passed in Python, or None. `model_params` are the validated options of
     `config.model.type`. `threads` is the number of CPU threads that the run is pinned to. `order` is None if
-    the framework will only predict.
+    the framework will only predict. `choices` are what `Framework.choices` returned in the first attempt, and
+    are empty there.
     """
 
     config: RunConfig
@@ -75,6 +76,7 @@ class FrameworkInputs:
     threads: int
     model_params: Mapping[str, Any]
     model: Any = None
+    choices: Mapping[str, str] = field(default_factory=dict)
 
     def owns(self, split: Split) -> bool:
         """Return whether `split` is one of the run's own splits.
@@ -233,6 +235,29 @@ class Framework(ABC):
         This is called before the framework is constructed, and may import its library.
         """
 
+    @staticmethod
+    def device_name(config: RunConfig) -> str | None:  # noqa: ARG004 - most need an instance
+        """Return the device that a run of a config would compute on here, as `describe` names it.
+
+        With it, inputs can be compared without building the model. None: only an instance knows.
+
+        Args:
+            config: The resolved config.
+        """
+        return None
+
+    @staticmethod
+    def neutral_changes(config: RunConfig) -> Collection[str]:  # noqa: ARG004 - most declare nothing
+        """Return the parts of the numeric environment that change no bit of a run, such as `threads`.
+
+        A run that is resumed with another value of them keeps its determinism tier. Declare only what a test
+        of the adapter shows.
+
+        Args:
+            config: The resolved config.
+        """
+        return ()
+
     @abstractmethod
     def __init__(self, inputs: FrameworkInputs) -> None:
         """Build the model with seeded initial weights, and all that is needed to train it.
@@ -244,7 +269,11 @@ class Framework(ABC):
 
     @abstractmethod
     def describe(self) -> Mapping[str, str]:
-        """Return the framework's part of the run's environment: the library's version, the device ..."""
+        """Return the framework's part of the numeric environment.
+
+        It is the library's version, the model of the device, the resolved precision, and whatever else of the
+        library changes how numbers are computed.
+        """
 
     def definition(self) -> Mapping[str, str]:
         """Return what determines the model beyond the config and the initial weights.
@@ -252,6 +281,14 @@ class Framework(ABC):
         Examples are the options of a model object, the digest of its file, and the import paths of its parts.
         A resume with a different definition is refused. Code that an import path names counts as an input of
         the run.
+        """
+        return {}
+
+    def choices(self) -> Mapping[str, str]:
+        """Return what the constructor chose by measuring, by name, such as the layout of histograms.
+
+        Measurements vary, so the choices of the first attempt are recorded: every later attempt, and every
+        repetition of the run, is constructed with them (`FrameworkInputs.choices`).
         """
         return {}
 

@@ -15,7 +15,6 @@ from trainyard.config import load
 from trainyard.config.emit import emit
 from trainyard.digest import sha256_json
 from trainyard.integrations.fingerprints import data_inputs, weights_digest
-from trainyard.order import SEMANTICS
 from trainyard.records.journal import finite
 from trainyard.records.manifest import DeterminismRecord, ForeignTrainer, InitialWeights, Manifest
 from trainyard.records.run_dir import RunDir
@@ -100,7 +99,6 @@ class Description:
             trainer=ForeignTrainer(
                 name=self.trainer, identity=self.identity, checkpoints=list(self.checkpoints)
             ),
-            semantics={"order": SEMANTICS},
             seed=self.seed,
             config_hash=sha256_json([computation, self.arguments]),
             config_sha256=run.config_sha256(),

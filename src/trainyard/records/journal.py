@@ -2,7 +2,7 @@
 
 One segment per attempt, `journal/0001.jsonl`; each line is one JSON object with `kind` and `time` (seconds
 since the epoch). The first line of a segment is its `start`, which says from which step the attempt
-continues: what earlier segments say about later steps is superseded.
+continues: what earlier segments say about later steps is superseded, except decisions, which are replayed.
 
     {"kind": "start", "attempt": 2, "from_step": 300}
     {"kind": "losses", "first": 301, "values": [0.41, ...]}                one value per step, exactly
@@ -10,16 +10,19 @@ continues: what earlier segments say about later steps is superseded.
     {"kind": "evaluation", "step": 320, "values": {"val_loss": 0.5, ...}}
     {"kind": "histograms", "step": 320, "values": {NAME: HISTOGRAM, ...}}   edges, counts, sum, sum_squares
     {"kind": "event", "step": 320, "name": "early_stop", "detail": {...}}
+    {"kind": "decision", "step": 390, "name": "stop", "detail": {...}}      see `records/decision.py`
     {"kind": "end", "step": 400, "status": "completed"}                     an orderly end of the attempt
 
 Values that JSON has no number for are written as the strings "NaN", "Infinity" and "-Infinity".
 
-All readers share one rule: a segment counts up to its first line that is torn or damaged. Every record that
+All readers share one rule: a segment counts up to its first line that is torn or damaged (decisions, on which
+the result depends, also behind it). Every record that
 they yield has the keys and types shown above, so that nobody has to check them again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -88,6 +91,16 @@ class SegmentReader:
                 yield record
 
 
+def decision_lines(path: Path) -> Iterator[Line]:
+    """Yield the decisions of a segment, without parsing its other lines; one that is damaged is left out."""
+    start = b'{"kind":"decision",'
+    with open_regular(path, depth=2) as file:
+        for line in iter(partial(file.readline, LONGEST_LINE), b""):
+            if line.startswith(start) and line[-1:] == b"\n":
+                with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                    yield _parse(line, is_first=False)
+
+
 def read(folder: Path, problems: list[str] | None = None) -> Iterator[Line]:
     """Yield the records that count, in order; what a later segment supersedes is left out.
 
@@ -125,7 +138,7 @@ def limits(paths: Sequence[Path]) -> list[float]:
 
 def up_to(record: Line, limit: float) -> Line | None:
     """Return the part of a record that speaks of steps up to `limit`; None if nothing is left of it."""
-    if record["kind"] == "start" or last_step(record) <= limit:
+    if record["kind"] in ("start", "decision") or last_step(record) <= limit:
         return record
     if record["kind"] == "losses" and record["first"] <= limit:
         return {**record, "values": record["values"][: int(limit) - record["first"] + 1]}
@@ -235,7 +248,7 @@ def _check_histograms(record: Line) -> None:
 def _check_event(record: Line) -> None:
     _check_step(record["step"])
     if type(record["name"]) is not str or type(record["detail"]) is not dict:
-        raise TypeError("not an event")
+        raise TypeError("not an event or a decision")
 
 
 def _check_end(record: Line) -> None:
@@ -251,5 +264,6 @@ _CHECKS: dict[str, Callable[[Line], None]] = {
     "evaluation": _check_metrics,
     "histograms": _check_histograms,
     "event": _check_event,
+    "decision": _check_event,
     "end": _check_end,
 }

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
+from trainyard.config.schema import PLACEMENT
 from trainyard.records.document import Document, Record
 from trainyard.redact import fingerprinted
 
 Json = dict[str, Any]
+KINDS = ("config", "data", "code", "environment", "model", "weights")  # of inputs, as differences are listed
+SEMANTICS_OF = "semantics of "  # begins the name of a difference in our own code
 _SHOWN_CHARACTERS = 40  # of a value in a message
 
 
@@ -84,21 +87,76 @@ class CodeIdentity(Record):
     git: GitState | None = None
 
 
-class Environment(Record):
-    """What identifies the environment.
+class NumericEnvironment(Record):
+    """What an attempt's arithmetic depends on beside its inputs.
 
-    Of `packages`, those that the run imported are compared; the rest is a record.
+    `system` is operating system, machine and C library; `cpu` the processor's name, and `instructions` the
+    extensions of its instruction set that arithmetic uses; `framework` the versions, device and precision
+    that the framework names; `flags` the environment variables that change arithmetic; `imported` the version
+    of each package that the run imported. None: an earlier version of Trainyard did not record it.
     """
 
-    hash: str | None = None
     python: str | None = None
-    platform: str | None = None
+    system: str | None = None
     cpu: str | None = None
+    instructions: list[str] | None = None
     threads: int | None = None
     framework: dict[str, str] = Field(default_factory=dict)
     flags: dict[str, str] = Field(default_factory=dict)
-    imported: list[str] | None = None
+    imported: dict[str, str] | None = None
+
+
+class Environment(NumericEnvironment):
+    """The numeric environment, which is compared, and records of what surrounds it, which are not.
+
+    `packages` are all that are installed.
+    """
+
+    hash: str | None = None
+    platform: str | None = None
     packages: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_versions(cls, data: Any) -> Any:
+        """Look up the versions of the imported packages, of which earlier manifests list the names."""
+        if isinstance(data, dict) and isinstance(names := data.get("imported"), list):
+            packages = data.get("packages", {})
+            return data | {"imported": {name: packages[name] for name in names if name in packages}}
+        return data
+
+    def numeric(self) -> NumericEnvironment:
+        """Return the part that is compared."""
+        return NumericEnvironment(**{name: getattr(self, name) for name in NumericEnvironment.model_fields})
+
+    def differences(self, now: Environment) -> list[Difference]:
+        """Return what differs. What one of the two does not record is not compared."""
+        names = {*(now.imported or {}), *(self.imported or {})} - {"trainyard"}  # semantics identify it
+        if self.imported is None:  # version 1 did not record which packages a run imported
+            names &= self.packages.keys()
+        before, after = self._view(names), now._view(names)
+        for values, others in ((before, after), (after, before)):
+            for key in [key for key in values if key.startswith(_IF_RECORDED) and others.get(key) is None]:
+                del values[key]
+        return _compare("environment", before, after)
+
+    def _view(self, packages: set[str]) -> Json:
+        versions = self.packages | (self.imported or {})
+        return {
+            "python": self.python,
+            "system": self.system,
+            "processor": self.cpu,
+            "instructions": None if self.instructions is None else " ".join(self.instructions),
+            "threads": self.threads,
+            **{f"framework {key}": value for key, value in self.framework.items()},
+            **{f"flags {key}": value for key, value in self.flags.items() if (key, value) not in _DEFAULTS},
+            **{f"package {name}": versions[name] for name in sorted(packages) if name in versions},
+        }
+
+
+# Flags that adapters set where they are absent.
+_DEFAULTS = {("CUBLAS_WORKSPACE_CONFIG", ":4096:8")}
+_IF_RECORDED = ("python", "system", "processor", "instructions", "threads", "framework ")
 
 
 class InitialWeights(Record):
@@ -126,10 +184,14 @@ class Change(Record):
 
 
 class Parent(Record):
-    """The run or study that this run belongs to, and how (`reproduce`, `benchmark` ...)."""
+    """The run or study that this run belongs to, and how (`reproduce`, `benchmark` ...).
+
+    `decisions` are those of the parent that this run replays.
+    """
 
     run_id: str
     relation: str
+    decisions: list[Any] = Field(default_factory=list)
 
 
 class ForeignTrainer(Record):
@@ -143,7 +205,9 @@ class ForeignTrainer(Record):
 class Manifest(Document):
     """Every input of a run's computation; written before step 1, and compared at each resume.
 
-    `config_sha256` is that of the file `config.yaml`; `config_hash` is that of its values.
+    `config_sha256` is that of the file `config.yaml`; `config_hash` is that of its values. `placement` is
+    where the newest attempt computes, by dotted config key: the next one computes there, too, unless it is
+    told otherwise.
     """
 
     FILE: ClassVar[str] = "manifest.json"
@@ -163,6 +227,7 @@ class Manifest(Document):
     data: DataIdentity = Field(default_factory=DataIdentity)
     code: CodeIdentity = Field(default_factory=CodeIdentity)
     environment: Environment = Field(default_factory=Environment)
+    placement: Json = Field(default_factory=dict)
     model: dict[str, str] = Field(default_factory=dict)
     weights: InitialWeights = Field(default_factory=InitialWeights)
     determinism: DeterminismRecord = Field(default_factory=DeterminismRecord)
@@ -177,6 +242,18 @@ class Manifest(Document):
     def _without_secrets(cls, inputs: Json) -> Json:
         return {key: fingerprinted(key, value) for key, value in inputs.items()}
 
+    @field_validator("computation")
+    @classmethod
+    def _without_placement(cls, inputs: Json) -> Json:
+        """Drop what earlier versions counted as part of the computation."""
+        return {key: value for key, value in inputs.items() if key not in PLACEMENT}
+
+    @property
+    def known_placement(self) -> Json:
+        """The placement; earlier versions recorded only the threads."""
+        threads = {"training.threads": self.environment.threads} if self.environment.threads else {}
+        return threads | self.placement
+
     @property
     def demands_bitwise(self) -> bool:
         """Whether the config refuses every change that could change a bit."""
@@ -188,23 +265,17 @@ class Manifest(Document):
         return identity.sha256 if identity else None
 
     def differences(self, now: Manifest) -> list[Difference]:
-        """Return the inputs that differ, in the order config, data, code, environment, model, weights."""
+        """Return the inputs that differ, in the order of `KINDS`."""
         views = (
             ("config", lambda manifest: manifest.computation),
             ("data", _data_view),
-            ("code", _code_view),
-            ("environment", lambda manifest: _environment_view(manifest, self._imported(now))),
             ("model", lambda manifest: manifest.model),
             ("weights", lambda manifest: _without_none(manifest.weights.to_json())),
         )
-        found = [difference for kind, view in views for difference in _compare(kind, view(self), view(now))]
-        return [*found, *_edited(self.code, now.code)]
-
-    def _imported(self, now: Manifest) -> set[str]:
-        """Return the packages that count: version 1 did not record which ones a run imported."""
-        before = self.environment.imported
-        names = {*(now.environment.imported or ()), *(before or ())}
-        return names if before is not None else names & self.environment.packages.keys()
+        differences = {kind: _compare(kind, view(self), view(now)) for kind, view in views}
+        differences["code"] = _compare_code(self, now)
+        differences["environment"] = self.environment.differences(now.environment)
+        return [difference for kind in KINDS for difference in differences[kind]]
 
     def with_change(self, now: Manifest, change: Change, determinism: DeterminismRecord) -> Manifest:
         """Return the manifest after inputs changed: a later resume is compared with what they are now."""
@@ -217,6 +288,7 @@ class Manifest(Document):
             "data",
             "code",
             "environment",
+            "placement",
             "model",
         )
         inputs = {name: getattr(now, name) for name in (*names, "semantics", "weights", "data_file")}
@@ -244,7 +316,7 @@ def _data_view(manifest: Manifest) -> Json:
 
 def _code_view(manifest: Manifest) -> Json:
     return {f"module {name}": sha256 for name, sha256 in manifest.code.modules.items()} | {
-        f"semantics of {name}": version for name, version in _semantics(manifest).items()
+        f"{SEMANTICS_OF}{name}": version for name, version in _semantics(manifest).items()
     }
 
 
@@ -261,22 +333,24 @@ def _edited(before: CodeIdentity, now: CodeIdentity) -> list[Difference]:
 
 
 def _semantics(manifest: Manifest) -> dict[str, int]:
-    """Return the semantics versions above 1, by part: absent means 1.
+    """Return the semantics versions by part.
 
     Manifests of format 1 hold one number, which is that of the sample order.
     """
     if isinstance(manifest.semantics, dict):
-        return {name: version for name, version in manifest.semantics.items() if version != 1}
-    return {} if manifest.semantics in (None, 1) else {"order": manifest.semantics}
+        return manifest.semantics
+    return {} if manifest.semantics is None else {"order": manifest.semantics}
 
 
-def _environment_view(manifest: Manifest, packages: set[str]) -> Json:
-    environment = manifest.environment
-    flat: Json = {key: getattr(environment, key) for key in ("python", "platform", "cpu", "threads")}
-    for group in ("framework", "flags"):
-        flat |= {f"{group} {key}": value for key, value in getattr(environment, group).items()}
-    versions = environment.packages
-    return flat | {f"package {name}": versions[name] for name in sorted(packages) if name in versions}
+def _compare_code(before: Manifest, now: Manifest) -> list[Difference]:
+    """Return the differences; a part of ours without a version had version 1 (it has got its own since)."""
+    differences = _compare("code", _code_view(before), _code_view(now))
+    versions = [
+        replace(one, before=one.before or 1, now=one.now or 1) if one.what.startswith(SEMANTICS_OF) else one
+        for one in differences
+    ]
+    edited = _edited(before.code, now.code)
+    return [one for one in versions if one.before != one.now] + edited
 
 
 def _without_none(data: Json) -> Json:

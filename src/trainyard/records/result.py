@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from trainyard.records.document import Document, Record
-from trainyard.records.manifest import DeterminismRecord
+from trainyard.records.manifest import DeterminismRecord, NumericEnvironment
 from trainyard.records.status import Ended
 
 
@@ -24,8 +24,8 @@ class Result(Document):
     """How a run stands after an orderly end of an attempt.
 
     `evaluated` says whether `metrics` are those of the `best` or the `final` model (None: not evaluated);
-    `digest` is that of the final weights; `train_seconds` and `samples_per_second` leave out start-up and the
-    last evaluation.
+    `digest` is that of the final weights; `computation_hash` is the manifest's, by which the run is found;
+    `train_seconds` and `samples_per_second` leave out start-up and the last evaluation.
     """
 
     FILE: ClassVar[str] = "result.json"
@@ -33,6 +33,7 @@ class Result(Document):
     status: Ended
     run_id: str | None = None
     experiment: str | None = None
+    computation_hash: str | None = None
     steps: int = 0
     epochs: float = 0.0
     metrics: dict[str, float] = Field(default_factory=dict)
@@ -58,7 +59,9 @@ class Result(Document):
 class AttemptRecord(Document):
     """One process life of a run: when, where, how it ended.
 
-    `status` is None until the attempt has ended; `started` and `ended` are seconds since the epoch.
+    `status` is None until the attempt has ended; `started` and `ended` are seconds since the epoch. `step` is
+    the last step, where the attempt has a result. `environment` is None until it is known, which takes the
+    start-up.
     """
 
     attempt: int = 0
@@ -68,4 +71,6 @@ class AttemptRecord(Document):
     started: float = 0.0
     status: Ended | None = None
     ended: float | None = None
+    step: int | None = None
+    environment: NumericEnvironment | None = None
     error: str | None = None

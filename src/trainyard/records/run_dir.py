@@ -5,6 +5,7 @@ runs/<experiment>/<run-id>/
     manifest.json       every input of the computation; written before step 1
     data.json           how raw rows become features, and outputs classes; data-0002.json after a change
     attempts/0001.json  one process life: when, where, how it ended
+    attempts/0001.stop  asks this attempt to stop
     journal/0001.jsonl  metrics and events of that attempt
     checkpoints/        what the run resumes from
     best/               the best models, weights only
@@ -277,6 +278,12 @@ class RunDir:
             result = self.result()  # it says of which attempt it is
             ended = result.status if result and result.attempts == int(newest.stem) else None
         return ended or "crashed"
+
+    # -- requests
+
+    def stop_request(self, attempt: int) -> Path:
+        """Return the file that asks an attempt to stop, if it is there; it is empty."""
+        return self.path / "attempts" / f"{attempt:04d}.stop"
 
     def _attempt_files(self) -> list[Path]:
         return sorted(path for path in (self.path / "attempts").glob("*.json") if path.stem.isdecimal())

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-# How an attempt ends. `failed` may be resumed, as may all but `completed`.
-Ended = Literal["completed", "failed", "preempted", "interrupted"]
+# How an attempt ends; all but `completed` may be resumed. `stopped` and `pruned` runs were ended by a
+# decision: by the user or the time limit, or by a verdict from outside.
+Ended = Literal["completed", "stopped", "pruned", "failed", "preempted", "interrupted"]
 # `created`: no attempt yet; `crashed`: the newest attempt died without saying how it ended.
 Status = Literal["created", "running", "crashed", Ended]
 # `damaged`: lists and reports show a run whose records cannot be read.
 ShownStatus = Literal[Status, "damaged"]
 
 ENDED: tuple[Ended, ...] = get_args(Ended)
-UNFINISHED: tuple[Status, ...] = ("created", "crashed", "failed", "preempted", "interrupted")
-EXIT_CODES: dict[Status, int] = {"completed": 0, "failed": 1, "preempted": 75, "interrupted": 130}
+DECIDED: tuple[Ended, ...] = ("stopped", "pruned")
+TESTED: tuple[Ended, ...] = ("completed", "stopped")  # with the final evaluation
+UNFINISHED: tuple[Status, ...] = ("created", "crashed", "failed", "preempted", "interrupted", *DECIDED)
+# A run that was stopped or pruned ended as it was asked to: 0, so that no scheduler starts it again.
+EXIT_CODES: dict[Status, int] = {
+    "completed": 0,
+    "stopped": 0,
+    "pruned": 0,
+    "failed": 1,
+    "preempted": 75,
+    "interrupted": 130,
+}

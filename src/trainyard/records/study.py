@@ -11,10 +11,14 @@ from trainyard.records.status import Ended
 
 
 class StudyRun(Record):
-    """A run of a study; `label` is what the study calls it (`{"model": "mlp", "fold": 2}`)."""
+    """A run of a study; `label` is what the study calls it (`{"model": "mlp", "fold": 2}`).
+
+    `reused` says that the run was completed before, with the same inputs, and not trained for this study.
+    """
 
     label: dict[str, Any] = Field(validation_alias=AliasChoices("label", "place"))  # version 1: `place`
     run_id: str
+    reused: bool = False
 
 
 class StudyRecord(Document):

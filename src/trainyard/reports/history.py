@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from trainyard.records.decision import ENDS
 from trainyard.reports.charts import Line, LineChart, Marker
 from trainyard.reports.curves import Curve
 from trainyard.reports.rundir import RunFiles
@@ -14,7 +15,12 @@ from trainyard.reports.scales import number
 
 Curves = Mapping[str, Curve]
 
-_KINDS = {"early_stop": "stop", "learning_rate_drop": "drop"}  # of the other events: `event`
+_KINDS = {
+    "early_stop": "stop",
+    "learning_rate_drop": "drop",
+    **dict.fromkeys(ENDS, "stop"),
+    "resume": "resume",
+}  # of the other events: `event`
 _NAMED = {
     "learning_rate": "learning rate",
     "samples_per_second": "samples per second",

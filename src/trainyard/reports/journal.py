@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.records import journal
+from trainyard.records.decision import ENDS
 from trainyard.records.journal import Line, SegmentReader
 from trainyard.reports.curves import Curve, CurveBuilder, joined, up_to
 from trainyard.reports.segment_cache import Attempt, Event, Part, checksum, load, save
@@ -17,6 +18,7 @@ from trainyard.reports.segment_cache import Attempt, Event, Part, checksum, load
 MOST_EVENTS = 1000  # of one name; further ones are only counted
 CACHED_FROM = 4 << 20  # bytes of a segment: shorter ones are parsed in no time
 _UNMARKED = ("best",)  # comes again and again; the last one has a marker of its own
+_DECISIONS = (*ENDS, "resume")  # that are shown as events; they count in superseded parts, too
 _MOST_ROWS = 4096  # that wait to be added to their curves
 
 
@@ -50,7 +52,7 @@ def read_history(folder: Path) -> History:
 
 def _take(part: Part, limit: float, history: History, curves: dict[str, list[Curve]]) -> None:
     """Add what counts of a part to the history."""
-    history.events += [event for event in part.events if event.step <= limit]
+    history.events += [event for event in part.events if event.step <= limit or event.name in _DECISIONS]
     history.more_events += part.more_events
     for name, curve in part.curves.items():
         kept = up_to(curve, limit)
@@ -131,11 +133,11 @@ class _Scan:
             self._row_count += 1
             if self._row_count >= _MOST_ROWS:
                 self._add_rows()
-        elif kind == "event" and record["name"] not in _UNMARKED:
+        elif _is_event(record):
             self._add_event(record)
         self._first = self._first or record
         self._last = record
-        if (step := journal.last_step(record)) > self._last_step:
+        if kind != "decision" and (step := journal.last_step(record)) > self._last_step:
             self._last_step = step
 
     def _add_rows(self) -> None:
@@ -188,6 +190,13 @@ class _Scan:
             ended=self._last["time"],
             status=self._last["status"] if self._last["kind"] == "end" else "",
         )
+
+
+def _is_event(record: Line) -> bool:
+    """Return whether a record is shown as an event."""
+    if record["kind"] == "decision":
+        return record["name"] in _DECISIONS
+    return record["kind"] == "event" and record["name"] not in _UNMARKED
 
 
 def in_words(name: str, detail: Mapping[str, Any]) -> str:

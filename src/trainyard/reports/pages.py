@@ -24,7 +24,12 @@ Section = dict[str, Any]
 MAX_CLASSES = 60  # rows of the table of classes; with more, the worst are shown
 MAX_FEATURES = 80
 MAX_EVENTS = 12  # of one kind, that are described in words
-_STATUS_SIGNS = {"completed": "✓", "failed": "✕", "preempted": "‖", "interrupted": "‖"}
+_STATUS_SIGNS = {
+    "completed": "✓",
+    "failed": "✕",
+    **dict.fromkeys(("stopped", "pruned"), "■"),
+    **dict.fromkeys(("preempted", "interrupted"), "‖"),
+}
 _TIERS = {
     "bitwise": "the same inputs give the same bits",
     "order": "the same samples in the same order; floats may differ in the last digits",

@@ -6,15 +6,19 @@ import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from os import F_OK, access
 from pathlib import Path
+from typing import Any
 
 from trainyard import registry
 from trainyard.config import Resolved
 from trainyard.config.env import filled_in
 from trainyard.config.schema import RunConfig
+from trainyard.config.tree import DEFAULT
 from trainyard.digest import digest, sha256_bytes, tensor_records
 from trainyard.engine.checkpoint import Commit
 from trainyard.engine.loop import Loop
+from trainyard.engine.outside import Outside, Verdict
 from trainyard.engine.signals import Signals, Stopped
 from trainyard.engine.state import RunState, seed_global_random
 from trainyard.errors import (
@@ -26,13 +30,15 @@ from trainyard.errors import (
     TrainingError,
 )
 from trainyard.records.data import DataDescription
+from trainyard.records.decision import Decision, Decisions, journalled_decisions
 from trainyard.records.manifest import DeterminismRecord, Manifest, Parent
 from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
-from trainyard.records.status import Ended
+from trainyard.records.status import TESTED, Ended
 from trainyard.redact import redacted
 from trainyard.require import import_paths, open_process
 from trainyard.runs.cleanup import discard_folder
+from trainyard.runs.decisions import go_on, known_decisions, repeats
 from trainyard.runs.forks import in_owner
 from trainyard.runs.manifest import check_unchanged, lower_tier, make_manifest
 from trainyard.runs.objects import Objects
@@ -59,15 +65,17 @@ _LISTED = 5  # attributes that a message names
 class Request:
     """The arguments of an attempt.
 
-    `parent` is the run that this one repeats, or the study that it is in; `threads` replaces the config's.
+    `parent` is the run that this one repeats, or the study that it is in; `placement` replaces the config's,
+    by dotted key (threads, device); `verdict` judges each evaluation.
     """
 
     resolved: Resolved
     run: RunDir
     objects: Objects = field(default_factory=Objects)
     parent: Parent | None = None
-    threads: int | None = None
+    placement: Mapping[str, Any] = field(default_factory=dict)
     allow_change: bool = False
+    verdict: Verdict | None = None
 
 
 def run_attempt(request: Request) -> Result:
@@ -97,6 +105,7 @@ class _Attempt:
         self._session = Session(request.run)
         self._checkpoints = run_checkpoints(request.run)
         self._manifest: Manifest  # from `_prepare` on
+        self._journalled: Decisions  # by earlier attempts; from `_prepare` on
         self._result: Result | None = None  # from the end of the training on
 
     def go(self) -> Result:
@@ -136,10 +145,15 @@ class _Attempt:
         self._checkpoints.resume.sweep()
         before = run.manifest()
         commit = self._newest_commit()
+        saved = self._checkpoints.resume.state(commit) if commit else {}
         self._check_manifest(before, commit)
-        determinism = self._determinism()
+        self._journalled = journalled_decisions(run.journal)
+        parent = before.parent if before else request.parent
+        decisions = known_decisions(saved, self._journalled, parent)
+        config, threads = self._placed(before)
+        determinism = self._determinism(config)
         seed_global_random(config.experiment.seed)
-        components = build(config, self._threads(before), request.objects)
+        components = build(config, threads, request.objects, decisions.choices())
         source = self._initial_source(config, before)
         is_gone = source is not None and commit is not None and not source.exists()
         if source is not None and not is_gone:
@@ -153,13 +167,19 @@ class _Attempt:
             if is_gone:  # the checkpoint was trained from the initial weights
                 now = now.model_copy(update={"weights": before.weights})
             self._manifest = self._compare_inputs(before, now, components)
+        self._session.record_environment(now.environment.numeric())
         files = (run.config_file.name, self._manifest.data_file)
         hashes = {
             name: sha256_bytes(read_regular(run.path / name)) for name in files if (run.path / name).exists()
         }
         self._checkpoints = run_checkpoints(run, self._session.number, hashes)
         seed_global_random(config.experiment.seed)  # building may have drawn from them
-        return components, RunState() if commit is None else self._restore(components, commit)
+        state = RunState() if commit is None else self._restore(components, commit, saved)
+        if choices := components.framework.choices():
+            decisions.add(Decision(0, "choice", dict(choices)))
+        go_on(run, decisions, state)
+        state.decisions = decisions
+        return components, state
 
     def _newest_commit(self) -> Commit | None:
         """Return the newest valid checkpoint; damaged ones are named in warnings."""
@@ -184,13 +204,27 @@ class _Attempt:
             )
         log.warning("%s", missing)
 
-    def _threads(self, before: Manifest | None) -> int:
-        known = before.environment.threads if before else None
-        configured = self._request.resolved.config.training.threads
-        return known or self._request.threads or configured or default_threads()
+    def _placed(self, before: Manifest | None) -> tuple[RunConfig, int]:
+        """Return the config at the place of this attempt, and its number of threads.
 
-    def _determinism(self) -> Determinism:
-        config = self._request.resolved.config
+        A resume stays at the place of the attempt before, as this keeps the bits, unless it is given another.
+        """
+        known = before.known_placement if before else {}
+        if before and before.config_sha256 not in (None, self._run.config_sha256()):  # it was edited
+            known = known | self._request.resolved.placement(explicit=True)
+        config = self._request.resolved.with_placement({**known, **self._request.placement}).config
+        threads, available = config.training.threads, default_threads()
+        if threads is None:
+            return config, available
+        if known.get("training.threads") == threads > available:
+            log.info(
+                "the run keeps the %d threads that it began with, which keeps its bits, on %d processors; "
+                "training.threads=%d changes that",
+                *(threads, available, available),
+            )
+        return config, threads
+
+    def _determinism(self, config: RunConfig) -> Determinism:
         cls = registry.adapter("framework", framework_name(config, self._request.objects.model))
         determinism: Determinism = cls.determinism(config)
         if config.training.determinism == "bitwise" and determinism.tier != "bitwise":
@@ -231,13 +265,24 @@ class _Attempt:
     def _compare_inputs(self, before: Manifest, now: Manifest, components: Components) -> Manifest:
         """Compare the inputs with those of the manifest.
 
-        If a change of the data is allowed, describe the new data in a file beside the old one.
+        Options that this version of Trainyard has added have their defaults, and are not compared. If a
+        change of the data is allowed, describe the new data in a file beside the old one.
         """
+        known, sources = before.computation, self._request.resolved.sources
+        new = {key for key, source in sources.items() if source == DEFAULT and key not in known}
+        computation = {key: value for key, value in now.computation.items() if key not in new}
+        now = now.model_copy(update={"computation": computation})
         if before.data.hash != now.data.hash:
             now = now.model_copy(update={"data_file": f"data-{self._session.number:04d}.json"})
         else:
             now = now.model_copy(update={"data_file": before.data_file})
-        manifest = check_unchanged(self._run, before, now, allow_change=self._request.allow_change)
+        manifest = check_unchanged(
+            self._run,
+            before,
+            now,
+            allow_change=self._request.allow_change,
+            neutral=components.framework.neutral_changes(components.config),
+        )
         if manifest.data_file != before.data_file:
             self._write_data_description(components, manifest.data_file)
         return manifest
@@ -249,7 +294,7 @@ class _Attempt:
         )
         self._run.write(name, description)
 
-    def _restore(self, components: Components, commit: Commit) -> RunState:
+    def _restore(self, components: Components, commit: Commit, saved: dict[str, Any]) -> RunState:
         """Restore a checkpoint; the digest of what was restored must be that of what was saved."""
         components.framework.restore(self._checkpoints.resume.folder(commit))
         # A checkpoint of an earlier version may lack a file of this one's.
@@ -261,7 +306,7 @@ class _Attempt:
                 f"checkpoint {commit.name} was restored with digest {restored}, not {commit.state_digest}"
             )
         log.info("resuming run %s from step %d", self._run.id, commit.step)
-        return RunState.from_json(self._checkpoints.resume.state(commit))
+        return RunState.from_json(saved)
 
     # -- loop and end
 
@@ -270,7 +315,13 @@ class _Attempt:
         journal = session.open_journal(state.step)
         session.feed([item.type for item in config.tracking])
         loop = build_loop(
-            components, state, journal, self._checkpoints, self._signals, self._request.objects.callbacks
+            components,
+            state,
+            journal,
+            self._checkpoints,
+            self._signals,
+            self._request.objects.callbacks,
+            self._outside(config),
         )
         loop.parts.recorder.started(run_view(components, run, state, session.number))
         try:
@@ -285,9 +336,20 @@ class _Attempt:
                 journal.close()
         return result
 
+    def _outside(self, config: RunConfig) -> Outside:
+        """Return what may end this run from outside; a repetition is ended where the repeated run was."""
+        stop = self._run.stop_request(self._session.number)
+        limit, verdict = config.training.max_minutes, self._request.verdict
+        if repeats(self._manifest.parent):
+            limit, verdict = None, None
+        return Outside(limit, lambda: access(stop, F_OK), verdict)
+
     def _train_and_evaluate(self, loop: Loop, components: Components) -> Result:
-        """Train and, if the training is completed, evaluate."""
+        """Train and, if the training is completed or was stopped, evaluate."""
         saver, state = loop.parts.saver, loop.state
+        for decision in state.decisions:
+            if decision not in self._journalled:
+                loop.parts.recorder.decided(decision)
         saver.resume_from(state, components.rules.best_steps(state.evaluations))
         before = components.framework.unsaved_state()
         loop.after_first_step = lambda: self._check_unsaved(components, before)
@@ -303,6 +365,7 @@ class _Attempt:
         result = self._result = self._result_so_far(components, state, status)
         if status == "completed":
             saver.drop_superseded_best()
+        if status in TESTED:
             try:
                 outcome = evaluate_outcome(
                     self._run, components, state, self._checkpoints.best, self._signals.check
@@ -347,7 +410,7 @@ class _Attempt:
         recorder = loop.parts.recorder
 
         def end_journal() -> None:
-            if result.metrics and result.status == "completed":
+            if result.metrics and result.status in TESTED:
                 recorder.final(result.steps, result.metrics)
             recorder.ended(result.steps, result.status, result.metrics)
             recorder.journal.close()

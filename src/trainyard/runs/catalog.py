@@ -14,6 +14,7 @@ from trainyard.evaluation import metrics
 ENGINE_TRAINING_KEYS = (  # what the engine does for every framework
     "early_stopping",
     "determinism",
+    "max_minutes",
     "threads",
 )
 _ATTRIBUTES = {"model": "models", "optimizer": "optimizers", "loss": "losses"}

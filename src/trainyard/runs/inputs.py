@@ -22,7 +22,14 @@ from trainyard import registry
 from trainyard.datasets.base import ArraySplit, DataBundle
 from trainyard.digest import array_buffer, digest, sha256_bytes, sha256_file, sha256_json, tensor_records
 from trainyard.module_sources import source_hash
-from trainyard.records.manifest import CodeIdentity, DataIdentity, Environment, GitState, SplitIdentity
+from trainyard.records.manifest import (
+    CodeIdentity,
+    DataIdentity,
+    Environment,
+    GitState,
+    NumericEnvironment,
+    SplitIdentity,
+)
 from trainyard.registry import task_for
 from trainyard.require import import_rule
 from trainyard.types import SplitName
@@ -59,6 +66,13 @@ _FLAGS = (
     "PYTORCH_",
     "PYTHONHASHSEED",
 )
+
+
+# Where /proc/cpuinfo lists the extensions of instruction sets (x86, ARM), and how those for arithmetic begin.
+_EXTENSIONS = {
+    "flags": ("sse", "ssse", "avx", "fma", "f16c", "amx"),
+    "Features": ("fp", "asimd", "sve", "sme", "bf16", "i8mm"),
+}
 
 
 def data_inputs(bundle: DataBundle) -> DataIdentity:
@@ -220,21 +234,26 @@ def _git(folder: Path) -> GitState | None:
 
 
 def environment_inputs(threads: int, framework: Mapping[str, str]) -> Environment:
-    """Return what identifies the environment.
+    """Return the numeric environment, and what surrounds it.
 
-    It is Python, packages, processor, threads, flags and the framework's own part.
+    Args:
+        threads: The number of CPU threads that the run is pinned to.
+        framework: The framework's own part.
     """
-    identity: dict[str, Any] = {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cpu": _cpu(),
-        "threads": threads,
-        "framework": dict(framework),
-        "flags": {key: value for key, value in sorted(os.environ.items()) if key.startswith(_FLAGS)},
-        "imported": imported_packages(),
-    }
-    versions = {name: packages()[name] for name in identity["imported"]}
-    return Environment(hash=sha256_json(identity | {"imported": versions}), packages=packages(), **identity)
+    installed = packages()
+    numeric = NumericEnvironment(
+        python=platform.python_version(),
+        system=_system(),
+        cpu=_cpu(),
+        instructions=_instructions(),
+        threads=threads,
+        framework=dict(framework),
+        flags={key: value for key, value in sorted(os.environ.items()) if key.startswith(_FLAGS)},
+        imported={name: installed[name] for name in imported_packages()},
+    )
+    return Environment(
+        **dict(numeric), hash=sha256_json(numeric.to_json()), platform=platform.platform(), packages=installed
+    )
 
 
 @cache
@@ -262,10 +281,11 @@ def packages() -> dict[str, str]:
 def imported_packages() -> list[str]:
     """Return the distributions whose modules this process has imported, as far as their names tell.
 
-    What only Trainyard's own records and commands need (a report imports Jinja2) is left out: it changes no
-    number, and depends on what the process did before. A distribution is found by the name of its module, so
-    one that is called otherwise must be in `_DISTRIBUTIONS`; `importlib.metadata.packages_distributions`
-    knows all, but reads the list of files of every installed package.
+    Trainyard, which `semantics` identify, is left out. So is what only its records and commands need (a
+    report imports Jinja2): it changes no number, and depends on what the process did before. A distribution
+    is found by the name of its module, so one that is called otherwise must be in `_DISTRIBUTIONS`;
+    `importlib.metadata.packages_distributions` knows all, but reads the list of files of every installed
+    package.
     """
     known = {_normalized(name): name for name in packages()}
     modules = {name.partition(".")[0] for name in list(sys.modules)}
@@ -275,8 +295,8 @@ def imported_packages() -> list[str]:
 
 @cache
 def _own_requirements() -> frozenset[str]:
-    """Return what Trainyard requires without any extra, and what that requires, but for NumPy."""
-    names, waiting = set[str](), ["trainyard"]
+    """Return Trainyard, what it requires without any extra, and what that requires, but for NumPy."""
+    names, waiting = {"trainyard"}, ["trainyard"]
     while waiting:
         try:
             requirements = importlib.metadata.requires(waiting.pop()) or []
@@ -292,10 +312,35 @@ def _normalized(name: str) -> str:
     return name.lower().replace("_", "-")
 
 
+def _system() -> str:
+    """Return operating system, machine and C library, whose `exp` or `log` may differ in the last bits."""
+    library = " ".join(platform.libc_ver()).strip() or platform.release()
+    return f"{platform.system()} {platform.machine()}, {library}"
+
+
 def _cpu() -> str:
+    names = _cpuinfo("model name")
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _instructions() -> list[str] | None:
+    """Return the extensions of the instruction set that arithmetic uses; None where the system does not say.
+
+    A virtual machine may hide some, so processors of one name can compute differently.
+    """
+    for key, beginnings in _EXTENSIONS.items():
+        if values := _cpuinfo(key):
+            return sorted(name for name in values[0].split() if name.startswith(beginnings))
+    return None
+
+
+@cache
+def _cpuinfo(key: str) -> list[str]:
+    """Return the values of a key of /proc/cpuinfo, one for each processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return platform.processor() or platform.machine()
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.machine()
+        return []
+    return [
+        value.strip() for name, _, value in (line.partition(":") for line in lines) if name.strip() == key
+    ]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
-from trainyard.config import Resolved
+from trainyard.config import Overrides, Resolved
 from trainyard.config import load as load_resolved
-from trainyard.errors import TrainyardError
+from trainyard.config.schema import PLACEMENT
+from trainyard.errors import InputError, TrainyardError
 from trainyard.records.listing import all_runs, default_runs_dir, find_run
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import UNFINISHED
@@ -45,10 +47,30 @@ def _computation(run: RunDir) -> str:
     return recorded or load_resolved(run.checked_config_file(), adapters=Catalog()).computation_hash()
 
 
+def given_placement(run: RunDir, own: Resolved, overrides: Overrides) -> dict[str, Any]:
+    """Return the place at which overrides want a run to go on, by dotted key.
+
+    Raises:
+        ConfigError: An override is wrong.
+        InputError: One changes another key.
+    """
+    if not overrides:
+        return {}
+    given = load_resolved(run.checked_config_file(), overrides, Catalog())
+    now, kept = given.flat(), own.flat()
+    others = [key for key in {**now, **kept} if now.get(key) != kept.get(key) and key not in PLACEMENT]
+    if others:
+        raise InputError(
+            f"{others[0]}: a resumed run keeps its config; only where it computes can be changed "
+            f"({', '.join(PLACEMENT)}): start a new run instead"
+        )
+    return {key: now[key] for key in PLACEMENT if given.sources[key] != own.sources[key]}
+
+
 def warn_of_unused(given: Resolved, own: Resolved, run: RunDir) -> None:
-    """Warn of settings that have no effect because a resumed run keeps its own config."""
+    """Warn of settings other than the placement that are not used, as a run keeps its own config."""
     now, kept = given.flat(), own.flat()
     for key in dict.fromkeys([*now, *kept]):
-        if now.get(key) != kept.get(key):
+        if now.get(key) != kept.get(key) and key not in PLACEMENT:
             mine, its = (redacted_value(key, values.get(key, "nothing")) for values in (now, kept))
             log.warning("config: %s: %s is not used: run %s keeps its own value %s", key, mine, run.id, its)

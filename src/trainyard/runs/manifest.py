@@ -5,22 +5,31 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trainyard import registry
 from trainyard.config import Resolved
+from trainyard.config.schema import RunConfig
 from trainyard.digest import digest, tensor_records
 from trainyard.errors import ChangedInputsError
-from trainyard.order import SEMANTICS
-from trainyard.records.manifest import Change, DeterminismRecord, Difference, InitialWeights, Manifest
+from trainyard.frameworks.base import Framework
+from trainyard.records.manifest import (
+    SEMANTICS_OF,
+    Change,
+    DeterminismRecord,
+    Difference,
+    InitialWeights,
+    Manifest,
+)
 from trainyard.records.run_dir import RunDir
 from trainyard.redact import redacted
 from trainyard.require import import_paths
 from trainyard.runs.inputs import code_inputs, data_inputs, environment_inputs
 from trainyard.runs.objects import Objects
-from trainyard.runs.wiring import Components
+from trainyard.runs.wiring import Components, framework_name
+from trainyard.semantics import decides, versions
 from trainyard.types import Determinism
 
 log = logging.getLogger("trainyard")
@@ -32,7 +41,8 @@ def make_manifest(
 ) -> Manifest:
     """Return all inputs of the computation as they are now; the framework still has its initial weights."""
     here = Path.cwd()
-    definition = dict(components.framework.definition())
+    config, definition = components.config, dict(components.framework.definition())
+    roots = code_roots(config, objects, type(components.framework), definition)
     return Manifest(
         run_id=run.id,
         experiment=run.experiment,
@@ -40,40 +50,66 @@ def make_manifest(
         working_directory=str(here),
         command=[redacted(word) for word in sys.argv],
         objects=objects.names,
-        semantics={"order": SEMANTICS},
-        seed=components.config.experiment.seed,
+        semantics=versions(framework_name(config, objects.model)),
+        seed=config.experiment.seed,
         config_hash=resolved.config_hash(),
         config_sha256=run.config_sha256(),
         computation_hash=resolved.computation_hash(),
         computation=resolved.computation(),
         data=data_inputs(components.bundle),
-        code=code_inputs(_code_roots(components, objects, definition), here),
+        code=code_inputs(roots, here),
         environment=environment_inputs(components.threads, components.framework.describe()),
+        placement=Resolved(config).placement() | {"training.threads": components.threads},
         model=definition,
         weights=InitialWeights(initial=digest(tensor_records(components.framework.state(weights_only=True)))),
         determinism=DeterminismRecord(**determinism._asdict()),
     )
 
 
-def _code_roots(components: Components, objects: Objects, definition: Mapping[str, str]) -> list[str]:
-    """Return the modules that the run's code starts from.
+def code_roots(
+    config: RunConfig, objects: Objects, framework: type[Framework], definition: Mapping[str, str]
+) -> list[str]:
+    """Return the modules that a run's code starts from.
 
     They are the model's, the data's, and those of adapters from other packages.
     """
-    config = components.config
     data = config.data and [config.data.type, config.data.params]
     paths = import_paths([config.model.type, config.model.params, config.training.loss, data, definition])
-    classes = [type(components.framework), *([type(objects.model)] if objects.model is not None else [])]
+    classes: list[type] = [framework, *([type(objects.model)] if objects.model is not None else [])]
     if config.data and objects.data is None:
         classes.append(registry.dataset_of(config.data.type))
     return [path.partition(":")[0] for path in paths] + [cls.__module__ for cls in classes]
 
 
-def check_unchanged(run: RunDir, before: Manifest, now: Manifest, *, allow_change: bool) -> Manifest:
+def refused_differences(
+    before: Manifest, differences: Sequence[Difference], neutral: Collection[str]
+) -> list[Difference]:
+    """Return the differences that make a resume impossible.
+
+    Another numeric environment is among them only where the config demands `bitwise`, and never in what is
+    `neutral`: what the framework declares to change no bit.
+    """
+    return [
+        one
+        for one in differences
+        if one.input != "environment" or (before.demands_bitwise and one.what not in neutral)
+    ]
+
+
+def check_unchanged(
+    run: RunDir, before: Manifest, now: Manifest, *, allow_change: bool, neutral: Collection[str] = ()
+) -> Manifest:
     """Compare a run's inputs with those at its start, or at the last accepted change.
 
-    Changed config, data, code or weights are refused; a changed environment is recorded, and refused only
-    where the config demands `bitwise`. With `allow_change` all are recorded.
+    Changed config, data, code or weights are refused; another numeric environment is recorded, and refused
+    only where the config demands `bitwise`. With `allow_change` all are recorded.
+
+    Args:
+        run: The run.
+        before: Its manifest.
+        now: Its inputs as they are now.
+        allow_change: Accept what is refused otherwise.
+        neutral: The parts of the numeric environment that change no bit of this run.
 
     Returns:
         The run's manifest from here on.
@@ -82,17 +118,28 @@ def check_unchanged(run: RunDir, before: Manifest, now: Manifest, *, allow_chang
         ChangedInputsError: What changed is listed.
     """
     changed = before.differences(now)
-    strict = before.demands_bitwise
-    refused = [difference for difference in changed if strict or difference.input != "environment"]
+    refused = refused_differences(before, changed, neutral)
     if refused and not allow_change:
         listed = "\n".join(f"  {difference}" for difference in refused)
         raise ChangedInputsError(
             f"run {run.id} cannot be resumed: its inputs have changed\n{listed}\n"
-            "put them back, start a new run, or resume with --allow-change (which is recorded)"
+            f"{advice(before, refused)}, start a new run, or resume with --allow-change (which is recorded)"
         )
     if changed:
-        return _record(run, before, now, changed)
+        return _record(run, before, now, changed, neutral)
     return _with_config_file(run, before, now)
+
+
+def advice(before: Manifest, refused: Sequence[Difference]) -> str:
+    """Return how refused differences can be undone."""
+    parts = [one.what.removeprefix(SEMANTICS_OF) for one in refused if one.what.startswith(SEMANTICS_OF)]
+    if parts:
+        ours = ", ".join(f"{decides(part)} ({part})" for part in parts)
+        version = before.code.trainyard or "that began it"
+        return f"this version of Trainyard computes otherwise: {ours}; resume with version {version}"
+    if all(one.input == "environment" for one in refused):
+        return "training.determinism: bitwise allows no other environment: resume in that of before"
+    return "put them back"
 
 
 def _with_config_file(run: RunDir, before: Manifest, now: Manifest) -> Manifest:
@@ -120,12 +167,19 @@ def lower_tier(run: RunDir, manifest: Manifest, reason: str) -> Manifest:
     return manifest
 
 
-def _record(run: RunDir, before: Manifest, now: Manifest, changed: list[Difference]) -> Manifest:
-    """Write an accepted change into the log and the manifest, and lower the tier."""
+def _record(
+    run: RunDir, before: Manifest, now: Manifest, changed: list[Difference], neutral: Collection[str]
+) -> Manifest:
+    """Write an accepted change into the log and the manifest, and lower the tier if it may change bits."""
+    harmful = [one for one in changed if one.input != "environment" or one.what not in neutral]
     for difference in changed:
-        log.warning("changed since the run began: %s", difference)
-    reason = f"the inputs changed before a resume: {changed[0]}"
-    lowered = DeterminismRecord(tier="statistical", reason=reason)
-    after = before.with_change(now, Change(time=time.time(), differences=changed), lowered)
+        note = "" if difference in harmful else " (which changes no bit)"
+        log.warning("changed since the run began: %s%s", difference, note)
+    determinism = before.determinism
+    if harmful:
+        what = "numeric environment" if harmful[0].input == "environment" else "inputs"
+        reason = f"the {what} changed before a resume: {harmful[0]}"
+        determinism = DeterminismRecord(tier="statistical", reason=reason)
+    after = before.with_change(now, Change(time=time.time(), differences=changed), determinism)
     run.write(Manifest.FILE, after)
     return after

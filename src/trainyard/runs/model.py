@@ -49,11 +49,12 @@ class Predictor:
         stored, manifest = stored_model(run), run.manifest()
         self._run = run
         self._rule = import_rule()  # it holds for later calls, too
-        self.config: RunConfig = load(run.checked_config_file(), adapters=Catalog()).config
+        resolved = load(run.checked_config_file(), adapters=Catalog())
+        self.config: RunConfig = resolved.with_placement(manifest.known_placement if manifest else {}).config
         self.info = DataInfo.from_json(stored.data.info)
         self._task = task_for(self.info)
         self._preparation = from_json(stored.data.preparation) if stored.data.preparation else None
-        threads = (manifest.environment.threads if manifest else None) or default_threads()
+        threads = self.config.training.threads or default_threads()
         bundle = DataBundle(self.info, {})
         self.framework = build_framework(self.config, bundle, threads, None, model)
         self.framework.restore(stored.folder, weights_only=True)

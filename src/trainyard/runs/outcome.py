@@ -32,6 +32,7 @@ def result_so_far(
         status=status,
         run_id=manifest.run_id,
         experiment=manifest.experiment,
+        computation_hash=manifest.computation_hash,
         steps=state.step,
         epochs=epochs,
         attempts=attempt,

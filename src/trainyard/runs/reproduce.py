@@ -13,9 +13,11 @@ from trainyard.records.journal import each_loss, read
 from trainyard.records.manifest import Difference
 from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
+from trainyard.records.status import DECIDED
 from trainyard.runs.wiring import run_checkpoints
 
 log = logging.getLogger("trainyard")
+REPRODUCIBLE = ("completed", *DECIDED)  # statuses of runs that ended as inputs and decisions determine
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,9 @@ def compare_bits(original: RunDir, repetition: RunDir) -> Reproduction:
     """Compare two finished runs: inputs, the loss of every step, and the final state.
 
     Raises:
-        InputError: One of them is not completed.
+        InputError: One of them has not ended, or not in order.
     """
-    first, second = (_completed(run) for run in (original, repetition))
+    first, second = (_ended(run) for run in (original, repetition))
     before, now = original.require_manifest(), repetition.require_manifest()
     step, values = _first_step(original, repetition)
     names = first.metrics | second.metrics
@@ -94,12 +96,11 @@ def compare_bits(original: RunDir, repetition: RunDir) -> Reproduction:
     )
 
 
-def _completed(run: RunDir) -> Result:
+def _ended(run: RunDir) -> Result:
     result = run.result()
-    if result is None or run.status() != "completed":
-        raise InputError(
-            f"run {run.id} is {run.status()}: only a completed run can be compared; resume it first"
-        )
+    if result is None or run.status() not in REPRODUCIBLE:
+        allowed = "a completed, stopped or pruned run"
+        raise InputError(f"run {run.id} is {run.status()}: only {allowed} can be compared; resume it first")
     return result
 
 

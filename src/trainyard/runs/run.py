@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from trainyard.records.decision import journalled_decisions
 from trainyard.records.journal import number, read
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import Status
@@ -33,7 +34,7 @@ class Run:
 
     @property
     def status(self) -> Status:
-        """`completed`, `running`, `preempted`, `interrupted`, `failed`, `crashed` or `created`."""
+        """`created`, `running`, or how the newest attempt ended: `completed`, `stopped`, `crashed` ..."""
         return self._dir.status()
 
     @property
@@ -59,6 +60,12 @@ class Run:
         """The digest of the final weights."""
         result = self._dir.result()
         return result.digest if result else None
+
+    @property
+    def decisions(self) -> list[dict[str, Any]]:
+        """What the run did that its inputs do not determine: `step`, `kind` and `detail` of each."""
+        made = journalled_decisions(self._dir.journal)
+        return [{"step": one.step, "kind": one.kind, "detail": dict(one.detail)} for one in made]
 
     def history(self) -> list[dict[str, Any]]:
         """Return what the journal says of metrics, one row for each (step, kind).

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trainyard.engine.journal import Journal
+from trainyard.records.manifest import NumericEnvironment
 from trainyard.records.result import AttemptRecord, Result
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import Ended
@@ -28,12 +29,13 @@ class Session:
         self.number = run.next_attempt()
         self._started = time.time()
         self._feeders: Feeders | None = None
+        self._environment: NumericEnvironment | None = None
         self.has_ended = False
         run.sweep()
         self.record(None)
 
-    def record(self, status: Ended | None, error: str | None = None) -> None:
-        """Write the attempt's record; a `status` ends the attempt.
+    def record(self, status: Ended | None, error: str | None = None, step: int | None = None) -> None:
+        """Write the attempt's record; a `status` ends the attempt, at `step`.
 
         Raises:
             OSError: It cannot be written.
@@ -47,10 +49,21 @@ class Session:
                 started=self._started,
                 status=status,
                 ended=time.time() if status else None,
+                step=step,
+                environment=self._environment,
                 error=error or None,
             )
         )
         self.has_ended = status is not None
+
+    def record_environment(self, environment: NumericEnvironment) -> None:
+        """Write into the attempt's record what its arithmetic depends on.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        self._environment = environment
+        self.record(None)
 
     def open_journal(self, step: int) -> Journal:
         """Begin the attempt's segment of the journal, which continues from `step`."""
@@ -72,7 +85,7 @@ class Session:
         """
         self.run.write(Result.FILE, result)
         end_journal()
-        self.record(result.status, result.error)
+        self.record(result.status, result.error, result.steps)
         report(self.run.path, write_report)
         for warning in self._feeders.finish() if self._feeders else ():
             log.warning("%s", warning)

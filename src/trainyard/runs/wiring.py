@@ -17,6 +17,7 @@ from trainyard.datasets.base import DataBundle
 from trainyard.engine.checkpoint import Checkpoints, RunCheckpoints
 from trainyard.engine.journal import Journal
 from trainyard.engine.loop import Loop, LoopParts
+from trainyard.engine.outside import Outside
 from trainyard.engine.recorder import Recorder
 from trainyard.engine.rules import Rules
 from trainyard.engine.saver import Saver
@@ -103,13 +104,20 @@ def framework_name(config: RunConfig, model: Any = None) -> str:
 
 
 def build_framework(
-    config: RunConfig, bundle: DataBundle, threads: int, order: SampleOrder | None, model: Any = None
+    config: RunConfig,
+    bundle: DataBundle,
+    threads: int,
+    order: SampleOrder | None,
+    model: Any = None,
+    choices: Mapping[str, str] | None = None,
 ) -> Framework:
     """Build the framework with its model; without `order` it can only predict."""
     name = framework_name(config, model)
     cls = registry.adapter("framework", name)
     _check_task(cls, name, config, bundle.info)
-    inputs = FrameworkInputs(config, bundle.info, bundle.splits, order, threads, config.model.params, model)
+    inputs = FrameworkInputs(
+        config, bundle.info, bundle.splits, order, threads, config.model.params, model, choices or {}
+    )
     return cast(Framework, cls(inputs))
 
 
@@ -132,8 +140,10 @@ def _check_task(framework: type[Framework], name: str, config: RunConfig, info: 
         )
 
 
-def build(config: RunConfig, threads: int, objects: Objects) -> Components:
-    """Build data, framework, sample order and rules.
+def build(
+    config: RunConfig, threads: int, objects: Objects, choices: Mapping[str, str] | None = None
+) -> Components:
+    """Build data, framework, sample order and rules; `choices` are what an earlier attempt has chosen.
 
     Raises:
         InputError: One of them cannot be built as configured.
@@ -145,7 +155,7 @@ def build(config: RunConfig, threads: int, objects: Objects) -> Components:
         config, rows, objects.model
     )
     order = SampleOrder(rows, plan.batch_size, config.experiment.seed)
-    framework = build_framework(config, bundle, threads, order, objects.model)
+    framework = build_framework(config, bundle, threads, order, objects.model, choices)
     rules = Rules(config, plan, order.steps_per_epoch, mode_of)
     return Components(config, bundle, framework, order, rules, threads)
 
@@ -208,6 +218,7 @@ def build_loop(
     checkpoints: RunCheckpoints,
     signals: Signals,
     callbacks: Sequence[Callback],
+    outside: Outside,
 ) -> Loop:
     """Build the loop."""
     config = components.config
@@ -234,6 +245,7 @@ def build_loop(
             signals,
             evaluate_val,
             _remedies(components),
+            outside,
         ),
         state,
     )

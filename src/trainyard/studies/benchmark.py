@@ -9,7 +9,7 @@ from typing import Any
 from trainyard.config import Config, Overrides
 from trainyard.digest import write_atomically
 from trainyard.errors import ConfigError, InputError, Problem, TrainyardError
-from trainyard.evaluation.metrics import LOSS, check_metric, defaults_beside, without_prefix
+from trainyard.evaluation.metrics import LOSS, check_metric, default_metrics, tasks_with, without_prefix
 from trainyard.records.journal import number
 from trainyard.records.run_dir import RunDir
 from trainyard.reports.studies import benchmark_table, markdown_table, write_report
@@ -88,7 +88,7 @@ def benchmark(
     _check_selection(selection)
     base = StudyConfig.read(config, overrides, request.runs_dir, objects=request.data is not None)
     if selection.metric is not None:
-        base = _with_metric(base, selection.metric)
+        base = _with_metric(base, selection.metric, request)
     base.resolved.log_notes()
     if selection.folds is not None:
         base.warn_of_replaced_splits()
@@ -154,13 +154,25 @@ def _refuse_other_task(
     check_metric(metric, task)
 
 
-def _with_metric(base: StudyConfig, metric: str) -> StudyConfig:
+def _with_metric(base: StudyConfig, metric: str, request: StudyRequest) -> StudyConfig:
     """Return the config with a metric among those that runs compute."""
     name, listed = without_prefix(metric), base.resolved.config.evaluation.metrics
     if name == LOSS:
         return base
-    metrics = list(defaults_beside(name)) if listed is None else list(listed)
+    metrics = list(default_metrics(_task_with(name, base, request)) if listed is None else listed)
     return base if name in metrics else base.with_overrides({"evaluation.metrics": [*metrics, name]})
+
+
+def _task_with(metric: str, base: StudyConfig, request: StudyRequest) -> str:
+    """Return the task of the data, among those that have the metric; the data are read only if several do."""
+    tasks, data = tasks_with(metric), base.resolved.config.data
+    if len(tasks) > 1:
+        try:
+            task = data.task if data and data.task != "auto" else request.load(base.resolved).info.task
+        except TrainyardError:  # the runs will report why
+            return tasks[0]
+        return task if task in tasks else tasks[0]
+    return tasks[0]
 
 
 def _trials(base: StudyConfig, selection: ModelSelection) -> list[Trial]:

@@ -11,10 +11,12 @@ from trainyard.engine.signals import Signals, Stopped
 from trainyard.errors import InputError, TrainyardError
 from trainyard.records.manifest import Parent
 from trainyard.records.result import Result
+from trainyard.records.status import TESTED
 from trainyard.runs.attempt import Request, run_attempt
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.cleanup import discard_folder
 from trainyard.runs.objects import Objects
+from trainyard.runs.reuse import CompletedRuns
 from trainyard.runs.session import report
 from trainyard.runs.trust import of_own_config
 from trainyard.studies.study import RESULT, Study, StudyPlan, StudyRequest, Trial
@@ -23,19 +25,28 @@ from trainyard.studies.unchanged import check_completed_runs
 log = logging.getLogger("trainyard")
 
 
-def train_trial(study: Study, trial: Trial, request: StudyRequest) -> Result:
-    """Train or resume a run of the study, unless it is completed, and return its result.
+def train_trial(study: Study, trial: Trial, request: StudyRequest, completed: CompletedRuns) -> Result:
+    """Train or resume a run of the study, unless it is completed or stopped, and return its result.
+
+    Args:
+        study: The study.
+        trial: The run to train.
+        request: The arguments of the study.
+        completed: The completed runs, of which one with the same inputs is reused if the request allows it.
 
     Raises:
         TrainyardError: The run cannot be trained.
         Stopped: A signal came before the first step.
     """
     run = study.run(trial.label)
-    if run is not None and run.status() == "completed":
+    if run is not None and run.status() in TESTED:
         return run.require_result()
     resolved = trial.resolved
     if run is None:
         bundle = request.bundle(resolved)
+        if request.reuse and (known := completed.find(resolved, Objects(None, bundle))) is not None:
+            study.reuse(trial, known)
+            return known.require_result()
         run = study.new_run(trial)
     else:
         resolved = load_config(run.checked_config_file(), adapters=Catalog())
@@ -88,12 +99,13 @@ def _train_all(
     """
     check_completed_runs(study, trials, request)
     errors: dict[str, TrainyardError] = {}
+    completed = CompletedRuns(request.runs_dir, study.path.parent.name)
     for trial in trials:
         group = str(trial.label.get(plan.by or ""))
         if group in errors:
             continue
         try:
-            result = train_trial(study, trial, request)
+            result = train_trial(study, trial, request, completed)
         except TrainyardError as error:
             if plan.by is None:
                 raise
@@ -102,9 +114,10 @@ def _train_all(
                 {**trial.label, "run_id": None, "status": "failed", "error": trial.resolved.hide(str(error))}
             )
             continue
-        summary = {"run_id": result.run_id, "status": result.status, **result.test_metrics}
+        reused = {"reused": True} if study.reused(trial.label) else {}
+        summary = {"run_id": result.run_id, "status": result.status, **reused, **result.test_metrics}
         request.watch({**trial.label, **summary})
-        if result.status != "completed":
+        if result.status not in TESTED:
             return result.status, {}
     if errors and not any(study.run(trial.label) for trial in trials):
         raise next(iter(errors.values()))

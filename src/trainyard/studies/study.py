@@ -38,12 +38,14 @@ class StudyRequest:
     """The arguments of a study beside its config.
 
     `runs_dir` is the folder of the runs. `resume` continues the newest unfinished study with the same
-    question. `data` holds the data as Python objects. `watch` is called when a run has ended, with its
-    `run_id`, `status`, label (`fold`, `model`) and test metrics.
+    question. `reuse` takes completed runs of the same inputs instead of training new ones. `data` holds the
+    data as Python objects. `watch` is called when a run has ended, with its `run_id`, `status`, label
+    (`fold`, `model`) and test metrics.
     """
 
     runs_dir: Path
     resume: bool = False
+    reuse: bool = True
     data: Any = None
     callbacks: Sequence[Callback] = ()
     watch: TrialWatcher = field(default=ignore_trials)
@@ -177,12 +179,23 @@ class Study:
         run = RunDir(self.path.parent / ids[-1]) if ids else None
         return run if run is not None and run.config_file.exists() else None
 
+    def reused(self, label: Json) -> bool:
+        """Return whether the run of the trial with this label was not trained for this study."""
+        return any(run.reused for run in self.record.runs if run.label == label)
+
     def new_run(self, trial: Trial) -> RunDir:
         """Create a trial's run directory, and record it in `study.json` before it is trained."""
         run = RunDir.create(self.path.parent.parent, self.path.parent.name, trial.resolved.dump())
-        others = [other for other in self.record.runs if other.label != trial.label]
-        self.update(runs=[*others, StudyRun(label=trial.label, run_id=run.id)])
+        self._record_run(StudyRun(label=trial.label, run_id=run.id))
         return run
+
+    def reuse(self, trial: Trial, run: RunDir) -> None:
+        """Record a completed run of this experiment as that of a trial."""
+        self._record_run(StudyRun(label=trial.label, run_id=run.id, reused=True))
+
+    def _record_run(self, run: StudyRun) -> None:
+        others = [other for other in self.record.runs if other.label != run.label]
+        self.update(runs=[*others, run])
 
 
 class StudyView:

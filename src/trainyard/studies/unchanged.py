@@ -5,31 +5,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-from trainyard import registry
 from trainyard.config.env import filled_in
 from trainyard.datasets.base import DataBundle
-from trainyard.engine.state import preserved_global_random, seed_global_random
 from trainyard.errors import ChangedInputsError
 from trainyard.records.manifest import DataIdentity, Difference, Manifest
 from trainyard.records.run_dir import RunDir
+from trainyard.records.status import TESTED
 from trainyard.runs.inputs import data_inputs
-from trainyard.runs.manifest import make_manifest
+from trainyard.runs.manifest import refused_differences
 from trainyard.runs.objects import Objects
-from trainyard.runs.weights import initialize
-from trainyard.runs.wiring import build, default_threads, framework_name
+from trainyard.runs.reuse import harmful_differences, present_inputs
 from trainyard.studies.study import Study, StudyRequest, Trial
 
 log = logging.getLogger("trainyard")
-Json = dict[str, Any]
 _SHOWN = 12  # the most differences that a message lists
 
 
 def check_completed_runs(study: Study, trials: Sequence[Trial], request: StudyRequest) -> None:
     """Compare the inputs of a study's completed runs with the present ones, as the resume of a run does.
 
-    A changed environment is a warning, and an error only if the config demands `bitwise`.
+    Another numeric environment is a warning, and an error only if the config demands `bitwise`.
 
     Raises:
         ChangedInputsError: Config, data, code or weights have changed; the error lists the changes by run.
@@ -37,37 +33,18 @@ def check_completed_runs(study: Study, trials: Sequence[Trial], request: StudyRe
     refused: list[tuple[RunDir, list[Difference]]] = []
     for trial in trials:
         run = study.run(trial.label)
-        if run is None or run.status() != "completed":
+        if run is None or run.status() not in TESTED:
             continue  # an unfinished run is checked when it is resumed
         before = run.require_manifest()
-        differences = before.differences(_current_inputs(run, trial, request, before))
-        strict = before.demands_bitwise
-        refused.append((run, [one for one in differences if strict or one.input != "environment"]))
+        resolved = trial.resolved.with_placement(before.known_placement)
+        source = Path(filled_in(before.init_from)) if before.init_from else None
+        now = present_inputs(run, resolved, Objects(None, request.bundle(resolved)), source)
+        differences = harmful_differences(before, now, resolved.config)
+        refused.append((run, refused_differences(before, differences, ())))
         for difference in differences:
-            if not strict and difference.input == "environment":
+            if difference not in refused[-1][1]:
                 log.warning("changed since runs of this study were trained: %s", difference)
     _refuse(study, refused)
-
-
-def _current_inputs(run: RunDir, trial: Trial, request: StudyRequest, before: Manifest) -> Manifest:
-    """Return the manifest that the run would have if it began now.
-
-    The components are built in the order of a run, as building them may draw random numbers.
-    """
-    resolved, config = trial.resolved, trial.resolved.config
-    threads = before.environment.threads or config.training.threads or default_threads()
-    with preserved_global_random():
-        seed_global_random(config.experiment.seed)
-        objects = Objects(None, request.bundle(resolved))
-        components = build(config, threads, objects)
-        init_file = Path(filled_in(before.init_from)) if before.init_from else None
-        if init_file is not None and init_file.exists():
-            initialize(components, init_file)
-        determinism = registry.adapter("framework", framework_name(config)).determinism(config)
-        now = make_manifest(run, resolved, objects, components, determinism)
-    if init_file is not None and not init_file.exists():
-        now = now.model_copy(update={"weights": before.weights})  # the run no longer needs the file
-    return now
 
 
 class CurrentData:
@@ -129,8 +106,9 @@ def _refuse(study: Study, changed: Iterable[tuple[RunDir, Sequence[Difference]]]
 
 def warn_of_changes(manifests: Sequence[Manifest]) -> None:
     """Warn if code or environment changed between runs of one model."""
+    inputs = {one.input for manifest in manifests[1:] for one in manifests[0].differences(manifest)}
     for name in ("code", "environment"):
-        if len({getattr(manifest, name).hash for manifest in manifests}) > 1:
+        if name in inputs:
             log.warning(
                 "the runs of this study differ in their %s; `trainyard runs compare` shows the differences",
                 name,

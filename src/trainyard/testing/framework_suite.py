@@ -208,7 +208,7 @@ class FrameworkSuite:
 
     def test_steps_do_not_depend_on_predictions_or_snapshots(self, components: Components) -> None:
         """Predicting and saving between steps changes no bits."""
-        other = build(components.config, 1, Objects())
+        other = build(components.config, 1, Objects(), components.framework.choices())
         for step in range(min(3, components.plan.total_steps)):
             components.framework.step(step, 0.01)
             other.framework.step(step, 0.01)
@@ -234,7 +234,7 @@ class FrameworkSuite:
             components.framework.step(step, 0.01)
         before = tensor_records(components.framework.state())
         components.framework.snapshot().write(tmp_path)
-        fresh = build(components.config, 1, Objects())
+        fresh = build(components.config, 1, Objects(), components.framework.choices())
         fresh.framework.restore(tmp_path)
         assert tensor_records(fresh.framework.state()) == before
 

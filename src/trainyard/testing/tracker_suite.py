@@ -195,7 +195,7 @@ class TrackerSuite:
         changed = run._replace(params={**run.params, "model.params.p0": "changed", "model.params.new": "1"})
         assert dict(self.make(root).open(changed)) == {}
 
-    @pytest.mark.parametrize("status", ["completed", "failed", "preempted", "interrupted"])
+    @pytest.mark.parametrize("status", ["completed", "stopped", "failed", "preempted"])
     def test_a_closed_run_may_be_opened_again(self, root: Path, run: RunCard, status: str) -> None:
         """A closed run continues after another `open`."""
         first = self.make(root)

@@ -3,6 +3,7 @@
     python -m trainyard.testing.victim PHASE COUNT CONFIG RUNS_DIR     trains a new run
     python -m trainyard.testing.victim PHASE COUNT --resume RUN_DIR    resumes one
 
+With a step as a fifth word, the run is asked to stop in that step, and PHASE counts from that decision on.
 The process sends itself SIGKILL the COUNTth time (from 1) that it is in PHASE, so that no handler, no
 `finally` and no buffered write runs. This module patches Trainyard from outside; the engine has no hook for
 it.
@@ -19,16 +20,19 @@ from typing import Any
 
 from trainyard import api, registry
 from trainyard.config import load
+from trainyard.engine.journal import Journal
+from trainyard.engine.outside import Outside
 from trainyard.engine.writer import PendingWrite, Writer
+from trainyard.records.decision import Decision, Decisions
 from trainyard.runs import attempt
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.wiring import framework_name
 from trainyard.stores.local import LocalStore
 
-PHASES = ("start-up", "step", "evaluation", "write", "commit", "final-evaluation", "end", "never")
-"""Where a process can be killed, in this order: while the run is built; in a step; in an evaluation; while a
-checkpoint's files are written; before its manifest is published; in the evaluation after training; before the
-result is written; nowhere.
+PHASES = ("start-up", "step", "decision", "evaluation", "write", "commit", "final-evaluation", "end", "never")
+"""Where a process can be killed, in this order: while the run is built; in a step; when a decision is in the
+journal; in an evaluation; while a checkpoint's files are written; before its manifest is published; in the
+evaluation after training; before the result is written; nowhere.
 """
 
 
@@ -55,6 +59,8 @@ def arm(phase: str, count: int, framework: Any, signum: signal.Signals = signal.
         attempt.build = _before(tick, attempt.build)  # type: ignore[attr-defined]
     elif phase == "step":
         framework.step = _after(tick, framework.step)
+    elif phase == "decision":
+        Journal.decision = _after(tick, Journal.decision)  # type: ignore[method-assign]
     elif phase == "evaluation":
         framework.predict = _within(tick, framework.predict)
     elif phase == "write":
@@ -116,11 +122,42 @@ def _rearmed(tick: Countdown, function: Callable[..., Any], framework: Any) -> C
     return wrapped
 
 
-def main(phase: str, count: str, first: str, second: str) -> None:
+def stop_in(step: int, framework: Any, then: Callable[[], None]) -> None:
+    """Ask the run to stop in a step (from 1), and call `then` when that has become a decision."""
+    watching: list[tuple[Outside, Callable[[], None]]] = []
+    start, take_step, write = Outside.start, framework.step, Journal.decision
+
+    def started(self: Outside, wake: Callable[[], None], train_seconds: float, decisions: Decisions) -> None:
+        watching.append((self, wake))
+        start(self, wake, train_seconds, decisions)
+
+    def stepped(self: Any, number: int, lr: float) -> Any:
+        if number + 1 == step:
+            watching[0][0].request = "stop"
+            watching[0][1]()
+        return take_step(self, number, lr)
+
+    def decided(self: Journal, decision: Decision) -> None:
+        write(self, decision)
+        if decision.kind == "stop":
+            then()
+
+    Outside.start = started  # type: ignore[method-assign]
+    Journal.decision = decided  # type: ignore[method-assign]
+    framework.step = stepped
+
+
+def main(phase: str, count: str, first: str, second: str, stop: str = "") -> None:
     """Train or resume with the kill in place; print the run's directory if the process survives."""
     config = Path(second) / "config.yaml" if first == "--resume" else Path(first)
     name = framework_name(load(config, adapters=Catalog()).config)
-    arm(phase, int(count), registry.adapter("framework", name))
+    framework = registry.adapter("framework", name)
+    if stop and phase == "decision":
+        stop_in(int(stop), framework, Countdown(int(count), signal.SIGKILL))
+    elif stop:
+        stop_in(int(stop), framework, lambda: arm(phase, int(count), framework))
+    else:
+        arm(phase, int(count), framework)
     run = api.resume(second) if first == "--resume" else api.train(config, runs_dir=second)
     sys.stdout.write(f"{run.path}\n")
 

@@ -19,7 +19,11 @@ from trainyard.require import require
 from trainyard.trackers.base import Histogram, Point, RunCard
 
 RUN_ID = "trainyard.run_id"
-STATUS = {"completed": "FINISHED", "failed": "FAILED", "preempted": "KILLED", "interrupted": "KILLED"}
+STATUS = {
+    "completed": "FINISHED",
+    "failed": "FAILED",
+    **dict.fromkeys(("stopped", "pruned", "preempted", "interrupted"), "KILLED"),
+}
 POINTS_PER_CALL, PAIRS_PER_CALL = 1000, 100  # what MLflow allows
 
 # Set unless the user has set them. The feeder retries; MLflow's own retries need four minutes to notice that

@@ -133,6 +133,16 @@ class CatboostFramework(Framework):
             with self._translate_errors("this model cannot be trained", ModelError):
                 self._rounds = self._build_rounds()
 
+    @staticmethod
+    def device_name(config: RunConfig) -> str:
+        """Return `cpu` or `gpu`."""
+        return "gpu" if config.training.device.startswith("cuda") else "cpu"
+
+    @staticmethod
+    def neutral_changes(config: RunConfig) -> Collection[str]:
+        """Return the threads: on the CPU, CatBoost sums over blocks whose number does not depend on them."""
+        return () if config.training.device.startswith("cuda") else ("threads",)
+
     def describe(self) -> Mapping[str, str]:
         """Return the library's version and the device."""
         return {"catboost": self._library.__version__, "device": self._device[0].lower()}

@@ -27,6 +27,7 @@ from trainyard.frameworks.base import (
 from trainyard.frameworks.lightgbm.boosting import RESET_INTERVAL, Boosting, RoundParams, bin_seed
 from trainyard.frameworks.lightgbm.data import Rows, Scores, make_dataset
 from trainyard.frameworks.lightgbm.estimators import model_spec
+from trainyard.frameworks.lightgbm.layout import faster_layout
 from trainyard.frameworks.lightgbm.model import Trees, join_model
 from trainyard.frameworks.lightgbm.objective import build_objective
 from trainyard.frameworks.lightgbm.params import LightgbmParams, library_params, monotone_signs
@@ -39,7 +40,11 @@ from trainyard.types import Array, Determinism, NamedBuffer, Predictions, StepRe
 _BLOCK = 1 << 16  # rows per yielded block of predictions
 _READ_VALUES = 1 << 22  # predictions held at once for the losses of many rounds
 _PROGRESS_FILE = "progress.safetensors"
-_ROW_WISE_ROWS = 1000  # rows per feature from which histograms are built row-wise
+_LAYOUT = "histograms"  # the name of the choice between `row_wise` and `col_wise`
+_MEASURED_VALUES = (
+    1 << 20
+)  # rows times features: with fewer, a rule serves as well, and all runs get the same bits
+_ROW_WISE_ROWS = 1000  # rows per feature from which the rule takes `row_wise`
 
 
 class LightgbmFramework(Framework):
@@ -113,6 +118,7 @@ class LightgbmFramework(Framework):
         self._boosting: Boosting | None = None
         # Whether a round changes the output of earlier ones, so that the loss of a step must be read at once.
         self._changes_trees = params.boosting != "gbdt"
+        self._choices = dict(inputs.choices)
         self._training_rows = len(inputs.splits["train"]) if inputs.order else 0
         if inputs.order is not None:
             self._sample = Scores(
@@ -120,6 +126,11 @@ class LightgbmFramework(Framework):
             )
             with self._translate_errors("this model cannot be trained", ModelError):
                 self._boosting = self._build_boosting()
+
+    @staticmethod
+    def device_name(config: RunConfig) -> str:
+        """Return `cpu`, or `gpu` or `cuda` with its number."""
+        return _device(config, model_spec(config).params)
 
     def describe(self) -> Mapping[str, str]:
         """Return the library's version and the device."""
@@ -131,6 +142,10 @@ class LightgbmFramework(Framework):
     def definition(self) -> Mapping[str, str]:
         """Return the class and options of an estimator that was passed in Python, else nothing."""
         return {} if self._inputs.model is None else of_estimator(self._inputs.model)
+
+    def choices(self) -> Mapping[str, str]:
+        """Return the layout of histograms, if LightGBM's own test chose it."""
+        return self._choices
 
     def step(self, step: int, lr: float) -> StepResult:
         """Run one boosting round and return its loss, or the number of rounds for `read`.
@@ -238,6 +253,8 @@ class LightgbmFramework(Framework):
         train, seed = Rows(inputs.splits["train"]), inputs.config.experiment.seed
         weight = _balanced_weights(train.targets) if self._spec.params.class_weight else None
         dataset = make_dataset(self._library, train, inputs.info, params, weight=weight)
+        if params["device_type"] == "cpu":
+            params[f"force_{self._layout(dataset, params)}"] = True
         sample = None
         if self._changes_trees:
             sample = (
@@ -253,8 +270,17 @@ class LightgbmFramework(Framework):
             sample,
         )
 
+    def _layout(self, dataset: Any, params: Mapping[str, Any]) -> str:
+        """Return the layout of histograms: with much data, LightGBM's own test chooses it once per run."""
+        columns, rows = int(np.prod(self._inputs.info.input_shape)), self._training_rows
+        if rows * columns < _MEASURED_VALUES:
+            return "row_wise" if rows >= _ROW_WISE_ROWS * columns else "col_wise"
+        if _LAYOUT not in self._choices:
+            self._choices[_LAYOUT] = faster_layout(self._library, dataset, params)
+        return self._choices[_LAYOUT]
+
     def _params(self) -> dict[str, Any]:
-        """Return all parameters of the training, under LightGBM's names."""
+        """Return the parameters of the training, under LightGBM's names, without the layout of histograms."""
         inputs, options, objective = self._inputs, self._spec.params, self._objective
         params = library_params(options) | monotone_signs(options, inputs.info.feature_names)
         params |= {"objective": objective.name, "metric": "None", "verbosity": -1, "deterministic": True}
@@ -263,9 +289,6 @@ class LightgbmFramework(Framework):
             params["num_class"] = objective.width
         device, _, number = _device(inputs.config, options).partition(":")
         params |= {"device_type": device} | ({"gpu_device_id": int(number)} if number else {})
-        if device == "cpu":  # by default LightGBM times both layouts and takes the faster one
-            columns, rows = int(np.prod(inputs.info.input_shape)), len(inputs.splits["train"])
-            params["force_row_wise" if rows >= _ROW_WISE_ROWS * columns else "force_col_wise"] = True
         return params
 
     def _scores_of(self, split: Split) -> Scores:

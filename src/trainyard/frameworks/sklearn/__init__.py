@@ -139,6 +139,11 @@ class SklearnFramework(Framework):
                 inputs.config.model.type,
             )
 
+    @staticmethod
+    def device_name(config: RunConfig) -> str:  # noqa: ARG004 - there is one
+        """Return `cpu`."""
+        return "cpu"
+
     def describe(self) -> Mapping[str, str]:
         """Return scikit-learn's version and the device."""
         return {"scikit-learn": self._version, "device": "cpu"}

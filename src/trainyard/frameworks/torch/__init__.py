@@ -101,14 +101,21 @@ class TorchFramework(Framework):
             "bitwise", "deterministic algorithms, a pinned number of threads, random streams by step"
         )
 
+    @staticmethod
+    def device_name(config: RunConfig) -> str:
+        """Return `cpu`, without importing torch if the config says so, or the model of the GPU."""
+        name = config.training.device
+        return name if name == "cpu" else _model_of(_device(name))
+
     def describe(self) -> Mapping[str, str]:
-        """Return the versions of torch and of the device."""
+        """Return torch's version, the device's model, and the precision; on CUDA, the version of cuDNN."""
         import torch
 
-        device = (
-            torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else self._device.type
-        )
-        return {"torch": torch.__version__, "device": device}
+        cudnn = {}
+        if self._device.type == "cuda":
+            cudnn["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
+        precision = {"precision": self._precision.name}
+        return {"torch": torch.__version__, "device": _model_of(self._device), **precision, **cudnn}
 
     def definition(self) -> Mapping[str, str]:
         """Return the layers of a model that was passed as an object, with the import paths of own classes."""
@@ -340,6 +347,12 @@ def _device(name: str) -> torch.device:
             f"training.device: {name} was requested, but torch sees no CUDA device; use cpu or auto"
         )
     return torch.device(name)
+
+
+def _model_of(device: torch.device) -> str:
+    import torch
+
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def _pin(inputs: FrameworkInputs) -> None:

@@ -13,13 +13,14 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class Precision:
     """One of `fp32`, `bf16`, `fp16` and `mixed` (fp16 on CUDA, bf16 elsewhere) on a device.
 
-    Weights stay in float32. fp16 scales the loss, so that small gradients do not vanish, and skips steps
-    whose gradients overflow (Micikevicius et al., 2018).
+    `name` is the one that computes. Weights stay in float32. fp16 scales the loss, so that small gradients do
+    not vanish, and skips steps whose gradients overflow (Micikevicius et al., 2018).
     """
 
     def __init__(self, name: str, device: torch.device) -> None:
         if name == "mixed":
             name = "fp16" if device.type == "cuda" else "bf16"
+        self.name = name
         self._device = device.type
         self._dtype = _DTYPES.get(name)
         self.scaler: Any = torch.amp.GradScaler(self._device) if name == "fp16" else None

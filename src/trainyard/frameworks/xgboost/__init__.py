@@ -118,6 +118,11 @@ class XgboostFramework(Framework):
             self._sample = self._matrices.sample() if inputs.order is not None else None
             self._booster = self._build_booster()
 
+    @staticmethod
+    def device_name(config: RunConfig) -> str:
+        """Return `cpu`, or `cuda` with its number."""
+        return chosen_device(config.training.device)
+
     def describe(self) -> Mapping[str, str]:
         """Return the library's version and the device."""
         return {"xgboost": self._library.__version__, "device": self._device}

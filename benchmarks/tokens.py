@@ -1,0 +1,128 @@
+"""Tokens per second of the built-in GPT, against the same loop by hand: `python benchmarks/tokens.py`.
+
+Both train the same module on Python's own library as text, with the same windows, in a random order, with
+fused AdamW and one thread. Trainyard also journals every loss and writes a checkpoint and a report. Each pair
+runs in its own processes, for N and for 3N steps: the difference is the loop without start-up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+from pathlib import Path
+
+import numpy as np
+from harness import ONE_THREAD, machine, run, table, temporary_folder
+
+LENGTH, BATCH = 128, 16
+SIZES = {"small": (64, 2, 2), "medium": (192, 4, 4)}  # hidden_size, num_layers, num_heads
+TEXT_BYTES = 2_000_000
+CONFIG = """\
+experiment: {{name: tokens, seed: 1}}
+data: {{type: text, path: text.txt, length: {length}, split: {{val: 0.01, test: 0.01}}}}
+model: {{type: gpt, hidden_size: {hidden}, num_layers: {layers}, num_heads: {heads}}}
+training: {{max_steps: 1, batch_size: {batch}, learning_rate: 3e-4, weight_decay: 0.1, threads: 1}}
+evaluation: {{every_n_steps: 1000000, metrics: [bits_per_byte]}}
+checkpoint: {{every_n_minutes: null, save_top_k: 0}}
+tracking: []
+"""
+
+
+def main() -> None:
+    """Run pairs in interleaved rounds and print the table; with `--by-hand`, be the peer."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=100, help="steps of the short runs")
+    parser.add_argument("--size", choices=SIZES, default="small")
+    parser.add_argument("--by-hand", type=int, metavar="STEPS", help="run as the peer")
+    arguments = parser.parse_args()
+    if arguments.by_hand:
+        by_hand(arguments.by_hand, *SIZES[arguments.size])
+        return
+    print(machine())
+    few, many = arguments.steps, 3 * arguments.steps
+    ratios: list[float] = []
+    rates: dict[str, list[float]] = {"by hand": [], "trainyard": []}
+    with temporary_folder() as folder:
+        write_text(folder / "text.txt")
+        hidden, layers, heads = SIZES[arguments.size]
+        config = CONFIG.format(length=LENGTH, hidden=hidden, layers=layers, heads=heads, batch=BATCH)
+        (folder / "config.yaml").write_text(config)
+        for number in range(arguments.rounds):
+            jobs = list(rates) if number % 2 else list(rates)[::-1]
+            for job in jobs:
+                seconds = [
+                    run(command(job, steps, arguments.size), folder, ONE_THREAD).wall for steps in (few, many)
+                ]
+                rates[job].append((many - few) * BATCH * LENGTH / (seconds[1] - seconds[0]))
+            ratios.append(rates["trainyard"][-1] / rates["by hand"][-1])
+            print(f"round {number + 1} of {arguments.rounds} done: {ratios[-1]:.3f}x", file=sys.stderr)
+    report(rates, ratios)
+
+
+def command(job: str, steps: int, size: str) -> list[str]:
+    """Return the command of a job."""
+    if job == "by hand":
+        return [sys.executable, __file__, "--by-hand", str(steps), "--size", size]
+    return [
+        sys.executable,
+        "-m",
+        "trainyard",
+        "train",
+        "config.yaml",
+        f"training.max_steps={steps}",
+        "--quiet",
+    ]
+
+
+def write_text(path: Path) -> None:
+    """Write the beginning of Python's own library, in the order of the names."""
+    files = sorted(Path(os.__file__).parent.glob("*.py"))
+    path.write_bytes(b"".join(file.read_bytes() for file in files)[:TEXT_BYTES])
+
+
+def by_hand(steps: int, hidden: int, layers: int, heads: int) -> None:
+    """Train in the shortest way that is fast: windows of a tensor in memory, fused AdamW."""
+    import torch
+    from torch.nn import functional
+
+    from trainyard.frameworks.torch.models.gpt import Gpt
+
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    text = np.fromfile("text.txt", np.uint8)[: int(TEXT_BYTES * 0.98)]
+    rows = (len(text) - 1) // LENGTH
+    inputs, labels = (
+        torch.from_numpy(text[start : start + rows * LENGTH].reshape(rows, LENGTH).astype(np.int64))
+        for start in (0, 1)
+    )  # (rows, LENGTH) each
+    model = Gpt(256, LENGTH, hidden, layers, heads)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, fused=True)
+    losses = []
+    for step in range(steps):
+        if step % (rows // BATCH) == 0:
+            order = torch.randperm(rows)
+        ids = order[step % (rows // BATCH) * BATCH :][:BATCH]
+        logits = model(inputs[ids])
+        loss = functional.cross_entropy(logits.flatten(0, 1), labels[ids].flatten())
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    print(torch.stack(losses).mean().item())
+
+
+def report(rates: dict[str, list[float]], ratios: list[float]) -> None:
+    """Print tokens per second, and the ratio with its spread."""
+    rows = [
+        [job, f"{max(values):,.0f}", f"{statistics.median(values):,.0f}"] for job, values in rates.items()
+    ]
+    print(table(["tokens/s", "best", "median"], rows))
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    print(f"ratio: median {middle:.3f}x of {len(ratios)} pairs, quartiles {low:.3f}x to {high:.3f}x")
+
+
+if __name__ == "__main__":
+    main()

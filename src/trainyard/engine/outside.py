@@ -1,0 +1,78 @@
+"""What may end a run from outside: its time limit, a request to stop it, a verdict on an evaluation."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from trainyard.records.decision import Decisions
+from trainyard.types import Metrics
+
+# Judges a run by the metrics of an evaluation: called with the step and the metrics.
+Verdict = Callable[[int, Metrics], Literal["keep", "prune"]]
+Request = Literal["stop", "time_limit"]
+POLL_SECONDS = 0.5
+
+
+class Outside:
+    """Watches the clock and the user for a running loop, in a thread of its own.
+
+    What it sees becomes `request`, and wakes the loop, which alone decides at which step it takes effect.
+
+    Args:
+        max_minutes: The most minutes of training since the run last went on after its end; None: no limit.
+        is_asked: Returns whether somebody asked to stop the run; None: nobody can.
+        verdict: Judges each evaluation; None: no verdict.
+    """
+
+    def __init__(
+        self,
+        max_minutes: float | None = None,
+        is_asked: Callable[[], bool] | None = None,
+        verdict: Verdict | None = None,
+    ) -> None:
+        self.max_minutes = max_minutes
+        self.verdict = verdict
+        self.request: Request | None = None
+        self._is_asked = is_asked
+        self._closed = threading.Event()
+
+    def start(self, wake: Callable[[], None], train_seconds: float, decisions: Decisions) -> None:
+        """Start to watch.
+
+        Args:
+            wake: Called in the thread when there is a request.
+            train_seconds: The training time of the run so far.
+            decisions: The decisions of the run so far.
+        """
+        left = None
+        if self.max_minutes is not None:
+            left = decisions.granted_seconds() + 60 * self.max_minutes - train_seconds
+        if left is not None or self._is_asked is not None:
+            name = "trainyard-outside"
+            threading.Thread(target=self._watch, args=(wake, left), name=name, daemon=True).start()
+
+    def take(self) -> Request | None:
+        """Return the request, if there is one, and forget it."""
+        request, self.request = self.request, None
+        return request
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._closed.set()
+
+    def _watch(self, wake: Callable[[], None], left: float | None) -> None:
+        end = None if left is None else time.monotonic() + left
+        while self.request is None:
+            if self._is_asked is not None and self._is_asked():
+                self.request = "stop"
+            elif end is not None and time.monotonic() >= end:
+                self.request = "time_limit"
+            else:
+                polling = [POLL_SECONDS] if self._is_asked is not None else []
+                rest = [max(0.0, end - time.monotonic())] if end is not None else []
+                if self._closed.wait(min(*polling, *rest, threading.TIMEOUT_MAX)):
+                    return
+        wake()

@@ -1,0 +1,125 @@
+"""Decisions: what a run did that is not a function of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from trainyard.records.journal import decision_lines, segments
+from trainyard.records.status import Ended
+
+# choice       a choice made by measuring, before step 1; its detail holds the choices by name
+# time_limit   `training.max_minutes` ends the run after this step
+# stop         somebody asked to stop the run after this step
+# keep, prune  the verdict from outside on this step: train on, or end the run after it
+# resume       the run goes on from this step, at which it had been ended
+Kind = Literal["choice", "time_limit", "stop", "keep", "prune", "resume"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+# How a run ends whose end is one of these decisions.
+ENDS: Mapping[str, Ended] = {"time_limit": "stopped", "stop": "stopped", "prune": "pruned"}
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A decision takes effect after `step`; `detail` says what JSON can hold of its reason."""
+
+    step: int
+    kind: Kind
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> list[Any]:
+        """Return the decision as a checkpoint holds it."""
+        return [self.step, self.kind, dict(self.detail)]
+
+
+class Decisions(Sequence[Decision]):
+    """The decisions of a run, in the order in which they were made.
+
+    Each step asks here first, so that what was decided once is never decided again.
+    """
+
+    def __init__(self, made: Sequence[Decision] = ()) -> None:
+        self._made: list[Decision] = []
+        self._known: set[tuple[int, str]] = set()  # step and kind, which no two decisions share
+        self._ends: dict[int, Decision] = {}  # by step; those of runs that went on are among them
+        self._resumed: set[int] = set()
+        self.judged = 0  # the last step on which there is a verdict
+        for decision in made:
+            self.add(decision)
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._made[index]
+
+    def __contains__(self, decision: object) -> bool:
+        return isinstance(decision, Decision) and (decision.step, decision.kind) in self._known
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Decisions) and self._made == other._made
+
+    __hash__ = None  # type: ignore[assignment] # it changes
+
+    def add(self, decision: Decision) -> None:
+        """Append a decision; one that is there already is not added again."""
+        if decision in self:
+            return
+        self._known.add((decision.step, decision.kind))
+        self._made.append(decision)
+        if decision.kind in ENDS:
+            self._ends[decision.step] = decision
+        if decision.kind == "resume":
+            self._resumed.add(decision.step)
+        if decision.kind in ("keep", "prune"):
+            self.judged = max(self.judged, decision.step)
+
+    def next_step(self, step: int) -> int | None:
+        """Return the first step after `step` at which a run was ended, whether it went on or not."""
+        return min((at for at in self._ends if at > step), default=None)
+
+    def at(self, step: int) -> Decision | None:
+        """Return the decision that ended the run at a step, whether it went on or not."""
+        return self._ends.get(step)
+
+    def went_on(self, step: int) -> bool:
+        """Return whether the run was ended at a step, and went on."""
+        return step in self._resumed
+
+    def ends(self) -> list[Decision]:
+        """Return the decisions that end the run, by step; those after which it went on are left out."""
+        return [self._ends[step] for step in sorted(self._ends) if step not in self._resumed]
+
+    def end(self, step: int) -> Decision | None:
+        """Return the decision that ends the run, at `step` or later; None if there is none."""
+        return next((end for end in self.ends() if end.step >= step), None)
+
+    def choices(self) -> dict[str, str]:
+        """Return what was chosen by measuring, by name."""
+        return {
+            name: value
+            for decision in self._made
+            if decision.kind == "choice"
+            for name, value in decision.detail.items()
+        }
+
+    def granted_seconds(self) -> float:
+        """Return the training time, in seconds, from which the present time limit counts."""
+        return max((one.detail["train_seconds"] for one in self._made if one.kind == "resume"), default=0.0)
+
+    def to_json(self) -> list[list[Any]]:
+        """Return the decisions as a checkpoint holds them."""
+        return [decision.to_json() for decision in self._made]
+
+
+def decisions_from_json(data: Sequence[Any]) -> Decisions:
+    """Return the decisions that `Decisions.to_json` wrote."""
+    return Decisions([Decision(step, kind, detail) for step, kind, detail in data])
+
+
+def journalled_decisions(folder: Path) -> Decisions:
+    """Return the decisions in a run's journal, those in superseded parts included."""
+    records = (record for path in segments(folder) for record in decision_lines(path))
+    return Decisions([Decision(record["step"], record["name"], record["detail"]) for record in records])

@@ -1,0 +1,217 @@
+"""Inputs as they are now, and the completed run of the same ones, which need not be trained again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from trainyard import registry
+from trainyard.config import Resolved
+from trainyard.config import load as load_resolved
+from trainyard.config.schema import RunConfig
+from trainyard.engine.state import preserved_global_random, seed_global_random
+from trainyard.errors import TrainyardError
+from trainyard.records.decision import journalled_decisions
+from trainyard.records.index import summaries
+from trainyard.records.journal import read
+from trainyard.records.listing import find_run
+from trainyard.records.manifest import Difference, Manifest
+from trainyard.records.run_dir import RunDir
+from trainyard.reports.rundir import read_run
+from trainyard.require import import_paths, open_process
+from trainyard.runs.catalog import Catalog
+from trainyard.runs.inputs import code_inputs, data_inputs, environment_inputs
+from trainyard.runs.lookup import warn_of_unused
+from trainyard.runs.manifest import code_roots, make_manifest
+from trainyard.runs.objects import Objects
+from trainyard.runs.trust import of_own_config
+from trainyard.runs.weights import initial_source, initialize, stored_model
+from trainyard.runs.wiring import build, default_threads, framework_name, load_data, run_checkpoints
+from trainyard.semantics import versions
+
+log = logging.getLogger("trainyard")
+
+
+class CompletedRuns:
+    """The completed runs of an experiment, by what they compute."""
+
+    def __init__(self, runs_dir: Path, experiment: str) -> None:
+        self._runs_dir, self._experiment = runs_dir, experiment
+
+    def find(self, resolved: Resolved, objects: Objects) -> RunDir | None:
+        """Return the newest run with the inputs that a run of a config would have here and now, or None.
+
+        No model is built, unless the initial weights depend on more than the config.
+        """
+        for run in map(RunDir, self._by_computation.get(resolved.computation_hash(), ())):
+            try:
+                with of_own_config(run, resolved):
+                    reason = _unusable(run) or _difference(run, resolved, objects)
+                    reason = reason or _damage(run) or _outside_decision(run)
+            except TrainyardError as error:
+                reason = str(error)
+            if reason is None:
+                _announce(run, resolved)
+                return run
+            log.info("run %s is not reused: %s", run.id, reason)
+        return None
+
+    @cached_property
+    def _by_computation(self) -> Mapping[str, Sequence[Path]]:
+        """Paths by computation hash, the newest first; one read of the index answers for a whole study."""
+        paths: dict[str, list[Path]] = {}
+        for summary in summaries(self._runs_dir, self._experiment):
+            if summary["status"] == "completed" and (computation := summary.get("computation_hash")):
+                paths.setdefault(computation, []).append(Path(summary["path"]))
+        return paths
+
+
+def _announce(run: RunDir, resolved: Resolved) -> None:
+    made = run.require_manifest().created
+    log.info("run %s, made at %s, is reused: it has the same inputs, so nothing is trained", run.id, made)
+    warn_of_unused(resolved, load_resolved(run.checked_config_file(), adapters=Catalog()), run)
+
+
+def _unusable(run: RunDir) -> str | None:
+    """Return why a run is not what its inputs alone give."""
+    manifest = run.require_manifest()
+    if manifest.trainer is not None:
+        return f"{manifest.trainer.name} made it"
+    if manifest.determinism.tier == "statistical":
+        return f"its tier is statistical: {manifest.determinism.reason}"
+    if not manifest.data.content_hashed:
+        return "the content of its data was not hashed"
+    return None
+
+
+def _difference(run: RunDir, resolved: Resolved, objects: Objects) -> str | None:
+    """Return the first input that is not as it was."""
+    before = run.require_manifest()
+    if before.objects != objects.names:
+        return "it was given other objects"
+    source = _weights_source(resolved.config, run)
+    now = present_inputs(run, resolved, objects, source)
+    differences = harmful_differences(before, now, resolved.config)
+    return str(differences[0]) if differences else None
+
+
+def _weights_source(config: RunConfig, run: RunDir) -> Path | None:
+    """Return where a run that begins now takes its initial weights from.
+
+    Raises:
+        InputError: They are not there.
+    """
+    named = config.model.init_from
+    if named is None or named.endswith(".safetensors"):
+        return initial_source(config, run)
+    return find_run(named, run.path.parent.parent).path  # `last` is no longer the one before `run`
+
+
+def _damage(run: RunDir) -> str | None:
+    """Return the first of a run's files that is not as it was written.
+
+    Raises:
+        CheckpointError, InputError: The model is damaged, or a file that it depends on.
+    """
+    files = read_run(run.path)
+    if problems := [*files.problems, *files.history.problems]:
+        return problems[0]
+    result, (newest, complaints) = run.require_result(), run_checkpoints(run).resume.newest()
+    if complaints or newest is None or newest.digest != result.digest:
+        return complaints[0] if complaints else "its last checkpoint is not there"
+    stored_model(run)
+    return None
+
+
+def _outside_decision(run: RunDir) -> str | None:
+    """Return a decision that somebody made for the run, such as to stop it, though it was resumed later."""
+    parent = run.require_manifest().parent
+    inherited = [kind for _, kind, _ in getattr(parent, "decisions", [])]  # by a repetition
+    journalled = [record["name"] for record in read(run.journal) if record["kind"] == "decision"]
+    outside = [kind for kind in [*inherited, *journalled] if kind != "choice"]  # that is made by measuring
+    return f"a decision from outside shaped it: {outside[0]}" if outside else None
+
+
+def harmful_differences(before: Manifest, now: Manifest, config: RunConfig) -> list[Difference]:
+    """Return the differences of inputs that may change bits."""
+    neutral = neutral_changes(config)
+    return [one for one in before.differences(now) if one.input != "environment" or one.what not in neutral]
+
+
+def neutral_changes(config: RunConfig) -> Collection[str]:
+    """Return the parts of the numeric environment that change no bit of a run of a config."""
+    neutral: Collection[str] = registry.adapter("framework", framework_name(config)).neutral_changes(config)
+    return neutral
+
+
+def present_inputs(run: RunDir, resolved: Resolved, objects: Objects, source: Path | None) -> Manifest:
+    """Return the manifest that a completed run would have if it began now.
+
+    Args:
+        run: The run.
+        resolved: The config, of the same computation.
+        objects: What is given in Python.
+        source: The file or run with the initial weights, if any; if it is gone, they count as unchanged.
+
+    Raises:
+        InputError: The data cannot be read, or the model cannot be built, any more.
+    """
+    before, config = run.require_manifest(), resolved.config
+    if any(import_paths(config.model_dump())):
+        open_process()  # before anything is imported for the config
+    with preserved_global_random():
+        seed_global_random(config.experiment.seed)
+        device = _known_device(before, config, objects)
+        if device is not None:
+            return _light_inputs(before, resolved, objects, device)
+        now = _built_inputs(run, resolved, objects, source)
+    is_gone = source is not None and not source.exists()
+    return now.model_copy(update={"weights": before.weights}) if is_gone else now
+
+
+def _known_device(before: Manifest, config: RunConfig, objects: Objects) -> str | None:
+    """Return the device, if the initial weights follow from config and environment; None: build the model.
+
+    Code of the user's may draw initial weights from anywhere, and `init_from` may hold others by now.
+    """
+    own_code = any(import_paths([config.model.type, config.model.params, config.training.loss]))
+    if objects.model is not None or config.model.init_from or before.model or own_code:
+        return None
+    device: str | None = registry.adapter("framework", framework_name(config)).device_name(config)
+    return device
+
+
+def _light_inputs(before: Manifest, resolved: Resolved, objects: Objects, device: str) -> Manifest:
+    """Return the inputs without building the model: data, code and environment, which decide the rest.
+
+    The versions that the framework names are those of packages, which are compared anyway.
+    """
+    config = resolved.config
+    framework = registry.adapter("framework", framework_name(config))
+    threads = config.training.threads or default_threads()
+    now = Manifest(
+        run_id=before.run_id,
+        experiment=before.experiment,
+        semantics=versions(framework_name(config)),
+        computation=resolved.computation(),
+        environment=environment_inputs(threads, {**before.environment.framework, "device": device}),
+        **{name: getattr(before, name) for name in ("data", "code", "model", "weights")},
+    )
+    if before.differences(now):
+        return now  # the data need not be read
+    bundle = objects.data if objects.data is not None else load_data(config)
+    roots = code_roots(config, objects, framework, {})
+    return now.model_copy(update={"data": data_inputs(bundle), "code": code_inputs(roots, Path.cwd())})
+
+
+def _built_inputs(run: RunDir, resolved: Resolved, objects: Objects, source: Path | None) -> Manifest:
+    """Return the inputs as an attempt finds them: built in the same order, as building may draw numbers."""
+    config = resolved.config
+    choices = journalled_decisions(run.journal).choices()  # else they would be made anew by measuring
+    components = build(config, config.training.threads or default_threads(), objects, choices)
+    if source is not None and source.exists():
+        initialize(components, source)
+    determinism = registry.adapter("framework", framework_name(config, objects.model)).determinism(config)
+    return make_manifest(run, resolved, objects, components, determinism)

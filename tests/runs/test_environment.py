@@ -1,0 +1,209 @@
+"""The numeric environment of an attempt: where it may change, what that costs, and where it is refused."""
+
+import json
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trainyard
+from small_runs import SMALL, SignalAt, preempted
+from trainyard import semantics
+from trainyard.config import load
+from trainyard.errors import ChangedInputsError, InputError
+from trainyard.records.listing import all_runs
+from trainyard.records.manifest import Environment, Manifest
+from trainyard.records.run_dir import RunDir
+from trainyard.runs.catalog import Catalog
+from trainyard.runs.inputs import environment_inputs
+from trainyard.runs.run import Run
+
+OURS = Path(trainyard.__file__).parent
+NEUTRAL = {
+    **SMALL,
+    "model": {"type": "catboost", "max_depth": 3, "bootstrap_type": "Bernoulli", "subsample": 0.6},
+    "training": {"max_steps": 30, "threads": 1, "determinism": "bitwise"},
+}
+
+
+def changes(run: Run) -> list[tuple[str, str, Any, Any]]:
+    return [
+        (one["input"], one["what"], one["before"], one["now"])
+        for change in run.manifest["changes"]
+        for one in change["differences"]
+    ]
+
+
+def threads_by_attempt(run: Run) -> list[int | None]:
+    records = RunDir(run.path).attempts()
+    return [record.environment.threads if record.environment else None for record in records]
+
+
+def test_other_threads_are_recorded_and_lower_the_tier(tmp_path: Path) -> None:
+    cut = preempted(tmp_path)
+    again = trainyard.resume(cut, ["training.threads=2"])
+    assert changes(again) == [("environment", "threads", 1, 2)]
+    assert again.result["determinism"] == {
+        "tier": "statistical",
+        "reason": "the numeric environment changed before a resume: environment: threads was 1, is 2",
+    }
+    assert threads_by_attempt(again) == [1, 2]
+
+
+def test_a_resume_stays_where_the_attempt_before_was(tmp_path: Path) -> None:
+    cut = preempted(tmp_path, at=5)
+    with pytest.raises(InputError, match=r"training\.max_steps: a resumed run keeps its config; only where"):
+        trainyard.resume(cut, {"training.max_steps": 31})
+    trainyard.resume(cut, {"training.threads": 2}, callbacks=[SignalAt(15)])
+    again = trainyard.resume(cut)
+    assert threads_by_attempt(again) == [1, 2, 2]
+    assert len(again.manifest["changes"]) == 1
+
+
+def test_an_edited_config_moves_the_run(tmp_path: Path) -> None:
+    cut = preempted(tmp_path)
+    path = cut.path / "config.yaml"
+    path.write_text(path.read_text().replace("threads: 1", "threads: 2"))
+    assert threads_by_attempt(trainyard.resume(cut)) == [1, 2]
+
+
+def test_train_with_resume_takes_the_threads_that_are_set(tmp_path: Path) -> None:
+    cut = preempted(tmp_path)
+    again = trainyard.train(SMALL, {"training.threads": 2}, runs_dir=tmp_path, resume=True)
+    assert again.path == cut.path
+    assert threads_by_attempt(again) == [1, 2]
+    other = preempted(tmp_path)
+    kept = trainyard.train(SMALL, {"training.threads": None}, runs_dir=tmp_path, resume=True)
+    assert kept.path == other.path
+    assert threads_by_attempt(kept) == [1, 1]
+
+
+def test_other_threads_are_refused_where_bits_were_demanded(tmp_path: Path) -> None:
+    cut = preempted(tmp_path, {"training.determinism": "bitwise"})
+    with pytest.raises(
+        ChangedInputsError, match=r"threads was 1, is 2\ntraining\.determinism: bitwise allows no"
+    ):
+        trainyard.resume(cut, ["training.threads=2"])
+    assert trainyard.resume(cut).result["determinism"]["tier"] == "bitwise"
+
+
+def test_what_the_framework_declares_neutral_costs_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("catboost")
+    whole = trainyard.train(NEUTRAL, runs_dir=tmp_path / "whole")
+    cut = trainyard.train(NEUTRAL, runs_dir=tmp_path, callbacks=[SignalAt(13)])
+    again = trainyard.resume(cut, ["training.threads=2"])
+    assert changes(again) == [("environment", "threads", 1, 2)]
+    assert again.result["determinism"]["tier"] == "bitwise"
+    assert again.digest == whole.digest
+
+
+def test_more_threads_than_processors_are_kept_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cut = preempted(tmp_path, {"training.threads": 2})
+    monkeypatch.setattr("trainyard.runs.attempt.default_threads", lambda: 1)
+    with caplog.at_level(logging.INFO, "trainyard"):
+        again = trainyard.resume(cut)
+    assert "keeps the 2 threads that it began with" in caplog.text
+    assert changes(again) == []
+
+
+def test_a_run_of_an_earlier_version_is_no_change(tmp_path: Path) -> None:
+    """It counted device and threads as parts of the computation, and recorded less of the environment."""
+    cut = RunDir(preempted(tmp_path).path)
+    path = cut.path / Manifest.FILE
+    data = json.loads(path.read_text())
+    data["computation"] |= {"training.threads": 1, "training.device": "auto", "distributed.enabled": False}
+    environment = data["environment"]
+    environment["imported"] = [*environment["imported"], "trainyard"]
+    environment["packages"]["trainyard"] = "0.0.1"
+    for name in ("system", "instructions"):
+        del environment[name]
+    del environment["framework"]["precision"], data["placement"], data["sha256"]
+    data |= {"format": 1, "semantics": {"order": 1}}
+    path.write_text(json.dumps(data))
+    again = trainyard.resume(cut.path)
+    assert changes(again) == []
+    assert again.result["determinism"]["tier"] == "bitwise"
+
+
+def test_an_option_that_a_later_version_adds_is_no_change(tmp_path: Path) -> None:
+    cut = RunDir(preempted(tmp_path).path)
+    text = cut.config_file.read_text()
+    assert "  encode: onehot\n" in text
+    cut.config_file.write_text(text.replace("  encode: onehot\n", ""))
+    before = cut.require_manifest()
+    known = {key: value for key, value in before.computation.items() if key != "data.encode"}
+    cut.write(Manifest.FILE, before.model_copy(update={"computation": known}))
+    assert changes(trainyard.resume(cut.path)) == []
+
+
+def test_an_instruction_set_that_lacks_something_is_another_environment() -> None:
+    here = environment_inputs(1, {"torch": "2.13"})
+    assert here.instructions is None or all(" " not in flag for flag in here.instructions)
+    before = here.model_copy(update={"instructions": ["avx2", "avx512f"]})
+    now = here.model_copy(update={"instructions": ["avx2"]})
+    assert [str(one) for one in before.differences(now)] == [
+        "environment: instructions was avx2 avx512f, is avx2"
+    ]
+    assert Environment(flags=here.flags).differences(here) == [], "nothing else was recorded"
+
+
+def test_trainyard_itself_is_no_package_of_the_environment() -> None:
+    assert "trainyard" not in (environment_inputs(1, {}).imported or {})
+
+
+# -- our own code
+
+
+def copy_of_ours(tmp_path: Path) -> Path:
+    """Return a copy of the package in which a docstring is edited, and a folder is new."""
+    copy = tmp_path / "copy" / "trainyard"
+    shutil.copytree(OURS, copy)  # with what is compiled, which saves seconds
+    for name in ("order.py", "frameworks/torch/step.py", "engine/loop.py"):
+        text = (copy / name).read_text(encoding="utf-8")
+        (copy / name).write_text(text.replace('"""', '"""Edited. ', 1), encoding="utf-8")
+    (copy / "new_folder").mkdir()
+    (copy / "new_folder" / "__init__.py").write_text("NEW = True\n", encoding="utf-8")
+    return copy
+
+
+@pytest.mark.slow
+def test_an_edited_copy_of_our_package_resumes_unless_its_semantics_differ(tmp_path: Path) -> None:
+    text = load(SMALL, adapters=Catalog()).dump()
+    (tmp_path / "c.yaml").write_text(text, encoding="utf-8")
+    signaller = str(Path(__file__).parents[1] / "signaller.py")
+
+    def spawn(*words: str, package: Path = OURS) -> "subprocess.CompletedProcess[str]":
+        environment = os.environ | {"PYTHONPATH": str(package.parent)}
+        command = [sys.executable, *words]
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False
+        )
+
+    assert spawn(signaller, "SIGTERM", "step", "12", "train", "c.yaml").returncode == 75
+    (run,) = all_runs(tmp_path / "runs")
+    before = run.require_manifest()
+    copy = copy_of_ours(tmp_path)
+
+    table = copy / "semantics.py"
+    unchanged = table.read_text(encoding="utf-8")
+    table.write_text(re.sub(r'("rules": Part\(\s*)1', r"\g<1>2", unchanged), encoding="utf-8")
+    refused = spawn("-m", "trainyard", "resume", "last", package=copy)
+    assert refused.returncode == 2, refused.stderr
+    assert "code: semantics of rules was 1, is 2" in refused.stderr
+    assert semantics.PARTS["rules"].decides in refused.stderr
+    assert f"resume with version {before.code.trainyard}" in refused.stderr
+
+    table.write_text(unchanged, encoding="utf-8")
+    resumed = spawn("-m", "trainyard", "resume", "last", "--json", package=copy)
+    assert resumed.returncode == 0, resumed.stderr
+    after = run.require_manifest()
+    assert after.changes == []
+    assert json.loads(resumed.stdout)["determinism"]["tier"] == "bitwise"
