@@ -940,7 +940,8 @@ def compare(data, model, one_hot, names, **compiled):
     found = [evaluate_predictions(predict(split), [], info, "val").metrics for _ in range(2)]
     assert found[0] == found[1], "an evaluation leaves something behind"
     assert all(np.array_equal(*pair) for pair in zip(before, (v.numpy() for v in model.metrics_variables)))
-    x, y = split.take(np.arange(len(split)))
+    batch = split.take(np.arange(len(split)))
+    x, y = batch["features"], batch["target"]
     y = np.eye(one_hot)[y] if one_hot else y
     expected = model.evaluate(x, y, batch_size=1024, verbose=0, return_dict=True)
     del expected["loss"], found[0]["val_loss"]
