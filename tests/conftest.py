@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cpu_time import CpuTime
 from s3_server import S3Server
 from trainyard import redact
 
@@ -22,6 +23,12 @@ THINNED: dict[str, list[str]] = tomllib.loads((SOAK / "thinned.toml").read_text(
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="run the repetitions, and nothing else")
     parser.addoption("--share", default="1/1", help="with --soak: which part of them, for example 2/4")
+    parser.addoption("--cpu", metavar="FOLDER", help="write what each test takes; see cpu_time.py")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if (folder := config.getoption("--cpu")) and not getattr(config.option, "numprocesses", None):
+        config.pluginmanager.register(CpuTime(Path(folder)))  # in the workers, where there are any
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -68,11 +75,21 @@ def check_thinned(items: list[pytest.Item]) -> None:
     there: dict[str, set[str]] = {}
     for item in items:
         there.setdefault(function_of(item), set()).add(parameters_of(item))
-    stale = [
+    stale = [name for name in THINNED if name not in there]
+    stale += [
         f"{name}[{one}]" for name, kept in THINNED.items() for one in kept if one not in there.get(name, ())
     ]
     if stale:
         raise pytest.UsageError(f"tests/soak/thinned.toml names tests that are not there: {', '.join(stale)}")
+
+
+@pytest.fixture(scope="session")
+def empty_mlflow_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sqlite store with its tables, to be copied: MLflow takes seconds to make them."""
+    mlflow = pytest.importorskip("mlflow")
+    file = tmp_path_factory.mktemp("store") / "mlflow.db"
+    mlflow.MlflowClient(f"sqlite:///{file}").search_experiments()
+    return file
 
 
 @pytest.fixture(autouse=True)

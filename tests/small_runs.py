@@ -4,6 +4,7 @@ On iris, half a second each, with all that is random switched on.
 """
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ import trainyard
 from trainyard.callbacks.base import Callback
 from trainyard.engine.saver import Saver
 from trainyard.records.journal import evaluations, losses, read
+from trainyard.records.listing import all_runs
 from trainyard.runs.run import Run
 
 # 120 training rows: 8 steps in an epoch. No cadence divides another.
@@ -92,6 +94,35 @@ def crashed(runs: Path, overrides: Mapping[str, Any] | None = None, *, at: int =
     except Crash:
         return trainyard.get("last", runs_dir=runs)
     raise AssertionError("it did not crash")
+
+
+class ImageAt(Callback):
+    """Copies the run directory after a step: what a power cut would leave there."""
+
+    def __init__(self, step: int, runs: Path, image: Path) -> None:
+        self._step, self._runs, self._image = step, runs, image
+
+    def on_log(self, step: int, metrics: Mapping[str, float]) -> None:
+        if step == self._step:
+            (run,) = all_runs(self._runs)
+            shutil.copytree(run.path, self._image / run.path.relative_to(self._runs))
+
+
+def whole_and_resumed(
+    folder: Path, overrides: Mapping[str, Any] | None = None, *, at: int = 13, **objects: Any
+) -> tuple[Run, Run]:
+    """The uninterrupted run, and one that goes on from what was on the disk when step `at` was made.
+
+    With the config above and 13, from the checkpoint of step 10. One training serves both.
+    """
+    whole, cut = folder / "whole", folder / "cut"
+    with every_save_on_disk():
+        run = trainyard.train(
+            SMALL, overrides or {}, runs_dir=whole, callbacks=[ImageAt(at, whole, cut)], **objects
+        )
+    image = trainyard.get("last", runs_dir=cut)
+    assert image.status == "crashed"
+    return run, trainyard.resume(image, **objects)
 
 
 def journal_values(run: Run) -> tuple[dict[int, float], list[Any]]:

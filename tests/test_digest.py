@@ -129,6 +129,15 @@ def test_writing_atomically_leaves_the_old_or_the_new(tmp_path: Path) -> None:
     assert (tmp_path / "f").read_bytes() == b"new"
 
 
+def test_a_file_with_permissions_of_its_own_is_new(tmp_path: Path) -> None:
+    """Another one of that name may be open to others, who would read what is written next."""
+    aside = tmp_path / f".f.{os.getpid()}{module.TEMPORARY_SUFFIX}"
+    aside.touch(0o644)
+    with pytest.raises(FileExistsError):
+        write_atomically(tmp_path / "f", b"secret", mode=0o600)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_is_written_atomically_has_a_durable_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

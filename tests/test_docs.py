@@ -15,6 +15,7 @@ from typing import Any
 import click
 import pytest
 
+import warm_commands
 from trainyard import api
 from trainyard.callbacks.progress import line
 from trainyard.cli.commands import cli
@@ -169,14 +170,17 @@ def test_the_readers_own_model_and_data_train(module: str, config: str, tmp_path
     (settings,) = [text for language, text in shown if language == "yaml" and config in text]
     (tmp_path / f"{module}.py").write_text(code, encoding="utf-8")
     (tmp_path / "config.yaml").write_text(settings, encoding="utf-8")
-    done = run(
-        [sys.executable, "-m", "trainyard", "train", "config.yaml", "training.epochs=2", "--quiet"], tmp_path
-    )
+    done = warm_commands.command("train", "config.yaml", "training.epochs=2", "--quiet", folder=tmp_path)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
-def test_the_quickstart_and_the_commands_that_it_prints(place: Path) -> None:
+@pytest.mark.parametrize("tracking", ["[]", "[mlflow]"])
+def test_the_quickstart_and_the_commands_that_it_prints(tracking: str, place: Path) -> None:
+    config = place / "examples" / "digits.yaml"
+    text = config.read_text(encoding="utf-8")
+    assert "tracking: [mlflow]" in text
+    config.write_text(text.replace("tracking: [mlflow]", f"tracking: {tracking}"), encoding="utf-8")
     done = run([sys.executable, str(place / "examples" / "quickstart.py")], place)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "\n  equal\n" in done.stdout
@@ -187,6 +191,8 @@ def test_the_quickstart_and_the_commands_that_it_prints(place: Path) -> None:
         row for row in done.stdout.partition("\nNext\n")[2].splitlines() if row and not row.startswith("#")
     ]
     assert len(following) == 3
-    for command in following:
-        tried = run(["sh", "-c", command], place)
-        assert tried.returncode == 0, f"{command}\n{tried.stdout}{tried.stderr}"
+    for shown in following:
+        program, *words = shlex.split(shown)
+        assert program.endswith("bin/trainyard")
+        tried = warm_commands.command(*words, folder=place)
+        assert tried.returncode == 0, f"{shown}\n{tried.stdout}{tried.stderr}"

@@ -18,6 +18,7 @@ import trainyard
 from small_runs import SMALL, preempted
 from trainyard.errors import ChangedInputsError
 from trainyard.module_sources import source_hash, watch
+from warm_commands import command
 
 NET = """
 import torch
@@ -117,8 +118,7 @@ print(trainyard.train({str(config)!r}, {{"training.max_steps": 2}}).id)
     )
     assert done.returncode == 0, done.stderr
     assert "module edited_sizes was edited after its import" in done.stderr
-    command = [sys.executable, "-m", "trainyard", "reproduce", done.stdout.split()[-1], "--json"]
-    again = subprocess.run(command, cwd=own, capture_output=True, text=True, timeout=240, check=False)
+    again = command("reproduce", done.stdout.split()[-1], "--json", folder=own)
     assert again.returncode == 3, again.stderr
     inputs = json.loads(again.stdout)["inputs"]
     assert ("code", "module edited_sizes") in [(one["input"], one["what"]) for one in inputs]

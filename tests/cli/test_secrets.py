@@ -143,11 +143,16 @@ def test_what_the_users_own_code_prints_shows_no_secret(secret: str, tmp_path: P
 
 @pytest.mark.slow
 def test_no_file_of_a_run_holds_a_secret(
-    command: Command, secret: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command,
+    secret: str,
+    tmp_path: Path,
+    empty_mlflow_store: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of two runs that go well with secrets in data, weights and trackers, and of one that fails."""
     runs, folder, config = tmp_path / "runs", tmp_path / secret, tmp_path / "c.yaml"
     folder.mkdir()
+    (tmp_path / "mlflow.db").write_bytes(empty_mlflow_store.read_bytes())
     rows = "".join(f"{i % 7},{i % 5},{i % 2}\n" for i in range(60))
     (folder / "rows.csv").write_text(f"a,b,y\n{rows}", encoding="utf-8")
     text = CONFIG.replace("{type: digits}", "{type: csv, path: '${env:SECRET}/rows.csv', target: y}")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from commandline import Command, write_run
 
@@ -25,12 +26,14 @@ UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A config, and the digest of a run of it that was read to its end."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    config = folder / "iris.yaml"
+    x = np.random.default_rng(0).normal(size=(150, 3))
+    np.savez(folder / "rows.npz", X=x, y=(x[:, 0] + x[:, 1] > 0).astype(int))
+    config = folder / "rows.yaml"
     config.write_text(
-        "data: iris\nmodel: xgboost\ntraining: {epochs: 30, threads: 1}\nlogging: {every_n_steps: 1}\n",
+        f"data: {{path: '{folder}/rows.npz'}}\nmodel: xgboost\ntraining: {{epochs: 30, threads: 1}}\nlogging: {{every_n_steps: 1}}\n",
         encoding="utf-8",
     )
-    done = shell(f"{TRAINYARD} train iris.yaml --runs-dir runs", folder)
+    done = shell(f"{TRAINYARD} train rows.yaml --runs-dir runs", folder)
     assert done.returncode == 0, done.stdout
     return config, digest(folder / "runs")
 
@@ -68,12 +71,13 @@ def test_what_libraries_print_does_not_end_up_in_the_files_of_a_run(
 ) -> None:
     """With descriptor 1 closed, the first file that a process opens would be what C libraries print to."""
     (tmp_path / "noisy.py").write_text(
-        "import os\nfrom sklearn.datasets import load_iris\n"
+        "import os\nimport numpy as np\n"
         "class Noisy(tuple): pass\n"
-        "def load():\n    os.write(1, b'NOISE'); os.write(2, b'NOISE')\n    return load_iris(return_X_y=True)\n",
+        "def load():\n    os.write(1, b'NOISE'); os.write(2, b'NOISE')\n"
+        "    x = np.arange(300.0).reshape(150, 2) % 7\n    return x, np.arange(150) % 2\n",
         encoding="utf-8",
     )
-    words = f"train {undisturbed[0]} data.type=noisy:load --runs-dir runs"
+    words = f"train {undisturbed[0]} data.type=noisy:load data.path=null --runs-dir runs"
     done = shell(f"{TRAINYARD} {words} <&- >&- 2>&-", tmp_path)
     assert done.returncode == 0
     files = [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]

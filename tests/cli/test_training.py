@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from commandline import CONFIG, Command
 
@@ -186,12 +187,15 @@ def stopped(words: list[str], folder: Path, signum: signal.Signals) -> tuple[int
 
 @pytest.mark.slow
 def test_stopped_by_a_signal_and_resumed_and_stopped_again(config: Path, tmp_path: Path) -> None:
-    code, shown = stopped(["train", str(config), "training.epochs=100000"], tmp_path, signal.SIGTERM)
+    draw = np.random.default_rng(0)
+    np.savez(tmp_path / "rows.npz", X=draw.normal(size=(1600, 4)), y=draw.integers(0, 3, 1600))
+    words = ["train", str(config), "data.type=npz", "data.path=rows.npz", "training.epochs=100000"]
+    code, shown = stopped(words, tmp_path, signal.SIGTERM)
     assert code == 75
     (run,) = (tmp_path / "runs" / "digits").iterdir()
     assert shown.endswith(f"resume with: trainyard resume {run.name}\n")
-    step = re.findall(r"^trainyard event=end step=(\d+)/4500000 status=preempted$", shown, re.MULTILINE)
+    step = re.findall(r"^trainyard event=end step=(\d+)/4000000 status=preempted$", shown, re.MULTILINE)
     code, shown = stopped(["resume", run.name], tmp_path, signal.SIGINT)
     assert code == 130
-    assert f"event=start step={step[0]}/4500000 run={run.name} experiment=digits attempt=2" in shown
+    assert f"event=start step={step[0]}/4000000 run={run.name} experiment=digits attempt=2" in shown
     assert "status=interrupted" in shown

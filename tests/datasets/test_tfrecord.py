@@ -1,7 +1,9 @@
 """TFRecord files, and tf.data.Dataset objects."""
 
+import contextlib
 import gzip
 import importlib.util
+import io
 import json
 import struct
 import subprocess
@@ -107,9 +109,9 @@ def test_checksums_of_more_than_one_block(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 WRITING = """
-import sys, tensorflow as tf
+import tensorflow as tf
 for name, option in (("plain", None), ("packed", "GZIP")):
-    with tf.io.TFRecordWriter(f"{sys.argv[1]}/{name}.tfrecord", option) as writer:
+    with tf.io.TFRecordWriter(f"{folder}/{name}.tfrecord", option) as writer:
         for i in range(40):
             feature = {
                 "x": tf.train.Feature(float_list=tf.train.FloatList(value=[i / 7])),
@@ -137,18 +139,13 @@ except Exception as error:
 
 @pytest.fixture(scope="module")
 def by_tensorflow(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The files that TensorFlow wrote, and what converting its data sets printed.
-
-    In one process, as it takes long to import.
-    """
+    """The files that TensorFlow wrote, and what converting its data sets printed."""
     if importlib.util.find_spec("tensorflow") is None:
         pytest.skip("tensorflow is not installed")
-    folder = tmp_path_factory.mktemp("tensorflow")
-    done = subprocess.run(
-        [sys.executable, "-c", WRITING + CONVERTING, str(folder)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return folder, done.stdout
+    folder, printed = tmp_path_factory.mktemp("tensorflow"), io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(WRITING + CONVERTING, {"folder": str(folder)})
+    return folder, printed.getvalue()
 
 
 @pytest.mark.slow

@@ -62,16 +62,25 @@ def test_each_record_is_a_line_of_compact_json(tmp_path: Path) -> None:
         "a reader finds the attempt as soon as there is one"
     )
     journal.values("metrics", 13, {"train_loss": math.inf, "epoch": 1, "note": "é"})
-    journal.event(13, "best", value=-math.inf, metric="val_loss")
+    journal.event(13, "best", value=-math.inf, metric="val_loss", steps=(1, 2))
     journal.flush()
     lines = path.read_text(encoding="ascii").splitlines()
     records = [json.loads(line) for line in lines]
     assert lines == [json.dumps(record, separators=(",", ":")) for record in records]
     assert records[1]["values"] == {"train_loss": "Infinity", "epoch": 1, "note": "é"}
-    assert records[2]["detail"] == {"value": "-Infinity", "metric": "val_loss"}
+    assert records[2]["detail"] == {"value": "-Infinity", "metric": "val_loss", "steps": [1, 2]}
     with pytest.raises(ValueError, match="not JSON compliant"):
         journal.values("histograms", 13, {"w": [math.nan]})
     journal.close()
+
+
+def test_a_forked_child_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(tmp_path, 1, 0)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    with pytest.raises(RuntimeError, match="a forked child"):
+        journal.event(1, "best")
+    journal.close()
+    assert len((tmp_path / "0001.jsonl").read_text().splitlines()) == 1
 
 
 def test_the_end_of_an_attempt_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

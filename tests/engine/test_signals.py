@@ -13,9 +13,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import pytest
 
 import trainyard
+import warm_commands
 from small_runs import SMALL, SignalAt, assert_same
 from trainyard import registry
 from trainyard.callbacks.base import Callback
@@ -201,13 +203,6 @@ def test_a_signal_at_each_step_still_ends_with_the_same_bits(whole: Run, tmp_pat
 # -- real processes
 
 
-def spawn(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    driver = str(Path(__file__).parents[1] / "signaller.py")
-    return subprocess.run(
-        [sys.executable, driver, *words], cwd=folder, capture_output=True, text=True, timeout=240, check=False
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "phase", "count", "code"),
@@ -221,8 +216,8 @@ def spawn(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def test_the_exit_code_of_a_process(
     name: str, phase: str, count: int, code: int, config: Path, whole: Run, tmp_path: Path
 ) -> None:
-    words = ("train", str(config), "--runs-dir", str(tmp_path), "--json")
-    done = spawn(name, phase, str(count), *words, folder=tmp_path)
+    words = ("train", config, "--runs-dir", tmp_path, "--json")
+    done = warm_commands.command(*words, folder=tmp_path, killed=(name, phase, count))
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     (found,) = all_runs(tmp_path)
@@ -237,7 +232,9 @@ def begin(config: Path, runs: Path) -> "subprocess.Popen[str]":
     """A training process that has made its first steps, of very many."""
     cadences = [f"{section}.every_n_steps=500" for section in ("evaluation", "checkpoint", "logging")]
     words = [sys.executable, "-m", "trainyard", "train", str(config), "--runs-dir", str(runs)]
-    words += ["training.max_steps=1000000", *cadences]
+    draw = np.random.default_rng(0)  # iris would import scikit-learn first
+    np.savez(runs / "rows.npz", X=draw.normal(size=(160, 4)), y=draw.integers(0, 3, 160))
+    words += ["data.type=npz", "data.path=rows.npz", "training.max_steps=1000000", *cadences]
     process = subprocess.Popen(words, cwd=runs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     for line in process.stdout:

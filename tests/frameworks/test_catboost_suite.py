@@ -30,6 +30,7 @@ class TestCatboost(FrameworkSuite):
 
 class TestLossguide(FrameworkSuite):
     framework = "catboost"
+    starts_afresh = False
     kills = FEW_KILLS
 
     @classmethod
@@ -47,6 +48,7 @@ class TestLossguide(FrameworkSuite):
 
 class TestCategories(FrameworkSuite):
     framework = "catboost"
+    starts_afresh = False
     kills = FEW_KILLS
     data: ClassVar[Path]
     params: ClassVar[dict[str, Any]] = {"colsample_bylevel": 0.7, "learning_rate": 0.3}
@@ -68,6 +70,7 @@ class TestCategories(FrameworkSuite):
         }
 
 
+@pytest.mark.soak
 class TestConstraints(TestCategories):
     kills = FEW_KILLS[:1]
     params: ClassVar[dict[str, Any]] = {"monotone_constraints": {"n": 1}, "learning_rate": 0.3}

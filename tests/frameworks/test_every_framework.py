@@ -78,9 +78,11 @@ def train_in(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["as it stands", "xgboost", "lightgbm", "pytorch"])
-def test_the_tabular_dialect_trains_as_it_stands(model: str, shop: Path) -> None:
+def test_the_tabular_dialect_trains_as_it_stands(model: str, shop: Path, empty_mlflow_store: Path) -> None:
     config = yaml.safe_load(DIALECT.read_text(encoding="utf-8"))
-    config["experiment"] |= {"tracking_uri": f"sqlite:///{model.replace(' ', '-')}.db"}
+    store = f"{model.replace(' ', '-')}.db"
+    (shop / store).write_bytes(empty_mlflow_store.read_bytes())
+    config["experiment"] |= {"tracking_uri": f"sqlite:///{store}"}
     if model != "as it stands":
         params = {"pytorch": {"hidden": [32]}}.get(
             model, {"n_estimators": 60, "max_depth": 4, "learning_rate": 0.1}
@@ -119,7 +121,9 @@ def test_splits_and_targets_are_the_same_in_all(model: str, shop: Path, tmp_path
 
 @pytest.mark.parametrize("model", MODELS)
 def test_a_run_imports_no_other_framework(model: str, tmp_path: Path) -> None:
-    config = {"data": {"type": "iris"}, "model": {"type": model}, "training": {"epochs": 1}}
+    draw = np.random.default_rng(0)  # iris would bring scikit-learn
+    np.savez(tmp_path / "rows.npz", X=draw.normal(size=(160, 4)), y=draw.integers(0, 3, 160))
+    config = {"data": {"path": "rows.npz"}, "model": {"type": model}, "training": {"epochs": 1}}
     code = (
         "import json, sys, trainyard\n"
         "trainyard.train(json.loads(sys.argv[1]), runs_dir='runs')\n"

@@ -28,6 +28,7 @@ class TestLightgbm(FrameworkSuite):
 
 class TestGoss(FrameworkSuite):
     framework = "lightgbm"
+    starts_afresh = False
     kills = FEW_KILLS
 
     @classmethod
@@ -48,6 +49,7 @@ class TestGoss(FrameworkSuite):
 
 class TestDart(FrameworkSuite):
     framework = "lightgbm"
+    starts_afresh = False
     kills = FEW_KILLS
 
     @classmethod

@@ -839,6 +839,7 @@ def test_equal_objects_are_packed_to_equal_bytes_and_shared_arrays_stay_shared()
     }
 
 
+@pytest.mark.soak
 def test_skops_trusts_what_it_always_does_and_is_imported_without_torch() -> None:
     code = """
         import sys

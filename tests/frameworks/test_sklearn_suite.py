@@ -20,10 +20,10 @@ class TestForest(FrameworkSuite):
     @classmethod
     def config(cls) -> dict[str, Any]:
         return {
-            "data": {"type": "breast_cancer"},
+            "data": {"type": "wine"},
             "model": {
                 "type": "random_forest",
-                "params": {"n_estimators": 83, "iterations_per_step": 2, "max_depth": 4, "max_samples": 0.5},
+                "params": {"n_estimators": 65, "iterations_per_step": 2, "max_depth": 4, "max_samples": 0.5},
             },
             "training": {"early_stopping": {"metric": "val_loss", "patience": 30}, "threads": 1},
             "evaluation": {"every_n_steps": 3},
@@ -32,6 +32,7 @@ class TestForest(FrameworkSuite):
 
 class TestBoosting(FrameworkSuite):
     framework = "sklearn"
+    starts_afresh = False
     kills: ClassVar[Kills] = FEW_KILLS
 
     @classmethod
@@ -49,6 +50,7 @@ class TestBoosting(FrameworkSuite):
 
 class TestMinibatches(FrameworkSuite):
     framework = "sklearn"
+    starts_afresh = False
     kills: ClassVar[Kills] = FEW_KILLS
 
     @classmethod
@@ -66,6 +68,7 @@ class TestMinibatches(FrameworkSuite):
 
 class TestOneStep(FrameworkSuite):
     framework = "sklearn"
+    starts_afresh = False
     kills: ClassVar[Kills] = ONE_STEP_KILLS
     three_kills: ClassVar[Kills] = ONE_STEP_THREE_KILLS
 

@@ -625,6 +625,53 @@ def state_of(model: nn.Module, steps: int = 0) -> TrainingState:
     return TrainingState(model, optimizer, Precision("fp32", torch.device("cpu")))
 
 
+class Kept(nn.Module):
+    """A weight, and a buffer that is not persistent, in one of two memory layouts."""
+
+    def __init__(self, transposed: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2, 3))
+        rows = torch.arange(6.0).reshape(2, 3)
+        self.register_buffer("kept", rows.t().contiguous().t() if transposed else rows, persistent=False)
+
+
+@pytest.mark.parametrize("now", [False, True])
+@pytest.mark.parametrize("then", [False, True])
+def test_a_buffer_is_restored_in_its_layout_and_in_place_if_that_is_the_same(
+    then: bool, now: bool, tmp_path: Path
+) -> None:
+    state_of(Kept(then), steps=1).copy(weights_only=False).write(tmp_path)
+    model = Kept(now)
+    address = model.kept.zero_().data_ptr()
+    state_of(model).load(tmp_path, weights_only=False)
+    assert model.kept.stride() == Kept(then).kept.stride()
+    torch.testing.assert_close(model.kept, Kept(then).kept)
+    assert (model.kept.data_ptr() == address) == (then == now)
+
+
+def test_moments_keep_a_layout_of_their_own(tmp_path: Path) -> None:
+    first, second = (nn.Linear(3, 2, bias=False) for _ in range(2))
+    state, again = state_of(first, steps=1), state_of(second)
+    moments = state._optimizer.state[first.weight]  # type: ignore[union-attr]
+    moments["exp_avg"] = moments["exp_avg"].t().contiguous().t()
+    state.copy(weights_only=False).write(tmp_path)
+    again.load(tmp_path, weights_only=False)
+    restored = again._optimizer.state[second.weight]["exp_avg"]  # type: ignore[union-attr]
+    assert restored.stride() == (1, 2)
+    torch.testing.assert_close(restored, moments["exp_avg"])
+
+
+def test_weights_that_do_not_fit_are_said_without_a_hint_about_buffers(tmp_path: Path) -> None:
+    state_of(nn.Linear(3, 2), steps=1).copy(weights_only=False).write(tmp_path)
+    for other in (nn.Linear(4, 2), nn.Sequential(nn.Linear(3, 2))):
+        with pytest.raises(ModelError, match="the weights do not fit the model") as error:
+            state_of(other).load(tmp_path, weights_only=True)
+        assert "all parameters fit" not in str(error.value)
+    (tmp_path / "weights.safetensors").write_bytes(b"nothing of the kind")
+    with pytest.raises(ModelError, match="this is not a safetensors file"):
+        state_of(nn.Linear(3, 2)).load(tmp_path, weights_only=True)
+
+
 def channels_last() -> nn.Module:
     torch.manual_seed(0)
     return nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)

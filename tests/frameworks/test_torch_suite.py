@@ -67,6 +67,7 @@ class TestTorchMemoryLayouts(FrameworkSuite):
     """Parameters that are not in row-major order, under a fused optimizer, and state beside the weights."""
 
     framework = "torch"
+    starts_afresh = False
     kills: ClassVar[Kills] = (("step", 13), ("commit", 4))
     sources: ClassVar[dict[str, str]] = {"torch_layout_nets.py": NETS}
 

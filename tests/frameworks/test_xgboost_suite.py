@@ -29,6 +29,7 @@ class TestXgboost(FrameworkSuite):
 
 class TestDart(FrameworkSuite):
     framework = "xgboost"
+    starts_afresh = False
     kills = (("step", 13), ("evaluation", 3), ("commit", 2))
 
     @classmethod
@@ -50,6 +51,7 @@ class TestDart(FrameworkSuite):
 
 class TestEveryRound(FrameworkSuite):
     framework = "xgboost"
+    starts_afresh = False
     kills = (("step", 29), ("evaluation", 3), ("commit", 1))
 
     @classmethod

@@ -1,7 +1,6 @@
 """Lightning's own Trainer, with a tiny network.
 
-Run as a script, this file is the training of a user: `test_lightning.py FOLDER`, killed after the step in
-KILL_AT.
+`main` is the training of a user, killed after a step.
 """
 
 import json
@@ -9,7 +8,6 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -192,12 +190,12 @@ def test_the_callback_changes_no_bit_and_leaves_nothing_behind(whole: Any, tmp_p
 
 
 def test_a_killed_training_goes_on(tmp_path: Path) -> None:
+    from warm_commands import warm  # not for `main`, whose process finds this folder only
+
+    processes = warm("test_lightning", "torch", "lightning.pytorch", folder=Path(__file__).parent)
+
     def script(kill_at: int) -> subprocess.CompletedProcess[str]:
-        environment = os.environ | {"KILL_AT": str(kill_at)}
-        command = [sys.executable, __file__, str(tmp_path)]
-        return subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=240, check=False
-        )
+        return processes.run(str(tmp_path), str(kill_at), folder=tmp_path)
 
     assert script(21).returncode == -signal.SIGKILL
     (run,) = trainyard.list_runs(tmp_path / "runs")
@@ -321,6 +319,7 @@ def test_an_early_stop_is_an_event(tmp_path: Path) -> None:
     assert yard.run.status == "completed"
 
 
-if __name__ == "__main__":
+def main(folder: str, step: str) -> None:
+    """The script of a user."""
     every_checkpoint_verified(pytest.MonkeyPatch())
-    trained(Path(sys.argv[1]), at(int(os.environ["KILL_AT"]), lambda _: os.kill(os.getpid(), signal.SIGKILL)))
+    trained(Path(folder), at(int(step), lambda _: os.kill(os.getpid(), signal.SIGKILL)))

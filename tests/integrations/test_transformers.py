@@ -243,19 +243,18 @@ def test_a_killed_training_goes_on_to_the_same_bits(whole: Any, tmp_path: Path) 
 
 
 def test_a_killed_training_with_workers_holds_no_lock(tmp_path: Path) -> None:
-    command = [sys.executable, __file__, str(tmp_path), "--kill", "12", "--workers", "1"]
-    silent = subprocess.DEVNULL  # a pipe would be held open by the workers
-    assert (
-        subprocess.run(command, stdout=silent, stderr=silent, timeout=240, check=False).returncode
-        == -signal.SIGKILL
-    )
+    assert script(tmp_path, "--kill", "12", "--workers", "1").returncode == -signal.SIGKILL
     (run,) = trainyard.list_runs(tmp_path / "runs")
     assert run.status == "crashed"  # though its workers take seconds to see that they are orphans
 
 
 def script(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, __file__, str(folder), *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    """Run the script of a user in a process of its own."""
+    from warm_commands import warm  # not for `main`, whose process finds this folder only
+
+    libraries = ("transformers.trainer", "transformers.models.bert.modeling_bert")
+    processes = warm("test_transformers", *libraries, folder=Path(__file__).parent)
+    return processes.run(str(folder), *words, folder=folder)
 
 
 def test_a_damaged_checkpoint_is_named_and_passed_over(
@@ -458,6 +457,7 @@ def test_wrong_arguments_are_said_at_once(tmp_path: Path) -> None:
         TrainyardCallback("bert").resume_from()
 
 
+@pytest.mark.soak
 def test_only_the_first_process_records(tmp_path: Path) -> None:
     def distributed(*words: str) -> subprocess.CompletedProcess[str]:
         command = [
@@ -494,8 +494,9 @@ def test_a_failed_record_says_what_is_lost(caplog: pytest.LogCaptureFixture) -> 
     )
 
 
-def main(folder: Path, words: list[str]) -> None:
+def main(where: str, *words: str) -> None:
     """The script of a user, who kills it."""
+    folder = Path(where)
     every_checkpoint_verified(pytest.MonkeyPatch())
     given = dict(zip(words[::2], words[1::2], strict=True))
     kill = at(int(given.get("--kill", 0)), lambda _: os.kill(os.getpid(), signal.SIGKILL))
@@ -504,4 +505,4 @@ def main(folder: Path, words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    main(*sys.argv[1:])

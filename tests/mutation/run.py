@@ -29,7 +29,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import pytest
@@ -42,7 +42,7 @@ SURVIVED, CAUGHT, NOT_IN = 0, 1, 3  # how the process of a fault ends
 RESULTS = {SURVIVED: "survived", NOT_IN: "could not be put in"}
 # Seconds that a test may take beyond twice what it took without a fault (and traced, which is slow): on the
 # clock, and of the processors.
-DEADLOCK, ENDLESS = 15.0, 2.0
+DEADLOCK, ENDLESS = 60.0, 10.0
 # Imported before the forks, once for all of them.
 WARM = [
     "pandas",
@@ -348,7 +348,7 @@ def _apply_at_import(name: str, code: CodeType, functions: list[FunctionType]) -
     for key, value in vars(new).items():
         if isinstance(value, type) and value.__module__ == name:
             _apply_to_class(vars(old)[key], value)
-        elif isinstance(value, int | float | tuple | dict) and vars(old)[key] != value:
+        elif isinstance(value, int | float | tuple | dict | MethodType) and vars(old)[key] != value:
             before = vars(old)[key]
             for module in list(sys.modules.values()):
                 if vars(module).get(key) is before:

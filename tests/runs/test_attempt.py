@@ -6,10 +6,9 @@ import logging
 import os
 import re
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,6 +38,7 @@ from trainyard.runs.catalog import Catalog
 from trainyard.runs.run import Run
 from trainyard.runs.wiring import _remedies, framework_name, run_checkpoints
 from trainyard.stores.local import LocalStore
+from warm_commands import command
 
 
 @pytest.fixture(scope="module")
@@ -392,27 +392,7 @@ def test_a_real_full_disk(tmp_path: Path) -> None:
     """
     config = tmp_path / "wide.yaml"
     config.write_text(load(SMALL, {"model.params.hidden": [700, 700]}, adapters=Catalog()).dump())
-    driver = tmp_path / "driver.py"
-    driver.write_text(
-        "import resource, sys\n"
-        "from trainyard.engine import loop\n"
-        "from trainyard.cli.main import main\n"
-        "settle = loop.Loop._settle\n"
-        "def limited(self):\n"
-        "    if self.state.step == 12:\n"
-        "        self.parts.saver.drain()\n"
-        "        resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, resource.RLIM_INFINITY))\n"
-        "    settle(self)\n"
-        "if sys.argv.pop(1) == 'full':\n"
-        "    loop.Loop._settle = limited\n"
-        "sys.exit(main(sys.argv[1:]))\n"
-    )
-
-    def spawn(*words: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, str(driver), *words]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
-
-    done = spawn("full", "train", str(config), "--runs-dir", "full")
+    done = command("train", config, "--runs-dir", "full", folder=tmp_path, killed=("FULL", "step", 12))
     assert done.returncode == 1, done.stderr
     assert "the best model of step 21 cannot be written" in done.stderr, "no commit of step 30 without it"
     assert "fix this, then resume the run" in done.stderr
@@ -423,9 +403,8 @@ def test_a_real_full_disk(tmp_path: Path) -> None:
     assert commit is not None
     assert commit.step == 10
     assert not list(run.path.glob(".staging-*"))
-    resumed = spawn("free", "resume", str(run.path))
-    assert resumed.returncode == 0, resumed.stderr
-    assert spawn("free", "train", str(config), "--runs-dir", "whole").returncode == 0
+    assert command("resume", run.path, folder=tmp_path).returncode == 0
+    assert command("train", config, "--runs-dir", "whole", folder=tmp_path).returncode == 0
     assert Run(run).digest == trainyard.get("last", runs_dir=tmp_path / "whole").digest
 
 
@@ -704,22 +683,8 @@ def test_changed_code_is_refused_by_name(tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text(load({**SMALL, "model": {"type": "mynet:Net"}}, adapters=Catalog()).dump())
 
-    def spawn(*words: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "trainyard", *words]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
-
-    driver = [
-        sys.executable,
-        str(Path(__file__).parents[1] / "signaller.py"),
-        "SIGTERM",
-        "step",
-        "12",
-        "train",
-        "c.yaml",
-    ]
-    assert (
-        subprocess.run(driver, cwd=tmp_path, capture_output=True, timeout=240, check=False).returncode == 75
-    )
+    spawn = partial(command, folder=tmp_path)
+    assert spawn("train", "c.yaml", killed=("SIGTERM", "step", 12)).returncode == 75
     (run,) = all_runs(tmp_path / "runs")
     assert sorted(run.require_manifest().code.modules) == ["mynet", "mysizes"]
     (tmp_path / "mysizes.py").write_text("WIDTH = 8  # still\n")

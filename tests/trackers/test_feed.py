@@ -275,7 +275,9 @@ def test_the_library_of_a_tracker_is_not_imported_into_the_training() -> None:
     )
 
 
-def test_mlflow_dead_then_alive(make_run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_dead_then_alive(
+    make_run, tmp_path: Path, empty_mlflow_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("WHERE", "http://127.0.0.1:9")
     run_dir = make_run({"type": "mlflow", "params": {"uri": "${env:WHERE}"}})
@@ -289,6 +291,7 @@ def test_mlflow_dead_then_alive(make_run, tmp_path: Path, monkeypatch: pytest.Mo
     assert time.monotonic() - start < 6
     assert "3000 values not sent yet (MLflow at ${env:WHERE}: [Errno 111] Connection refused)" in warning
 
+    (tmp_path / "late.db").write_bytes(empty_mlflow_store.read_bytes())
     store = f"sqlite:///{tmp_path}/late.db"
     monkeypatch.setenv("WHERE", store)
     assert sync(run_dir, timeout=LONG) == [("mlflow", 3000, 0, "")]

@@ -31,14 +31,6 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
 
-@pytest.fixture(scope="module")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sqlite store with its tables: MLflow takes seconds to make them."""
-    file = tmp_path_factory.mktemp("store") / "mlflow.db"
-    mlflow.MlflowClient(f"sqlite:///{file}").search_experiments()
-    return file
-
-
 def stored_run(uri: str, run: RunCard, experiment: str = "suite") -> tuple[Any, Any]:
     client = mlflow.MlflowClient(uri)
     found = client.get_experiment_by_name(experiment)
@@ -80,10 +72,10 @@ class MlflowSuite(TrackerSuite):
 
 class TestMlflow(MlflowSuite):
     @pytest.fixture
-    def root(self, tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    def root(self, tmp_path: Path, empty_mlflow_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         folder = tmp_path / "root"
         folder.mkdir()
-        (folder / "mlflow.db").write_bytes(empty_store.read_bytes())
+        (folder / "mlflow.db").write_bytes(empty_mlflow_store.read_bytes())
         monkeypatch.chdir(folder)
         return folder
 
@@ -97,9 +89,9 @@ class TestMlflowServer(MlflowSuite):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def server(cls, tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterator[str]:
+    def server(cls, tmp_path_factory: pytest.TempPathFactory, empty_mlflow_store: Path) -> Iterator[str]:
         folder = tmp_path_factory.mktemp("server")
-        (folder / "mlflow.db").write_bytes(empty_store.read_bytes())
+        (folder / "mlflow.db").write_bytes(empty_mlflow_store.read_bytes())
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -153,9 +145,9 @@ def run(tmp_path: Path) -> RunCard:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, empty_mlflow_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a store."""
-    (tmp_path / "mlflow.db").write_bytes(empty_store.read_bytes())
+    (tmp_path / "mlflow.db").write_bytes(empty_mlflow_store.read_bytes())
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -34,7 +34,7 @@ from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.objects import Objects
 from trainyard.runs.wiring import Components, build, run_checkpoints
-from trainyard.testing.warm import WarmProcesses
+from trainyard.testing.warm import WarmProcesses, shared
 
 # (phase, at which of its calls the process is killed): early and late, on and off the cadence of the saves.
 KILLS = (
@@ -85,6 +85,7 @@ class FrameworkSuite:
     framework: ClassVar[str]
     kills: ClassVar[Kills] = KILLS
     three_kills: ClassVar[Kills] = THREE_KILLS
+    starts_afresh: ClassVar[bool] = True  # False for a subclass that differs little from one that does
     sources: ClassVar[Mapping[str, str]] = {}  # Python files that the config imports from, by name
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
@@ -134,20 +135,21 @@ class FrameworkSuite:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def uninterrupted(cls, config_file: Path) -> RunDir:
+    def uninterrupted(cls, config_file: Path, processes: WarmProcesses) -> RunDir:
         """Train the run that is not killed."""
-        done = spawn("never", 0, str(config_file), "uninterrupted", folder=config_file.parent)
+        where, folder = (str(config_file), "uninterrupted"), config_file.parent
+        if cls.starts_afresh:
+            done = spawn("never", 0, *where, folder=folder)
+        else:
+            done = processes.run("never", "0", *where, folder=folder)
         assert done.returncode == 0, done.stderr
         return RunDir(Path(done.stdout.strip().splitlines()[-1]))
 
     @pytest.fixture(scope="class")
     @classmethod
-    def processes(cls) -> Iterator[WarmProcesses]:
+    def processes(cls) -> WarmProcesses:
         """Start the process to fork, which imports the framework; only `uninterrupted` starts afresh."""
-        library = registry.adapter("framework", cls.framework).base_modules
-        processes = WarmProcesses(VICTIM, [*DATA_MODULES, *library])
-        yield processes
-        processes.close()
+        return shared(VICTIM, *DATA_MODULES, *registry.adapter("framework", cls.framework).base_modules)
 
     @pytest.fixture
     def components(self, config_file: Path) -> Components:

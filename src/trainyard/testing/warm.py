@@ -6,7 +6,9 @@ any other process; the tests compare its bits with those of a process that was s
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import importlib
 import json
 import os
@@ -51,6 +53,14 @@ class WarmProcesses:
         self._server.communicate(timeout=60)
 
 
+@functools.cache
+def shared(module: str, *imports: str) -> WarmProcesses:
+    """Return the `WarmProcesses` that all tests of this process share; it ends with the process."""
+    processes = WarmProcesses(module, imports)
+    atexit.register(processes.close)
+    return processes
+
+
 def serve(main: Callable[..., object]) -> None:
     """Fork for each line on stdin; answer with the exit code."""
     for line in sys.stdin:
@@ -70,6 +80,8 @@ def _run(main: Callable[..., object], words: Sequence[str], folder: str, outputs
         for fd, output in enumerate([os.devnull, *outputs[:2]]):
             os.dup2(os.open(output, os.O_RDWR | os.O_CREAT), fd)
         os.chdir(folder)
+        if not sys.flags.safe_path:
+            sys.path[0] = folder  # as for `python -m` there; it was where the server was started
         main(*words)
         code = 0
     except SystemExit as ended:
