@@ -278,7 +278,7 @@ def wide() -> DataBundle:
     random = np.random.default_rng(0)
     features = random.normal(size=(3000, 8)).astype(np.float32)
     targets = (features[:, 0] + random.normal(0, 1, 3000)).astype(np.float32)
-    info = DataInfo("regression", (8,), 1, None, [f"x{i}" for i in range(8)])
+    info = DataInfo("regression", features_spec((8,)), 1, None, [f"x{i}" for i in range(8)])
     cuts: dict[SplitName, slice] = {
         "train": slice(0, 2000),
         "val": slice(2000, 2500),
@@ -296,7 +296,7 @@ def test_trees_are_built_in_the_layout_that_was_chosen(wide: DataBundle, layout:
         made.framework.step(step, 0.1)
     params = {"objective": "regression", "num_threads": 1, "verbosity": -1, f"force_{layout}": True}
     train = wide.splits["train"]
-    dataset = lightgbm.Dataset(train.features, train.targets)  # type: ignore[attr-defined]
+    dataset = lightgbm.Dataset(train.arrays["features"], train.arrays["target"])  # type: ignore[attr-defined]
     expected = lightgbm.train(params, dataset, ROUNDS).model_to_string()
     assert trees(made.framework.native.model_to_string()) == trees(expected)
     assert made.framework.choices() == {"histograms": layout}
@@ -327,7 +327,8 @@ def test_lightgbm_still_says_what_it_has_chosen(
     """Our test reads its log; a later version may phrase it in another way."""
     said: list[str] = []
     monkeypatch.setattr(adapter.layout._Messages, "info", lambda self, message: said.append(message))
-    dataset = lightgbm.Dataset(wide.splits["train"].features, wide.splits["train"].targets)  # type: ignore[attr-defined]
+    train = wide.splits["train"].arrays  # type: ignore[attr-defined]
+    dataset = lightgbm.Dataset(train["features"], train["target"])
     faster_layout(lightgbm, dataset.construct(), {"objective": "regression", "verbosity": -1})
     assert [text for text in said if "Auto-choosing row-wise" in text or "Auto-choosing col-wise" in text]
     assert capfd.readouterr().out == ""

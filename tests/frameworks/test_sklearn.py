@@ -55,7 +55,7 @@ from trainyard.frameworks.sklearn.models import TABLE, table
 from trainyard.frameworks.sklearn.steps import step_kind
 from trainyard.order import SampleOrder
 from trainyard.runs.catalog import Catalog
-from trainyard.types import DataInfo
+from trainyard.types import DataInfo, features_spec
 
 ROWS, FEATURES, CLASSES = 90, 5, 3
 RANDOM = np.random.default_rng(0)
@@ -126,7 +126,7 @@ def framework_for(
     classes = targets.dtype.kind == "i"
     described: dict[str, Any] = {
         "task": "classification" if classes else "regression",
-        "input_shape": features.shape[1:],
+        "inputs": features_spec(features.shape[1:], str(features.dtype)),
         "outputs": CLASSES if classes else targets.reshape(len(targets), -1).shape[1],
         "classes": ["a", "b", "c"] if classes else None,
         **(info or {}),

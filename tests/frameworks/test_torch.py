@@ -343,7 +343,7 @@ class Choking(Net):
 
 class Tuple(Net):
     def forward(self, x):
-        return super().forward(x), None
+        return None, super().forward(x)
 
 
 def function(in_features):
@@ -419,7 +419,7 @@ def test_a_function_makes_a_model(tmp_path: Path) -> None:
         ),
         ("nets_of_mine:Fails", r"Fails\(in_features=4, out_features=3\) failed: ValueError: no such width"),
         ("nets_of_mine:Empty", "it has no parameters to train"),
-        ("nets_of_mine:Tuple", "for one sample it gives tuple, .* a tensor of shape"),
+        ("nets_of_mine:Tuple", "the model returned tuple; it must return a tensor, or a tuple or mapping"),
         ("nets_of_mine:function", "is a function: name its framework in model.framework"),
         ("nets_of_mine:SIZE", "int belongs to no known framework"),
         ("nets_of_mine:OBJECT", "an object, whose weights no seed determines"),

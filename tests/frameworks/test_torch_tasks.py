@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -151,6 +151,11 @@ def test_a_gpt_predicts_and_explains_as_far_as_it_can(here: Path) -> None:
 class TestGpt(FrameworkSuite):
     framework = "torch"
     kills: ClassVar[Kills] = FEW_KILLS
+    sources: ClassVar[Mapping[str, str]] = {"words.txt": TEXT.decode()}
+
+    @pytest.fixture(autouse=True)
+    def in_its_folder(self, config_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(config_file.parent)
 
     @classmethod
     def config(cls) -> dict[str, Any]:
@@ -158,13 +163,6 @@ class TestGpt(FrameworkSuite):
             **gpt(max_steps=40, microbatch_size=3, max_grad_norm=1.0),
             "evaluation": {"every_n_steps": 6},
         }
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def config_file(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        path = super().config_file.__wrapped__(cls, tmp_path_factory)  # type: ignore[attr-defined]
-        (path.parent / "words.txt").write_bytes(TEXT)
-        return path
 
 
 # -- named inputs, several outputs, a loss of one's own

@@ -91,7 +91,7 @@ def check_initial_model(
         "booster": params.booster,
         "objective": objective,
         "number of features": int(np.prod(info.input_shape)),
-        "outputs": 1 if info.task == "classification" and info.outputs == 2 else info.outputs,
+        "outputs": 1 if objective == "binary:logistic" and info.task == "classification" else info.outputs,
         "feature names": feature_names(info),
     }
     if params.base_score is not None:  # training continues from the model's own

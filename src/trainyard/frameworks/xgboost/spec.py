@@ -96,12 +96,8 @@ def _objectives(info: DataInfo) -> list[str]:
     """Return the objectives that fit the targets."""
     if info.task == "multilabel":
         return ["binary:logistic"]  # which grows trees for each label
-    unfit = "multi:softprob" if info.outputs == 2 else "binary:logistic"
-    return [
-        name
-        for name, objective in OBJECTIVES.items()
-        if objective.task == info.task and (info.task == "regression" or name != unfit)
-    ]
+    fitting = [name for name, objective in OBJECTIVES.items() if objective.task == info.task]
+    return [name for name in fitting if name != "binary:logistic" or info.outputs == 2]
 
 
 def _metrics_of(objective: str) -> list[str]:
