@@ -144,6 +144,8 @@ def test_a_gpt_predicts_and_explains_as_far_as_it_can(here: Path) -> None:
     assert model.evaluate("test").metrics == {
         name: value for name, value in run.metrics.items() if name.startswith("test_")
     }
+    with pytest.raises(InputError, match=r"input_ids \(12,\) int64, and a table holds no such arrays: call"):
+        trainyard.predict(run.id, "words.txt")
     assert trainyard.reproduce(run.id).verdict == "identical"
 
 

@@ -111,7 +111,13 @@ class Predictor:
 
         Raises:
             DataError: It cannot be read.
+            InputError: The model takes other arrays than the columns of a table.
         """
+        if list(self._specs) != [FEATURES]:
+            raise InputError(
+                f"run {self._run.id} takes {self._described_inputs()}, and a table holds no such arrays: "
+                f"call trainyard.load({self._run.id!r}).predict(...) from Python, or `trainyard evaluate`"
+            )
         data = self.config.data
         options = data.params if data is not None and data.type == "csv" else None
         return read_frame(path, options, self._preparation.text_columns if self._preparation else ())
