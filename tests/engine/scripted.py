@@ -87,7 +87,7 @@ class Bench:
     ) -> None:
         self.folder = folder
         self.config = config_of(**sections)
-        self.framework = Scripted(losses)
+        self.learner = Scripted(losses)
         self.validation = {7 * (i + 1): value for i, value in enumerate(validation)}
         self.plan = plan or Plan(BATCH, STEPS, 0.1)
         self.rules = Rules(self.config, self.plan, 5, mode_of)
@@ -98,14 +98,14 @@ class Bench:
         """Return the loop of the next attempt, from `state`."""
         self.attempt += 1
         state = state or RunState()
-        self.framework.steps = state.step
+        self.learner.steps = state.step
         journal = Journal(self.folder / "journal", self.attempt, state.step)
         recorder, signals = Recorder(journal, callbacks), Signals()
         checkpoints = checkpoints_of(self.folder, self.attempt)
-        saver = Saver(self.config.checkpoint, self.framework, self.plan, checkpoints, recorder)  # type: ignore[arg-type]
+        saver = Saver(self.config.checkpoint, self.learner, self.plan, checkpoints, recorder)  # type: ignore[arg-type]
         order = SampleOrder(SAMPLES, BATCH, 0)
         parts = LoopParts(
-            framework=self.framework,  # type: ignore[arg-type]
+            learner=self.learner,  # type: ignore[arg-type]
             order=order,
             rules=self.rules,
             recorder=recorder,
@@ -130,7 +130,7 @@ class Bench:
     def _evaluate(self) -> Metrics:
         if not self.validation:
             return {}
-        step = self.framework.steps
+        step = self.learner.steps
         return {"val_loss": self.validation.get(step, 9.0)}
 
 

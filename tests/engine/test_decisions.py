@@ -35,7 +35,7 @@ def logged(folder: Path, attempt: int = 1) -> list[int]:
 
 def ask(bench: Bench, *, at: int, request: Request = "stop", max_minutes: float | None = None) -> None:
     """Make a request while a step (from 1) is computed."""
-    step = bench.framework.step
+    step = bench.learner.step
 
     def asking(number: int, lr: float) -> Any:
         if number + 1 == at:
@@ -49,7 +49,7 @@ def ask(bench: Bench, *, at: int, request: Request = "stop", max_minutes: float 
         return loop
 
     loop: Any = None
-    make, bench.loop, bench.framework.step = bench.loop, made, asking  # type: ignore[method-assign]
+    make, bench.loop, bench.learner.step = bench.loop, made, asking  # type: ignore[method-assign]
     bench.outside = lambda: Outside(max_minutes)
 
 
@@ -83,7 +83,7 @@ def test_a_decision_is_on_the_disk_before_its_first_consequence(
     evaluate, seen = bench._evaluate, []
 
     def looking() -> Metrics:
-        if bench.framework.steps == 9:
+        if bench.learner.steps == 9:
             state = (tmp_path / "journal" / "0001.jsonl").stat()
             seen.append((lines(tmp_path)[-1]["name"], synced[state.st_ino] == state.st_size))
         return evaluate()
@@ -106,7 +106,7 @@ def test_a_replayed_decision_ends_the_run_at_its_step(tmp_path: Path, start: int
 def test_a_run_whose_end_is_carried_out_makes_no_step(tmp_path: Path) -> None:
     bench = Bench(tmp_path, [3, 2, 1])
     bench.run(RunState(step=9, settled=9, decisions=Decisions([STOP])))
-    assert (bench.status, bench.framework.rates, evaluated(tmp_path)) == ("stopped", [], [])
+    assert (bench.status, bench.learner.rates, evaluated(tmp_path)) == ("stopped", [], [])
 
 
 def test_a_run_that_goes_on_repeats_the_evaluation_and_does_not_end(tmp_path: Path) -> None:
@@ -126,8 +126,8 @@ def test_an_evaluation_of_a_stop_tries_no_patience(tmp_path: Path) -> None:
     whole, again = (Bench(tmp_path / name, [3, 4, 5], training=PLATEAU) for name in ("whole", "again"))
     whole.run()
     again.run(RunState(decisions=Decisions([STOP, GO_ON])))  # the evaluation after step 9 is the worst
-    assert again.framework.rates == whole.framework.rates
-    assert (len(whole.framework.rates), whole.framework.rates[-1]) == (21, 0.05)
+    assert again.learner.rates == whole.learner.rates
+    assert (len(whole.learner.rates), whole.learner.rates[-1]) == (21, 0.05)
 
 
 def test_a_model_that_is_best_when_the_run_is_stopped_is_kept(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_every_loss_is_journalled_once_and_in_order(tmp_path: Path) -> None:
     bench.run()
     parts = [(r["first"], r["values"]) for r in journal(tmp_path) if r["kind"] == "losses"]
     assert [value for _, values in parts for value in values] == [loss(step) for step in range(STEPS)]
-    assert [first for first, _ in parts] == [1 + sum(bench.framework.reads[:i]) for i in range(len(parts))]
+    assert [first for first, _ in parts] == [1 + sum(bench.learner.reads[:i]) for i in range(len(parts))]
     assert bench.status == "completed"
 
 
@@ -98,7 +98,7 @@ def test_the_speed_is_samples_over_the_time_since_the_last_log(
 
 def test_the_mean_of_a_single_sample_is_its_loss(tmp_path: Path) -> None:
     bench = Bench(tmp_path, logging={"every_n_steps": 1})
-    bench.framework.sizes = lambda step: 1
+    bench.learner.sizes = lambda step: 1
     bench.run()
     logged = of_kind(journal(tmp_path), "metrics")
     assert [values["train_loss"] for values in logged.values()] == [loss(step) for step in range(STEPS)]
@@ -129,14 +129,14 @@ def test_a_signal_stops_it_after_the_step_that_it_comes_in(at: int, tmp_path: Pa
     loop = bench.loop()
     assert loop.run() == "preempted"
     ended(loop)
-    assert bench.framework.steps == at + 1
+    assert bench.learner.steps == at + 1
     assert max(steps_in(tmp_path / "checkpoints")) == at + 1
 
 
 def test_the_owner_may_look_at_the_first_step_once(tmp_path: Path) -> None:
     bench, calls = Bench(tmp_path, [3, 2, 1]), list[int]()
     loop = bench.loop()
-    loop.after_first_step = lambda: calls.append(bench.framework.steps)
+    loop.after_first_step = lambda: calls.append(bench.learner.steps)
     loop.run()
     ended(loop)
     assert calls == [1]
@@ -151,7 +151,7 @@ def test_a_clock_that_rings_while_it_plans_is_heard_at_the_next_step(tmp_path: P
 
     def ringing() -> Any:
         saver = loop.parts.saver
-        if bench.framework.steps == 7:
+        if bench.learner.steps == 7:
             is_due = saver.is_due
 
             def ring_afterwards(step: int) -> bool:
@@ -206,7 +206,7 @@ def test_early_stopping_ends_with_the_evaluation_that_decides_it(tmp_path: Path)
     stopping = {"early_stopping": {"metric": "val_loss", "patience": 1}}
     bench = Bench(tmp_path, [2, 3, 1], training=stopping)
     loop = bench.run()
-    assert (loop.state.step, bench.framework.steps, bench.status) == (14, 14, "completed")
+    assert (loop.state.step, bench.learner.steps, bench.status) == (14, 14, "completed")
     logged = of_kind(journal(tmp_path), "metrics")
     assert list(logged) == [3, 6, 9, 12, 14], "the last step is logged wherever it is"
     assert [r["name"] for r in journal(tmp_path) if r["kind"] == "event"] == ["best", "early_stop"]
@@ -217,7 +217,7 @@ def test_a_plateau_lowers_the_rate_of_the_next_step(tmp_path: Path) -> None:
     plateau = {"scheduler": {"type": "plateau", "metric": "val_loss", "patience": 0, "factor": 0.5}}
     bench = Bench(tmp_path, [2, 3, 1], training=plateau)
     bench.run()
-    assert bench.framework.rates == [0.1] * 14 + [0.05] * 9
+    assert bench.learner.rates == [0.1] * 14 + [0.05] * 9
     rates = [values["learning_rate"] for values in of_kind(journal(tmp_path), "metrics").values()]
     assert rates == [0.1] * 4 + [0.05] * 4
 
@@ -228,16 +228,16 @@ def test_the_rate_is_that_of_the_schedule_at_each_step(tmp_path: Path) -> None:
     bench.run()
     warm = [0.1 * (s + 1) / 4 for s in range(4)]
     decayed = [0.1 * (0.1 + 0.9 * (1 + math.cos(math.pi * s / 19)) / 2) for s in range(19)]
-    assert bench.framework.rates == pytest.approx(warm + decayed, rel=1e-12)
+    assert bench.learner.rates == pytest.approx(warm + decayed, rel=1e-12)
     logged = of_kind(journal(tmp_path), "metrics")
-    assert [v["learning_rate"] for v in logged.values()] == [bench.framework.rates[s - 1] for s in logged]
+    assert [v["learning_rate"] for v in logged.values()] == [bench.learner.rates[s - 1] for s in logged]
 
 
 def test_a_framework_without_a_rate_is_given_one_and_logs_none(tmp_path: Path) -> None:
     cosine = {"scheduler": {"type": "cosine"}}
     bench = Bench(tmp_path, plan=Plan(BATCH, STEPS, None), training=cosine)
     bench.run()
-    assert bench.framework.rates == [1.0] * STEPS
+    assert bench.learner.rates == [1.0] * STEPS
     assert "learning_rate" not in of_kind(journal(tmp_path), "metrics")[3]
 
 
@@ -258,7 +258,7 @@ def test_losses_are_read_after_many_steps_even_where_nothing_is_due(tmp_path: Pa
     seldom = {"every_n_steps": 10**6}
     bench = Bench(tmp_path, plan=Plan(BATCH, 2100, 0.1), evaluation=seldom, checkpoint=seldom, logging=seldom)
     bench.run()
-    assert [count for count in bench.framework.reads if count] == [1024, 1024, 52]
+    assert [count for count in bench.learner.reads if count] == [1024, 1024, 52]
     metrics = of_kind(journal(tmp_path), "metrics")
     samples = [BATCH if step % 5 < 4 else 4 for step in range(2100)]
     mean = sum(loss(s) * n for s, n in enumerate(samples)) / sum(samples)
@@ -321,7 +321,7 @@ def test_a_completed_state_makes_no_step(tmp_path: Path) -> None:
     state = bench.run().state
     folders = sorted((tmp_path / "checkpoints").iterdir())
     bench.run(state)
-    assert bench.framework.steps == STEPS
+    assert bench.learner.steps == STEPS
     assert sorted((tmp_path / "checkpoints").iterdir()) == folders, "it was saved again"
 
 

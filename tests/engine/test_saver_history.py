@@ -39,9 +39,9 @@ def committed(bench: Bench, state: RunState, best: list[int]) -> Loop:
     """Make best models and a checkpoint, as an attempt that then dies."""
     loop = bench.loop(RunState())
     for step in best:
-        bench.framework.steps = step
+        bench.learner.steps = step
         loop.parts.saver.keep_best(step, [step])
-    bench.framework.steps = state.step
+    bench.learner.steps = state.step
     loop.parts.saver.save(state, best)
     ended(loop)
     return loop
@@ -57,7 +57,7 @@ def test_a_resume_keeps_the_best_models_of_its_commit_until_a_newer_commit(tmp_p
     state = state_at(10, 3.0)
     loop = bench.loop(state)
     assert best_of(tmp_path) == [7]
-    bench.framework.steps = 14
+    bench.learner.steps = 14
     loop.parts.saver.keep_best(14, [14])  # better, but no checkpoint knows of it yet
     loop.parts.saver.drain()
     assert best_of(tmp_path) == [7, 14], (
@@ -78,13 +78,13 @@ def test_a_resume_removes_the_best_models_of_later_steps(tmp_path: Path) -> None
 
 def best_at(bench: Bench, loop: Loop, step: int) -> None:
     """The best model so far is that of this step."""
-    bench.framework.steps = step
+    bench.learner.steps = step
     loop.parts.saver.keep_best(step, [step])
     loop.parts.saver.drain()
 
 
 def saved(bench: Bench, loop: Loop, step: int, best: list[int]) -> None:
-    bench.framework.steps = step
+    bench.learner.steps = step
     loop.parts.saver.save(state_at(step), best)
     loop.parts.saver.drain()
 
@@ -170,8 +170,8 @@ def test_a_resume_extracts_only_the_best_models_that_are_missing(tmp_path: Path)
     torn.mkdir()
     (torn / "weights.safetensors").write_bytes(b"half")
     extracted: list[int | None] = []
-    snapshot = bench.framework.snapshot
-    bench.framework.snapshot = lambda **how: (extracted.append(how.get("step")), snapshot(**how))[1]  # type: ignore[method-assign]
+    snapshot = bench.learner.snapshot
+    bench.learner.snapshot = lambda **how: (extracted.append(how.get("step")), snapshot(**how))[1]  # type: ignore[method-assign]
     bench.attempt = 1
     loop = bench.loop(state)
     saved(bench, loop, 20, [14, 7])
@@ -191,7 +191,7 @@ def test_damaged_checkpoints_of_later_steps_take_no_place(keep: int, tmp_path: P
     assert commit is not None
     assert (commit.step, len(complaints)) == (10, 1)
     loop = bench.loop(state_at(10))
-    bench.framework.steps = 15
+    bench.learner.steps = 15
     loop.parts.saver.save(state_at(15), [])
     ended(loop)
     assert list(steps_in(tmp_path / "checkpoints")) == [5, 10, 15][-keep:], (
@@ -202,15 +202,15 @@ def test_damaged_checkpoints_of_later_steps_take_no_place(keep: int, tmp_path: P
 @pytest.mark.parametrize("step", [1, 5])
 def test_the_same_step_is_saved_once(step: int, tmp_path: Path) -> None:
     bench, taken = Bench(tmp_path), list[int]()
-    snapshot = bench.framework.snapshot
-    bench.framework.snapshot = lambda **how: (taken.append(5), snapshot(**how))[1]  # type: ignore[method-assign]
+    snapshot = bench.learner.snapshot
+    bench.learner.snapshot = lambda **how: (taken.append(5), snapshot(**how))[1]  # type: ignore[method-assign]
     loop = bench.loop(RunState())
     for _ in range(2):
         loop.parts.saver.save(state_at(step), [])
     assert taken == [5], "a copy was made for nothing"
     ended(loop)
     assert loop.parts.saver.newest_is_committed
-    assert bench.framework.released == 1
+    assert bench.learner.released == 1
     (folder,) = (tmp_path / "checkpoints").iterdir()
     again = bench.loop(state_at(step))
     again.parts.saver.save(state_at(step), [])
@@ -235,13 +235,13 @@ def test_an_evaluation_that_is_owed_is_saved_again(tmp_path: Path) -> None:
 def test_every_snapshot_is_released(cumulative: bool, tmp_path: Path) -> None:
     bench = Bench(tmp_path, [3, 2, 1], plan=Plan(BATCH, STEPS, 0.1, cumulative=cumulative))
     taken: list[bool] = []
-    snapshot = bench.framework.snapshot
+    snapshot = bench.learner.snapshot
 
     def counted(**how: Any) -> Weights:
         taken.append(how.get("weights_only", False))
         return snapshot(**how)
 
-    bench.framework.snapshot = counted  # type: ignore[method-assign]
+    bench.learner.snapshot = counted  # type: ignore[method-assign]
     loop = bench.loop()
     save = loop.parts.saver.save
 
@@ -252,7 +252,7 @@ def test_every_snapshot_is_released(cumulative: bool, tmp_path: Path) -> None:
     loop.parts.saver.save = save_and_wait  # type: ignore[method-assign]
     loop.run()
     ended(loop)
-    assert bench.framework.released == len(taken), "spare buffers are lost"
+    assert bench.learner.released == len(taken), "spare buffers are lost"
     assert (taken.count(False), taken.count(True)) == (5, 3), "a best model is weights alone"
 
 
@@ -407,9 +407,9 @@ def test_a_best_model_that_a_waiting_checkpoint_knows_of_is_written(tmp_path: Pa
     loop, release = bench.loop(), threading.Event()
     saver = loop.parts.saver
     saver._writer.submit(PendingWrite(0, lambda: (release.wait(30), None)[1], replaceable=False))
-    bench.framework.steps = 7
+    bench.learner.steps = 7
     saver.keep_best(7, [7])
-    bench.framework.steps = 10
+    bench.learner.steps = 10
     saver.save(state_at(10, 3.0), [7])
     saver.keep_best(13, [14])
     release.set()
@@ -447,7 +447,7 @@ class FullOnce:
 def test_a_step_whose_save_failed_may_be_saved_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench, full = Bench(tmp_path), FullOnce(monkeypatch, 5)
     loop = bench.loop()
-    bench.framework.steps = 5
+    bench.learner.steps = 5
     for _ in range(2):
         loop.parts.saver.save(state_at(5), [])
         loop.parts.saver.drain()
@@ -461,12 +461,12 @@ def test_a_best_model_that_could_not_be_written_comes_before_the_next_checkpoint
 ) -> None:
     bench, full = Bench(tmp_path), FullOnce(monkeypatch, 7)
     loop = bench.loop()
-    bench.framework.steps = 7
+    bench.learner.steps = 7
     loop.parts.saver.keep_best(7, [7])
     loop.parts.saver.drain()
     assert full.failed
     assert best_of(tmp_path) == []
-    bench.framework.steps = 10
+    bench.learner.steps = 10
     loop.parts.saver.save(state_at(10, 3.0), [7])
     ended(loop)
     assert best_of(tmp_path) == [7]
@@ -476,7 +476,7 @@ def test_what_was_journalled_before_a_save_is_durable_with_it(tmp_path: Path) ->
     bench = Bench(tmp_path)
     loop = bench.loop()
     loop.parts.recorder.losses(1, [0.5])
-    bench.framework.steps = 1
+    bench.learner.steps = 1
     loop.parts.saver.save(state_at(1), [])
     loop.parts.saver.drain()
     assert '"values":[0.5]' in (tmp_path / "journal" / "0001.jsonl").read_text()

@@ -610,9 +610,9 @@ def test_a_sigmoid_for_each_class_gives_shares_of_their_sum(activation: str | No
     parts = build(load({**SMALL, "model": KERAS}, adapters=Catalog()).config, 1, Objects(model=model))
     split = parts.bundle.splits["test"]
     batch = split.take(np.arange(len(split)))
-    raw = parts.framework.native(batch["features"], training=False).numpy()
+    raw = parts.learner.native(batch["features"], training=False).numpy()
     sigmoids = 1 / (1 + np.exp(-raw)) if activation is None else raw
-    found = list(parts.framework.predict(split))
+    found = list(parts.learner.predict(split))
     outputs = np.concatenate([part.outputs for part in found])
     np.testing.assert_allclose(outputs, sigmoids / sigmoids.sum(axis=1, keepdims=True), rtol=1e-5)
     if loss is None:
@@ -936,7 +936,7 @@ def compare(data, model, one_hot, names, **compiled):
     config["training"] = {"epochs": 1, "determinism": "bitwise"}
     parts = build(load(config, adapters=Catalog()).config, 1, Objects(model=model))
     split, before = parts.bundle.splits["val"], [variable.numpy() for variable in model.metrics_variables]
-    predict, info = parts.framework.predict, parts.bundle.info
+    predict, info = parts.learner.predict, parts.bundle.info
     found = [evaluate_predictions(predict(split), [], info, "val").metrics for _ in range(2)]
     assert found[0] == found[1], "an evaluation leaves something behind"
     assert all(np.array_equal(*pair) for pair in zip(before, (v.numpy() for v in model.metrics_variables)))
@@ -1117,10 +1117,10 @@ def test_classes_of_the_users_in_a_file_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["keras", "saved_model"])
 def test_an_export_computes_what_the_model_computes(form: str, iris: Run, tmp_path: Path) -> None:
     parts = build(load(iris.path / "config.yaml", adapters=Catalog()).config, 1, Objects())
-    parts.framework.restore(checkpoints(iris)[-1], weights_only=True)
+    parts.learner.restore(checkpoints(iris)[-1], weights_only=True)
     split = parts.bundle.splits["test"]
     (tmp_path / "out").mkdir()
-    parts.framework.export(tmp_path / "out" / "exported", form)
+    parts.learner.export(tmp_path / "out" / "exported", form)
     features = split.take(np.arange(len(split)))["features"]
     if form == "keras":
         (tmp_path / "out" / "exported").rename(tmp_path / "out" / "exported.keras")
@@ -1128,14 +1128,14 @@ def test_an_export_computes_what_the_model_computes(form: str, iris: Run, tmp_pa
     else:
         served = tf.saved_model.load(str(tmp_path / "out" / "exported"))
         logits = served.serve(features).numpy()
-    expected = np.concatenate([part.outputs for part in parts.framework.predict(split)])
+    expected = np.concatenate([part.outputs for part in parts.learner.predict(split)])
     np.testing.assert_allclose(keras.ops.convert_to_numpy(keras.ops.softmax(logits)), expected, atol=1e-5)
     assert [path.name.split(".")[0] for path in (tmp_path / "out").iterdir()] == ["exported"]
 
 
 def test_the_native_model_is_kerass(tmp_path: Path) -> None:
     parts = build(load({**SMALL, "model": KERAS}, adapters=Catalog()).config, 1, Objects())
-    assert isinstance(parts.framework.native, keras.Model)
+    assert isinstance(parts.learner.native, keras.Model)
 
 
 def test_a_model_predicts_again_from_its_run(tmp_path: Path) -> None:
@@ -1246,11 +1246,11 @@ def test_threads_that_cannot_be_had_any_more_are_told(tmp_path: Path) -> None:
 def test_a_model_predicts_on_any_number_of_threads(tmp_path: Path) -> None:
     config = load({**SMALL, "model": KERAS, "training": {"threads": 7}}, adapters=Catalog()).config
     parts = build(load({**SMALL, "model": KERAS}, adapters=Catalog()).config, 1, Objects())
-    parts.framework.snapshot(weights_only=True).write(tmp_path)
+    parts.learner.snapshot(weights_only=True).write(tmp_path)
     alone = build_framework(config, parts.bundle, 7, None)
     alone.restore(tmp_path, weights_only=True)
     split = parts.bundle.splits["test"]
-    for one, other in zip(parts.framework.predict(split), alone.predict(split), strict=True):
+    for one, other in zip(parts.learner.predict(split), alone.predict(split), strict=True):
         np.testing.assert_allclose(one.outputs, other.outputs, atol=1e-6)
 
 

@@ -74,8 +74,8 @@ def test_optimizers_and_their_options_differ() -> None:
         overrides = {"training.weight_decay": 0.1, "training.optimizer": some}
         parts = build(load(SMALL, overrides, adapters=Catalog()).config, 1, Objects())
         for step in range(5):
-            parts.framework.step(step, 0.01)
-        digests.add(digest(tensor_records(parts.framework.state(weights_only=True))))
+            parts.learner.step(step, 0.01)
+        digests.add(digest(tensor_records(parts.learner.state(weights_only=True))))
     assert len(digests) == len(OPTIMIZER_OPTIONS), "an option is ignored"
 
 

@@ -603,12 +603,12 @@ def test_a_best_model_predicts_as_it_did_when_it_was_kept(name: str, tmp_path: P
     """In the process that trained on, and in one that only predicts."""
     parts = build(load(SMALL, own(name), adapters=Catalog()).config, 1, Objects())
     val = parts.bundle.splits["val"]
-    go_on(parts.framework, 0, 3)
-    kept = [part.outputs for part in parts.framework.predict(val)]
-    parts.framework.snapshot(weights_only=True).write(tmp_path)
-    go_on(parts.framework, 3, 6)
+    go_on(parts.learner, 0, 3)
+    kept = [part.outputs for part in parts.learner.predict(val)]
+    parts.learner.snapshot(weights_only=True).write(tmp_path)
+    go_on(parts.learner, 3, 6)
     predicting = build_framework(parts.config, DataBundle(parts.bundle.info, {}), 1, None)
-    for one in (parts.framework, predicting):
+    for one in (parts.learner, predicting):
         one.restore(tmp_path, weights_only=True)
         assert all(
             np.array_equal(now.outputs, then) for now, then in zip(one.predict(val), kept, strict=True)
@@ -854,22 +854,22 @@ def test_a_tensor_that_shrinks_is_not_written_into_the_memory_of_the_last_snapsh
 
 def test_an_evaluation_that_is_cut_short_leaves_buffers_and_extra_state_as_they_were() -> None:
     parts = build(load(SMALL, own("Counts"), adapters=Catalog()).config, 1, Objects())
-    go_on(parts.framework, 0, 2)
-    before = tensor_records(parts.framework.state())
-    predictions = interruptible(parts.framework.predict(parts.bundle.splits["val"]), lambda: None)
+    go_on(parts.learner, 0, 2)
+    before = tensor_records(parts.learner.state())
+    predictions = interruptible(parts.learner.predict(parts.bundle.splits["val"]), lambda: None)
     next(predictions)
     next(predictions)
     predictions.close()
-    assert tensor_records(parts.framework.state()) == before
-    list(parts.framework.predict(parts.bundle.splits["val"]))
-    assert tensor_records(parts.framework.state()) != before
+    assert tensor_records(parts.learner.state()) == before
+    list(parts.learner.predict(parts.bundle.splits["val"]))
+    assert tensor_records(parts.learner.state()) != before
 
 
 def test_modes_that_training_has_set_outlast_an_evaluation() -> None:
     parts = build(load(SMALL, own("Flags"), adapters=Catalog()).config, 1, Objects())
-    go_on(parts.framework, 0, 2)
-    list(parts.framework.predict(parts.bundle.splits["val"]))
-    assert (parts.framework.native.training, parts.framework.native.drop.training) == (True, False)
+    go_on(parts.learner, 0, 2)
+    list(parts.learner.predict(parts.bundle.splits["val"]))
+    assert (parts.learner.native.training, parts.learner.native.drop.training) == (True, False)
 
 
 @pytest.mark.parametrize("step", [1, 3])

@@ -17,14 +17,14 @@ _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16}
 class WeightHistograms(Callback):
     """Emits a histogram of every floating-point tensor of the model at each evaluation."""
 
-    def __init__(self, framework: Framework, emit: Callable[[int, dict[str, Any]], None]) -> None:
-        self._framework = framework
+    def __init__(self, learner: Framework, emit: Callable[[int, dict[str, Any]], None]) -> None:
+        self._learner = learner
         self._emit = emit
 
     def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:  # noqa: ARG002
         """Emit the histograms."""
         histograms = {}
-        for tensor in self._framework.state(weights_only=True):
+        for tensor in self._learner.state(weights_only=True):
             if tensor.dtype in _DTYPES and len(tensor.buffer):
                 values = np.frombuffer(tensor.buffer, dtype=_DTYPES[tensor.dtype]).astype(np.float64)
                 finite = values[np.isfinite(values)]

@@ -42,7 +42,7 @@ class LoopParts:
     can try where the loss is not finite.
     """
 
-    framework: Framework
+    learner: Framework
     order: SampleOrder
     rules: Rules
     recorder: Recorder
@@ -76,7 +76,7 @@ class Loop:
             ModelError: The library rejects the model's options or the data.
             TrainingError: A loss is not finite, the verdict fails, or the run directory is gone.
         """
-        parts, state, step = self.parts, self.state, self.parts.framework.step
+        parts, state, step = self.parts, self.state, self.parts.learner.step
         parts.signals.wake = self._wake
         parts.saver.start(self._wake)
         parts.outside.start(self._wake, state.train_seconds, state.decisions)
@@ -143,7 +143,7 @@ class Loop:
 
     def _drain(self) -> None:
         """Read the losses that wait on the device, and journal each."""
-        state, values = self.state, self.parts.framework.read(self._unread)
+        state, values = self.state, self.parts.learner.read(self._unread)
         if not values:
             return
         first = state.step - len(values) + 1

@@ -32,13 +32,13 @@ class Saver:
     def __init__(
         self,
         config: CheckpointConfig,
-        framework: Framework,
+        learner: Framework,
         plan: Plan,
         checkpoints: RunCheckpoints,
         recorder: Recorder,
     ) -> None:
         self._config = config
-        self._framework = framework
+        self._learner = learner
         self._plan = plan
         self._checkpoints = checkpoints
         self._recorder = recorder
@@ -133,7 +133,7 @@ class Saver:
             self.start(self._wake)
 
     def _pending(self, state: RunState, best: Collection[int]) -> _Pending:
-        return _Pending(state.step, self._framework.snapshot(), state.to_json(), frozenset(best))
+        return _Pending(state.step, self._learner.snapshot(), state.to_json(), frozenset(best))
 
     def _write(self, pending: _Pending) -> None:
         """Commit a resume checkpoint; called in the writer's thread."""
@@ -188,7 +188,7 @@ class Saver:
         """Save the weights of this step if it is one of `best`, the steps of the best models from now on."""
         self._current_best = frozenset(best)
         if step in best and not self._plan.cumulative:
-            self._submit_best(step, self._framework.snapshot(weights_only=True))
+            self._submit_best(step, self._learner.snapshot(weights_only=True))
 
     def _extract_best(self, best: Collection[int]) -> None:
         """Extract best models from the state of a cumulative framework.
@@ -198,7 +198,7 @@ class Saver:
         if self._plan.cumulative:
             missing, self._extracted = sorted(set(best) - self._extracted), set(best)
             for step in missing:
-                self._submit_best(step, self._framework.snapshot(weights_only=True, step=step))
+                self._submit_best(step, self._learner.snapshot(weights_only=True, step=step))
 
     def _submit_best(self, step: int, snapshot: Snapshot) -> None:
         def write() -> None:

@@ -174,7 +174,7 @@ class _Attempt:
         self._checkpoints = run_checkpoints(run, hashes, self._session.lease)
         seed_global_random(config.experiment.seed)  # building may have drawn from them
         state = RunState() if commit is None else self._restore(components, commit, saved)
-        if choices := components.framework.choices():
+        if choices := components.learner.choices():
             decisions.add(Decision(0, "choice", dict(choices)))
         go_on(run, decisions, state)
         state.decisions = decisions
@@ -280,7 +280,7 @@ class _Attempt:
             before,
             now,
             allow_change=self._request.allow_change,
-            neutral=components.framework.neutral_changes(components.config),
+            neutral=components.learner.neutral_changes(components.config),
         )
         if manifest.data_file != before.data_file:
             self._write_data_description(components, manifest.data_file)
@@ -295,10 +295,10 @@ class _Attempt:
 
     def _restore(self, components: Components, commit: Commit, saved: dict[str, Any]) -> RunState:
         """Restore a checkpoint; the digest of what was restored must be that of what was saved."""
-        components.framework.restore(self._checkpoints.resume.folder(commit))
+        components.learner.restore(self._checkpoints.resume.folder(commit))
         # A checkpoint of an earlier version may lack a file of this one's.
         files = tuple(f"{Path(file.name).stem}." for file in commit.files)
-        records = tensor_records(components.framework.state())
+        records = tensor_records(components.learner.state())
         restored = digest(record for record in records if record.name.startswith(files))
         if restored != commit.state_digest:
             raise CheckpointError(
@@ -350,7 +350,7 @@ class _Attempt:
             if decision not in self._journalled:
                 loop.parts.recorder.decided(decision)
         saver.resume_from(state, components.rules.best_steps(state.evaluations))
-        before = components.framework.unsaved_state()
+        before = components.learner.unsaved_state()
         loop.after_first_step = lambda: self._check_unsaved(components, before)
         status = loop.run()
         saver.drain()
@@ -393,7 +393,7 @@ class _Attempt:
         Raises:
             ModelError: The config demands `bitwise`.
         """
-        after, hint = components.framework.unsaved_state(), components.framework.unsaved_hint
+        after, hint = components.learner.unsaved_state(), components.learner.unsaved_hint
         changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
         if not changed:
             return

@@ -41,8 +41,8 @@ def make_manifest(
 ) -> Manifest:
     """Return all inputs of the computation as they are now; the framework still has its initial weights."""
     here = Path.cwd()
-    config, definition = components.config, dict(components.framework.definition())
-    roots = code_roots(config, objects, type(components.framework), definition)
+    config, definition = components.config, dict(components.learner.definition())
+    roots = code_roots(config, objects, type(components.learner), definition)
     return Manifest(
         run_id=run.id,
         experiment=run.experiment,
@@ -58,10 +58,10 @@ def make_manifest(
         computation=resolved.computation(),
         data=data_inputs(components.bundle),
         code=code_inputs(roots, here),
-        environment=environment_inputs(components.threads, components.framework.describe()),
+        environment=environment_inputs(components.threads, components.learner.describe()),
         placement=Resolved(config).placement() | {"training.threads": components.threads},
         model=definition,
-        weights=InitialWeights(initial=digest(tensor_records(components.framework.state(weights_only=True)))),
+        weights=InitialWeights(initial=digest(tensor_records(components.learner.state(weights_only=True)))),
         determinism=DeterminismRecord(**determinism._asdict()),
     )
 

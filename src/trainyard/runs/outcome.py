@@ -44,7 +44,7 @@ def result_so_far(
 
 def weights_digest(components: Components) -> str:
     """Return the digest of the model's weights as they are now."""
-    return digest(tensor_records(components.framework.state(weights_only=True)))
+    return digest(tensor_records(components.learner.state(weights_only=True)))
 
 
 def evaluate_outcome(
@@ -86,7 +86,7 @@ def _restore_best(components: Components, state: RunState, best: Checkpoints) ->
             f"the best model, of step {steps[0]}, cannot be used: {error}; resume the run to train it again"
         ) from error
     if commit.step != state.step:
-        components.framework.restore(best.folder(commit), weights_only=True)
+        components.learner.restore(best.folder(commit), weights_only=True)
     metric = components.config.checkpoint.metric
     values = {evaluation.step: evaluation.metrics for evaluation in state.evaluations}
     return BestModel(step=commit.step, metric=metric, value=values[commit.step][metric], digest=commit.digest)
@@ -102,12 +102,12 @@ def _explain(run: RunDir, components: Components, check_signals: Callable[[], No
     """
     from trainyard.evaluation.explanation import Model, explain
 
-    importance, in_full = components.framework.importance(), components.config.evaluation.explain
+    importance, in_full = components.learner.importance(), components.config.evaluation.explain
     if not (importance or in_full):
         return
     model = Model(
-        lambda split: interruptible(components.framework.predict(split), check_signals),
-        components.framework.native,
+        lambda split: interruptible(components.learner.predict(split), check_signals),
+        components.learner.native,
         importance,
     )
     config = components.config

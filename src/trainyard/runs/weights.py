@@ -129,6 +129,6 @@ def initialize(components: Components, source: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / WEIGHTS_FILE).symlink_to(file)
         try:
-            components.framework.restore(Path(folder), weights_only=True)
+            components.learner.restore(Path(folder), weights_only=True)
         except ModelError as error:
             raise ModelError(f"model.init_from: {components.config.model.init_from}: {error}") from error

@@ -47,7 +47,7 @@ class Components:
 
     config: RunConfig
     bundle: DataBundle
-    framework: Framework
+    learner: Framework
     order: SampleOrder
     rules: Rules
     threads: int
@@ -156,9 +156,9 @@ def build(
         config, rows, objects.model
     )
     order = SampleOrder(rows, plan.batch_size, config.experiment.seed)
-    framework = build_framework(config, bundle, threads, order, objects.model, choices)
+    learner = build_framework(config, bundle, threads, order, objects.model, choices)
     rules = Rules(config, plan, order.steps_per_epoch, mode_of)
-    return Components(config, bundle, framework, order, rules, threads)
+    return Components(config, bundle, learner, order, rules, threads)
 
 
 def _check_metrics(config: RunConfig, bundle: DataBundle) -> None:
@@ -194,7 +194,7 @@ def evaluate_split(
     components: Components, split: SplitName, check_signals: Callable[[], None]
 ) -> EvaluationResult:
     """Evaluate the model; neither its state nor the global random generators change."""
-    predictions = interruptible(components.framework.predict(components.bundle.splits[split]), check_signals)
+    predictions = interruptible(components.learner.predict(components.bundle.splits[split]), check_signals)
     with preserved_global_random():
         return evaluate_predictions(
             predictions,
@@ -236,8 +236,8 @@ def build_loop(
     recorder = Recorder(journal, callbacks)
     recorder.add(Resources(recorder.resources))
     if wants_histograms(config):
-        recorder.add(WeightHistograms(components.framework, recorder.histograms))
-    saver = Saver(config.checkpoint, components.framework, components.plan, checkpoints, recorder)
+        recorder.add(WeightHistograms(components.learner, recorder.histograms))
+    saver = Saver(config.checkpoint, components.learner, components.plan, checkpoints, recorder)
 
     def evaluate_val() -> Metrics:
         return (
@@ -248,7 +248,7 @@ def build_loop(
 
     return Loop(
         LoopParts(
-            components.framework,
+            components.learner,
             components.order,
             components.rules,
             recorder,
@@ -265,7 +265,7 @@ def build_loop(
 def _remedies(components: Components) -> list[str]:
     """Return the settings of this framework that may keep the loss finite."""
     model = components.config.model
-    keys = components.framework.training_keys(model.type, model.params)
+    keys = components.learner.training_keys(model.type, model.params)
     advice = {
         "learning_rate": "lower training.learning_rate",
         "max_grad_norm": "set or lower training.max_grad_norm",

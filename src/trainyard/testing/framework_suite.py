@@ -229,50 +229,50 @@ class FrameworkSuite:
 
     def test_steps_do_not_depend_on_predictions_or_snapshots(self, components: Components) -> None:
         """Predicting and saving between steps changes no bits."""
-        other = build(components.config, 1, Objects(), components.framework.choices())
+        other = build(components.config, 1, Objects(), components.learner.choices())
         for step in range(min(3, components.plan.total_steps)):
-            components.framework.step(step, 0.01)
-            other.framework.step(step, 0.01)
-            list(other.framework.predict(other.bundle.splits["val"]))
-            other.framework.snapshot()
-        assert tensor_records(components.framework.state()) == tensor_records(other.framework.state())
+            components.learner.step(step, 0.01)
+            other.learner.step(step, 0.01)
+            list(other.learner.predict(other.bundle.splits["val"]))
+            other.learner.snapshot()
+        assert tensor_records(components.learner.state()) == tensor_records(other.learner.state())
 
     def test_a_snapshot_is_not_touched_by_later_steps(self, components: Components, tmp_path: Path) -> None:
         """A snapshot written after a later step has the earlier state."""
         if components.plan.total_steps == 1:
             pytest.skip("the model is made in one step: there is no later one")
-        components.framework.step(0, 0.01)
-        before = tensor_records(components.framework.state())
-        snapshot = components.framework.snapshot()
-        components.framework.step(1, 0.01)
-        assert tensor_records(components.framework.state()) != before
+        components.learner.step(0, 0.01)
+        before = tensor_records(components.learner.state())
+        snapshot = components.learner.snapshot()
+        components.learner.step(1, 0.01)
+        assert tensor_records(components.learner.state()) != before
         written = [tensor for file in snapshot.write(tmp_path) for tensor in file.state()]
         assert digest(written) == digest(before)
 
     def test_restoring_gives_the_state_that_was_saved(self, components: Components, tmp_path: Path) -> None:
         """`restore` gives the state that was saved."""
         for step in range(min(3, components.plan.total_steps)):
-            components.framework.step(step, 0.01)
-        before = tensor_records(components.framework.state())
-        components.framework.snapshot().write(tmp_path)
-        fresh = build(components.config, 1, Objects(), components.framework.choices())
-        fresh.framework.restore(tmp_path)
-        assert tensor_records(fresh.framework.state()) == before
+            components.learner.step(step, 0.01)
+        before = tensor_records(components.learner.state())
+        components.learner.snapshot().write(tmp_path)
+        fresh = build(components.config, 1, Objects(), components.learner.choices())
+        fresh.learner.restore(tmp_path)
+        assert tensor_records(fresh.learner.state()) == before
 
     def test_weights_alone_are_the_weights_of_the_whole(self, components: Components, tmp_path: Path) -> None:
         """A snapshot of weights equals the weights of the full state."""
-        components.framework.step(0, 0.01)
-        files = components.framework.snapshot(weights_only=True).write(tmp_path)
+        components.learner.step(0, 0.01)
+        files = components.learner.snapshot(weights_only=True).write(tmp_path)
         (file,) = [file for file in files if file.name == WEIGHTS_FILE]
         expected = [
             tensor
-            for tensor in tensor_records(components.framework.state())
+            for tensor in tensor_records(components.learner.state())
             if tensor.name.startswith("weights.")
         ]
         assert (
             digest(file.state())
             == digest(expected)
-            == digest(tensor_records(components.framework.state(weights_only=True)))
+            == digest(tensor_records(components.learner.state(weights_only=True)))
         )
 
     def test_weights_of_an_earlier_step_are_those_of_that_step(
@@ -282,17 +282,17 @@ class FrameworkSuite:
         if not components.plan.cumulative:
             pytest.skip("its state does not hold the models of earlier steps")
         for step in range(5):
-            components.framework.step(step, 0.01)
+            components.learner.step(step, 0.01)
             if step == 1:
-                components.framework.snapshot(weights_only=True).write(new_folder(tmp_path / "then"))
-        components.framework.snapshot(weights_only=True, step=2).write(new_folder(tmp_path / "later"))
+                components.learner.snapshot(weights_only=True).write(new_folder(tmp_path / "then"))
+        components.learner.snapshot(weights_only=True, step=2).write(new_folder(tmp_path / "later"))
         then, later = ((tmp_path / name / WEIGHTS_FILE).read_bytes() for name in ("then", "later"))
         assert then == later
 
     def test_predictions_cover_a_split_in_order(self, components: Components) -> None:
         """`predict` covers each row of a split once, in order."""
-        components.framework.step(0, 0.01)
-        predictions = list(components.framework.predict(components.bundle.splits["val"]))
+        components.learner.step(0, 0.01)
+        predictions = list(components.learner.predict(components.bundle.splits["val"]))
         assert [i for part in predictions for i in part.ids] == list(
             range(len(components.bundle.splits["val"]))
         )
