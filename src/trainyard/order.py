@@ -11,6 +11,8 @@ generators", OOPSLA 2014).
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -95,6 +97,14 @@ class KeyedPermutation:
         return (high << self._low_bits) | low
 
 
+class Cursor(NamedTuple):
+    """A position in the data: before step `step`, `consumed` samples of epoch `epoch` are consumed."""
+
+    step: int = 0
+    epoch: int = 0
+    consumed: int = 0
+
+
 class SampleOrder:
     """The samples of each step.
 
@@ -105,38 +115,55 @@ class SampleOrder:
         samples: Number of training samples.
         batch_size: Samples per step.
         seed: The run's seed.
+        begin: Where the first step begins. A fork of a run that had another batch size begins within an
+            epoch: its first batches are cut from the samples that are left of it.
     """
 
-    def __init__(self, samples: int, batch_size: int, seed: int) -> None:
+    def __init__(self, samples: int, batch_size: int, seed: int, begin: Cursor = Cursor()) -> None:
         self.samples = samples
         self.batch_size = batch_size
         self.steps_per_epoch = -(-samples // batch_size)
         self._seed = seed
+        self._begin = begin
+        # The first step at which an epoch ends.
+        self.first_end = begin.step - (begin.consumed - samples) // batch_size
         # One block of an epoch's order is cached: all of it, or an integral number of batches.
         self._in_memory = samples <= IN_MEMORY_ROWS
-        self._block_steps = self.steps_per_epoch if self._in_memory else max(1, _BLOCK_ROWS // batch_size)
-        self._cached: tuple[int, int] = (-1, -1)
+        self._block = samples if self._in_memory else max(1, _BLOCK_ROWS // batch_size) * batch_size
+        self._cached: tuple[int, int] = (-1, 0)  # the epoch of the block, and where in it the block begins
         self._ids: Ids = np.empty(0, dtype=np.int64)
 
     def batch(self, step: int) -> Ids:
         """Return (<= batch_size,) int64: the ids of the samples of step number `step`, counted from 0."""
-        epoch, in_epoch = divmod(step, self.steps_per_epoch)
-        block, in_block = divmod(in_epoch, self._block_steps)
-        if self._cached != (epoch, block):
-            self._ids = self._compute(epoch, block)
-            self._cached = (epoch, block)
-        start = in_block * self.batch_size
-        return self._ids[start : start + self.batch_size]
+        _, epoch, start = self.cursor(step)
+        offset = start - self._cached[1]
+        if self._cached[0] != epoch or not 0 <= offset < len(self._ids):
+            self._cached, offset = self._compute(epoch, start)
+        return self._ids[offset : offset + self.batch_size]
 
-    def _compute(self, epoch: int, block: int) -> Ids:
+    def cursor(self, step: int) -> Cursor:
+        """Return the position before a step, which is not before that of the first step."""
+        if step < self.first_end:
+            begin = self._begin
+            return Cursor(step, begin.epoch, begin.consumed + (step - begin.step) * self.batch_size)
+        epoch, in_epoch = divmod(step - self.first_end, self.steps_per_epoch)
+        return Cursor(step, self._begin.epoch + 1 + epoch, in_epoch * self.batch_size)
+
+    def _compute(self, epoch: int, start: int) -> tuple[tuple[int, int], int]:
+        """Compute the block that holds a position; return what it is, and where the position is in it."""
         seed = stream_seed(self._seed, EPOCH, epoch)
         if self._in_memory:
-            return permutation(seed, self.samples)
-        start = block * self._block_steps * self.batch_size
-        stop = min(start + self._block_steps * self.batch_size, self.samples)
-        return KeyedPermutation(seed, self.samples).at(start, stop)
+            self._ids = permutation(seed, self.samples)
+            return (epoch, 0), start
+        self._ids = KeyedPermutation(seed, self.samples).at(start, min(start + self._block, self.samples))
+        return (epoch, start), 0
 
     def epochs(self, steps: int) -> float:
         """Return how many epochs the first `steps` steps are."""
-        epoch, in_epoch = divmod(steps, self.steps_per_epoch)
-        return epoch + min(in_epoch * self.batch_size, self.samples) / self.samples
+        _, epoch, consumed = self.cursor(steps)
+        return epoch + consumed / self.samples
+
+    def end_of(self, epochs: int) -> int:
+        """Return the step after which `epochs` epochs are over; that of the first step if they are before."""
+        more = epochs - self._begin.epoch - 1
+        return self._begin.step if more < 0 else self.first_end + more * self.steps_per_epoch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from trainyard.config.schema import ConstantSchedule, PlateauSchedule, RunConfig
@@ -22,6 +23,17 @@ def next_multiple(step: int, every: int) -> int:
     return (step // every + 1) * every
 
 
+@dataclass(frozen=True)
+class Past:
+    """What a run takes over from the run that it goes on from: the steps up to `step` were that one's.
+
+    `irregular` are the steps of those of its evaluations that try no patience.
+    """
+
+    step: int = 0
+    irregular: frozenset[int] = frozenset()
+
+
 class Rules:
     """Answer what is due at a step, and what the evaluations lead to.
 
@@ -32,10 +44,19 @@ class Rules:
         plan: How many steps there are, and their learning rate.
         steps_per_epoch: Steps of one pass over the training split.
         mode_of: Returns whether a metric is better when it is lower (`min`) or higher (`max`).
+        epoch_end: A step after which an epoch ends.
+        past: What was before the first step.
     """
 
     def __init__(
-        self, config: RunConfig, plan: Plan, steps_per_epoch: int, mode_of: Callable[[str], Mode]
+        self,
+        config: RunConfig,
+        plan: Plan,
+        steps_per_epoch: int,
+        mode_of: Callable[[str], Mode],
+        *,
+        epoch_end: int = 0,
+        past: Past = Past(),
     ) -> None:
         self.plan = plan
         self.total_steps = plan.total_steps
@@ -48,13 +69,19 @@ class Rules:
         self.boundary = plan.boundary
         self._config = config
         self._evaluate_every = config.evaluation.every_n_steps or steps_per_epoch
+        self._evaluate_from = 0 if config.evaluation.every_n_steps else epoch_end % steps_per_epoch
+        self._past = past
         self._mode_of = mode_of
         self._history: History | None = None
         self._seen = 0
 
     def evaluates(self, step: int) -> bool:
         """Return whether the validation split is evaluated after this step."""
-        return step % self._evaluate_every == 0 or step == self.total_steps
+        return self.on_cadence(step) or step == self.total_steps
+
+    def on_cadence(self, step: int) -> bool:
+        """Return whether the validation split is evaluated after this step in a run of any length."""
+        return (step - self._evaluate_from) % self._evaluate_every == 0
 
     def resumable(self, step: int) -> int:
         """Return the first step, from `step` on, from which a run can go on exactly."""
@@ -66,13 +93,10 @@ class Rules:
 
     def next_due(self, step: int) -> int:
         """Return the first step after `step` at which something is due by the config's cadences."""
-        every = [
-            self._evaluate_every,
-            self._config.logging.every_n_steps,
-            self._config.checkpoint.every_n_steps,
-        ]
+        every = [self._config.logging.every_n_steps, self._config.checkpoint.every_n_steps]
         every += [self.boundary] if self.boundary > 1 else []
-        return min(self.total_steps, *(next_multiple(step, n) for n in every if n is not None))
+        evaluation = next_multiple(step - self._evaluate_from, self._evaluate_every) + self._evaluate_from
+        return min(self.total_steps, evaluation, *(next_multiple(step, n) for n in every if n is not None))
 
     def best_steps(self, history: History) -> list[int]:
         """Return the steps of the best models, best first."""
@@ -109,9 +133,14 @@ class Rules:
             self._history, self._seen = history, 0
             self._state = _Verdict(self._config, self._schedule, self._mode_of)
         for evaluation in history[self._seen :]:
-            self._state.see(evaluation, is_regular=self.evaluates(evaluation.step))
+            self._state.see(evaluation, is_regular=self._is_regular(evaluation.step))
         self._seen = len(history)
         return self._state
+
+
+    def _is_regular(self, step: int) -> bool:
+        """Return whether the evaluation after a step tries patience."""
+        return step not in self._past.irregular if step <= self._past.step else self.evaluates(step)
 
 
 class _Verdict:
