@@ -105,6 +105,9 @@ class Cursor(NamedTuple):
     consumed: int = 0
 
 
+START = Cursor()
+
+
 class SampleOrder:
     """The samples of each step.
 
@@ -119,7 +122,7 @@ class SampleOrder:
             epoch: its first batches are cut from the samples that are left of it.
     """
 
-    def __init__(self, samples: int, batch_size: int, seed: int, begin: Cursor = Cursor()) -> None:
+    def __init__(self, samples: int, batch_size: int, seed: int, begin: Cursor = START) -> None:
         self.samples = samples
         self.batch_size = batch_size
         self.steps_per_epoch = -(-samples // batch_size)

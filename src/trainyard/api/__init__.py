@@ -1,6 +1,7 @@
 """The verbs of Trainyard, as the command line and notebooks use them."""
 
 from trainyard.api.configs import check, init, schema
+from trainyard.api.forking import fork
 from trainyard.api.housekeeping import clean, get, list_runs, summaries, sync
 from trainyard.api.results import compare, evaluate, explain, export, load, predict, report
 from trainyard.api.studies import benchmark, cross_validate
@@ -17,6 +18,7 @@ __all__ = [
     "evaluate",
     "explain",
     "export",
+    "fork",
     "get",
     "init",
     "list_runs",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainyard.api.forking import Training, is_longer, train_child
 from trainyard.config import Config, Overrides, Resolved
 from trainyard.config import load as load_resolved
 from trainyard.errors import InputError, TrainingError
@@ -117,6 +118,10 @@ def resume(
 
     A run that was stopped or pruned goes on. One that died before it had ended as decided ends now.
 
+    An ended run that is given another length (`training.epochs=60`) stays as it is: a new run goes on after
+    it, and is returned. `docs/forking.md` says when it has the bits of a run that had this length from the
+    start; where it has not, a warning says why.
+
     It works in the directory that the run was started in. The user's code is imported from the current
     working directory, and from that one if the folder of runs is in it; `docs/security.md` has the rules.
 
@@ -126,7 +131,8 @@ def resume(
 
     Args:
         run: A run, a path, an id, a unique prefix, or `last`.
-        overrides: Another place to compute at: `training.threads=2`, `training.device=cpu`.
+        overrides: Another place to compute at (`training.threads=2`, `training.device=cpu`); for an ended
+            run, also another length.
         runs_dir: The folder of the runs.
         allow_change: Continue although config, data or code have changed, or the environment of a run that
             demands `bitwise`; it is recorded.
@@ -150,6 +156,9 @@ def resume(
     from trainyard.runs.attempt import Request, run_attempt
 
     found = find(run, runs_dir)
+    if is_longer(found, overrides):
+        training = Training(model, data, callbacks, allow_change, trust, verdict)
+        return train_child(found, overrides, training, "continue")
     if found.status() == "completed":
         found.require_result()
         log.info("run %s is completed: there is nothing left to do", found.id)
@@ -229,6 +238,7 @@ def reproduce(
     """
     from trainyard.engine.signals import Stopped
     from trainyard.runs.attempt import Request, run_attempt
+    from trainyard.runs.children import copy_origin
     from trainyard.runs.reproduce import REPRODUCIBLE, compare_bits
 
     original = find(run, runs_dir)
@@ -241,7 +251,12 @@ def reproduce(
     with reading(original, working_directory(original), trust=trust):
         resolved = load_resolved(original.checked_config_file(), adapters=Catalog())
         require_objects(original, "reproduce", model=model, data=data)
-        again = RunDir.create(original.path.parent.parent, original.experiment, resolved.dump())
+        again = RunDir.create(
+            original.path.parent.parent,
+            original.experiment,
+            resolved.dump(),
+            lambda again: copy_origin(original, again),
+        )
         decisions = journalled_decisions(original.journal).to_json()
         parent = Parent(run_id=original.id, relation="reproduce", decisions=decisions)
         objects = make_objects(resolved, model, data, callbacks)

@@ -10,6 +10,7 @@ the other.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import stat
@@ -25,6 +26,7 @@ from trainyard.digest import FileRecord, TensorRecord, damage, digest, sha256_js
 from trainyard.engine.lease import Lease
 from trainyard.errors import CheckpointError
 from trainyard.frameworks.base import WEIGHTS_FILE, Snapshot
+from trainyard.safe_open import open_regular
 from trainyard.stores.base import FileStore
 
 FORMAT = 1
@@ -82,6 +84,28 @@ class Commit:
 
 
 _COMMIT = TypeAdapter(Commit)  # checks the types of what a manifest holds
+
+
+class StoredCommit:
+    """The snapshot in a committed checkpoint, to be committed again elsewhere; its files were verified.
+
+    Args:
+        folder: The folder of the checkpoint.
+        commit: The checkpoint.
+    """
+
+    def __init__(self, folder: Path, commit: Commit) -> None:
+        self._folder = folder
+        self._files = [file for file in commit.files if file.name != STATE_FILE]
+
+    def write(self, folder: Path) -> list[FileRecord]:
+        """Copy the files, and return their records."""
+        for file in self._files:
+            copy_file(self._folder / file.name, folder / file.name)
+        return self._files
+
+    def release(self) -> None:
+        """Hold nothing in memory."""
 
 
 class Checkpoints:
@@ -159,6 +183,16 @@ class Checkpoints:
         finally:
             shutil.rmtree(staging, ignore_errors=True)
         return files
+
+    def copy_to(self, commit: Commit, store: FileStore) -> None:
+        """Copy a checkpoint into another store as it is, its manifest last.
+
+        Raises:
+            CheckpointError, OSError: A file is gone or cannot be read, or the copy cannot be written.
+        """
+        folder = self.folder(commit)
+        for name in (*(file.name for file in commit.files), _MANIFEST):
+            store.put(f"{self._kind}/{commit.name}/{name}", folder / name)
 
     def sweep(self) -> None:
         """Remove what processes that died left in staging; only the owner of the run calls it."""
@@ -311,6 +345,14 @@ class RunCheckpoints:
             raise CheckpointError(
                 f"checkpoint {commit.name} cannot be used without the best model of step {step}: {error}"
             ) from error
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file durably, and no link."""
+    with open_regular(source) as original, open(target, "xb") as copy:
+        shutil.copyfileobj(original, copy)
+        copy.flush()
+        os.fsync(copy.fileno())
 
 
 def attempt_of(name: str) -> int:

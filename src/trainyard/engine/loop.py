@@ -39,7 +39,7 @@ class LoopParts:
     """The components of a loop.
 
     `evaluate` returns the metrics of the validation split, empty if there is none. `remedies` are what a user
-    can try where the loss is not finite.
+    can try where the loss is not finite. The loop ends at step `until`, if given, as if it went on after it.
     """
 
     learner: Framework
@@ -51,6 +51,7 @@ class LoopParts:
     evaluate: Callable[[], Metrics] = dict
     remedies: Sequence[str] = ()
     outside: Outside = field(default_factory=Outside)
+    until: int | None = None
 
 
 class Loop:
@@ -244,6 +245,7 @@ class Loop:
         state.train_seconds += now - self._clock
         self._clock = now
         last, end = self._natural_end(), state.decisions.end(state.step)
+        last = last if parts.until is None else min(last, parts.until)
         self._last_step = min(last, end.step if end else last)
         self._learning_rate_factor = parts.rules.learning_rate_factor(state.evaluations)
         self._next_due = min(

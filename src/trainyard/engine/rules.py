@@ -34,6 +34,9 @@ class Past:
     irregular: frozenset[int] = frozenset()
 
 
+NOTHING_PAST = Past()
+
+
 class Rules:
     """Answer what is due at a step, and what the evaluations lead to.
 
@@ -56,7 +59,7 @@ class Rules:
         mode_of: Callable[[str], Mode],
         *,
         epoch_end: int = 0,
-        past: Past = Past(),
+        past: Past = NOTHING_PAST,
     ) -> None:
         self.plan = plan
         self.total_steps = plan.total_steps
@@ -136,7 +139,6 @@ class Rules:
             self._state.see(evaluation, is_regular=self._is_regular(evaluation.step))
         self._seen = len(history)
         return self._state
-
 
     def _is_regular(self, step: int) -> bool:
         """Return whether the evaluation after a step tries patience."""

@@ -101,7 +101,9 @@ def _summary(run: RunDir) -> Json:
     status: ShownStatus
     try:
         result, status = run.result(), run.status()
-        return (result.to_json() if result else {}) | identity | {"status": status}
+        lineage = run.lineage()
+        parent = {"parent": lineage.brief()} if lineage else {}
+        return (result.to_json() if result else {}) | identity | {"status": status} | parent
     except CheckpointError as error:
         status = "damaged"
         return identity | {"status": status, "error": str(error)}

@@ -194,6 +194,36 @@ class Parent(Record):
     decisions: list[Any] = Field(default_factory=list)
 
 
+class InitialState(Record):
+    """The state of another run that a run starts from: an input of its computation.
+
+    It is a checkpoint of run `run_id`, of step `checkpoint_step`; without a `state_digest`, the start of that
+    run. From there to `step`, the run trains under the config of the other one, whose computation hash is
+    `replays`; from `step` on, where `consumed` samples of `epoch` are consumed, it trains under its own.
+
+    `loop_sha256` is that of the loop's state: evaluations and random generators. `replayed` is the digest of
+    the state at `step`, once the steps before it are replayed. `differs` says, of a run that goes on after
+    another, why it will not have the bits of a run that had its length from the start.
+    """
+
+    run_id: str
+    relation: str
+    step: int
+    epoch: int = 0
+    consumed: int = 0
+    checkpoint_step: int = 0
+    state_digest: str | None = None
+    loop_sha256: str | None = None
+    replays: str | None = None
+    replayed: str | None = None
+    differs: list[str] = Field(default_factory=list)
+
+    def identity(self) -> Json:
+        """Return what bits depend on; whose state it is does not change them."""
+        names = ("step", "epoch", "consumed", "checkpoint_step", "state_digest", "loop_sha256", "replays")
+        return {f"initial state, {name}": getattr(self, name) for name in names}
+
+
 class ForeignTrainer(Record):
     """The trainer of another library that made the run, and where it keeps its checkpoints."""
 
@@ -235,6 +265,7 @@ class Manifest(Document):
     init_from: str | None = None
     data_file: str = "data.json"
     parent: Parent | None = None
+    initial: InitialState | None = None
     trainer: ForeignTrainer | None = None
 
     @field_validator("computation", "model")
@@ -270,7 +301,7 @@ class Manifest(Document):
             ("config", lambda manifest: manifest.computation),
             ("data", _data_view),
             ("model", lambda manifest: manifest.model),
-            ("weights", lambda manifest: _without_none(manifest.weights.to_json())),
+            ("weights", _weights_view),
         )
         differences = {kind: _compare(kind, view(self), view(now)) for kind, view in views}
         differences["code"] = _compare_code(self, now)
@@ -312,6 +343,11 @@ def _data_view(manifest: Manifest) -> Json:
         for name, split in manifest.data.splits.items()
         for key, value in _without_none(split.to_json()).items()
     }
+
+
+def _weights_view(manifest: Manifest) -> Json:
+    initial = manifest.initial.identity() if manifest.initial else {}
+    return _without_none(manifest.weights.to_json() | initial)
 
 
 def _code_view(manifest: Manifest) -> Json:

@@ -33,6 +33,7 @@ from trainyard import registry
 from trainyard.digest import fsync_folder, make_folders, sha256_bytes, sha256_file, write_atomically
 from trainyard.errors import CheckpointError, InputError, RunLockedError
 from trainyard.records.document import dump
+from trainyard.records.lineage import FOLDER as INITIAL
 from trainyard.records.log import FOLDER, WRITERS, Entry, Log, StoredFile
 from trainyard.safe_open import open_regular, read_regular
 from trainyard.stores.base import Store
@@ -42,7 +43,7 @@ log = logging.getLogger("trainyard")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _URL_FILE = ".url"  # beside the working copies of the runs under a URL
 _CHECKPOINTS = ("checkpoints", "best")
-_RECORDS = re.compile(r"(config\.yaml|manifest\.json|result\.json|attempts/\d+\.json)")
+_RECORDS = re.compile(r"(config\.yaml|parent\.json|manifest\.json|result\.json|attempts/\d+\.json)")
 _LOCAL = re.compile(r"(lock|log/.*|(.*/)?\..*|journal/.*\.summary)")  # stays on the local disk
 _APPENDED = re.compile(r"journal/\d+\.jsonl")
 _INLINE_BYTES = 2000  # a smaller text is in the entry itself
@@ -449,7 +450,7 @@ def is_record(name: str) -> bool:
 
 def is_small(name: str) -> bool:
     """Return whether a file is no part of a checkpoint."""
-    return not name.startswith(tuple(f"{kind}/" for kind in _CHECKPOINTS))
+    return not name.startswith(tuple(f"{kind}/" for kind in (*_CHECKPOINTS, INITIAL)))
 
 
 def is_any(name: str) -> bool:

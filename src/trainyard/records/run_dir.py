@@ -2,6 +2,8 @@
 
 runs/<experiment>/<run-id>/
     config.yaml         the resolved config
+    parent.json         the run that it was forked from, goes on after, or repeats; if there is one
+    initial/            the checkpoint of the parent that it starts from, and the parent's config
     manifest.json       every input of the computation; written before step 1
     data.json           how raw rows become features, and outputs classes; data-0002.json after a change
     attempts/0001.json  one process life: when, where, how it ended
@@ -21,13 +23,16 @@ from __future__ import annotations
 import json
 import logging
 import secrets
+import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from trainyard.digest import TEMPORARY_SUFFIX, fsync_folder, make_folders, sha256_bytes, write_atomically
-from trainyard.errors import CheckpointError, InputError
+from trainyard.errors import CheckpointError, InputError, TrainyardError
 from trainyard.records.document import Document, dump, parse_json
+from trainyard.records.lineage import Lineage
 from trainyard.records.lock import Lock, locked_error
 from trainyard.records.manifest import Manifest
 from trainyard.records.remote import has_owner
@@ -48,10 +53,18 @@ class RunDir:
         self._lock = Lock(self.path / "lock")
 
     @staticmethod
-    def create(runs_dir: Path, experiment: str, config: str) -> RunDir:
+    def create(
+        runs_dir: Path, experiment: str, config: str, fill: Callable[[RunDir], None] | None = None
+    ) -> RunDir:
         """Make a new run directory for the run of a resolved config (YAML).
 
         A config with secrets in clear text is for its owner only to read.
+
+        Args:
+            runs_dir: The folder of the run directories.
+            experiment: The name of the experiment.
+            config: The content of the config file, with which the run begins to exist.
+            fill: Writes what must be there by then; if it fails, there is no run.
 
         Raises:
             InputError: The directory cannot be written.
@@ -62,9 +75,14 @@ class RunDir:
             make_folders(run.path.parent)
             run.path.mkdir()
             fsync_folder(run.path.parent)
-            private = without_literals(config) != config
-            write_atomically(run.config_file, config.encode(), mode=0o600 if private else 0o666)
+            if fill is not None:
+                fill(run)
+            write_config(run.config_file, config)
+        except TrainyardError:
+            shutil.rmtree(run.path, ignore_errors=True)
+            raise
         except OSError as error:
+            shutil.rmtree(run.path, ignore_errors=True)
             raise InputError(
                 f"cannot make the run directory {run.path}: {error.strerror}; "
                 "choose another folder with --runs-dir"
@@ -114,6 +132,14 @@ class RunDir:
         return self.config_file
 
     # -- records
+
+    def lineage(self) -> Lineage | None:
+        """Return where the run comes from, or None if it has no parent.
+
+        Raises:
+            CheckpointError: The record is damaged.
+        """
+        return Lineage.load(self.path / Lineage.FILE)
 
     def manifest(self) -> Manifest | None:
         """Return the manifest, or None before it is written.
@@ -292,6 +318,16 @@ class RunDir:
 
     def _attempt_files(self) -> list[Path]:
         return sorted(path for path in (self.path / "attempts").glob("*.json") if path.stem.isdecimal())
+
+
+def write_config(path: Path, config: str) -> None:
+    """Write a resolved config (YAML); one with secrets in clear text is for its owner only to read.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    private = without_literals(config) != config
+    write_atomically(path, config.encode(), mode=0o600 if private else 0o666)
 
 
 def make_id() -> str:

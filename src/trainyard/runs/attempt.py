@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import F_OK, access
 from pathlib import Path
 from typing import Any
 
 from trainyard import registry
 from trainyard.config import Resolved
-from trainyard.config.env import filled_in
 from trainyard.config.schema import RunConfig
 from trainyard.config.tree import DEFAULT
 from trainyard.digest import digest, sha256_bytes, tensor_records
 from trainyard.engine.checkpoint import Commit
+from trainyard.engine.journal import Journal
 from trainyard.engine.loop import Loop
 from trainyard.engine.outside import Outside, Verdict
 from trainyard.engine.signals import Signals, Stopped
@@ -43,6 +43,7 @@ from trainyard.runs.decisions import go_on, known_decisions, repeats
 from trainyard.runs.forks import in_owner
 from trainyard.runs.manifest import check_unchanged, lower_tier, make_manifest
 from trainyard.runs.objects import Objects
+from trainyard.runs.origin import Origin
 from trainyard.runs.outcome import evaluate_outcome, result_so_far, weights_digest
 from trainyard.runs.session import Session
 from trainyard.runs.weights import initial_source, initialize
@@ -105,6 +106,8 @@ class _Attempt:
         self._signals = signals
         self._session = Session(request.run)
         self._checkpoints = run_checkpoints(request.run)
+        self._origin = Origin(request.run)
+        self._replay: tuple[Components, RunState] | None = None  # to repeat steps of the parent, if any
         self._manifest: Manifest  # from `_prepare` on
         self._journalled: Decisions  # by earlier attempts; from `_prepare` on
         self._result: Result | None = None  # from the end of the training on
@@ -137,14 +140,17 @@ class _Attempt:
     # -- start-up
 
     def _prepare(self) -> tuple[Components, RunState]:
-        """Build everything, and restore the newest checkpoint."""
+        """Build everything, and restore the newest checkpoint.
+
+        Where steps of the parent are to be repeated first, they are made ready, and the state is empty.
+        """
         request, run, config = self._request, self._run, self._request.resolved.config
         if any(import_paths(config.model_dump())):
             open_process()  # before anything is imported for the config
         self._checkpoints.resume.sweep()
         before = run.manifest()
         commit = self._newest_commit()
-        saved = self._checkpoints.resume.state(commit) if commit else {}
+        saved = self._checkpoints.resume.state(commit) if commit else self._origin.saved()
         self._check_manifest(before, commit)
         self._journalled = journalled_decisions(run.journal)
         parent = before.parent if before else request.parent
@@ -152,15 +158,16 @@ class _Attempt:
         config, threads = self._placed(before)
         determinism = self._determinism(config)
         seed_global_random(config.experiment.seed)
-        components = build(config, threads, request.objects, decisions.choices())
+        components = build(config, threads, request.objects, decisions.choices(), self._origin.begin)
         source = self._initial_source(config, before)
         is_gone = source is not None and commit is not None and not source.exists()
         if source is not None and not is_gone:
             initialize(components, source)
         now = make_manifest(run, request.resolved, request.objects, components, determinism)
         init_from = redacted(str(source)) if source else None
-        now = now.model_copy(update={"init_from": init_from, "parent": request.parent})
+        now = self._origin.record(now.model_copy(update={"init_from": init_from, "parent": request.parent}))
         if before is None:
+            now = self._origin.check_new(now, components, allow_change=request.allow_change)
             self._manifest = self._record_inputs(now, components, provable=commit is None)
         else:
             if is_gone:  # the checkpoint was trained from the initial weights
@@ -173,11 +180,42 @@ class _Attempt:
         }
         self._checkpoints = run_checkpoints(run, hashes, self._session.lease)
         seed_global_random(config.experiment.seed)  # building may have drawn from them
+        commit = commit or self._origin.adopt(self._checkpoints)
+        if self._origin.replays(commit.step if commit else 0):
+            self._replay = self._prepare_replay(commit, saved, decisions, components)
+            return components, RunState()
         state = RunState() if commit is None else self._restore(components, commit, saved)
+        self._complete(components, state, decisions)
+        return components, state
+
+    def _complete(self, components: Components, state: RunState, decisions: Decisions) -> None:
+        """Give a state the decisions that were made before this attempt, and those to go on."""
+        self._origin.enter(components, state)
         if choices := components.learner.choices():
             decisions.add(Decision(0, "choice", dict(choices)))
-        go_on(run, decisions, state)
+        go_on(self._run, decisions, state)
         state.decisions = decisions
+
+    def _prepare_replay(
+        self, commit: Commit | None, saved: dict[str, Any], decisions: Decisions, own: Components
+    ) -> tuple[Components, RunState]:
+        """Build what the steps of the parent are repeated with, and restore the newest checkpoint.
+
+        Data that are the same are not read again.
+        """
+        config = self._origin.parent_config().with_placement(self._manifest.placement).config
+        objects = self._request.objects
+        if config.data == own.config.data:
+            objects = replace(objects, data=own.bundle)
+        seed_global_random(config.experiment.seed)
+        components = build(
+            config, own.threads, objects, decisions.choices(), lambda _: self._origin.parent_begin()
+        )
+        if (source := self._origin.source(None)) is not None:
+            initialize(components, Path(source))
+        seed_global_random(config.experiment.seed)
+        state = RunState() if commit is None else self._restore(components, commit, saved)
+        self._complete(components, state, decisions)
         return components, state
 
     def _newest_commit(self) -> Commit | None:
@@ -241,11 +279,12 @@ class _Attempt:
         A resume or a repetition takes them from where the first attempt did.
         """
         known, parent = before, self._request.parent
+        if self._origin.initial is not None:
+            return None  # the model gets the state of its parent
         if known is None and parent is not None and parent.relation == "reproduce":
             known = RunDir(self._run.path.parent / parent.run_id).manifest()
-        if known is not None and known.init_from:
-            return Path(filled_in(known.init_from))
-        return initial_source(config, self._run)
+        source = self._origin.source(known.init_from if known else None)
+        return Path(source) if source else initial_source(config, self._run)
 
     def _record_inputs(self, manifest: Manifest, components: Components, *, provable: bool) -> Manifest:
         """Write the data description and the manifest.
@@ -295,12 +334,13 @@ class _Attempt:
 
     def _restore(self, components: Components, commit: Commit, saved: dict[str, Any]) -> RunState:
         """Restore a checkpoint; the digest of what was restored must be that of what was saved."""
-        components.learner.restore(self._checkpoints.resume.folder(commit))
+        with self._origin.fitting(commit.step):
+            components.learner.restore(self._checkpoints.resume.folder(commit))
         # A checkpoint of an earlier version may lack a file of this one's.
         files = tuple(f"{Path(file.name).stem}." for file in commit.files)
         records = tensor_records(components.learner.state())
         restored = digest(record for record in records if record.name.startswith(files))
-        if restored != commit.state_digest:
+        if restored != commit.state_digest and not self._origin.adapts(commit.step):
             raise CheckpointError(
                 f"checkpoint {commit.name} was restored with digest {restored}, not {commit.state_digest}"
             )
@@ -310,9 +350,38 @@ class _Attempt:
     # -- loop and end
 
     def _train(self, components: Components, state: RunState) -> Result:
-        config, run, session = components.config, self._run, self._session
-        journal = session.open_journal(state.step)
-        session.feed([item.type for item in config.tracking])
+        """Repeat the steps of the parent that are due, and train the run's own."""
+        replay, self._replay = self._replay, None
+        journal = self._session.open_journal((replay[1] if replay else state).step)
+        self._session.feed([item.type for item in components.config.tracking])
+        try:
+            if replay is not None:
+                result = self._run_loop(*replay, journal, until=self._origin.step)
+                if result.status != "completed":
+                    return result
+                del replay
+                state = self._begin_own_steps(components)
+            return self._run_loop(components, state, journal)
+        finally:
+            with contextlib.suppress(OSError):
+                journal.close()
+
+    def _begin_own_steps(self, components: Components) -> RunState:
+        """Restore the state that the steps of the parent led to, and record what it is."""
+        commit = self._checkpoints.resume.load_step(self._origin.step)
+        self._manifest = self._origin.record_replayed(self._manifest, commit.state_digest)
+        saved = self._checkpoints.resume.state(commit)
+        self._journalled = journalled_decisions(self._run.journal)
+        decisions = known_decisions(saved, self._journalled, self._manifest.parent)
+        seed_global_random(components.config.experiment.seed)
+        state = self._restore(components, commit, saved)
+        self._complete(components, state, decisions)
+        return state
+
+    def _run_loop(
+        self, components: Components, state: RunState, journal: Journal, until: int | None = None
+    ) -> Result:
+        """Train, and end the attempt, unless the loop comes to `until`, after which another one follows."""
         loop = build_loop(
             components,
             state,
@@ -320,19 +389,19 @@ class _Attempt:
             self._checkpoints,
             self._signals,
             self._request.objects.callbacks,
-            self._outside(config),
+            self._outside(components.config),
+            until,
         )
-        loop.parts.recorder.started(run_view(components, run, state, session.number))
+        loop.parts.recorder.started(run_view(components, self._run, state, self._session.number))
         try:
             result = in_owner(lambda: self._train_and_evaluate(loop, components))
-            self._end(result, loop)
+            if until is None or result.status != "completed":
+                self._end(result, loop)
         except Exception as error:
             self._fail(error, loop, components)
             raise
         finally:
             loop.parts.saver.close()
-            with contextlib.suppress(OSError):
-                journal.close()
         return result
 
     def _outside(self, config: RunConfig) -> Outside:
@@ -362,6 +431,8 @@ class _Attempt:
                 f"{failures[-1][1]}; earlier checkpoints are untouched: fix this, then resume the run"
             )
         result = self._result = self._result_so_far(components, state, status)
+        if status == "completed" and loop.parts.until is not None:
+            return result
         if status == "completed":
             saver.drop_superseded_best()
         if status in TESTED:

@@ -44,6 +44,8 @@ def _computation(run: RunDir) -> str:
     """Return a run's computation hash: of its config, if it was killed before its manifest was written."""
     manifest = run.manifest()
     recorded = manifest.computation_hash if manifest else None
+    if manifest is None and run.lineage() is not None:
+        return ""  # its config is not all that it computes from
     return recorded or load_resolved(run.checked_config_file(), adapters=Catalog()).computation_hash()
 
 
@@ -62,7 +64,8 @@ def given_placement(run: RunDir, own: Resolved, overrides: Overrides) -> dict[st
     if others:
         raise InputError(
             f"{others[0]}: a resumed run keeps its config; only where it computes can be changed "
-            f"({', '.join(PLACEMENT)}): start a new run instead"
+            f"({', '.join(PLACEMENT)}): start a new run instead, or fork this one: "
+            f"trainyard fork {run.id} {others[0]}=..."
         )
     return {key: now[key] for key in PLACEMENT if given.sources[key] != own.sources[key]}
 

@@ -20,7 +20,7 @@ from trainyard.engine.lease import Lease
 from trainyard.engine.loop import Loop, LoopParts
 from trainyard.engine.outside import Outside
 from trainyard.engine.recorder import Recorder
-from trainyard.engine.rules import Rules
+from trainyard.engine.rules import NOTHING_PAST, Past, Rules
 from trainyard.engine.saver import Saver
 from trainyard.engine.signals import Signals
 from trainyard.engine.state import RunState, preserved_global_random
@@ -33,7 +33,7 @@ from trainyard.evaluation.metrics import (
     mode_of,
 )
 from trainyard.frameworks.base import Framework, FrameworkInputs, Plan
-from trainyard.order import SampleOrder
+from trainyard.order import START, Cursor, SampleOrder
 from trainyard.records.log import committed
 from trainyard.records.run_dir import RunDir
 from trainyard.require import import_path
@@ -142,9 +142,20 @@ def _check_task(framework: type[Framework], name: str, config: RunConfig, info: 
 
 
 def build(
-    config: RunConfig, threads: int, objects: Objects, choices: Mapping[str, str] | None = None
+    config: RunConfig,
+    threads: int,
+    objects: Objects,
+    choices: Mapping[str, str] | None = None,
+    begin: Callable[[DataBundle], tuple[Cursor, Past]] | None = None,
 ) -> Components:
-    """Build data, framework, sample order and rules; `choices` are what an earlier attempt has chosen.
+    """Build data, framework, sample order and rules.
+
+    Args:
+        config: The config.
+        threads: The number of CPU threads.
+        objects: What was given in Python.
+        choices: What an earlier attempt has chosen.
+        begin: Returns where the run begins on these data, and what it takes over; default: at step 0.
 
     Raises:
         InputError: One of them cannot be built as configured.
@@ -155,10 +166,24 @@ def build(
     plan: Plan = registry.adapter("framework", framework_name(config, objects.model)).plan(
         config, rows, objects.model
     )
-    order = SampleOrder(rows, plan.batch_size, config.experiment.seed)
+    order, rules = order_and_rules(config, plan, rows, *(begin(bundle) if begin else ()))
     learner = build_framework(config, bundle, threads, order, objects.model, choices)
-    rules = Rules(config, plan, order.steps_per_epoch, mode_of)
     return Components(config, bundle, learner, order, rules, threads)
+
+
+def order_and_rules(
+    config: RunConfig, plan: Plan, rows: int, begin: Cursor = START, past: Past = NOTHING_PAST
+) -> tuple[SampleOrder, Rules]:
+    """Return the order of the samples and the rules of a run that begins at a cursor.
+
+    `training.epochs` counts whole passes over the data. A run that begins elsewhere than its config alone
+    would be at that step, since it was forked with another batch size or other data, has other steps.
+    """
+    order = SampleOrder(rows, plan.batch_size, config.experiment.seed, begin)
+    usual = SampleOrder(rows, plan.batch_size, config.experiment.seed).cursor(begin.step)
+    if begin != usual and config.training.epochs and not config.training.max_steps:
+        plan = plan._replace(total_steps=order.end_of(config.training.epochs))
+    return order, Rules(config, plan, order.steps_per_epoch, mode_of, epoch_end=order.first_end, past=past)
 
 
 def _check_metrics(config: RunConfig, bundle: DataBundle) -> None:
@@ -230,8 +255,9 @@ def build_loop(
     signals: Signals,
     callbacks: Sequence[Callback],
     outside: Outside,
+    until: int | None = None,
 ) -> Loop:
-    """Build the loop."""
+    """Build the loop, which ends at step `until`, if given, as if it went on after it."""
     config = components.config
     recorder = Recorder(journal, callbacks)
     recorder.add(Resources(recorder.resources))
@@ -257,6 +283,7 @@ def build_loop(
             evaluate_val,
             _remedies(components),
             outside,
+            until,
         ),
         state,
     )

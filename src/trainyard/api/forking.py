@@ -1,0 +1,141 @@
+"""Begin runs with the state of others: fork them, or go on after their end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainyard.config import Overrides
+from trainyard.config import load as load_resolved
+from trainyard.errors import InputError
+from trainyard.integrations.foreign import refuse_foreign_run
+from trainyard.records.run_dir import RunDir
+from trainyard.runs.catalog import Catalog
+from trainyard.runs.lookup import RunName, find
+from trainyard.runs.objects import make_objects, require_objects
+from trainyard.runs.run import Run
+from trainyard.runs.workdir import reading, working_directory
+
+if TYPE_CHECKING:
+    from trainyard.callbacks.base import Callback
+    from trainyard.engine.outside import Verdict
+    from trainyard.runs.children import Relation
+
+log = logging.getLogger("trainyard")
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a child is trained: what is given in Python, and what is allowed."""
+
+    model: Any = None
+    data: Any = None
+    callbacks: Sequence[Callback] = ()
+    allow_change: bool = False
+    trust: bool = False
+    verdict: Verdict | None = None
+
+
+def fork(
+    run: RunName,
+    overrides: Overrides = (),
+    *,
+    step: int | None = None,
+    runs_dir: Path | str | None = None,
+    allow_change: bool = False,
+    model: Any = None,
+    data: Any = None,
+    callbacks: Sequence[Callback] = (),
+    trust: bool = False,
+    verdict: Verdict | None = None,
+) -> Run:
+    """Train a new run that begins with the state of another one, which stays as it is.
+
+    The new run keeps a copy of that state, and can be resumed and reproduced without the other one.
+    `docs/forking.md` says what each override means.
+
+    It works in the directory that the other run was started in; code is imported as `resume` does.
+
+    Args:
+        run: The run to fork: a run, a path, an id, a unique prefix, or `last`.
+        overrides: The settings that differ from those of the other run.
+        step: Where the new settings begin to hold; default: at the newest state of the other run. Where no
+            checkpoint of that step is kept, the steps up to it are repeated from the newest one before it,
+            with the settings of the other run.
+        runs_dir: The folder of the runs.
+        allow_change: Go on although the data are not those of the other run any more.
+        model: The model object, if `train` was given one.
+        data: The data objects, if `train` was given some; they may be others.
+        callbacks: Observers of the run.
+        trust: Import all that the run's config names; each import is announced in the log.
+        verdict: Judges the run after each evaluation, as in `train`.
+
+    Raises:
+        RunNotFoundError: There is no such run.
+        InputError: It has no such step, or its state does not fit the settings, or there is nothing to train.
+        ChangedInputsError: The data have changed; `allow_change` accepts that.
+        TrainingError: The training failed; `resume` continues from the last commit.
+        CheckpointError: A checkpoint cannot be read or written.
+        Stopped: A signal came before the first step.
+    """
+    training = Training(model, data, callbacks, allow_change, trust, verdict)
+    return train_child(find(run, runs_dir), overrides, training, "fork", step)
+
+
+def is_longer(run: RunDir, overrides: Overrides) -> bool:
+    """Return whether overrides give an ended run another length, so that a new one must go on after it.
+
+    Raises:
+        ConfigError: An override is wrong.
+        InputError: They change more than the length.
+    """
+    from trainyard.runs.children import ENDED, changed_computation, child_config
+    from trainyard.runs.fit import LENGTH
+
+    status = run.status()
+    if not overrides or status not in ENDED:
+        return False
+    own = load_resolved(run.checked_config_file(), adapters=Catalog())
+    changed = changed_computation(own, child_config(run, overrides))
+    others = [key for key in changed if key not in LENGTH]
+    if others:
+        raise InputError(
+            f"{others[0]}: run {run.id} is {status}, and a run that goes on after it can only be longer; "
+            f"to change more, fork it: trainyard fork {run.id} {others[0]}=..."
+        )
+    return bool(changed)
+
+
+def train_child(
+    parent: RunDir, overrides: Overrides, training: Training, relation: Relation, step: int | None = None
+) -> Run:
+    """Make and train a run that begins with the state of another one; see `fork`."""
+    from trainyard.runs.attempt import Request, run_attempt
+    from trainyard.runs.children import ChildRequest, child_config, child_placement, create_child
+
+    verb = "fork" if relation == "fork" else "resume"
+    refuse_foreign_run(parent, verb)
+    with reading(parent, working_directory(parent), resume=True, trust=training.trust):
+        own = load_resolved(parent.checked_config_file(), adapters=Catalog())
+        resolved = child_config(parent, overrides)
+        resolved.log_notes()
+        require_objects(parent, verb, model=training.model, data=training.data)
+        objects = make_objects(resolved, training.model, training.data, training.callbacks)
+        child = create_child(ChildRequest(parent, own, resolved, relation, step, training.model))
+        if (lineage := child.lineage()) is not None:
+            log.info("run %s %s", child.id, lineage.in_words())
+        placement = child_placement(own, resolved, parent)
+        run_attempt(
+            Request(
+                resolved,
+                child,
+                objects,
+                placement=placement,
+                allow_change=training.allow_change,
+                verdict=training.verdict,
+            )
+        )
+    return Run(child)

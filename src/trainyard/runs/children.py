@@ -1,0 +1,336 @@
+"""Make a run that begins with the state of another one: a fork of it, or one that goes on after it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from trainyard import registry
+from trainyard.config import Overrides, Resolved
+from trainyard.config import load as load_resolved
+from trainyard.config.schema import PLACEMENT, CosineSchedule, LinearSchedule
+from trainyard.engine.checkpoint import Commit, RunCheckpoints
+from trainyard.engine.rules import NOTHING_PAST, Past, Rules
+from trainyard.errors import CheckpointError, InputError
+from trainyard.frameworks.base import Plan
+from trainyard.order import START, Cursor, SampleOrder
+from trainyard.records.copies import bring_all
+from trainyard.records.lineage import FOLDER, Lineage
+from trainyard.records.manifest import InitialState
+from trainyard.records.run_dir import RunDir, write_config
+from trainyard.records.status import DECIDED
+from trainyard.redact import redacted_value
+from trainyard.runs.catalog import Catalog
+from trainyard.runs.fit import refusal
+from trainyard.runs.origin import CONFIG_FILE, Origin, advice, loop_sha256
+from trainyard.runs.wiring import framework_name, order_and_rules, run_checkpoints
+
+log = logging.getLogger("trainyard")
+Relation = Literal["fork", "continue"]
+ENDED = ("completed", *DECIDED)  # statuses of runs that another one can go on after
+_TRIES = 3  # to copy a checkpoint of a run that is training
+
+
+@dataclass(frozen=True)
+class ChildRequest:
+    """What a child is made of.
+
+    `own` is the config of the parent, `resolved` that of the child; `step` is where the child's config begins
+    to hold (None: at the newest state of the parent); `model` is the model object, if the parent was given
+    one.
+    """
+
+    parent: RunDir
+    own: Resolved
+    resolved: Resolved
+    relation: Relation
+    step: int | None = None
+    model: Any = None
+
+
+def child_config(parent: RunDir, overrides: Overrides) -> Resolved:
+    """Return the config of a parent with overrides; a new length replaces the other way to give one.
+
+    Raises:
+        ConfigError: An override is wrong.
+    """
+    keys = list(overrides) if isinstance(overrides, Mapping) else [one.partition("=")[0] for one in overrides]
+    pair = ("training.epochs", "training.max_steps")
+    unset = {other for key, other in (pair, pair[::-1]) if key in keys and other not in keys}
+    if isinstance(overrides, Mapping):
+        overrides = {**dict.fromkeys(unset), **overrides}
+    else:
+        overrides = [*(f"{key}=null" for key in unset), *overrides]
+    return load_resolved(parent.checked_config_file(), overrides, Catalog())
+
+
+def changed_settings(own: Resolved, resolved: Resolved) -> dict[str, tuple[Any, Any]]:
+    """Return the settings that differ, both values by dotted key; where a run computes is no setting."""
+    before, now = own.flat(), resolved.flat()
+    keys = [key for key in dict.fromkeys([*before, *now]) if key not in PLACEMENT]
+    return {key: (before.get(key), now.get(key)) for key in keys if before.get(key) != now.get(key)}
+
+
+def changed_computation(own: Resolved, resolved: Resolved) -> list[str]:
+    """Return the dotted keys of the settings that differ and change bits."""
+    before, now = own.computation(), resolved.computation()
+    return [key for key in dict.fromkeys([*before, *now]) if before.get(key) != now.get(key)]
+
+
+def child_placement(own: Resolved, resolved: Resolved, parent: RunDir) -> dict[str, Any]:
+    """Return where a child computes: where its parent did, unless it is given another place."""
+    now = resolved.flat()
+    given = {key: now[key] for key in PLACEMENT if resolved.sources[key] != own.sources[key]}
+    return parent.require_manifest().known_placement | given
+
+
+def create_child(request: ChildRequest) -> RunDir:
+    """Make the run, with a copy of the state that it begins with.
+
+    Raises:
+        InputError: The parent has no such step, or its state does not fit the config.
+        CheckpointError: A record of the parent is damaged.
+    """
+    bring_all(request.parent)
+    runs_dir, experiment = request.parent.path.parent.parent, request.resolved.config.experiment.name
+    for left in reversed(range(_TRIES)):
+        try:
+            start = _Start(request)
+            start.check()
+            return RunDir.create(runs_dir, experiment, request.resolved.dump(), start.fill)
+        except (CheckpointError, FileNotFoundError) as error:  # it is pruned while it is copied
+            if not left or request.parent.status() != "running":
+                raise InputError(f"run {request.parent.id} cannot be forked: {error}") from error
+    raise AssertionError("the loop returns or raises")
+
+
+class _Start:
+    """The state of a parent that a child begins with."""
+
+    def __init__(self, request: ChildRequest) -> None:
+        self._request = request
+        self._parent, self._config = request.parent, request.own.config
+        self._manifest = self._parent.require_manifest()
+        self._lineage = self._parent.lineage()
+        self._checkpoints = run_checkpoints(self._parent)
+        self._framework = registry.adapter("framework", framework_name(self._config, request.model))
+        self._rows = self._train_rows()
+        self._plan: Plan = self._framework.plan(self._config, self._rows, request.model)
+        self._order, self._rules = self._own_order()
+        self._result = self._parent.result()
+        self._step = self._chosen_step()
+        self._commit, self._source = self._base()
+        saved = self._source.resume.state(self._commit) if self._commit else {}
+        self._saved: dict[str, Any] = saved
+
+    def _train_rows(self) -> int:
+        split = self._manifest.data.splits.get("train")
+        if split is None or split.rows is None:
+            raise InputError(f"run {self._parent.id} does not record its data; train a new run")
+        return split.rows
+
+    def _own_order(self) -> tuple[SampleOrder, Rules]:
+        """Return the order and the rules of the parent."""
+        begin, past = START, NOTHING_PAST
+        if self._lineage is not None and self._lineage.initial is not None:
+            begin = self._lineage.own_begin(self._manifest.data)
+            past = Past(begin.step, frozenset(self._lineage.irregular))
+        return order_and_rules(self._config, self._plan, self._rows, begin, past)
+
+    # -- which state
+
+    def _chosen_step(self) -> int:
+        """Return the step at which the child's own config begins to hold.
+
+        Raises:
+            InputError: The parent has no such step, or cannot be continued exactly from it.
+        """
+        id_, boundary, step = self._parent.id, self._plan.boundary, self._request.step
+        saved = [int(name.split("-")[1]) for name in self._checkpoints.resume.names(published=True)]
+        reached = max([*saved, self._result.steps if self._result else 0])
+        if step is None and self._parent.status() in ENDED:
+            return reached // boundary * boundary
+        if step is None:
+            newest = self._newest(reached)
+            if newest is None:
+                raise InputError(f"run {id_} is {self._parent.status()}, and has no checkpoint yet")
+            return newest.step
+        if not 0 <= step <= reached:
+            raise InputError(f"--step: run {id_} has no step {step}; its last one is {reached}")
+        if step % boundary:
+            below = step // boundary * boundary
+            raise InputError(
+                f"--step: {step} given, but this model can go on exactly only from multiples of {boundary}; "
+                f"take {below} or {below + boundary}"
+            )
+        return step
+
+    def _newest(self, step: int) -> Commit | None:
+        """Return the newest valid checkpoint at or before a step from which a run can go on exactly."""
+        names = self._checkpoints.resume.names()
+        for name in names:
+            at = int(name.split("-")[1])
+            if at <= step and at % self._plan.boundary == 0:
+                try:
+                    commit = self._checkpoints.resume.load(name)
+                    for best in commit.best:
+                        self._checkpoints.best.load_step(best)
+                    return commit
+                except CheckpointError as error:
+                    log.warning("%s", error)
+        return None
+
+    def _base(self) -> tuple[Commit | None, RunCheckpoints]:
+        """Return the checkpoint that the child begins with (None: step 0), and where it is.
+
+        Raises:
+            InputError: There is none, and the parent did not begin at step 0.
+        """
+        origin, id_ = Origin(self._parent), self._parent.id
+        first = origin.initial.step if origin.initial else 0
+        if self._step < first:
+            assert origin.initial is not None
+            raise InputError(
+                f"--step: run {id_} begins with step {first} of run {origin.initial.run_id}; fork that one"
+            )
+        commit = self._newest(self._step)
+        if commit is not None and commit.step >= first:
+            return commit, self._checkpoints
+        if origin.initial is None:
+            return None, self._checkpoints
+        if origin.initial.checkpoint_step < first:
+            raise InputError(f"run {id_} keeps no checkpoint at or before step {self._step}")
+        return origin.commit, origin.checkpoints
+
+    @property
+    def _at(self) -> int:
+        return self._commit.step if self._commit else 0
+
+    # -- whether it fits
+
+    def check(self) -> None:
+        """Refuse a config that the state does not fit.
+
+        Raises:
+            InputError: It does not.
+        """
+        if self._step == 0:
+            return
+        name = framework_name(self._config, self._request.model)
+        for key in changed_computation(self._request.own, self._request.resolved):
+            if reason := refusal(key, self._request.resolved.config, name):
+                raise InputError(f"{key}: {reason}; {advice(self._parent.id)}")
+
+    # -- what the child keeps
+
+    def fill(self, child: RunDir) -> None:
+        """Copy the state into a child that does not exist yet, and write where it comes from.
+
+        Raises:
+            CheckpointError, OSError: A file of the parent is gone, or the copy cannot be written.
+        """
+        folder = child.path / FOLDER
+        folder.mkdir()
+        if self._commit is not None:
+            copy_state(self._source, self._commit, folder)
+        write_config(folder / CONFIG_FILE, self._request.own.dump())
+        child.write(Lineage.FILE, self._lineage_of_child())
+
+    def _lineage_of_child(self) -> Lineage:
+        changed = changed_settings(self._request.own, self._request.resolved)
+        texts = {key: [redacted_value(key, value) for value in pair] for key, pair in changed.items()}
+        past = self._lineage.irregular if self._lineage else []
+        return Lineage(
+            run_id=self._parent.id,
+            relation=self._request.relation,
+            step=self._step,
+            changed=[f"{key}: {now} (was {before})" for key, (before, now) in texts.items()],
+            initial=self._initial() if self._step else None,
+            data=self._manifest.data,
+            begin=self._own_begin(),
+            irregular=self._irregular(),
+            inherited_irregular=past,
+            init_from=None if self._at else self._manifest.init_from,
+        )
+
+    def _own_begin(self) -> Cursor:
+        return self._lineage.own_begin(self._manifest.data) if self._lineage else START
+
+    def _initial(self) -> InitialState:
+        _, epoch, consumed = self._order.cursor(self._step)
+        return InitialState(
+            run_id=self._parent.id,
+            relation=self._request.relation,
+            step=self._step,
+            epoch=epoch,
+            consumed=consumed,
+            checkpoint_step=self._at,
+            state_digest=self._commit.state_digest if self._commit else None,
+            loop_sha256=loop_sha256(self._saved) if self._commit else None,
+            replays=self._manifest.computation_hash if self._at < self._step else None,
+            differs=self._differs() if self._request.relation == "continue" else [],
+        )
+
+    def _irregular(self) -> list[int]:
+        """Return the steps of evaluations that a run of another length would not have made."""
+        steps = {step for step, _ in self._saved.get("evaluations", [])} | {self._step}
+        past = self._lineage.initial.step if self._lineage and self._lineage.initial else 0
+        known = set(self._lineage.irregular) if self._lineage else set()
+        return sorted(
+            step for step in steps if (step in known if step <= past else not self._rules.on_cadence(step))
+        )
+
+    def _differs(self) -> list[str]:
+        """Return why going on does not lead to the bits of a run that had its length from the start."""
+        config, schedule = self._request.resolved.config, self._config.training.scheduler
+        plan: Plan = self._framework.plan(config, self._rows, self._request.model)
+        has_rate = self._plan.scheduled and self._plan.learning_rate is not None
+        reasons = []
+        if isinstance(schedule, LinearSchedule | CosineSchedule) and has_rate:
+            reasons.append(f"the learning rate of `{schedule.type}` depends on the length")
+        evaluated = [step for step, _ in self._saved.get("evaluations", [])]
+        evaluated += [self._step] if self._rules.evaluates(self._step) else []
+        if odd := [step for step in self._irregular() if step in evaluated]:
+            at = f"the evaluation after step {odd[-1]}"
+            reasons.append(f"{at} is off the cadence, and may be of the best model")
+        if self._plan._replace(total_steps=0) != plan._replace(total_steps=0):
+            reasons.append("the length changes the plan of the model")
+        if self._manifest.determinism.tier != "bitwise":
+            tier = self._manifest.determinism
+            reasons.append(f"run {self._parent.id} is {tier.tier}: {tier.reason}")
+        return reasons
+
+
+def copy_state(source: RunCheckpoints, commit: Commit, folder: Path) -> None:
+    """Copy a checkpoint and the best models that it needs into a folder, as they are.
+
+    Raises:
+        CheckpointError, OSError: A file is gone or damaged, or the copy cannot be written.
+    """
+    store = registry.adapter("store", "file")(folder)
+    for step in sorted(commit.best):
+        source.best.copy_to(source.best.load_step(step), store)
+    source.resume.copy_to(commit, store)
+
+
+def copy_origin(original: RunDir, repetition: RunDir) -> None:
+    """Give a run that repeats another one the same initial state.
+
+    Raises:
+        CheckpointError: The initial state of the other run is damaged.
+    """
+    origin = Origin(original)
+    lineage = Lineage(run_id=original.id, relation="reproduce")
+    if origin.lineage is not None and origin.initial is not None:
+        bring_all(original)
+        folder = repetition.path / FOLDER
+        folder.mkdir()
+        if origin.commit is not None:
+            copy_state(origin.checkpoints, origin.commit, folder)
+        write_config(folder / CONFIG_FILE, (original.path / FOLDER / CONFIG_FILE).read_text())
+        update = {"run_id": original.id, "relation": "reproduce", "step": None}
+        lineage = origin.lineage.model_copy(update=update)
+    repetition.write(Lineage.FILE, lineage)

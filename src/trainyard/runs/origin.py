@@ -1,0 +1,296 @@
+"""Where a run begins: at step 0, or at the state of another run, of which it keeps a copy in `initial/`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+from trainyard import registry
+from trainyard.config import Resolved
+from trainyard.config import load as load_resolved
+from trainyard.config.env import filled_in
+from trainyard.datasets.base import DataBundle
+from trainyard.digest import sha256_json
+from trainyard.engine.checkpoint import Checkpoints, Commit, RunCheckpoints, StoredCommit
+from trainyard.engine.rules import NOTHING_PAST, Past
+from trainyard.engine.state import RunState
+from trainyard.errors import ChangedInputsError, CheckpointError, InputError, ModelError
+from trainyard.order import START, Cursor
+from trainyard.records.lineage import FOLDER
+from trainyard.records.manifest import DataIdentity, InitialState, Manifest, Parent
+from trainyard.records.run_dir import RunDir
+from trainyard.runs.catalog import Catalog
+from trainyard.runs.fit import needs_same_rows
+from trainyard.runs.inputs import data_inputs
+from trainyard.runs.manifest import lower_tier
+from trainyard.runs.wiring import Components, framework_name
+
+log = logging.getLogger("trainyard")
+CONFIG_FILE = "config.yaml"  # in `initial/`: that of the parent
+_LOOP = ("step", "settled", "loss_sum", "loss_samples", "evaluations", "random")  # what bits depend on
+
+
+def loop_sha256(saved: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of what bits depend on in a saved state of the loop."""
+    return sha256_json({name: saved[name] for name in _LOOP})
+
+
+class Origin:
+    """Where a run begins.
+
+    Args:
+        run: The run directory.
+
+    Raises:
+        CheckpointError: The record of its parent is damaged.
+    """
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self.lineage = run.lineage()
+        self.initial: InitialState | None = self.lineage.initial if self.lineage else None
+        self._data: DataIdentity | None = None  # of this run
+
+    @property
+    def step(self) -> int:
+        """The step at which the run's own config begins to hold."""
+        return self.initial.step if self.initial else 0
+
+    # -- the checkpoint in `initial/`
+
+    @property
+    def checkpoints(self) -> RunCheckpoints:
+        """The checkpoint of the parent and its best models, as they were copied."""
+        folder = self._run.path / FOLDER
+        if folder.is_symlink():
+            raise CheckpointError(f"{folder} is a symbolic link, which is not followed")
+        store = registry.adapter("store", "file")(folder)
+        return RunCheckpoints(Checkpoints(store, "checkpoints"), Checkpoints(store, "best"))
+
+    @cached_property
+    def commit(self) -> Commit | None:
+        """The verified checkpoint that the run begins with; None if it begins at step 0.
+
+        Raises:
+            CheckpointError: It is missing, damaged, or not what the run was created with.
+        """
+        if self.initial is None or self.initial.state_digest is None:
+            return None
+        kept, complaints = self.checkpoints.newest()
+        if kept is None:
+            reason = "; ".join(complaints) or "it is missing"
+            raise CheckpointError(
+                f"the initial state of run {self._run.id} cannot be used: {reason}; make the run again"
+            )
+        loop = loop_sha256(self.checkpoints.resume.state(kept))
+        if (kept.state_digest, loop) != (self.initial.state_digest, self.initial.loop_sha256):
+            raise CheckpointError(f"the initial state of run {self._run.id} is not the one it was made with")
+        return kept
+
+    def saved(self) -> dict[str, Any]:
+        """Return the state of the loop that the run begins with, empty at step 0.
+
+        What was chosen by measuring is taken over, other decisions and the time spent are the parent's.
+        """
+        if self.commit is None:
+            return {}
+        saved = self.checkpoints.resume.state(self.commit)
+        decisions = [one for one in saved.get("decisions", []) if one[1] == "choice"]
+        return saved | {"decisions": decisions, "train_seconds": 0.0}
+
+    def adopt(self, own: RunCheckpoints) -> Commit | None:
+        """Commit the initial state and its best models as the run's own; return None at step 0.
+
+        From then on the run can be resumed like any other.
+
+        Raises:
+            CheckpointError: The initial state is damaged, or the checkpoint cannot be written.
+            RunLostError: Another attempt has taken the run over.
+        """
+        if (commit := self.commit) is None:
+            return None
+        kept = self.checkpoints
+        for step in sorted(commit.best):
+            best = kept.best.load_step(step)
+            own.best.commit(step, StoredCommit(kept.best.folder(best), best))
+        snapshot = StoredCommit(kept.resume.folder(commit), commit)
+        adopted = own.resume.commit(commit.step, snapshot, self.saved(), commit.best)
+        own.publish([adopted.name])
+        return adopted
+
+    # -- the steps of the parent
+
+    def replays(self, step: int) -> bool:
+        """Return whether a run at a step has steps of its parent before it."""
+        return self.initial is not None and step < self.initial.step
+
+    def parent_config(self) -> Resolved:
+        """Return the config of the parent."""
+        return load_resolved(self._run.path / FOLDER / CONFIG_FILE, adapters=Catalog())
+
+    def parent_begin(self) -> tuple[Cursor, Past]:
+        """Return where the parent's own steps began, and what it took over."""
+        assert self.lineage is not None, "it has no parent"
+        begin = self.lineage.begin
+        return begin, Past(begin.step, frozenset(self.lineage.inherited_irregular))
+
+    def record_replayed(self, manifest: Manifest, digest: str) -> Manifest:
+        """Record the digest of the state that the parent's steps led to.
+
+        Returns:
+            The run's manifest from here on.
+        """
+        initial = manifest.initial
+        assert initial is not None, "it has no initial state"
+        if initial.replayed == digest:
+            return manifest
+        if initial.replayed is not None:
+            manifest = lower_tier(self._run, manifest, "the steps of its parent were not repeated to the bit")
+        initial = initial.model_copy(update={"replayed": digest})
+        manifest = manifest.model_copy(update={"initial": initial})
+        self._run.write(Manifest.FILE, manifest)
+        return manifest
+
+    # -- the run's own steps
+
+    def begin(self, bundle: DataBundle) -> tuple[Cursor, Past]:
+        """Return where the run's own steps begin, and what they take over.
+
+        With other training rows they begin at the start of an epoch.
+        """
+        initial = self.initial
+        if initial is None or self.lineage is None:
+            return START, NOTHING_PAST
+        self._data = data_inputs(bundle)
+        cursor = self.lineage.own_begin(self._data)
+        return cursor, Past(initial.step, frozenset(self.lineage.irregular))
+
+    def source(self, known: str | None) -> str | None:
+        """Return where the initial weights of the run come from, if it begins at step 0.
+
+        Args:
+            known: Where the manifest says they came from.
+        """
+        if known is None and self.lineage is not None and self.commit is None:
+            known = self.lineage.init_from
+        return filled_in(known) if known else None
+
+    def record(self, now: Manifest) -> Manifest:
+        """Return the inputs of the run, the initial state among them."""
+        if self.lineage is None:
+            return now
+        parent = now.parent or Parent(run_id=self.lineage.run_id, relation=self.lineage.relation)
+        now = now.model_copy(update={"parent": parent})
+        if self.initial is None:
+            return now
+        both = {"config": now.computation_hash, **self.initial.identity()}
+        return now.model_copy(update={"initial": self.initial, "computation_hash": sha256_json(both)})
+
+    def check_new(self, now: Manifest, components: Components, *, allow_change: bool) -> Manifest:
+        """Compare the inputs of a new run with those of its parent, and return them with what differs.
+
+        Raises:
+            ChangedInputsError: The data have changed, though the run was to have the parent's.
+            InputError: The state of the parent does not fit the data, or there are no steps to train.
+        """
+        if self.initial is None or self.lineage is None or self.lineage.relation == "reproduce":
+            return now
+        if (total_steps := components.rules.total_steps) <= self.initial.step:
+            raise InputError(
+                f"there is nothing to train: the run would have {total_steps} steps, and begins with step "
+                f"{self.initial.step} of run {self.initial.run_id}; {_longer(total_steps)}"
+            )
+        self._check_data(now, components, allow_change)
+        if self.lineage.relation == "fork":
+            return now
+        differs = [*self.initial.differs, *self._changes(now)]
+        if differs:
+            log.warning("the run does not go on exactly: %s", "; ".join(differs))
+        else:
+            log.info("the run goes on exactly: to the bits of one that has had its length from the start")
+        return now.model_copy(update={"initial": self.initial.model_copy(update={"differs": differs})})
+
+    def _check_data(self, now: Manifest, components: Components, allow_change: bool) -> None:
+        assert self.lineage is not None
+        before, id_ = self.lineage.data, self.lineage.run_id
+        for name in ("task", "target", "features", "classes"):
+            if getattr(before, name) != getattr(now.data, name):
+                raise InputError(
+                    f"data: the {name} is not that of run {id_}, so its state does not fit; {advice(id_)}"
+                )
+        changed = [name for name, split in before.splits.items() if now.data.splits.get(name) != split]
+        if not changed:
+            return
+        config, listed = components.config, ", ".join(changed)
+        if "train" in changed and (reason := needs_same_rows(config, framework_name(config))):
+            raise InputError(f"data: other rows than those of run {id_} in train: {reason}")
+        if not allow_change and not any(one.startswith("data.") for one in self.lineage.changed):
+            raise ChangedInputsError(
+                f"the data are not those of run {id_} any more: other rows in {listed}\n"
+                "put them back, or accept them with --allow-change"
+            )
+        log.warning("data: other rows than those of run %s in %s", id_, listed)
+
+    def _changes(self, now: Manifest) -> list[str]:
+        """Return the inputs beside the config that are not as they were for the parent."""
+        assert self.lineage is not None
+        folders = self._run.path.parent.parent.glob(f"*/{self.lineage.run_id}")
+        before = next((RunDir(folder).manifest() for folder in folders), None)
+        if before is None:
+            return ["the inputs of its parent are not known any more"]
+        return [str(one) for one in before.differences(now) if one.input not in ("config", "weights")]
+
+    @contextmanager
+    def fitting(self, step: int) -> Iterator[None]:
+        """Say of a state that does not fit the run's model where it comes from.
+
+        Raises:
+            InputError: It is that of the parent, and does not fit.
+        """
+        try:
+            yield
+        except ModelError as error:
+            if self.initial is None or step != self.initial.step:
+                raise
+            id_ = self.initial.run_id
+            raise InputError(f"the state of run {id_} does not fit: {error}; {advice(id_)}") from error
+
+    def adapts(self, step: int) -> bool:
+        """Return whether a state, when it is restored, is that of the parent with other options in it."""
+        options = self.lineage is not None and any("model.params" in one for one in self.lineage.changed)
+        return self.initial is not None and step == self.initial.step and options
+
+    def enter(self, components: Components, state: RunState) -> None:
+        """Prepare the state at which the run's own steps begin.
+
+        Evaluations of other rows cannot be compared with those to come, and are dropped.
+
+        Raises:
+            InputError: Early stopping leaves no steps to train.
+        """
+        initial, rules = self.initial, components.rules
+        if initial is None or state.step != initial.step:
+            return
+        lineage, data = self.lineage, self._data
+        if lineage is not None and data is not None and not lineage.has_same(data, "val"):
+            state.evaluations.clear()
+        if rules.last_step(state.evaluations) <= initial.step:
+            raise InputError(
+                f"there is nothing to train: training.early_stopping ends the run at step {initial.step}, as "
+                f"run {initial.run_id} has not improved for so long; set "
+                "training.early_stopping.patience, or training.early_stopping=null"
+            )
+
+
+def _longer(total_steps: int) -> str:
+    if total_steps == 1:
+        return "this model is fitted in one step, and cannot go on; train a new run"
+    return "make it longer (training.epochs or training.max_steps), or begin at an earlier --step"
+
+
+def advice(run_id: str) -> str:
+    """Return how a run can begin with no more than the weights of another one."""
+    return f"to begin with its weights alone, train a new run with model.init_from={run_id}"
