@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.config import Overrides
+from trainyard.config import Overrides, Resolved
 from trainyard.config import load as load_resolved
 from trainyard.errors import InputError
 from trainyard.integrations.foreign import refuse_foreign_run
@@ -109,6 +109,24 @@ def is_longer(run: RunDir, overrides: Overrides) -> bool:
     return bool(changed)
 
 
+def _of_overrides(parent: RunDir, resolved: Resolved) -> list[str]:
+    """Return what is unused of the overrides; the file of the parent sets every key, used or not."""
+    return [line for line in resolved.unused if not line.startswith(str(parent.config_file))]
+
+
+def _announce(child: RunDir) -> None:
+    """Log what a child begins with."""
+    lineage = child.lineage()
+    assert lineage is not None, "each child has one"
+    log.info("run %s %s", child.id, lineage.in_words())
+    at = lineage.initial.checkpoint_step if lineage.initial else 0
+    if lineage.step != at or not at:
+        what = (
+            f"its newest checkpoint that can be used is of step {at}" if at else "no checkpoint can be used"
+        )
+        log.info("of run %s, %s: training repeats its steps from there", lineage.run_id, what)
+
+
 def train_child(
     parent: RunDir, overrides: Overrides, training: Training, relation: Relation, step: int | None = None
 ) -> Run:
@@ -121,12 +139,12 @@ def train_child(
     with reading(parent, working_directory(parent), resume=True, trust=training.trust):
         own = load_resolved(parent.checked_config_file(), adapters=Catalog())
         resolved = child_config(parent, overrides)
-        resolved.log_notes()
+        for note in (*resolved.notes, *_of_overrides(parent, resolved)):
+            log.warning("config: %s", note)
         require_objects(parent, verb, model=training.model, data=training.data)
         objects = make_objects(resolved, training.model, training.data, training.callbacks)
         child = create_child(ChildRequest(parent, own, resolved, relation, step, training.model))
-        if (lineage := child.lineage()) is not None:
-            log.info("run %s %s", child.id, lineage.in_words())
+        _announce(child)
         placement = child_placement(own, resolved, parent)
         run_attempt(
             Request(

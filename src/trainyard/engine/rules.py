@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -75,6 +75,7 @@ class Rules:
         self._evaluate_from = 0 if config.evaluation.every_n_steps else epoch_end % steps_per_epoch
         self._past = past
         self._mode_of = mode_of
+        self._without_model: Collection[int] = ()
         self._history: History | None = None
         self._seen = 0
 
@@ -100,6 +101,10 @@ class Rules:
         every += [self.boundary] if self.boundary > 1 else []
         evaluation = next_multiple(step - self._evaluate_from, self._evaluate_every) + self._evaluate_from
         return min(self.total_steps, evaluation, *(next_multiple(step, n) for n in every if n is not None))
+
+    def exclude(self, steps: Collection[int]) -> None:
+        """Have the evaluations of these steps count for no best model, as their weights are not kept."""
+        self._without_model, self._history = frozenset(steps), None
 
     def best_steps(self, history: History) -> list[int]:
         """Return the steps of the best models, best first."""
@@ -136,7 +141,10 @@ class Rules:
             self._history, self._seen = history, 0
             self._state = _Verdict(self._config, self._schedule, self._mode_of)
         for evaluation in history[self._seen :]:
-            self._state.see(evaluation, is_regular=self._is_regular(evaluation.step))
+            step = evaluation.step
+            self._state.see(
+                evaluation, is_regular=self._is_regular(step), has_model=step not in self._without_model
+            )
         self._seen = len(history)
         return self._state
 
@@ -178,7 +186,7 @@ class _Verdict:
         """How often the plateau schedule has lowered the learning rate."""
         return self._plateau.lost if self._plateau else 0
 
-    def see(self, evaluation: Evaluation, *, is_regular: bool) -> None:
+    def see(self, evaluation: Evaluation, *, is_regular: bool, has_model: bool) -> None:
         """Take the next evaluation into account.
 
         One that is not regular was made because the run was stopped there. It may be of the best model, but a
@@ -189,6 +197,8 @@ class _Verdict:
             if patience and is_regular:
                 patience.see(evaluation)
         self.has_dropped = self.drop_count > drops
+        if not has_model:
+            return
         self.best = best_evaluations(
             [*self.best, evaluation], self._kept.metric, self._mode, self._kept.save_top_k
         )

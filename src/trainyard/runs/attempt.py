@@ -185,12 +185,12 @@ class _Attempt:
             self._replay = self._prepare_replay(commit, saved, decisions, components)
             return components, RunState()
         state = RunState() if commit is None else self._restore(components, commit, saved)
+        self._origin.enter(components, state)
         self._complete(components, state, decisions)
         return components, state
 
     def _complete(self, components: Components, state: RunState, decisions: Decisions) -> None:
         """Give a state the decisions that were made before this attempt, and those to go on."""
-        self._origin.enter(components, state)
         if choices := components.learner.choices():
             decisions.add(Decision(0, "choice", dict(choices)))
         go_on(self._run, decisions, state)
@@ -215,6 +215,7 @@ class _Attempt:
             initialize(components, Path(source))
         seed_global_random(config.experiment.seed)
         state = RunState() if commit is None else self._restore(components, commit, saved)
+        self._origin.exclude_lost(components, self._origin.commit)
         self._complete(components, state, decisions)
         return components, state
 
@@ -369,12 +370,13 @@ class _Attempt:
     def _begin_own_steps(self, components: Components) -> RunState:
         """Restore the state that the steps of the parent led to, and record what it is."""
         commit = self._checkpoints.resume.load_step(self._origin.step)
-        self._manifest = self._origin.record_replayed(self._manifest, commit.state_digest)
+        self._manifest = self._origin.record_replayed(self._manifest, self._checkpoints, commit)
         saved = self._checkpoints.resume.state(commit)
         self._journalled = journalled_decisions(self._run.journal)
         decisions = known_decisions(saved, self._journalled, self._manifest.parent)
         seed_global_random(components.config.experiment.seed)
         state = self._restore(components, commit, saved)
+        self._origin.enter(components, state)
         self._complete(components, state, decisions)
         return state
 

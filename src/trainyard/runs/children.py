@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from trainyard import registry
@@ -24,8 +23,8 @@ from trainyard.records.run_dir import RunDir, write_config
 from trainyard.records.status import DECIDED
 from trainyard.redact import redacted_value
 from trainyard.runs.catalog import Catalog
-from trainyard.runs.fit import refusal
-from trainyard.runs.origin import CONFIG_FILE, Origin, advice, loop_sha256
+from trainyard.runs.fit import has_smaller_end, refusal
+from trainyard.runs.origin import CONFIG_FILE, Origin, advice, available_best, copy_state, loop_sha256
 from trainyard.runs.wiring import framework_name, order_and_rules, run_checkpoints
 
 log = logging.getLogger("trainyard")
@@ -70,14 +69,18 @@ def child_config(parent: RunDir, overrides: Overrides) -> Resolved:
 def changed_settings(own: Resolved, resolved: Resolved) -> dict[str, tuple[Any, Any]]:
     """Return the settings that differ, both values by dotted key; where a run computes is no setting."""
     before, now = own.flat(), resolved.flat()
-    keys = [key for key in dict.fromkeys([*before, *now]) if key not in PLACEMENT]
-    return {key: (before.get(key), now.get(key)) for key in keys if before.get(key) != now.get(key)}
+    return {key: (before.get(key), now.get(key)) for key in _differing(before, now) if key not in PLACEMENT}
 
 
 def changed_computation(own: Resolved, resolved: Resolved) -> list[str]:
     """Return the dotted keys of the settings that differ and change bits."""
-    before, now = own.computation(), resolved.computation()
-    return [key for key in dict.fromkeys([*before, *now]) if before.get(key) != now.get(key)]
+    return _differing(own.computation(), resolved.computation())
+
+
+def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return the keys whose values differ; an empty section is as good as none."""
+    keys = dict.fromkeys([*before, *now])
+    return [key for key in keys if (before.get(key) or None) != (now.get(key) or None)]
 
 
 def child_placement(own: Resolved, resolved: Resolved, parent: RunDir) -> dict[str, Any]:
@@ -175,10 +178,7 @@ class _Start:
             at = int(name.split("-")[1])
             if at <= step and at % self._plan.boundary == 0:
                 try:
-                    commit = self._checkpoints.resume.load(name)
-                    for best in commit.best:
-                        self._checkpoints.best.load_step(best)
-                    return commit
+                    return self._checkpoints.resume.load(name)
                 except CheckpointError as error:
                     log.warning("%s", error)
         return None
@@ -201,9 +201,7 @@ class _Start:
             return commit, self._checkpoints
         if origin.initial is None:
             return None, self._checkpoints
-        if origin.initial.checkpoint_step < first:
-            raise InputError(f"run {id_} keeps no checkpoint at or before step {self._step}")
-        return origin.commit, origin.checkpoints
+        return origin.first_own(), origin.checkpoints
 
     @property
     def _at(self) -> int:
@@ -283,6 +281,12 @@ class _Start:
             step for step in steps if (step in known if step <= past else not self._rules.on_cadence(step))
         )
 
+    def _lost_best(self) -> list[int]:
+        """Return the steps of best models that were removed when the parent was completed, or are damaged."""
+        if self._commit is None or self._plan.cumulative:
+            return []
+        return sorted(self._commit.best - available_best(self._source, self._commit).keys())
+
     def _differs(self) -> list[str]:
         """Return why going on does not lead to the bits of a run that had its length from the start."""
         config, schedule = self._request.resolved.config, self._config.training.scheduler
@@ -296,24 +300,15 @@ class _Start:
         if odd := [step for step in self._irregular() if step in evaluated]:
             at = f"the evaluation after step {odd[-1]}"
             reasons.append(f"{at} is off the cadence, and may be of the best model")
+        if lost := self._lost_best():
+            reasons.append(f"the best model, of step {lost[0]}, is not kept any more")
         if self._plan._replace(total_steps=0) != plan._replace(total_steps=0):
             reasons.append("the length changes the plan of the model")
-        if self._manifest.determinism.tier != "bitwise":
-            tier = self._manifest.determinism
+        if has_smaller_end(self._config, framework_name(self._config, self._request.model)):
+            reasons.append("the last step has added fewer iterations than the others")
+        if (tier := self._manifest.determinism).tier != "bitwise":
             reasons.append(f"run {self._parent.id} is {tier.tier}: {tier.reason}")
         return reasons
-
-
-def copy_state(source: RunCheckpoints, commit: Commit, folder: Path) -> None:
-    """Copy a checkpoint and the best models that it needs into a folder, as they are.
-
-    Raises:
-        CheckpointError, OSError: A file is gone or damaged, or the copy cannot be written.
-    """
-    store = registry.adapter("store", "file")(folder)
-    for step in sorted(commit.best):
-        source.best.copy_to(source.best.load_step(step), store)
-    source.resume.copy_to(commit, store)
 
 
 def copy_origin(original: RunDir, repetition: RunDir) -> None:

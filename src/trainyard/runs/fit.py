@@ -59,9 +59,19 @@ def _of_model(key: str, config: RunConfig, framework: str) -> str | None:
     if framework == "sklearn":
         obeyed = option in _SKLEARN or (option, config.model.type) == _VARYING_RATE
         return None if obeyed else "scikit-learn keeps it in the trained estimator"
+    if framework == "catboost":
+        return None if option == "learning_rate" else "CatBoost goes on only with the options that it had"
     if framework == "lightgbm" and _replays(params.get("boosting"), params.get("data_sample_strategy")):
         return "dart, rf and goss repeat their rounds at a resume, with one set of options"
     return None
+
+
+def has_smaller_end(config: RunConfig, framework: str) -> bool:
+    """Return whether the last step of a run of this length is smaller than it would be in a longer one."""
+    params = config.model.params
+    count = params.get("n_estimators") or params.get("max_iter")
+    step = params.get("iterations_per_step") or 10
+    return framework == "sklearn" and isinstance(count, int) and count % step != 0
 
 
 def _replays(boosting: str | None, strategy: str | None) -> bool:

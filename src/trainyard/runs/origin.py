@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from trainyard import registry
@@ -79,12 +80,12 @@ class Origin:
         """
         if self.initial is None or self.initial.state_digest is None:
             return None
-        kept, complaints = self.checkpoints.newest()
-        if kept is None:
-            reason = "; ".join(complaints) or "it is missing"
+        try:
+            kept = self.checkpoints.resume.load_step(self.initial.checkpoint_step)
+        except CheckpointError as error:
             raise CheckpointError(
-                f"the initial state of run {self._run.id} cannot be used: {reason}; make the run again"
-            )
+                f"the initial state of run {self._run.id} cannot be used: {error}; make the run again"
+            ) from error
         loop = loop_sha256(self.checkpoints.resume.state(kept))
         if (kept.state_digest, loop) != (self.initial.state_digest, self.initial.loop_sha256):
             raise CheckpointError(f"the initial state of run {self._run.id} is not the one it was made with")
@@ -112,12 +113,11 @@ class Origin:
         """
         if (commit := self.commit) is None:
             return None
-        kept = self.checkpoints
-        for step in sorted(commit.best):
-            best = kept.best.load_step(step)
-            own.best.commit(step, StoredCommit(kept.best.folder(best), best))
+        kept, best = self.checkpoints, available_best(self.checkpoints, commit)
+        for step, model in best.items():
+            own.best.commit(step, StoredCommit(kept.best.folder(model), model))
         snapshot = StoredCommit(kept.resume.folder(commit), commit)
-        adopted = own.resume.commit(commit.step, snapshot, self.saved(), commit.best)
+        adopted = own.resume.commit(commit.step, snapshot, self.saved(), frozenset(best))
         own.publish([adopted.name])
         return adopted
 
@@ -137,14 +137,25 @@ class Origin:
         begin = self.lineage.begin
         return begin, Past(begin.step, frozenset(self.lineage.inherited_irregular))
 
-    def record_replayed(self, manifest: Manifest, digest: str) -> Manifest:
-        """Record the digest of the state that the parent's steps led to.
+    def first_own(self) -> Commit | None:
+        """Return the state with which the run's own steps began, in `initial/`; None if that is step 0.
+
+        Raises:
+            CheckpointError: It is damaged, or the steps before it are not repeated yet.
+        """
+        if not self.replays(self.initial.checkpoint_step if self.initial else 0):
+            return self.commit
+        return self.checkpoints.resume.load_step(self.step)
+
+    def record_replayed(self, manifest: Manifest, own: RunCheckpoints, commit: Commit) -> Manifest:
+        """Keep the state that the parent's steps led to, and record its digest.
 
         Returns:
             The run's manifest from here on.
         """
-        initial = manifest.initial
+        initial, digest = manifest.initial, commit.state_digest
         assert initial is not None, "it has no initial state"
+        copy_state(own, commit, self._run.path / FOLDER)
         if initial.replayed == digest:
             return manifest
         if initial.replayed is not None:
@@ -263,8 +274,20 @@ class Origin:
         options = self.lineage is not None and any("model.params" in one for one in self.lineage.changed)
         return self.initial is not None and step == self.initial.step and options
 
+    def exclude_lost(self, components: Components, commit: Commit | None) -> None:
+        """Let only those evaluations count for the best model whose weights came with a state.
+
+        Args:
+            components: What the run, or a step of its parent, is computed with.
+            commit: The state, in `initial/`.
+        """
+        if commit is None or components.plan.cumulative:  # such a model holds those of all earlier steps
+            return
+        evaluated = (step for step, _ in self.checkpoints.resume.state(commit)["evaluations"])
+        components.rules.exclude(set(evaluated) - available_best(self.checkpoints, commit).keys())
+
     def enter(self, components: Components, state: RunState) -> None:
-        """Prepare the state at which the run's own steps begin.
+        """Prepare the state from which the run's own steps go on.
 
         Evaluations of other rows cannot be compared with those to come, and are dropped.
 
@@ -272,7 +295,10 @@ class Origin:
             InputError: Early stopping leaves no steps to train.
         """
         initial, rules = self.initial, components.rules
-        if initial is None or state.step != initial.step:
+        if initial is None:
+            return
+        self.exclude_lost(components, self.first_own())
+        if state.step != initial.step:
             return
         lineage, data = self.lineage, self._data
         if lineage is not None and data is not None and not lineage.has_same(data, "val"):
@@ -283,6 +309,30 @@ class Origin:
                 f"run {initial.run_id} has not improved for so long; set "
                 "training.early_stopping.patience, or training.early_stopping=null"
             )
+
+
+def available_best(source: RunCheckpoints, commit: Commit) -> dict[int, Commit]:
+    """Return the best models that a checkpoint needs, by step, so far as they are there.
+
+    A run that is completed keeps only those that its last checkpoint needs.
+    """
+    models: dict[int, Commit] = {}
+    for step in sorted(commit.best):
+        with suppress(CheckpointError):
+            models[step] = source.best.load_step(step)
+    return models
+
+
+def copy_state(source: RunCheckpoints, commit: Commit, folder: Path) -> None:
+    """Copy a checkpoint and the best models that it needs into a folder, as they are.
+
+    Raises:
+        CheckpointError, OSError: A file is gone or damaged, or the copy cannot be written.
+    """
+    store = registry.adapter("store", "file")(folder)
+    for model in available_best(source, commit).values():
+        source.best.copy_to(model, store)
+    source.resume.copy_to(commit, store)
 
 
 def _longer(total_steps: int) -> str:
