@@ -127,7 +127,7 @@ class SampleOrder:
         self.batch_size = batch_size
         self.steps_per_epoch = -(-samples // batch_size)
         self._seed = seed
-        self._begin = begin
+        self.begin = begin
         # The first step at which an epoch ends.
         self.first_end = begin.step - (begin.consumed - samples) // batch_size
         # One block of an epoch's order is cached: all of it, or an integral number of batches.
@@ -147,10 +147,10 @@ class SampleOrder:
     def cursor(self, step: int) -> Cursor:
         """Return the position before a step, which is not before that of the first step."""
         if step < self.first_end:
-            begin = self._begin
+            begin = self.begin
             return Cursor(step, begin.epoch, begin.consumed + (step - begin.step) * self.batch_size)
         epoch, in_epoch = divmod(step - self.first_end, self.steps_per_epoch)
-        return Cursor(step, self._begin.epoch + 1 + epoch, in_epoch * self.batch_size)
+        return Cursor(step, self.begin.epoch + 1 + epoch, in_epoch * self.batch_size)
 
     def _compute(self, epoch: int, start: int) -> tuple[tuple[int, int], int]:
         """Compute the block that holds a position; return what it is, and where the position is in it."""
@@ -168,5 +168,5 @@ class SampleOrder:
 
     def end_of(self, epochs: int) -> int:
         """Return the step after which `epochs` epochs are over; that of the first step if they are before."""
-        more = epochs - self._begin.epoch - 1
-        return self._begin.step if more < 0 else self.first_end + more * self.steps_per_epoch
+        more = epochs - self.begin.epoch - 1
+        return self.begin.step if more < 0 else self.first_end + more * self.steps_per_epoch

@@ -12,6 +12,7 @@ _MODULES = {
     "init": "init",
     "train": "train",
     "resume": "train",
+    "fork": "train",
     "stop": "stop",
     "reproduce": "train",
     "cross-validate": "studies",

@@ -17,6 +17,7 @@ from trainyard.records.status import UNFINISHED
 if TYPE_CHECKING:
     from trainyard.evaluation.significance import Significance
     from trainyard.records.manifest import Manifest
+    from trainyard.records.run_dir import RunDir
     from trainyard.runs.comparison import Comparison
     from trainyard.runs.run import Run
 
@@ -28,23 +29,41 @@ def runs() -> None:
 
 @runs.command("list")
 @click.option("--experiment", metavar="NAME", help="Only the runs of this experiment.")
+@click.option("--tree", is_flag=True, help="List forks and repetitions below the run that they come from.")
 @options.runs_dir
 @options.as_json
-def list_runs(experiment: str | None, runs_dir: str | None, as_json: bool) -> None:
+def list_runs(experiment: str | None, tree: bool, runs_dir: str | None, as_json: bool) -> None:
     """List the runs, newest first."""
     from trainyard.api import summaries
 
     documents = summaries(runs_dir, experiment)
+    depths = [0] * len(documents)
+    if tree:
+        from trainyard.records.lineage import as_forest
+
+        documents, depths = as_forest(documents)
     if as_json:
         for document in documents:
             document["report"] = existing(Path(document["path"]) / "report.html")
-    head = ("run", "experiment", "status", "steps", "result")
+    head = ("run", "experiment", "status", "steps", "result", *(("origin",) if tree else ()))
     rows = [
-        [document.get(key) for key in ("run_id", "experiment", "status", "steps")] for document in documents
+        [
+            "  " * depth + str(document["run_id"]),
+            *(document.get(key) for key in ("experiment", "status", "steps")),
+            _brief(document.get("metrics", {})),
+            *([_origin(document)] if tree else []),
+        ]
+        for document, depth in zip(documents, depths, strict=True)
     ]
-    results = [_brief(document.get("metrics", {})) for document in documents]
-    lines = table([[*row, result] for row, result in zip(rows, results, strict=True)], head)
-    show(documents, lines if documents else ["no runs"], as_json)
+    show(documents, table(rows, head) if documents else ["no runs"], as_json)
+
+
+def _origin(document: dict[str, Any]) -> str | None:
+    """Return the relation of a run to its parent, the step, and the parent if it is not listed above it."""
+    if (parent := document.get("parent")) is None:
+        return None
+    step = "" if parent["step"] is None else f" at step {parent['step']}"
+    return f"{parent['relation']}{step}" + ("" if document["depth"] else f" of {parent['run_id']}")
 
 
 def _brief(metrics: dict[str, Any], count: int = 3) -> str:
@@ -68,14 +87,28 @@ def show_run(run: str, runs_dir: str | None, as_json: bool) -> None:
     manifest = RunDir(shown.path).manifest()
     document = run_document(shown) | {"manifest": manifest.to_json() if manifest else {}}
     document["decisions"] = shown.decisions
+    document["parent"] = shown.parent
     rows = [
         *summary_table(shown.path),
+        *_lineage(RunDir(shown.path)),
         *_decisions(shown),
         *(_inputs(manifest) if manifest else ()),
         ("directory", shown.path),
         ("report", document["report"]),
     ]
     show(document, table(rows), as_json)
+
+
+def _lineage(run: RunDir) -> Iterator[tuple[str, str]]:
+    """Yield where a run comes from, what is changed, and why it does not go on exactly."""
+    if (lineage := run.lineage()) is None:
+        return
+    yield "origin", lineage.in_words()
+    if lineage.relation != "reproduce":
+        yield from (("changed", one) for one in lineage.changed)
+    manifest = run.manifest()
+    if manifest is not None and manifest.initial is not None:
+        yield from (("not exact", one) for one in manifest.initial.differs)
 
 
 def _decisions(run: Run) -> Iterator[tuple[str, str]]:
@@ -96,6 +129,7 @@ def _inputs(manifest: Manifest) -> list[tuple[str, Any]]:
         ("code", manifest.code.hash),
         ("environment", manifest.environment.hash),
         ("initial weights", manifest.weights.initial),
+        *([("initial state", manifest.initial.state_digest)] if manifest.initial else []),
     ]
 
 

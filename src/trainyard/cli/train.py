@@ -1,4 +1,4 @@
-"""`train`, `resume`, `reproduce`: the commands that train one run."""
+"""`train`, `resume`, `fork`, `reproduce`: the commands that train one run."""
 
 from __future__ import annotations
 
@@ -82,12 +82,59 @@ def resume(
 
     It keeps the device and the number of threads that it had, unless they are given:
     `trainyard resume RUN training.threads=2 training.device=cpu`.
+
+    A run that has ended stays as it is; with another length, a new run goes on after it:
+    `trainyard resume RUN training.epochs=60`.
     """
     with _progress_callbacks(quiet, as_json) as callbacks:
         resumed = trainyard.resume(
             run, overrides, runs_dir=runs_dir, allow_change=allow_change, callbacks=callbacks, trust=trust
         )
     _finish(resumed, runs_dir, as_json)
+
+
+@click.command()
+@options.run_argument
+@click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE]...")
+@click.option(
+    "--step",
+    type=int,
+    metavar="N",
+    help="Where the new settings begin to hold.  [default: at the newest state of the run]",
+)
+@click.option(
+    "--allow-change", is_flag=True, help="Go on although the data are not those of the run any more."
+)
+@options.trust
+@options.runs_dir
+@options.quiet
+@options.as_json
+def fork(
+    run: str,
+    overrides: Sequence[str],
+    step: int | None,
+    allow_change: bool,
+    trust: bool,
+    runs_dir: str | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Train a new run that begins with the state of another one.
+
+    Where no checkpoint of step N is kept, the steps before it are repeated from an earlier one, with the
+    settings of the other run. That run stays as it is.
+    """
+    with _progress_callbacks(quiet, as_json) as callbacks:
+        child = trainyard.fork(
+            run,
+            overrides,
+            step=step,
+            runs_dir=runs_dir,
+            allow_change=allow_change,
+            callbacks=callbacks,
+            trust=trust,
+        )
+    _finish(child, runs_dir, as_json)
 
 
 @click.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -59,3 +60,28 @@ class Lineage(Document):
         words = {"fork": "forked from", "continue": "goes on after", "reproduce": "repeats"}[self.relation]
         at = "" if self.step is None else f" at step {self.step}"
         return f"{words} {self.run_id}{at}"
+
+
+def as_forest(summaries: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[int]]:
+    """Return the summaries of runs so that each follows its parent, the older of two children first.
+
+    A run whose parent is not among them is like one without a parent. Each summary has its depth added.
+
+    Args:
+        summaries: Those of `records.index`, newest first; this is also the order of the runs without parents.
+
+    Returns:
+        The summaries and the depth of each: 0 for a run without a parent.
+    """
+    known = {one["run_id"] for one in summaries}
+    children: dict[str | None, list[dict[str, Any]]] = {}
+    for one in reversed(summaries):
+        parent = one.get("parent", {}).get("run_id")
+        children.setdefault(parent if parent in known else None, []).append(one)
+    rows: list[dict[str, Any]] = []
+    waiting = [(one, 0) for one in children.get(None, ())]
+    while waiting:  # a chain of runs may be longer than the stack of calls
+        one, depth = waiting.pop()
+        rows.append(one | {"depth": depth})
+        waiting += [(child, depth + 1) for child in reversed(children.get(one["run_id"], ()))]
+    return rows, [row["depth"] for row in rows]

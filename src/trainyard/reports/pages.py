@@ -238,9 +238,23 @@ def repeat(run: RunFiles) -> Section:
         "commands": commands,
         "directory": manifest and manifest.working_directory,
         "command": command,
-        "parent": manifest and manifest.parent and manifest.parent.run_id,
+        "origin": _origin(run),
         "dirty": bool(git and git.dirty),
     }
+
+
+def _origin(run: RunFiles) -> list[str]:
+    """Return a sentence about the run's parent, if it has one, and about each difference from it."""
+    manifest, lineage = run.manifest, run.lineage
+    if lineage is None:
+        parent = manifest.parent if manifest else None
+        return [f"Its parent is {parent.run_id}."] if parent else []
+    said = [f"This run {lineage.in_words()}."]
+    if lineage.changed and lineage.relation != "reproduce":
+        said.append(f"Changed: {', '.join(lineage.changed)}.")
+    if manifest and manifest.initial and manifest.initial.differs:
+        said.append(f"It does not go on exactly: {'; '.join(manifest.initial.differs)}.")
+    return [redacted(one) for one in said]
 
 
 def _own_commands(run: RunFiles) -> Facts:
@@ -292,6 +306,7 @@ def inputs(run: RunFiles) -> Section | None:
             ("environment", environment.hash),
             ("initial weights", manifest.weights.initial),
             ("initial weights from", manifest.init_from),
+            ("initial state", manifest.initial.state_digest if manifest.initial else None),
         ),
         "modules": list(code.modules.items()),
         "packages": list(environment.packages.items()),

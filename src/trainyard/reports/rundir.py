@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from trainyard.errors import CheckpointError
 from trainyard.records import journal
 from trainyard.records.document import parse_json
+from trainyard.records.lineage import Lineage
 from trainyard.records.manifest import DeterminismRecord, Manifest
 from trainyard.records.result import BestModel, Result
 from trainyard.records.run_dir import RunDir
@@ -35,6 +36,7 @@ class RunFiles:
     status: ShownStatus
     config: str = ""
     manifest: Manifest | None = None
+    lineage: Lineage | None = None
     result: Result | None = None
     evaluations: Mapping[str, Json] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -124,6 +126,7 @@ def read_run(folder: Path) -> RunFiles:
         _undamaged(lambda: _status(run), "status", folder, problems) or "damaged",
         _read_config(run, manifest, problems),
         manifest,
+        _undamaged(run.lineage, Lineage.FILE, folder, problems),
         result,
         {split: tables for split, tables in evaluations.items() if tables},
         problems,

@@ -220,7 +220,7 @@ class _Start:
         name = framework_name(self._config, self._request.model)
         for key in changed_computation(self._request.own, self._request.resolved):
             if reason := refusal(key, self._request.resolved.config, name):
-                raise InputError(f"{key}: {reason}; {advice(self._parent.id)}")
+                raise InputError(f"{key}: {reason}; {advice(self._parent.id, name)}")
 
     # -- what the child keeps
 

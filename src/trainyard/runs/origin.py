@@ -31,6 +31,8 @@ from trainyard.runs.wiring import Components, framework_name
 
 log = logging.getLogger("trainyard")
 CONFIG_FILE = "config.yaml"  # in `initial/`: that of the parent
+# What the weights of a model stand for, in words and as the manifest has it.
+_MEANING = {"task": "task", "target": "target", "list of features": "features", "list of classes": "classes"}
 _LOOP = ("step", "settled", "loss_sum", "loss_samples", "evaluations", "random")  # what bits depend on
 
 
@@ -227,10 +229,10 @@ class Origin:
     def _check_data(self, now: Manifest, components: Components, allow_change: bool) -> None:
         assert self.lineage is not None
         before, id_ = self.lineage.data, self.lineage.run_id
-        for name in ("task", "target", "features", "classes"):
-            if getattr(before, name) != getattr(now.data, name):
+        for name, field in _MEANING.items():
+            if getattr(before, field) != getattr(now.data, field):
                 raise InputError(
-                    f"data: the {name} is not that of run {id_}, so its state does not fit; {advice(id_)}"
+                    f"data: another {name} than that of run {id_}, so its state does not fit; {advice(id_)}"
                 )
         changed = [name for name, split in before.splits.items() if now.data.splits.get(name) != split]
         if not changed:
@@ -341,6 +343,8 @@ def _longer(total_steps: int) -> str:
     return "make it longer (training.epochs or training.max_steps), or begin at an earlier --step"
 
 
-def advice(run_id: str) -> str:
+def advice(run_id: str, framework: str = "") -> str:
     """Return how a run can begin with no more than the weights of another one."""
+    if framework == "catboost":  # it cannot
+        return "train a new run"
     return f"to begin with its weights alone, train a new run with model.init_from={run_id}"

@@ -27,7 +27,8 @@ def result_so_far(
     manifest: Manifest, components: Components, state: RunState, status: Ended, attempt: int
 ) -> Result:
     """Return the result of an attempt that ends now, without a digest and an evaluation."""
-    epochs = components.order.epochs(state.step)
+    order = components.order
+    epochs = order.epochs(state.step)
     return Result(
         status=status,
         run_id=manifest.run_id,
@@ -38,7 +39,9 @@ def result_so_far(
         attempts=attempt,
         determinism=manifest.determinism,
         train_seconds=state.train_seconds,
-        samples_per_second=epochs * components.order.samples / max(1e-9, state.train_seconds),
+        samples_per_second=(epochs - order.epochs(order.begin.step))
+        * order.samples
+        / max(1e-9, state.train_seconds),
     )
 
 

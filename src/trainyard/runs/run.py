@@ -62,6 +62,12 @@ class Run:
         return result.digest if result else None
 
     @property
+    def parent(self) -> dict[str, Any] | None:
+        """The run that this one was forked from, goes on after or repeats: `run_id`, `relation`, `step`."""
+        lineage = self._dir.lineage()
+        return lineage.brief() if lineage else None
+
+    @property
     def decisions(self) -> list[dict[str, Any]]:
         """What the run did that its inputs do not determine: `step`, `kind` and `detail` of each."""
         made = journalled_decisions(self._dir.journal)

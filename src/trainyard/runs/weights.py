@@ -95,6 +95,8 @@ def _best_step(run: RunDir, checkpoints: RunCheckpoints, newest: Commit | None) 
         return None
     config = load_config(run.checked_config_file()).config.checkpoint
     history = evaluations_from_json(checkpoints.resume.state(newest)["evaluations"])
+    if newest.best:  # a fork has evaluations of its parent whose weights it does not have
+        history = [evaluation for evaluation in history if evaluation.step in newest.best]
     mode = mode_of(config.metric) if config.mode == "auto" else config.mode
     best = best_evaluations(history, config.metric, mode, min(1, config.save_top_k))
     return best[0].step if best else None
