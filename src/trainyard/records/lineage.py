@@ -57,7 +57,7 @@ class Lineage(Document):
 
     def in_words(self) -> str:
         """Return the relation to the parent for people."""
-        words = {"fork": "forked from", "continue": "goes on after", "reproduce": "repeats"}[self.relation]
+        words = {"fork": "is a fork of", "continue": "goes on after", "reproduce": "repeats"}[self.relation]
         at = "" if self.step is None else f" at step {self.step}"
         return f"{words} {self.run_id}{at}"
 

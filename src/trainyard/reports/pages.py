@@ -238,17 +238,17 @@ def repeat(run: RunFiles) -> Section:
         "commands": commands,
         "directory": manifest and manifest.working_directory,
         "command": command,
+        "parent": manifest and manifest.parent and not run.lineage and manifest.parent.run_id,
         "origin": _origin(run),
         "dirty": bool(git and git.dirty),
     }
 
 
 def _origin(run: RunFiles) -> list[str]:
-    """Return a sentence about the run's parent, if it has one, and about each difference from it."""
+    """Return sentences about the run that this one comes from, and what differs from it."""
     manifest, lineage = run.manifest, run.lineage
     if lineage is None:
-        parent = manifest.parent if manifest else None
-        return [f"Its parent is {parent.run_id}."] if parent else []
+        return []
     said = [f"This run {lineage.in_words()}."]
     if lineage.changed and lineage.relation != "reproduce":
         said.append(f"Changed: {', '.join(lineage.changed)}.")

@@ -20,7 +20,7 @@ from trainyard.engine.rules import NOTHING_PAST, Past
 from trainyard.engine.state import RunState
 from trainyard.errors import ChangedInputsError, CheckpointError, InputError, ModelError
 from trainyard.order import START, Cursor
-from trainyard.records.lineage import FOLDER
+from trainyard.records.lineage import FOLDER, Lineage
 from trainyard.records.manifest import DataIdentity, InitialState, Manifest, Parent
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
@@ -48,12 +48,14 @@ class Origin:
         run: The run directory.
 
     Raises:
-        CheckpointError: The record of its parent is damaged.
+        CheckpointError: The record of its parent is damaged or missing.
     """
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self.lineage = run.lineage()
+        if self.lineage is None and (manifest := run.manifest()) is not None and manifest.initial is not None:
+            raise CheckpointError(f"{run.path / Lineage.FILE} is missing: what the run began with is unknown")
         self.initial: InitialState | None = self.lineage.initial if self.lineage else None
         self._data: DataIdentity | None = None  # of this run
 

@@ -1,0 +1,652 @@
+"""`fork`, and `resume` with another length: runs that begin with the state of others."""
+
+import json
+import math
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from torch.nn import functional
+
+import trainyard
+from small_runs import (
+    SMALL,
+    Crash,
+    CrashAt,
+    SignalAt,
+    checkpoints,
+    crashed,
+    every_save_on_disk,
+    flip,
+    journal_values,
+    preempted,
+)
+from trainyard.callbacks.base import Callback
+from trainyard.cli.main import main
+from trainyard.config import load
+from trainyard.engine.saver import Saver
+from trainyard.errors import ChangedInputsError, CheckpointError, InputError
+from trainyard.order import EPOCH, permutation, stream_seed
+from trainyard.records.run_dir import RunDir
+from trainyard.runs.catalog import Catalog
+from trainyard.runs.run import Run
+from trainyard.runs.wiring import load_data
+
+LONGER = {"training.max_steps": 40}
+SLOWER = {**LONGER, "training.learning_rate": 0.003}
+
+
+def trained(runs: Path, overrides: Mapping[str, Any] | None = None) -> Run:
+    """A run of 30 steps with the checkpoints of 25 and 30."""
+    with every_save_on_disk():
+        return trainyard.train(SMALL, overrides or {}, runs_dir=runs)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return trained(tmp_path_factory.mktemp("parent"))
+
+
+@pytest.fixture
+def parent(made: Run, tmp_path: Path) -> Run:
+    """A run of 30 steps, in a folder of its own."""
+    path = tmp_path / "runs" / "small" / made.id
+    shutil.copytree(made.path, path)
+    return Run(path)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def initial(run: Run) -> dict[str, Any]:
+    """What the manifest says of the initial state."""
+    return dict(run.manifest["initial"])
+
+
+# -- going on
+
+
+XGBOOST = {
+    "model": {"type": "xgboost", "params": {"max_depth": 2, "subsample": 0.8}},
+    "training": {"epochs": 50, "threads": 1},
+    "evaluation": {"every_n_steps": 25},
+}
+SGD = {
+    "model": {"type": "sklearn.linear_model:SGDClassifier", "params": {"loss": "log_loss"}},
+    "training": {"max_steps": 28, "batch_size": 16, "threads": 1},
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "short", "longer"),
+    [
+        ({}, {"training.max_steps": 28}, {"training.max_steps": 42}),
+        # Boosting that draws rows goes on exactly from multiples of 50 rounds.
+        (XGBOOST, {"training.epochs": 60}, {"training.epochs": 75}),
+        (SGD, {}, {"training.max_steps": 42}),
+    ],
+    ids=["torch", "xgboost", "sklearn"],
+)
+def test_going_on_leads_to_the_bits_of_a_run_that_was_never_shorter(
+    config: dict[str, Any], short: dict[str, Any], longer: dict[str, Any], tmp_path: Path
+) -> None:
+    config = {**SMALL, **config}
+    with every_save_on_disk():
+        run = trainyard.train(config, short, runs_dir=tmp_path)
+    before = content(run.path)
+    whole = trainyard.train(config, longer, runs_dir=tmp_path / "whole")
+    child = trainyard.resume(run, longer)
+    assert content(run.path) == before, "a completed run has changed"
+    for name in ("status", "steps", "digest", "metrics", "best", "evaluated", "epochs"):
+        assert child.result[name] == whole.result[name], name
+    start = initial(child)
+    assert (start["relation"], start["run_id"], start["differs"]) == ("continue", run.id, [])
+    losses, evaluations = journal_values(whole)
+    own_losses, own_evaluations = journal_values(child)
+    assert own_losses == {step: loss for step, loss in losses.items() if step > start["checkpoint_step"]}
+    assert [one for one in evaluations if one in own_evaluations] == own_evaluations
+    assert child.parent == {"run_id": run.id, "relation": "continue", "step": start["step"]}
+
+
+def test_going_on_counts_the_patience_of_the_parent(tmp_path: Path) -> None:
+    """The metric gets worse from the start: both runs end at the same evaluation."""
+    stopping = {"metric": "val_loss", "mode": "max", "patience": 5}
+    overrides = {"training.early_stopping": stopping, "training.max_steps": 21}
+    run = trainyard.train(SMALL, overrides, runs_dir=tmp_path)
+    longer = {"training.max_steps": 70}
+    whole = trainyard.train(SMALL, {**overrides, **longer}, runs_dir=tmp_path / "whole")
+    child = trainyard.resume(run, longer)
+    assert child.result["steps"] == whole.result["steps"] < 70
+    assert child.result["best"] == whole.result["best"]
+    with pytest.raises(InputError, match="early_stopping ends the run at step"):
+        trainyard.resume(child, {"training.max_steps": 90})
+    assert len(trainyard.list_runs(tmp_path)) == 2, "a run without steps is left"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        ({"training.scheduler": {"type": "cosine"}}, "the learning rate of `cosine` depends on the length"),
+        ({}, "the evaluation after step 30 is off the cadence"),
+    ],
+)
+def test_what_keeps_going_on_from_being_exact_is_said(
+    overrides: dict[str, Any], says: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    steps = {"training.max_steps": 28} if overrides else {}
+    run = trainyard.train(SMALL, {**overrides, **steps}, runs_dir=tmp_path)
+    child = trainyard.resume(run, LONGER)
+    (line,) = initial(child)["differs"]
+    assert line.startswith(says)
+    assert f"the run does not go on exactly: {line}" in caplog.text
+    assert trainyard.reproduce(child).verdict == "identical"
+
+
+def test_going_on_from_a_changed_environment_is_said(parent: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_DYNAMIC", "TRUE")
+    lines = initial(trainyard.resume(parent, LONGER))["differs"]
+    assert "environment: flags OMP_DYNAMIC was absent, is TRUE" in lines
+
+
+def test_a_completed_run_can_only_be_made_longer(parent: Run) -> None:
+    for overrides, says in (
+        ({"training.learning_rate": 0.1}, "training.learning_rate: .* fork it: trainyard fork"),
+        ({**LONGER, "experiment.seed": 4}, "experiment.seed: .* fork it"),
+        ({"training.max_steps": 20}, "there is nothing to train: the run would have 20 steps"),
+    ):
+        with pytest.raises(InputError, match=says):
+            trainyard.resume(parent, overrides)
+    assert trainyard.resume(parent).path == parent.path, "without a length nothing is left to do"
+    assert trainyard.resume(parent, {"training.threads": 2}).path == parent.path
+    assert len(trainyard.list_runs(parent.path.parent.parent)) == 1
+
+
+def test_a_stopped_run_goes_on_itself_unless_it_gets_another_length(tmp_path: Path) -> None:
+    class StopAt(Callback):
+        def on_log(self, step: int, metrics: Mapping[str, float]) -> None:
+            if step == 13:
+                trainyard.stop("last", runs_dir=tmp_path, wait=False)
+
+    run = trainyard.train(SMALL, {"training.max_steps": 400}, runs_dir=tmp_path, callbacks=[StopAt()])
+    assert run.status == "stopped"
+    at = run.result["steps"]
+    child = trainyard.resume(run, {"training.max_steps": at + 7})
+    assert (run.status, child.status, child.result["steps"]) == ("stopped", "completed", at + 7)
+    whole = trainyard.train(SMALL, {"training.max_steps": at + 7}, runs_dir=tmp_path / "whole")
+    assert child.digest == whole.digest
+    assert child.decisions == [], "its parent's stop is not its own"
+
+
+def test_an_unfinished_run_keeps_its_length(tmp_path: Path) -> None:
+    run = preempted(tmp_path)
+    with pytest.raises(InputError, match=f"or fork this one: trainyard fork {run.id} training.max_steps="):
+        trainyard.resume(run, LONGER)
+
+
+# -- forks, beside other trainings
+
+
+def test_a_changed_learning_rate_against_a_loop_by_hand(tmp_path: Path) -> None:
+    """SGD with momentum, from the parent's files on."""
+    plain = {
+        "model.params.dropout": 0.0,
+        "training.optimizer": {"type": "sgd", "momentum": 0.9},
+        "training.scheduler": {"type": "cosine"},
+    }
+    run = trained(tmp_path, plain)
+    child = trainyard.fork(run, {"training.learning_rate": 0.05, "training.max_steps": 60}, step=25)
+    folder = next(path for path in checkpoints(run) if "000025" in path.name)
+    weights, momenta = (load_file(folder / f"{name}.safetensors") for name in ("weights", "optimizer"))
+    torch.set_num_threads(1)
+    bundle = load_data(load(SMALL, adapters=Catalog()).config)
+    arrays = bundle.splits["train"].arrays  # type: ignore[attr-defined]
+    x, y = torch.tensor(arrays["features"]), torch.tensor(arrays["target"])
+    parameters = {name: nn.Parameter(value) for name, value in weights.items()}
+    optimizer = torch.optim.SGD(parameters.values(), lr=1.0, momentum=0.9, fused=True)
+    for name, parameter in parameters.items():
+        optimizer.state[parameter]["momentum_buffer"] = momenta[f"{name}.momentum_buffer"]
+    (first, second), (third, last) = (
+        (parameters[f"layers.{layer}.weight"], parameters[f"layers.{layer}.bias"]) for layer in (1, 4)
+    )
+    for step in range(25, 60):
+        order = permutation(stream_seed(3, EPOCH, step // 8), 120)
+        ids = order[step % 8 * 16 :][:16]
+        hidden = functional.relu(functional.linear(x[ids], first, second))
+        optimizer.zero_grad()
+        functional.cross_entropy(functional.linear(hidden, third, last), y[ids]).backward()
+        optimizer.param_groups[0]["lr"] = 0.05 * (1 + math.cos(math.pi * step / 60)) / 2
+        optimizer.step()
+    final = load_file(checkpoints(child)[-1] / "weights.safetensors")
+    assert all(torch.equal(final[name], value) for name, value in parameters.items())
+
+
+def test_a_changed_learning_rate_of_xgboost_against_the_library(tmp_path: Path) -> None:
+    import xgboost
+
+    config = {**SMALL, **XGBOOST, "model": {"type": "xgboost", "params": {"max_depth": 2}}}
+    run = trainyard.train(config, {"training.epochs": 10}, runs_dir=tmp_path)
+    overrides = {"model.params.learning_rate": 0.05, "model.params.max_depth": 3, "training.epochs": 16}
+    child = trainyard.fork(run, overrides)
+    folder = checkpoints(run)[-1]
+    raw = load_file(folder / "weights.safetensors")["model"].numpy().tobytes()
+    bundle = load_data(load(config, adapters=Catalog()).config)
+    arrays = bundle.splits["train"].arrays  # type: ignore[attr-defined]
+    matrix = xgboost.DMatrix(arrays["features"], arrays["target"])
+    options = {"objective": "multi:softprob", "num_class": 3, "max_depth": 3, "learning_rate": 0.05}
+    options |= {"nthread": 1, "tree_method": "hist"}
+    start = xgboost.Booster(model_file=bytearray(raw))
+    start.feature_names = None
+    whole = xgboost.train(options, matrix, 6, xgb_model=start)
+    model = trainyard.load(child, runs_dir=tmp_path).native
+    native = getattr(model, "native", model)
+    native.feature_names = None
+    assert native.num_boosted_rounds() == whole.num_boosted_rounds() == 16
+    ours, theirs = native.inplace_predict(arrays["features"]), whole.inplace_predict(arrays["features"])
+    assert np.array_equal(ours, theirs)
+
+
+def test_a_fork_whose_steps_are_repeated_first_comes_to_the_same_bits(tmp_path: Path) -> None:
+    """Of two equal runs one keeps the state of step 25, the other only that of step 15 and its end."""
+    run = trained(tmp_path / "kept")
+    other = trained(tmp_path / "old", {"checkpoint.every_n_steps": 15})
+    kept, repeated = (trainyard.fork(one, SLOWER, step=25) for one in (run, other))
+    assert (initial(kept)["checkpoint_step"], initial(kept)["replayed"]) == (25, None)
+    assert initial(repeated)["checkpoint_step"] == 15
+    assert initial(repeated)["replayed"] == initial(kept)["state_digest"]
+    assert kept.digest == repeated.digest
+    assert {step: loss for step, loss in journal_values(repeated)[0].items() if step > 25} == (
+        journal_values(kept)[0]
+    )
+
+
+def test_a_step_before_each_checkpoint_is_reached_from_the_start(parent: Run, tmp_path: Path) -> None:
+    child = trainyard.fork(parent, SLOWER, step=10)
+    start = initial(child)
+    assert (start["checkpoint_step"], start["state_digest"], start["step"]) == (0, None, 10)
+    early = trained(tmp_path / "early", {"training.max_steps": 10, "checkpoint.every_n_steps": 10})
+    (commit,) = checkpoints(early)
+    assert start["replayed"] == json.loads((commit / "manifest.json").read_text())["state_digest"]
+    assert trainyard.reproduce(child).verdict == "identical"
+
+
+def test_step_0_is_a_new_run_that_knows_its_parent(parent: Run, tmp_path: Path) -> None:
+    child = trainyard.fork(parent, SLOWER, step=0)
+    fresh = trainyard.train(SMALL, SLOWER, runs_dir=tmp_path / "fresh")
+    assert (child.digest, child.metrics) == (fresh.digest, fresh.metrics)
+    assert child.manifest["initial"] is None
+    assert child.manifest["computation_hash"] == fresh.manifest["computation_hash"]
+    assert child.parent == {"run_id": parent.id, "relation": "fork", "step": 0}
+
+
+def test_another_batch_size_goes_on_at_the_sample_where_the_parent_was(parent: Run) -> None:
+    """24 rows of the fourth epoch are left, 4 steps of 7; then 18 steps are an epoch, and 8 remain."""
+    child = trainyard.fork(parent, {"training.batch_size": 7, "training.max_steps": 60})
+    start = initial(child)
+    assert (start["epoch"], start["consumed"]) == (3, 96)
+    assert child.result["epochs"] == pytest.approx(4 + 1 + 8 * 7 / 120)
+    assert trainyard.reproduce(child).verdict == "identical"
+
+
+def test_epochs_are_whole_passes_whatever_the_batch_size(tmp_path: Path) -> None:
+    """The evaluations after each epoch are where the epochs end."""
+    config = {**SMALL, "training": {"epochs": 2, "batch_size": 16, "threads": 1}, "evaluation": {}}
+    with every_save_on_disk():
+        run = trainyard.train(config, {"checkpoint.every_n_steps": 12}, runs_dir=tmp_path)
+    child = trainyard.fork(run, {"training.batch_size": 30, "training.epochs": 4}, step=12)
+    # 56 rows of the second epoch are left: 2 steps; then 4 steps are an epoch.
+    assert (child.result["steps"], child.result["epochs"]) == (12 + 2 + 4 + 4, 4.0)
+    assert [step for step, _ in journal_values(child)[1][:3]] == [14, 18, 22]
+
+
+# -- proof
+
+
+def test_forks_are_reproduced_without_their_parent(parent: Run) -> None:
+    children = [
+        trainyard.fork(parent, SLOWER),
+        trainyard.fork(parent, SLOWER, step=27),
+        trainyard.resume(parent, LONGER),
+    ]
+    shutil.rmtree(parent.path)
+    for child in children:
+        answer = trainyard.reproduce(child)
+        assert (answer.verdict, list(answer.inputs)) == ("identical", [])
+        again = trainyard.get(answer.repetition, runs_dir=child.path.parent.parent)
+        assert again.parent == {"run_id": child.id, "relation": "reproduce", "step": None}
+        assert initial(again) == initial(child) | {"differs": initial(again)["differs"]}
+    assert trainyard.reproduce(answer.repetition, runs_dir=child.path.parent.parent).verdict == "identical"
+
+
+def test_a_fork_of_a_fork(parent: Run) -> None:
+    first = trainyard.fork(parent, {**SLOWER, "training.batch_size": 20}, step=27)
+    second = trainyard.fork(first, {"training.batch_size": 9, "training.max_steps": 50}, step=33)
+    third = trainyard.resume(second, {"training.max_steps": 60})
+    shutil.rmtree(first.path)
+    assert [initial(one)["step"] for one in (second, third)] == [33, 50]
+    assert trainyard.reproduce(second).verdict == "identical"
+    assert trainyard.reproduce(third).verdict == "identical"
+    with pytest.raises(InputError, match=f"begins with step 33 of run {first.id}; fork that one"):
+        trainyard.fork(second, LONGER, step=20)
+
+
+def test_another_initial_state_is_another_computation(parent: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """A fork is never taken for the run from scratch of its config, neither when it is done nor before."""
+    runs = parent.path.parent.parent
+    child = trainyard.fork(parent, SLOWER)
+    with pytest.raises(Crash):
+        trainyard.fork(parent, SLOWER, callbacks=[CrashAt(33)])
+    fresh = trainyard.train(SMALL, SLOWER, runs_dir=runs, reuse=True, resume=True)
+    assert fresh.parent is None
+    assert fresh.digest != child.digest
+    assert trainyard.train(SMALL, SLOWER, runs_dir=runs, reuse=True).id == fresh.id
+    other = trainyard.fork(parent, SLOWER, step=25)
+    hashes = {run.manifest["computation_hash"] for run in (child, fresh, other)}
+    assert len(hashes) == 3
+    named = RunDir(child.path).require_manifest().differences(RunDir(other.path).require_manifest())
+    assert {"initial state, step", "initial state, state_digest"} <= {one.what for one in named}
+
+
+# -- kills
+
+
+@pytest.mark.parametrize(("step", "at"), [(28, 27), (28, 29), (None, 31), (10, 3), (10, 12)])
+def test_a_fork_that_dies_is_resumed_to_the_same_bits(step: int | None, at: int, parent: Run) -> None:
+    """While it repeats steps of its parent, and before its own first checkpoint."""
+    whole = trainyard.fork(parent, SLOWER, step=step)
+    with pytest.raises(Crash), pytest.MonkeyPatch.context() as patch:
+        if at < (step or at):  # later, the repeated steps are committed, and nothing else
+            patch.setattr(Saver, "save", lambda *args, **options: None)
+        trainyard.fork(
+            parent, {**SLOWER, "checkpoint.every_n_steps": None}, step=step, callbacks=[CrashAt(at)]
+        )
+    shutil.rmtree(parent.path)
+    died = trainyard.get("last", runs_dir=parent.path.parent.parent)
+    assert died.status in ("crashed", "failed")
+    run = trainyard.resume(died)
+    assert (run.digest, run.metrics, run.result["best"]) == (
+        whole.digest,
+        whole.metrics,
+        whole.result["best"],
+    )
+    assert initial(run) == initial(whole)
+
+
+def test_a_fork_that_is_preempted_while_it_repeats_steps_goes_on(parent: Run) -> None:
+    whole = trainyard.fork(parent, SLOWER, step=20)
+    run = trainyard.fork(parent, SLOWER, step=20, callbacks=[SignalAt(11)])
+    assert (run.status, run.result["steps"]) == ("preempted", 11)
+    run = trainyard.resume(run)
+    assert (run.digest, run.result["best"]) == (whole.digest, whole.result["best"])
+
+
+def test_a_fork_that_was_only_created_begins_with_its_state(parent: Run, tmp_path: Path) -> None:
+    from trainyard.runs.children import ChildRequest, child_config, create_child
+
+    own = load(RunDir(parent.path).config_file, adapters=Catalog())
+    request = ChildRequest(RunDir(parent.path), own, child_config(RunDir(parent.path), SLOWER), "fork", 25)
+    child = create_child(request)
+    assert child.status() == "created"
+    assert trainyard.train(SMALL, SLOWER, runs_dir=tmp_path / "runs", resume=True).path != child.path
+    whole = trainyard.fork(parent, SLOWER, step=25)
+    assert trainyard.resume(child.path).digest == whole.digest
+
+
+# -- unfinished, running and damaged parents
+
+
+def test_an_unfinished_run_is_forked_from_its_newest_checkpoint(tmp_path: Path) -> None:
+    run = crashed(tmp_path)
+    before = content(run.path)
+    child = trainyard.fork(run, SLOWER)
+    assert (initial(child)["step"], child.result["steps"]) == (10, 40)
+    owned = RunDir(run.path)
+    owned.acquire()  # as if it were training
+    try:
+        assert trainyard.fork(run, SLOWER).digest == child.digest
+        with pytest.raises(InputError, match="has no step 12; its last one is 10"):
+            trainyard.fork(run, SLOWER, step=12)
+    finally:
+        owned.release()
+    assert content(run.path).keys() - before.keys() <= {str(run.path / "lock")}
+
+
+def test_a_run_without_any_checkpoint_is_refused(tmp_path: Path) -> None:
+    run = crashed(tmp_path, {"checkpoint.every_n_steps": None}, at=3)
+    with pytest.raises(InputError, match="is failed, and has no checkpoint yet"):
+        trainyard.fork(run, SLOWER)
+
+
+def test_a_damaged_checkpoint_is_named_and_its_steps_are_repeated(
+    parent: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = trainyard.fork(parent, SLOWER)
+    older, newest = checkpoints(parent)
+    flip(newest / "weights.safetensors")
+    child = trainyard.fork(parent, SLOWER)
+    assert f"checkpoint {newest.name} is damaged: weights.safetensors" in caplog.text
+    assert (initial(child)["checkpoint_step"], initial(child)["step"]) == (25, 30)
+    assert initial(child)["replayed"] == initial(whole)["state_digest"]
+    assert child.digest == whole.digest
+
+
+def test_a_damaged_initial_state_is_never_used(parent: Run) -> None:
+    child = trainyard.fork(parent, SLOWER)
+    (kept,) = (child.path / "initial" / "checkpoints").iterdir()
+    flip(kept / "optimizer.safetensors")
+    with pytest.raises(CheckpointError, match=r"initial state of run .* optimizer.safetensors"):
+        trainyard.reproduce(child)
+    shutil.rmtree(kept)
+    with pytest.raises(CheckpointError, match="initial state of run .* cannot be used"):
+        trainyard.reproduce(child)
+    (child.path / "parent.json").unlink()
+    with pytest.raises(CheckpointError, match="parent.json"):
+        trainyard.reproduce(child)
+
+
+# -- best models
+
+
+def test_a_best_model_of_the_parent_stays_the_best(parent: Run) -> None:
+    """The metric is worse after the fork: the best model is one of the parent's."""
+    best = parent.result["best"]
+    child = trainyard.fork(parent, {"training.learning_rate": 10.0, "training.max_steps": 45})
+    assert child.result["best"] == best
+    shutil.rmtree(parent.path)
+    assert trainyard.evaluate(child, split="val")["val_loss"] == pytest.approx(child.metrics["val_loss"])
+    assert trainyard.reproduce(child).verdict == "identical"
+
+
+def test_evaluations_whose_models_are_gone_count_for_no_best_model(parent: Run) -> None:
+    """By the new metric, one of the parent's first steps is the best, but only the last model is kept."""
+    overrides = {"checkpoint.metric": "val_loss", "checkpoint.mode": "max", "training.max_steps": 45}
+    child = trainyard.fork(parent, overrides)
+    assert child.result["best"]["step"] >= 28
+    child = trainyard.fork(parent, {**overrides, "checkpoint.save_top_k": 3}, step=25)
+    assert child.result["best"]["step"] > 25, "the models of step 25 and before were not kept"
+    assert trainyard.reproduce(child).verdict == "identical"
+
+
+# -- other data
+
+
+@pytest.fixture
+def on_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.chdir(tmp_path)
+    frame = pd.DataFrame(
+        {"a": np.arange(160) % 13, "b": np.arange(160) % 7 / 2, "target": np.arange(160) % 3}
+    )
+    frame.to_csv("data.csv", index=False)
+    frame[40:].to_csv("other.csv", index=False)
+    return trainyard.train(SMALL, {"data.type": "csv", "data.path": "data.csv"}, runs_dir="runs")
+
+
+def test_other_data_begin_a_new_pass_and_a_new_history(on_csv: Run) -> None:
+    child = trainyard.fork(on_csv, {**LONGER, "data.path": "other.csv"})
+    rows = child.manifest["data"]["splits"]["train"]["rows"]
+    assert child.result["epochs"] == pytest.approx(10 * 16 / rows)
+    assert child.result["best"]["step"] > 30, "losses on other rows cannot be compared"
+    assert trainyard.reproduce(child).verdict == "identical"
+    assert "data.path: other.csv (was data.csv)" in (child.path / "parent.json").read_text()
+
+
+def test_data_that_changed_unasked_are_refused(on_csv: Run) -> None:
+    text = Path("data.csv").read_text()
+    Path("data.csv").write_text(text.replace(",2.5,", ",2.75,"))
+    for call in (trainyard.fork, trainyard.resume):
+        with pytest.raises(ChangedInputsError, match=r"other rows in train.*\n.*--allow-change"):
+            call(on_csv, LONGER)
+    assert len(trainyard.list_runs("runs")) == 1
+    child = trainyard.fork(on_csv, LONGER, allow_change=True)
+    assert child.status == "completed"
+    assert any(
+        one.startswith("data: ")
+        for one in initial(trainyard.resume(on_csv, LONGER, allow_change=True))["differs"]
+    )
+
+
+def test_classes_must_stay_what_they_are(on_csv: Run) -> None:
+    frame = pd.read_csv("data.csv")
+    frame.assign(target=frame.target + 1).to_csv("classes.csv", index=False)
+    with pytest.raises(InputError, match="another list of classes than that of run"):
+        trainyard.fork(on_csv, {**LONGER, "data.path": "classes.csv"})
+
+
+def test_boosting_goes_on_with_the_same_rows_only(on_csv: Run) -> None:
+    config = {**SMALL, **XGBOOST, "data": {"type": "csv", "path": "data.csv"}}
+    run = trainyard.train(config, {"training.epochs": 50}, runs_dir="runs")
+    with pytest.raises(InputError, match="each step of this model is fitted to all rows"):
+        trainyard.fork(run, {"training.epochs": 60, "data.path": "other.csv"})
+    with pytest.raises(InputError, match="data.standardize: each step of this model is fitted to all rows"):
+        trainyard.fork(run, {"training.epochs": 60, "data.standardize": True})
+
+
+# -- refusals
+
+
+@pytest.mark.parametrize(
+    ("overrides", "step", "says"),
+    [
+        ({}, None, "there is nothing to train: the run would have 30 steps"),
+        (LONGER, 31, "--step: run .* has no step 31; its last one is 30"),
+        (LONGER, -1, "has no step -1"),
+        ({"training.optimizer": "sgd"}, None, r"training.optimizer.type: .* model.init_from="),
+        ({"training.optimizer.amsgrad": True}, None, "amsgrad: the optimizer would keep other state"),
+        ({"model.type": "transformer"}, None, "the state of another model does not fit"),
+        ({**LONGER, "model.init_from": "last"}, None, "model.init_from: the run begins with the state of"),
+        (
+            {**LONGER, "model.params.hidden": [8]},
+            None,
+            "the state of run .* does not fit: .*model.init_from=",
+        ),
+        ({**LONGER, "data.type": "wine"}, None, "data: another list of features than that of run"),
+        ({"training.batch": 8}, None, "unknown key"),
+    ],
+)
+def test_what_cannot_work_is_refused(
+    overrides: dict[str, Any], step: int | None, says: str, parent: Run
+) -> None:
+    with pytest.raises(InputError, match=re.compile(says, re.DOTALL)):
+        trainyard.fork(parent, overrides, step=step)
+    assert len(trainyard.list_runs(parent.path.parent.parent)) == 1, "a run is left"
+
+
+def test_any_step_0_setting_may_change(parent: Run) -> None:
+    child = trainyard.fork(parent, {"training.optimizer": "sgd", "model.params.hidden": [8]}, step=0)
+    assert child.status == "completed"
+
+
+def test_models_with_few_places_to_go_on_from(tmp_path: Path) -> None:
+    once = {**SMALL, "model": {"type": "logistic_regression"}}
+    run = trainyard.train(once, runs_dir=tmp_path)
+    with pytest.raises(InputError, match="this model is fitted in one step, and cannot go on"):
+        trainyard.fork(run, {"model.params.C": 0.1})
+    run = trainyard.train({**SMALL, **XGBOOST}, runs_dir=tmp_path)
+    with pytest.raises(InputError, match="only from multiples of 50; take 0 or 50"):
+        trainyard.fork(run, {"training.epochs": 60}, step=20)
+    trees = {"type": "random_forest", "params": {"n_estimators": 20}}
+    run = trainyard.train({**SMALL, "model": trees}, runs_dir=tmp_path)
+    with pytest.raises(InputError, match=r"criterion: scikit-learn keeps it in the trained estimator"):
+        trainyard.fork(run, {"model.params.n_estimators": 30, "model.params.criterion": "entropy"})
+
+
+def test_objects_are_asked_for_again(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    run = trainyard.train({**SMALL, "model": None}, runs_dir=tmp_path, model=net)
+    with pytest.raises(InputError, match=r"trainyard\.fork\(.*model="):
+        trainyard.fork(run, SLOWER)
+    child = trainyard.fork(run, SLOWER, model=net)
+    assert trainyard.reproduce(child, model=net).verdict == "identical"
+
+
+# -- lineage
+
+
+def test_the_family_on_the_command_line(
+    parent: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = str(tmp_path / "runs")
+    words = ["training.max_steps=36", "training.learning_rate=0.003", "--runs-dir", runs, "-q"]
+    assert main(["fork", parent.id, "--step", "25", "--json", *words]) == 0
+    child = json.loads(capsys.readouterr().out)["run_id"]
+    assert main(["resume", parent.id, "training.max_steps=33", "--runs-dir", runs, "-q", "--json"]) == 0
+    longer = json.loads(capsys.readouterr().out)["run_id"]
+    assert main(["fork", child, "training.max_steps=38", "--json", "--runs-dir", runs, "-q"]) == 0
+    grandchild = json.loads(capsys.readouterr().out)["run_id"]
+
+    for _ in range(2):  # the second time from the index
+        assert main(["runs", "list", "--tree", "--runs-dir", runs]) == 0
+        lines = capsys.readouterr().out.splitlines()[1:]
+        assert [line.split()[0] for line in lines] == [parent.id, child, grandchild, longer]
+        assert [len(line) - len(line.lstrip()) for line in lines] == [0, 2, 4, 2]
+        assert lines[1].endswith("fork at step 25")
+        assert lines[3].endswith("continue at step 30")
+    assert main(["runs", "list", "--tree", "--json", "--runs-dir", runs]) == 0
+    documents = json.loads(capsys.readouterr().out)
+    assert [one["depth"] for one in documents] == [0, 1, 2, 1]
+    assert documents[2]["parent"] == {"run_id": child, "relation": "fork", "step": 36}
+    assert main(["runs", "list", "--json", "--runs-dir", runs]) == 0
+    assert [one["run_id"] for one in json.loads(capsys.readouterr().out)][0] == grandchild
+
+    assert main(["runs", "show", child, "--runs-dir", runs]) == 0
+    shown = capsys.readouterr().out
+    assert f"is a fork of {parent.id} at step 25" in shown
+    assert "training.learning_rate: 0.003 (was 0.01)" in shown
+    assert main(["runs", "show", longer, "--json", "--runs-dir", runs]) == 0
+    assert json.loads(capsys.readouterr().out)["parent"]["relation"] == "continue"
+    report = (tmp_path / "runs" / "small" / child / "report.html").read_text()
+    assert f"This run is a fork of {parent.id} at step 25." in report
+    shutil.rmtree(parent.path)
+    assert main(["runs", "list", "--tree", "--runs-dir", runs]) == 0
+    assert f"fork at step 25 of {parent.id}" in capsys.readouterr().out
+
+
+def test_a_fork_in_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parent: Run) -> None:
+    """Made from the URL alone, on machines that know nothing of each other."""
+    url = (tmp_path / "store").as_uri()
+
+    def elsewhere(name: str) -> None:
+        monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / name))
+
+    elsewhere("first")
+    with every_save_on_disk():
+        run = trainyard.train(SMALL, runs_dir=url)
+    elsewhere("second")
+    with pytest.raises(Crash):
+        trainyard.fork(run.id, SLOWER, step=27, runs_dir=url, callbacks=[CrashAt(34)])
+    elsewhere("third")
+    child = trainyard.get("last", runs_dir=url)
+    assert not (child.path / "initial").exists(), "a state is brought to those who only look"
+    monkeypatch.setattr("trainyard.records.remote.SILENCE", 0.0)
+    child = trainyard.resume(child.id, runs_dir=url)
+    assert child.digest == trainyard.fork(parent, SLOWER, step=27).digest
+    elsewhere("fourth")
+    assert trainyard.reproduce(child.id, runs_dir=url).verdict == "identical"
