@@ -362,12 +362,12 @@ def test_another_initial_state_is_another_computation(parent: Run, caplog: pytes
 def test_a_fork_that_dies_is_resumed_to_the_same_bits(step: int | None, at: int, parent: Run) -> None:
     """While it repeats steps of its parent, and before its own first checkpoint."""
     whole = trainyard.fork(parent, SLOWER, step=step)
-    with pytest.raises(Crash), pytest.MonkeyPatch.context() as patch:
+    rarely = {**SLOWER, "checkpoint.every_n_steps": None}
+    with pytest.MonkeyPatch.context() as patch:
         if at < (step or at):  # later, the repeated steps are committed, and nothing else
             patch.setattr(Saver, "save", lambda *args, **options: None)
-        trainyard.fork(
-            parent, {**SLOWER, "checkpoint.every_n_steps": None}, step=step, callbacks=[CrashAt(at)]
-        )
+        with pytest.raises(Crash):
+            trainyard.fork(parent, rarely, step=step, callbacks=[CrashAt(at)])
     shutil.rmtree(parent.path)
     died = trainyard.get("last", runs_dir=parent.path.parent.parent)
     assert died.status in ("crashed", "failed")
@@ -429,7 +429,7 @@ def test_a_damaged_checkpoint_is_named_and_its_steps_are_repeated(
     parent: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = trainyard.fork(parent, SLOWER)
-    older, newest = checkpoints(parent)
+    newest = checkpoints(parent)[-1]
     flip(newest / "weights.safetensors")
     child = trainyard.fork(parent, SLOWER)
     assert f"checkpoint {newest.name} is damaged: weights.safetensors" in caplog.text
@@ -445,10 +445,10 @@ def test_a_damaged_initial_state_is_never_used(parent: Run) -> None:
     with pytest.raises(CheckpointError, match=r"initial state of run .* optimizer.safetensors"):
         trainyard.reproduce(child)
     shutil.rmtree(kept)
-    with pytest.raises(CheckpointError, match="initial state of run .* cannot be used"):
+    with pytest.raises(CheckpointError, match=r"initial state of run .* cannot be used"):
         trainyard.reproduce(child)
     (child.path / "parent.json").unlink()
-    with pytest.raises(CheckpointError, match="parent.json"):
+    with pytest.raises(CheckpointError, match=r"parent\.json"):
         trainyard.reproduce(child)
 
 
@@ -525,7 +525,7 @@ def test_boosting_goes_on_with_the_same_rows_only(on_csv: Run) -> None:
     run = trainyard.train(config, {"training.epochs": 50}, runs_dir="runs")
     with pytest.raises(InputError, match="each step of this model is fitted to all rows"):
         trainyard.fork(run, {"training.epochs": 60, "data.path": "other.csv"})
-    with pytest.raises(InputError, match="data.standardize: each step of this model is fitted to all rows"):
+    with pytest.raises(InputError, match=r"data\.standardize: each step of this model"):
         trainyard.fork(run, {"training.epochs": 60, "data.standardize": True})
 
 
@@ -614,7 +614,7 @@ def test_the_family_on_the_command_line(
     assert [one["depth"] for one in documents] == [0, 1, 2, 1]
     assert documents[2]["parent"] == {"run_id": child, "relation": "fork", "step": 36}
     assert main(["runs", "list", "--json", "--runs-dir", runs]) == 0
-    assert [one["run_id"] for one in json.loads(capsys.readouterr().out)][0] == grandchild
+    assert json.loads(capsys.readouterr().out)[0]["run_id"] == grandchild
 
     assert main(["runs", "show", child, "--runs-dir", runs]) == 0
     shown = capsys.readouterr().out
