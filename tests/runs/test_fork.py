@@ -63,6 +63,14 @@ def parent(made: Run, tmp_path: Path) -> Run:
     return Run(path)
 
 
+@pytest.fixture(scope="module")
+def slower(made: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The fork at step 30, with another learning rate."""
+    path = tmp_path_factory.mktemp("slower") / "small" / made.id
+    shutil.copytree(made.path, path)
+    return trainyard.fork(path, SLOWER)
+
+
 def content(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -214,8 +222,9 @@ def test_a_changed_learning_rate_against_a_loop_by_hand(tmp_path: Path) -> None:
     optimizer = torch.optim.SGD(parameters.values(), lr=1.0, momentum=0.9, fused=True)
     for name, parameter in parameters.items():
         optimizer.state[parameter]["momentum_buffer"] = momenta[f"{name}.momentum_buffer"]
+    layers = sorted({name.rpartition(".")[0] for name in parameters})
     (first, second), (third, last) = (
-        (parameters[f"layers.{layer}.weight"], parameters[f"layers.{layer}.bias"]) for layer in (1, 4)
+        (parameters[f"{layer}.weight"], parameters[f"{layer}.bias"]) for layer in layers
     )
     for step in range(25, 60):
         order = permutation(stream_seed(3, EPOCH, step // 8), 120)
@@ -279,8 +288,9 @@ def test_a_step_before_each_checkpoint_is_reached_from_the_start(parent: Run, tm
 
 
 def test_step_0_is_a_new_run_that_knows_its_parent(parent: Run, tmp_path: Path) -> None:
-    child = trainyard.fork(parent, SLOWER, step=0)
-    fresh = trainyard.train(SMALL, SLOWER, runs_dir=tmp_path / "fresh")
+    changed = {"training.max_steps": 12, "training.optimizer": "sgd", "model.params.hidden": [8]}
+    child = trainyard.fork(parent, changed, step=0)
+    fresh = trainyard.train(SMALL, changed, runs_dir=tmp_path / "fresh")
     assert (child.digest, child.metrics) == (fresh.digest, fresh.metrics)
     assert child.manifest["initial"] is None
     assert child.manifest["computation_hash"] == fresh.manifest["computation_hash"]
@@ -358,7 +368,7 @@ def test_another_initial_state_is_another_computation(parent: Run, caplog: pytes
 # -- kills
 
 
-@pytest.mark.parametrize(("step", "at"), [(28, 27), (28, 29), (None, 31), (10, 3), (10, 12)])
+@pytest.mark.parametrize(("step", "at"), [(28, 27), (28, 29), (None, 31), (10, 3)])
 def test_a_fork_that_dies_is_resumed_to_the_same_bits(step: int | None, at: int, parent: Run) -> None:
     """While it repeats steps of its parent, and before its own first checkpoint."""
     whole = trainyard.fork(parent, SLOWER, step=step)
@@ -388,16 +398,15 @@ def test_a_fork_that_is_preempted_while_it_repeats_steps_goes_on(parent: Run) ->
     assert (run.digest, run.result["best"]) == (whole.digest, whole.result["best"])
 
 
-def test_a_fork_that_was_only_created_begins_with_its_state(parent: Run, tmp_path: Path) -> None:
+def test_a_fork_that_was_only_created_begins_with_its_state(parent: Run, slower: Run, tmp_path: Path) -> None:
     from trainyard.runs.children import ChildRequest, child_config, create_child
 
     own = load(RunDir(parent.path).config_file, adapters=Catalog())
-    request = ChildRequest(RunDir(parent.path), own, child_config(RunDir(parent.path), SLOWER), "fork", 25)
+    request = ChildRequest(RunDir(parent.path), own, child_config(RunDir(parent.path), SLOWER), "fork")
     child = create_child(request)
     assert child.status() == "created"
     assert trainyard.train(SMALL, SLOWER, runs_dir=tmp_path / "runs", resume=True).path != child.path
-    whole = trainyard.fork(parent, SLOWER, step=25)
-    assert trainyard.resume(child.path).digest == whole.digest
+    assert trainyard.resume(child.path).digest == slower.digest
 
 
 # -- unfinished, running and damaged parents
@@ -426,16 +435,15 @@ def test_a_run_without_any_checkpoint_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_damaged_checkpoint_is_named_and_its_steps_are_repeated(
-    parent: Run, caplog: pytest.LogCaptureFixture
+    parent: Run, slower: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
-    whole = trainyard.fork(parent, SLOWER)
     newest = checkpoints(parent)[-1]
     flip(newest / "weights.safetensors")
     child = trainyard.fork(parent, SLOWER)
     assert f"checkpoint {newest.name} is damaged: weights.safetensors" in caplog.text
     assert (initial(child)["checkpoint_step"], initial(child)["step"]) == (25, 30)
-    assert initial(child)["replayed"] == initial(whole)["state_digest"]
-    assert child.digest == whole.digest
+    assert initial(child)["replayed"] == initial(slower)["state_digest"]
+    assert child.digest == slower.digest
 
 
 def test_a_damaged_initial_state_is_never_used(parent: Run) -> None:
@@ -557,11 +565,6 @@ def test_what_cannot_work_is_refused(
     with pytest.raises(InputError, match=re.compile(says, re.DOTALL)):
         trainyard.fork(parent, overrides, step=step)
     assert len(trainyard.list_runs(parent.path.parent.parent)) == 1, "a run is left"
-
-
-def test_any_step_0_setting_may_change(parent: Run) -> None:
-    child = trainyard.fork(parent, {"training.optimizer": "sgd", "model.params.hidden": [8]}, step=0)
-    assert child.status == "completed"
 
 
 def test_models_with_few_places_to_go_on_from(tmp_path: Path) -> None:
