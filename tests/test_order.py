@@ -151,3 +151,43 @@ def test_the_order_of_an_epoch_is_computed_once(monkeypatch: pytest.MonkeyPatch)
     for step in range(22):
         samples.batch(step)
     assert computed == [107, 107]
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+@pytest.mark.parametrize("batch", [1, 7, 20, 107, 200])
+def test_an_order_that_begins_within_an_epoch_leaves_no_sample_out(
+    batch: int, in_memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After 3 steps of 10, the rest of epoch 2 and all of epoch 3, cut into batches of another size."""
+    if not in_memory:
+        monkeypatch.setattr(order, "IN_MEMORY_ROWS", 10)
+        monkeypatch.setattr(order, "_BLOCK_ROWS", 25)
+    samples = SampleOrder(107, batch, seed=5, begin=SampleOrder(107, 10, seed=5).cursor(25))
+    assert samples.begin == (25, 2, 30)
+    second, third = (
+        permutation(stream_seed(5, order.EPOCH, epoch), 107)
+        if in_memory
+        else KeyedPermutation(stream_seed(5, order.EPOCH, epoch), 107).at(0, 107)
+        for epoch in (2, 3)
+    )
+    ends = [25 + -(-77 // batch), 25 + -(-77 // batch) + -(-107 // batch)]
+    assert [samples.end_of(epochs) for epochs in (1, 2, 3, 4)] == [25, 25, *ends]
+    assert samples.first_end == ends[0]
+    assert [samples.epochs(step) for step in (25, *ends)] == [2 + 30 / 107, 3, 4]
+    batches = [samples.batch(step).tolist() for step in range(25, ends[1])]
+    assert [id_ for ids in batches for id_ in ids] == [*second[30:].tolist(), *third.tolist()]
+    rest = [len(one) for one in batches]
+    assert rest == [min(batch, 77 - i) for i in range(0, 77, batch)] + [
+        min(batch, 107 - i) for i in range(0, 107, batch)
+    ]
+    assert [samples.batch(step).tolist() for step in (ends[1] - 1, 25)] == [batches[-1], batches[0]]
+
+
+def test_an_order_that_goes_on_with_the_same_batches_is_the_same() -> None:
+    whole = SampleOrder(107, 10, seed=5)
+    for step in (0, 3, 11, 25, 33):
+        rest = SampleOrder(107, 10, seed=5, begin=whole.cursor(step))
+        for later in range(step, 50):
+            assert rest.batch(later).tolist() == whole.batch(later).tolist()
+            assert (rest.cursor(later), rest.epochs(later)) == (whole.cursor(later), whole.epochs(later))
+        assert [rest.end_of(epochs) for epochs in (5, 6)] == [55, 66]

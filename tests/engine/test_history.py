@@ -13,7 +13,7 @@ from trainyard.config.schema import (
     StepSchedule,
 )
 from trainyard.engine.history import Patience, best_evaluations, learning_rate
-from trainyard.engine.rules import Rules
+from trainyard.engine.rules import Past, Rules
 from trainyard.evaluation.metrics import mode_of
 from trainyard.frameworks.base import Plan
 from trainyard.runs.catalog import Catalog
@@ -131,3 +131,30 @@ def test_a_boundary_is_due(boundary: int, due: int) -> None:
     given = {"model": "mlp", "data": "iris", **seldom}
     rules = Rules(load(given, adapters=Catalog()).config, Plan(16, 100, 0.1, boundary=boundary), 10, mode_of)
     assert rules.next_due(3) == due
+
+
+def test_what_a_run_takes_over_from_its_parent() -> None:
+    """The evaluation of step 25 tried no patience there, and that of step 20 has no model any more."""
+    given = {
+        "model": "mlp",
+        "data": "iris",
+        "training": {"max_steps": 100, "early_stopping": {"patience": 2}},
+        "evaluation": {"every_n_steps": 15},
+    }
+    config = load(given, adapters=Catalog()).config
+    rules = Rules(config, Plan(16, 100, 0.1), 10, mode_of, past=Past(30, frozenset({25})))
+    history = [Evaluation(step, {"val_loss": loss}) for step, loss in ((20, 0.1), (25, 0.3), (30, 0.2))]
+    assert rules.last_step(history) == 100, "two evaluations that are no better, but one does not count"
+    assert rules.last_step([*history, Evaluation(45, {"val_loss": 0.4})]) == 45
+    assert rules.best_steps(history) == [20]
+    rules.exclude([20])
+    assert rules.best_steps(history) == [30]
+    assert rules.last_step([*history, Evaluation(50, {"val_loss": 0.4})]) == 100, "50 is off the cadence"
+
+
+def test_epochs_that_end_elsewhere() -> None:
+    config = load({"model": "mlp", "data": "iris", "training": {"max_steps": 40}}, adapters=Catalog()).config
+    rules = Rules(config, Plan(16, 40, 0.1), 8, mode_of, epoch_end=14)
+    assert [step for step in range(14, 41) if rules.evaluates(step)] == [14, 22, 30, 38, 40]
+    assert [rules.next_due(step) for step in (13, 21, 23)] == [14, 22, 30]
+    assert not rules.on_cadence(40)

@@ -653,3 +653,17 @@ def test_a_fork_in_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pare
     assert child.digest == trainyard.fork(parent, SLOWER, step=27).digest
     elsewhere("fourth")
     assert trainyard.reproduce(child.id, runs_dir=url).verdict == "identical"
+
+
+def test_another_loss_begins_a_new_history(
+    parent: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`val_loss` has another meaning: whatever it was, the best model is one of the fork's."""
+    (tmp_path / "own_losses.py").write_text(
+        "from torch.nn.functional import cross_entropy\n\n\n"
+        "def large(outputs, batch):\n    return 10 * cross_entropy(outputs, batch['target'])\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    child = trainyard.fork(parent, {**LONGER, "training.loss": "own_losses:large"})
+    assert child.result["best"]["step"] > 30
+    assert trainyard.reproduce(child).verdict == "identical"

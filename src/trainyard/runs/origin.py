@@ -278,6 +278,13 @@ class Origin:
         options = self.lineage is not None and any("model.params" in one for one in self.lineage.changed)
         return self.initial is not None and step == self.initial.step and options
 
+    def _compares_evaluations(self) -> bool:
+        """Return whether evaluations of the parent can be compared with those of the run."""
+        assert self.lineage is not None, "it has no parent"
+        assert self._data is not None, "`begin` comes first"
+        has_own_loss = any(one.startswith("training.loss:") for one in self.lineage.changed)
+        return self.lineage.has_same(self._data, "val") and not has_own_loss
+
     def exclude_lost(self, components: Components, commit: Commit | None) -> None:
         """Let only those evaluations count for the best model whose weights came with a state.
 
@@ -293,7 +300,7 @@ class Origin:
     def enter(self, components: Components, state: RunState) -> None:
         """Prepare the state from which the run's own steps go on.
 
-        Evaluations of other rows cannot be compared with those to come, and are dropped.
+        Evaluations of other rows, or by another loss, cannot be compared with those to come, and are dropped.
 
         Raises:
             InputError: Early stopping leaves no steps to train.
@@ -304,8 +311,7 @@ class Origin:
         self.exclude_lost(components, self.first_own())
         if state.step != initial.step:
             return
-        lineage, data = self.lineage, self._data
-        if lineage is not None and data is not None and not lineage.has_same(data, "val"):
+        if not self._compares_evaluations():
             state.evaluations.clear()
         if rules.last_step(state.evaluations) <= initial.step:
             raise InputError(
