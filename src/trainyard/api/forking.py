@@ -95,8 +95,8 @@ def is_longer(run: RunDir, overrides: Overrides) -> bool:
     from trainyard.runs.children import ENDED, changed_computation, child_config
     from trainyard.runs.fit import LENGTH
 
-    status = run.status()
-    if not overrides or status not in ENDED:
+    status, manifest = run.status(), run.manifest()
+    if not overrides or status not in ENDED or manifest is None or manifest.trainer is not None:
         return False
     own = load_resolved(run.checked_config_file(), adapters=Catalog())
     changed = changed_computation(own, child_config(run, overrides))

@@ -11,6 +11,7 @@ from trainyard import registry
 from trainyard.config import Overrides, Resolved
 from trainyard.config import load as load_resolved
 from trainyard.config.schema import PLACEMENT, CosineSchedule, LinearSchedule
+from trainyard.config.tree import DEFAULT
 from trainyard.engine.checkpoint import Commit, RunCheckpoints
 from trainyard.engine.rules import NOTHING_PAST, Past, Rules
 from trainyard.errors import CheckpointError, InputError
@@ -215,12 +216,25 @@ class _Start:
         Raises:
             InputError: It does not.
         """
+        self._check_config()
         if self._step == 0:
             return
         name = framework_name(self._config, self._request.model)
         for key in changed_computation(self._request.own, self._request.resolved):
             if reason := refusal(key, self._request.resolved.config, name):
                 raise InputError(f"{key}: {reason}; {advice(self._parent.id, name)}")
+
+    def _check_config(self) -> None:
+        """Refuse a parent whose config file is not what it was trained with."""
+        own, known = self._request.own, self._manifest.computation
+        now = self._manifest.model_copy(update={"computation": own.computation()})
+        keys = _differing(known, type(now).model_validate(now.to_json()).computation)
+        # A version of Trainyard that is newer than the run may have more settings.
+        if edited := [key for key in keys if key in known or own.sources.get(key) != DEFAULT]:
+            raise InputError(
+                f"config.yaml of run {self._parent.id} is not what the run was trained with: {edited[0]} has "
+                "changed; put it back"
+            )
 
     # -- what the child keeps
 

@@ -28,6 +28,7 @@ from trainyard.runs.fit import needs_same_rows
 from trainyard.runs.inputs import data_inputs
 from trainyard.runs.manifest import lower_tier
 from trainyard.runs.wiring import Components, framework_name
+from trainyard.safe_open import open_regular
 
 log = logging.getLogger("trainyard")
 CONFIG_FILE = "config.yaml"  # in `initial/`: that of the parent
@@ -133,7 +134,12 @@ class Origin:
 
     def parent_config(self) -> Resolved:
         """Return the config of the parent."""
-        return load_resolved(self._run.path / FOLDER / CONFIG_FILE, adapters=Catalog())
+        path = self._run.path / FOLDER / CONFIG_FILE
+        try:
+            open_regular(path, depth=2).close()
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+        return load_resolved(path, adapters=Catalog())
 
     def parent_begin(self) -> tuple[Cursor, Past]:
         """Return where the parent's own steps began, and what it took over."""
