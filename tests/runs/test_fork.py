@@ -35,6 +35,7 @@ from trainyard.config import load
 from trainyard.engine.saver import Saver
 from trainyard.errors import ChangedInputsError, CheckpointError, InputError
 from trainyard.order import EPOCH, permutation, stream_seed
+from trainyard.records.lineage import Lineage
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.run import Run
@@ -365,6 +366,30 @@ def test_another_initial_state_is_another_computation(parent: Run, caplog: pytes
     assert {"initial state, step", "initial state, state_digest"} <= {one.what for one in named}
 
 
+def test_evaluations_keep_the_cadence_at_which_they_were_made(parent: Run) -> None:
+    """Only that of step 30 was made because the run ended there, though 30 is on the fork's cadence."""
+    first = trainyard.fork(parent, {**SLOWER, "evaluation.every_n_steps": 5})
+    second = trainyard.fork(first, {"training.max_steps": 45})
+    irregular = [lineage.irregular for one in (first, second) if (lineage := RunDir(one.path).lineage())]
+    assert irregular == [[30], [30]]
+
+
+def test_initial_weights_are_needed_only_where_the_first_steps_are_repeated(
+    made: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "weights.safetensors"
+    shutil.copy(checkpoints(made)[-1] / file.name, file)
+    run = trained(tmp_path, {"model.init_from": str(file)})
+    early = trainyard.fork(run, SLOWER, step=9)
+    assert trainyard.reproduce(early).verdict == "identical"
+    short = trained(tmp_path, {"model.init_from": str(file), "training.max_steps": 9})
+    assert initial(early)["replayed"] == initial(trainyard.fork(short, SLOWER))["state_digest"]
+    file.unlink()
+    assert trainyard.fork(run, SLOWER).status == "completed"
+    with pytest.raises(InputError, match=r"weights\.safetensors"):
+        trainyard.fork(run, SLOWER, step=9)
+
+
 # -- kills
 
 
@@ -428,6 +453,13 @@ def test_an_unfinished_run_is_forked_from_its_newest_checkpoint(tmp_path: Path) 
     assert content(run.path).keys() - before.keys() <= {str(run.path / "lock")}
 
 
+def test_a_fork_has_the_placement_of_its_parent_unless_it_is_given_another(tmp_path: Path) -> None:
+    run = trainyard.resume(crashed(tmp_path), {"training.threads": 2})
+    for overrides, threads in (({}, 2), ({"training.threads": 1}, 1)):
+        child = trainyard.fork(run, {"training.max_steps": 33, **overrides})
+        assert child.manifest["placement"]["training.threads"] == threads
+
+
 def test_a_run_without_any_checkpoint_is_refused(tmp_path: Path) -> None:
     run = crashed(tmp_path, {"checkpoint.every_n_steps": None}, at=3)
     with pytest.raises(InputError, match="is failed, and has no checkpoint yet"):
@@ -448,6 +480,16 @@ def test_a_damaged_checkpoint_is_named_and_its_steps_are_repeated(
 
 def test_a_damaged_initial_state_is_never_used(parent: Run) -> None:
     child = trainyard.fork(parent, SLOWER)
+    run = RunDir(child.path)
+    lineage = run.lineage()
+    assert lineage is not None
+    assert lineage.initial is not None
+    for other in ({"state_digest": "0" * 64}, {"loop_sha256": "0" * 64}):
+        start = lineage.initial.model_copy(update=other)
+        run.write(Lineage.FILE, lineage.model_copy(update={"initial": start}))
+        with pytest.raises(CheckpointError, match=r"initial state of run .* is not the one it was made with"):
+            trainyard.reproduce(child)
+    run.write(Lineage.FILE, lineage)
     (kept,) = (child.path / "initial" / "checkpoints").iterdir()
     flip(kept / "optimizer.safetensors")
     with pytest.raises(CheckpointError, match=r"initial state of run .* optimizer.safetensors"):
@@ -575,10 +617,12 @@ def test_models_with_few_places_to_go_on_from(tmp_path: Path) -> None:
     run = trainyard.train({**SMALL, **XGBOOST}, runs_dir=tmp_path)
     with pytest.raises(InputError, match="only from multiples of 50; take 0 or 50"):
         trainyard.fork(run, {"training.epochs": 60}, step=20)
-    trees = {"type": "random_forest", "params": {"n_estimators": 20}}
+    trees = {"type": "random_forest", "params": {"n_estimators": 15}}
     run = trainyard.train({**SMALL, "model": trees}, runs_dir=tmp_path)
     with pytest.raises(InputError, match=r"criterion: scikit-learn keeps it in the trained estimator"):
         trainyard.fork(run, {"model.params.n_estimators": 30, "model.params.criterion": "entropy"})
+    child = trainyard.resume(run, {"model.params.n_estimators": 30})
+    assert "the last step has added fewer iterations than the others" in initial(child)["differs"]
 
 
 def test_objects_are_asked_for_again(tmp_path: Path) -> None:
