@@ -29,6 +29,7 @@ from small_runs import (
     journal_values,
     preempted,
 )
+from trainyard.api import summaries
 from trainyard.callbacks.base import Callback
 from trainyard.cli.main import main
 from trainyard.config import load
@@ -690,6 +691,7 @@ def test_a_fork_in_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pare
     with pytest.raises(Crash):
         trainyard.fork(run.id, SLOWER, step=27, runs_dir=url, callbacks=[CrashAt(34)])
     elsewhere("third")
+    assert summaries(url)[0]["parent"] == {"run_id": run.id, "relation": "fork", "step": 27}
     child = trainyard.get("last", runs_dir=url)
     assert not (child.path / "initial").exists(), "a state is brought to those who only look"
     monkeypatch.setattr("trainyard.records.remote.SILENCE", 0.0)
