@@ -280,7 +280,7 @@ class _Attempt:
             before,
             now,
             allow_change=self._request.allow_change,
-            neutral=components.learner.neutral_changes(components.config),
+            neutral=components.framework.neutral_changes(components.config),
         )
         if manifest.data_file != before.data_file:
             self._write_data_description(components, manifest.data_file)
@@ -393,7 +393,7 @@ class _Attempt:
         Raises:
             ModelError: The config demands `bitwise`.
         """
-        after, hint = components.learner.unsaved_state(), components.learner.unsaved_hint
+        after, hint = components.learner.unsaved_state(), components.framework.unsaved_hint
         changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
         if not changed:
             return
