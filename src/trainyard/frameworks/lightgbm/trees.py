@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
 from trainyard.errors import ModelError
+from trainyard.frameworks.lightgbm.library import THREAD_NUMBER
 from trainyard.types import Array
 
 _SIZES, _END = "\ntree_sizes=", "end of trees\n"
@@ -25,12 +27,12 @@ class Trees:
     Args:
         library: The module `lightgbm`.
         width: Trees per round: 1, or the number of classes if there are more than two.
-        threads: Threads for predictions. LightGBM sets the number for the whole process, so this must be the
-            run's.
+        threads: Threads for predictions. LightGBM sets the number for the whole process, so in a training
+            this must be the run's. None leaves the number as it is.
     """
 
-    def __init__(self, library: Any, width: int, threads: int) -> None:
-        self._library = library
+    def __init__(self, library: Any, width: int, threads: int | None) -> None:
+        self.library = library
         self.width = width
         self._threads = threads
         self._cached: tuple[int, Any] | None = None  # (rounds, the booster of these rounds)
@@ -67,14 +69,16 @@ class Trees:
     def booster(self) -> Any:
         """Return a `lightgbm.Booster` of all rounds; it is cached until the trees change."""
         if self._cached is None or self._cached[0] != self.rounds:
-            self._cached = self.rounds, self._library.Booster(model_str=join_model(self.head, self.texts))
+            self._cached = self.rounds, self.library.Booster(model_str=join_model(self.head, self.texts))
         return self._cached[1]
 
     def raw_scores(self, features: Array) -> Array:
         """Return (rows, width) float64 sums of the values of all trees, added in the order of the trees."""
         if not self.texts:
             return np.zeros((len(features), self.width))
-        scores: Array = self.booster().predict(features, raw_score=True, num_threads=self._threads)
+        booster, number = self.booster(), self._threads
+        with THREAD_NUMBER.kept(self.library) if number is None else nullcontext(number) as threads:
+            scores: Array = booster.predict(features, raw_score=True, num_threads=threads)
         return scores.reshape(len(features), self.width)
 
 
