@@ -233,7 +233,7 @@ class FrameworkSuite:
         for step in range(min(3, components.plan.total_steps)):
             components.learner.step(step, 0.01)
             other.learner.step(step, 0.01)
-            list(other.learner.predict(other.bundle.splits["val"]))
+            list(other.learner.model().predict(other.bundle.splits["val"]))
             other.learner.snapshot()
         assert tensor_records(components.learner.state()) == tensor_records(other.learner.state())
 
@@ -292,7 +292,7 @@ class FrameworkSuite:
     def test_predictions_cover_a_split_in_order(self, components: Components) -> None:
         """`predict` covers each row of a split once, in order."""
         components.learner.step(0, 0.01)
-        predictions = list(components.learner.predict(components.bundle.splits["val"]))
+        predictions = list(components.learner.model().predict(components.bundle.splits["val"]))
         assert [i for part in predictions for i in part.ids] == list(
             range(len(components.bundle.splits["val"]))
         )
