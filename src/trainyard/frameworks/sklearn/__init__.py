@@ -20,7 +20,7 @@ from trainyard.frameworks.base import (
     minibatch_plan,
 )
 from trainyard.frameworks.sklearn.estimator import candidates, unfitted, without_future_warnings
-from trainyard.frameworks.sklearn.models import Models, defaults, entry, iterations_per_step
+from trainyard.frameworks.sklearn.params import Models, defaults, entry, iterations_per_step
 from trainyard.frameworks.sklearn.steps import ensemble_family, learning_rate_name, step_kind
 from trainyard.frameworks.sklearn.threads import pin_threads
 from trainyard.require import require
@@ -131,7 +131,7 @@ class SklearnFramework(Framework):
             ModelError: The files hold no trusted estimator, or one of another class or number of features.
         """
         _require_libraries()
-        from trainyard.frameworks.sklearn.prediction import load_model
+        from trainyard.frameworks.sklearn.model import load_model
 
         return load_model(inputs, folder)
 

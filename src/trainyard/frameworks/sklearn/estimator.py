@@ -16,7 +16,7 @@ import numpy as np
 from trainyard.config.schema import RunConfig
 from trainyard.errors import InputError, ModelError
 from trainyard.frameworks.base import LearnerInputs, ModelInputs, require_plain_numbers
-from trainyard.frameworks.sklearn.models import PER_STEP, changed_options, entry, names_of_task
+from trainyard.frameworks.sklearn.params import PER_STEP, changed_options, entry, names_of_task
 from trainyard.frameworks.sklearn.steps import ensemble_family, sklearn_seed, step_kind
 from trainyard.order import INIT
 from trainyard.require import import_path, require

@@ -13,9 +13,9 @@ from trainyard.datasets.base import Split
 from trainyard.frameworks.base import WEIGHTS_FILE, Learner, LearnerInputs, Snapshot
 from trainyard.frameworks.sklearn import storage, unsaved
 from trainyard.frameworks.sklearn.estimator import build_estimator, check_data, without_future_warnings
-from trainyard.frameworks.sklearn.models import iterations_per_step
+from trainyard.frameworks.sklearn.params import iterations_per_step
 from trainyard.frameworks.sklearn.outputs import OutputCache, flatten_features, take_all, total_loss
-from trainyard.frameworks.sklearn.prediction import EstimatorModel, is_users, read_estimator, sklearn_errors
+from trainyard.frameworks.sklearn.model import EstimatorModel, is_users, read_estimator, sklearn_errors
 from trainyard.frameworks.sklearn.steps import STEPPERS, Stepper, StepSettings, own_parameters, step_kind
 from trainyard.frameworks.sklearn.threads import SETTING_THREADS
 from trainyard.frameworks.support.definition import of_estimator
