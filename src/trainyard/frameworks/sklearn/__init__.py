@@ -21,8 +21,8 @@ from trainyard.frameworks.base import (
 )
 from trainyard.frameworks.sklearn.estimator import candidates, unfitted, without_future_warnings
 from trainyard.frameworks.sklearn.params import Models, defaults, entry, iterations_per_step
+from trainyard.frameworks.sklearn.process import pin_threads
 from trainyard.frameworks.sklearn.steps import ensemble_family, learning_rate_name, step_kind
-from trainyard.frameworks.sklearn.threads import pin_threads
 from trainyard.require import require
 from trainyard.types import Determinism
 
@@ -123,8 +123,9 @@ class SklearnFramework(Framework):
     def load(inputs: ModelInputs, folder: Path) -> Model:
         """Return the estimator that a snapshot wrote; see `storage.py` for what it may be made of.
 
-        In predictions of some estimators, such as those of neighbors, scikit-learn itself sets the process's
-        number of BLAS threads for a moment. These predictions are made one after the other.
+        For the predictions of some estimators (see `mutable.py`), scikit-learn itself changes settings of the
+        process. They are made one after the other, not during the step of a learner, and the settings are
+        restored.
 
         Raises:
             MissingExtraError: scikit-learn, or what stores its estimators, is not installed.

@@ -13,11 +13,11 @@ from trainyard.datasets.base import Split
 from trainyard.frameworks.base import WEIGHTS_FILE, Learner, LearnerInputs, Snapshot
 from trainyard.frameworks.sklearn import storage, unsaved
 from trainyard.frameworks.sklearn.estimator import build_estimator, check_data, without_future_warnings
-from trainyard.frameworks.sklearn.params import iterations_per_step
-from trainyard.frameworks.sklearn.outputs import OutputCache, flatten_features, take_all, total_loss
 from trainyard.frameworks.sklearn.model import EstimatorModel, is_users, read_estimator, sklearn_errors
+from trainyard.frameworks.sklearn.outputs import OutputCache, flatten_features, take_all, total_loss
+from trainyard.frameworks.sklearn.params import iterations_per_step
+from trainyard.frameworks.sklearn.process import SETTINGS_LOCK, thread_pools
 from trainyard.frameworks.sklearn.steps import STEPPERS, Stepper, StepSettings, own_parameters, step_kind
-from trainyard.frameworks.sklearn.threads import SETTING_THREADS
 from trainyard.frameworks.support.definition import of_estimator
 from trainyard.frameworks.support.stored import Files, StoredSnapshot, buffers, read_arrays
 from trainyard.require import require
@@ -178,7 +178,7 @@ class LearnerContext:
 
     def __init__(self, threads: int) -> None:
         # After the estimator is built, whose class may load libraries.
-        self._libraries = require("threadpoolctl", "sklearn").ThreadpoolController()
+        self._pools = thread_pools()
         self._threads = threads
         self._logged: set[str] = set()
 
@@ -190,9 +190,9 @@ class LearnerContext:
             what: What the body does, for the message.
             first: Whether the body is the first step.
         """
-        with SETTING_THREADS, warnings.catch_warnings(record=True) as caught:
+        with SETTINGS_LOCK, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            with self._libraries.limit(limits=self._threads), sklearn_errors(what, first=first):
+            with self._pools.limit(limits=self._threads), sklearn_errors(what, first=first):
                 yield
         for warning in caught:
             self._log_once(f"{warning.category.__name__}: {warning.message}")

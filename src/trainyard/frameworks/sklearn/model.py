@@ -16,7 +16,7 @@ from trainyard.errors import InputError, ModelError, TrainingError, TrainyardErr
 from trainyard.frameworks.base import WEIGHTS_FILE, Model, ModelInputs
 from trainyard.frameworks.sklearn import storage
 from trainyard.frameworks.sklearn.estimator import build_estimator, stored_class
-from trainyard.frameworks.sklearn.mutable import MutableParts, sets_threads
+from trainyard.frameworks.sklearn.mutable import MutableParts, changes_settings
 from trainyard.frameworks.sklearn.outputs import (
     ROWS,
     flatten_features,
@@ -27,7 +27,7 @@ from trainyard.frameworks.sklearn.outputs import (
     take_all,
     total_loss,
 )
-from trainyard.frameworks.sklearn.threads import SETTING_THREADS
+from trainyard.frameworks.sklearn.process import settings_kept, thread_pools
 from trainyard.frameworks.support.stored import read_arrays
 from trainyard.require import require
 from trainyard.types import FEATURES, TARGET, Array, Batch, DataInfo, Predictions
@@ -94,7 +94,9 @@ class LoadedModel(EstimatorModel):
             predicting.n_jobs = parallel_jobs(estimator, inputs.threads)
         self._estimator = predicting
         self._mutable = MutableParts(predicting)
-        self._sets_threads = sets_threads(predicting)
+        by_trees = is_forest(estimator) and inputs.info.task != "multilabel"  # see `outputs_of`
+        changes = not by_trees and changes_settings(estimator)
+        self._pools = thread_pools() if changes else None
 
     @property
     def native(self) -> Any:
@@ -109,13 +111,13 @@ class LoadedModel(EstimatorModel):
         """
         estimator = self._mutable.copied(self._estimator)
         for ids, batch in self._batches(split, estimator):
-            with self._alone(), sklearn_errors("prediction"):
+            with self._settings_kept(), sklearn_errors("prediction"):
                 outputs = outputs_of(estimator, batch[FEATURES], self._info, self._threads)
             yield self._predictions(ids, outputs, batch[TARGET])
 
-    def _alone(self) -> AbstractContextManager[Any]:
-        """Return a context in which no other thread sets the process's numbers of threads, if it does."""
-        return SETTING_THREADS if self._sets_threads else nullcontext()
+    def _settings_kept(self) -> AbstractContextManager[None]:
+        """Return a context that restores the process's settings, if predictions change them."""
+        return nullcontext() if self._pools is None else settings_kept(self._pools)
 
 
 def load_model(inputs: ModelInputs, folder: Path) -> LoadedModel:

@@ -1,4 +1,4 @@
-"""What a prediction changes: parts of some estimators, and the process's numbers of threads."""
+"""What predictions change: parts of some estimators, and settings of the process."""
 
 from __future__ import annotations
 
@@ -14,8 +14,22 @@ from trainyard.frameworks.sklearn.storage import LIBRARIES
 _UNCHANGED = {"functools", *LIBRARIES}
 # Estimators of scikit-learn that change themselves when they transform rows.
 _CHANGED = {"IterativeImputer", "KBinsDiscretizer"}
-# Modules of estimators whose predictions set the number of BLAS threads of the process for a moment.
-_SET_THREADS = ("sklearn.cluster", "sklearn.manifold", "sklearn.neighbors", "sklearn.semi_supervised")
+# Estimators for whose predictions scikit-learn sets the number of BLAS threads, or filters of warnings in each
+# task of joblib's: beginnings of the classes' import paths.
+_CHANGE_SETTINGS = (
+    "sklearn.cluster.",
+    "sklearn.compose._column_transformer.",
+    "sklearn.decomposition._dict_learning.",
+    "sklearn.decomposition._lda.",
+    "sklearn.ensemble._bagging.",
+    "sklearn.ensemble._forest.",
+    "sklearn.ensemble._iforest.",
+    "sklearn.manifold.",
+    "sklearn.multioutput.",
+    "sklearn.neighbors.",
+    "sklearn.pipeline.FeatureUnion",
+    "sklearn.semi_supervised.",
+)
 
 
 class MutableParts:
@@ -52,15 +66,16 @@ class MutableParts:
         return self._seen[id(value)]
 
 
-def sets_threads(estimator: Any) -> bool:
-    """Return whether predictions of an estimator may set the process's numbers of threads."""
+def changes_settings(estimator: Any) -> bool:
+    """Return whether predictions of an estimator may change settings of the process for a moment."""
     seen: set[int] = set()
 
     def visit(value: Any) -> bool:
         if id(value) in seen:
             return False
         seen.add(id(value))
-        return type(value).__module__.startswith(_SET_THREADS) or any(visit(part) for part in _parts(value))
+        path = f"{type(value).__module__}.{type(value).__qualname__}"
+        return path.startswith(_CHANGE_SETTINGS) or any(visit(part) for part in _parts(value))
 
     return visit(estimator)
 
