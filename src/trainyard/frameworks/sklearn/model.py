@@ -145,7 +145,7 @@ def read_estimator(inputs: ModelInputs, folder: Path, expected: type, trust: sto
     Raises:
         ModelError: The file holds no trusted estimator, or one of another class or number of features.
     """
-    estimator = storage.unpack(read_arrays(folder / WEIGHTS_FILE), trust)
+    estimator: Any = storage.unpack(read_arrays(folder / WEIGHTS_FILE), trust)
     name, features = inputs.config.model.type, int(np.prod(inputs.info.input_shape))
     if type(estimator) is not expected:
         raise ModelError(

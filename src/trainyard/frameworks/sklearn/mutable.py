@@ -14,8 +14,8 @@ from trainyard.frameworks.sklearn.storage import LIBRARIES
 _UNCHANGED = {"functools", *LIBRARIES}
 # Estimators of scikit-learn that change themselves when they transform rows.
 _CHANGED = {"IterativeImputer", "KBinsDiscretizer"}
-# Estimators for whose predictions scikit-learn sets the number of BLAS threads, or filters of warnings in each
-# task of joblib's: beginnings of the classes' import paths.
+# Beginnings of the import paths of estimators for whose predictions scikit-learn sets the number of BLAS
+# threads, or the filters of warnings (in each of joblib's tasks).
 _CHANGE_SETTINGS = (
     "sklearn.cluster.",
     "sklearn.compose._column_transformer.",
