@@ -494,10 +494,10 @@ def test_a_restored_state_with_another_digest_is_refused(
     run = preempted(tmp_path)
     restore = TorchLearner.restore
 
-    def slightly_wrong(framework: Any, folder: Path, **how: Any) -> None:
-        restore(framework, folder, **how)
+    def slightly_wrong(learner: Any, folder: Path, **how: Any) -> None:
+        restore(learner, folder, **how)
         with torch.no_grad():
-            next(framework.native.parameters()).view(-1)[0].add_(1e-3)
+            next(learner.model().native.parameters()).view(-1)[0].add_(1e-3)
 
     monkeypatch.setattr(TorchLearner, "restore", slightly_wrong)
     with pytest.raises(CheckpointError, match=r"step-000000013-a0001.* digest"):

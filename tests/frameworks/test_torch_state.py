@@ -24,7 +24,7 @@ from trainyard.digest import sha256_json, tensor_records
 from trainyard.errors import CheckpointError, ModelError
 from trainyard.frameworks.base import Learner, ModelInputs
 from trainyard.frameworks.support import fingerprint
-from trainyard.frameworks.torch import snapshot, unsaved
+from trainyard.frameworks.torch import snapshot
 from trainyard.frameworks.torch.layout import is_dense
 from trainyard.frameworks.torch.optim import build_optimizer
 from trainyard.frameworks.torch.precision import Precision
@@ -855,20 +855,21 @@ def test_an_evaluation_that_is_cut_short_leaves_buffers_and_extra_state_as_they_
     parts = build(load(SMALL, own("Counts"), adapters=Catalog()).config, 1, Objects())
     go_on(parts.learner, 0, 2)
     before = tensor_records(parts.learner.state())
-    predictions = interruptible(parts.learner.predict(parts.bundle.splits["val"]), lambda: None)
+    predictions = interruptible(parts.learner.model().predict(parts.bundle.splits["val"]), lambda: None)
     next(predictions)
     next(predictions)
     predictions.close()
     assert tensor_records(parts.learner.state()) == before
-    list(parts.learner.predict(parts.bundle.splits["val"]))
+    list(parts.learner.model().predict(parts.bundle.splits["val"]))
     assert tensor_records(parts.learner.state()) != before
 
 
 def test_modes_that_training_has_set_outlast_an_evaluation() -> None:
     parts = build(load(SMALL, own("Flags"), adapters=Catalog()).config, 1, Objects())
     go_on(parts.learner, 0, 2)
-    list(parts.learner.predict(parts.bundle.splits["val"]))
-    assert (parts.learner.native.training, parts.learner.native.drop.training) == (True, False)
+    list(parts.learner.model().predict(parts.bundle.splits["val"]))
+    module = parts.learner.model().native
+    assert (module.training, module.drop.training) == (True, False)
 
 
 @pytest.mark.parametrize("step", [1, 3])
@@ -989,7 +990,7 @@ def test_fingerprints_are_taken_twice_however_many_steps_there_are(
         calls.append(None)
         return fingerprints(*args)
 
-    monkeypatch.setattr(unsaved, "fingerprints", counted)
+    monkeypatch.setattr("trainyard.frameworks.torch.learner.fingerprints", counted)
     train(tmp_path, own("Mean"))
     assert len(calls) == 2
 
