@@ -59,6 +59,13 @@ class Noise(Net):
         return x + torch.randint(0, 3, x.shape) + torch.multinomial(x.abs() + 1, 8)
 
 
+class Attention(Net):
+    "Attends to the rows of its batch."
+
+    def between(self, x):
+        return functional.scaled_dot_product_attention(x[None, None], x[None, None], x[None, None])[0, 0]
+
+
 class Counting(Net):
     "Each call changes a buffer that the next one reads."
 
@@ -101,7 +108,7 @@ class Draws(Net):
         random.random(), np.random.rand(), torch.rand(3)
         nn.init.orthogonal_(self.first.weight)
 """
-NETS = ["Net", "Dropout", "Noise", "Counting", "Cached"]
+NETS = ["Net", "Attention", "Dropout", "Noise", "Counting", "Cached"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -150,7 +157,7 @@ def test_eight_threads_have_the_outputs_of_one(name: str, tmp_path: Path) -> Non
     assert all(np.array_equal(one, alone) for one in in_threads(model, parts))
 
 
-@pytest.mark.parametrize("name", ["Net", "Dropout", "Noise"])
+@pytest.mark.parametrize("name", ["Net", "Attention", "Dropout", "Noise"])
 def test_its_outputs_are_those_of_the_learner(name: str, tmp_path: Path) -> None:
     """The learner draws from torch's own generators, and the loaded model from others."""
     parts = components(name)

@@ -34,7 +34,7 @@ class OwnGenerators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Call an operation, with our generator if it draws from a default one."""
         options = dict(kwargs or {})
-        if _SEEDED not in func.tags or _given(func, args, options, "generator") is not None:
+        if not _draws(func, args, options):
             return func(*args, **options)
         self.drew = True
         generator = self._generator(_device(func, args, options))
@@ -55,6 +55,19 @@ class OwnGenerators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             generator.manual_seed(self._seed & 0xFFFFFFFF if device.type == "cpu" else self._seed)
             self._generators[key] = generator
         return self._generators[key]
+
+
+def _draws(func: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
+    """Return whether a call may draw from a default generator; attention without dropout does not."""
+    return (
+        _SEEDED in func.tags
+        and _given(func, args, options, "generator") is None
+        and not (_has(func, "dropout_p") and not _given(func, args, options, "dropout_p"))
+    )
+
+
+def _has(func: Any, name: str) -> bool:
+    return any(argument.name == name for argument in func._schema.arguments)
 
 
 def _given(func: Any, args: tuple[Any, ...], options: Mapping[str, Any], name: str) -> Any:
