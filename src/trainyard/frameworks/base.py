@@ -452,6 +452,3 @@ class Model(ABC):
             InputError: The framework does not write this format.
         """
         raise InputError(f"cannot export to {form!r} ({path}): this framework has no export format")
-
-
-FrameworkInputs = LearnerInputs  # until every adapter has moved
