@@ -209,7 +209,7 @@ class _Attempt:
             objects = replace(objects, data=own.bundle)
         seed_global_random(config.experiment.seed)
         components = build(
-            config, own.threads, objects, decisions.choices(), lambda _: self._origin.parent_begin()
+            config, own.inputs.threads, objects, decisions.choices(), lambda _: self._origin.parent_begin()
         )
         if (source := self._origin.source(None)) is not None:
             initialize(components, Path(source))
@@ -320,7 +320,7 @@ class _Attempt:
             before,
             now,
             allow_change=self._request.allow_change,
-            neutral=components.learner.neutral_changes(components.config),
+            neutral=components.framework.neutral_changes(components.config),
         )
         if manifest.data_file != before.data_file:
             self._write_data_description(components, manifest.data_file)
@@ -374,6 +374,7 @@ class _Attempt:
         saved = self._checkpoints.resume.state(commit)
         self._journalled = journalled_decisions(self._run.journal)
         decisions = known_decisions(saved, self._journalled, self._manifest.parent)
+        components.framework.pin(components.config, components.inputs.threads)  # the parent's is pinned now
         seed_global_random(components.config.experiment.seed)
         state = self._restore(components, commit, saved)
         self._origin.enter(components, state)
@@ -408,11 +409,11 @@ class _Attempt:
 
     def _outside(self, config: RunConfig) -> Outside:
         """Return what may end this run from outside; a repetition is ended where the repeated run was."""
-        stop = self._run.stop_request(self._session.number)
+        stop, lease = self._run.stop_request(self._session.number), self._session.lease
         limit, verdict = config.training.max_minutes, self._request.verdict
         if repeats(self._manifest.parent):
             limit, verdict = None, None
-        return Outside(limit, lambda: access(stop, F_OK), verdict)
+        return Outside(limit, lambda: access(stop, F_OK) or lease.is_asked_to_stop, verdict)
 
     def _train_and_evaluate(self, loop: Loop, components: Components) -> Result:
         """Train and, if the training is completed or was stopped, evaluate."""
@@ -466,7 +467,7 @@ class _Attempt:
         Raises:
             ModelError: The config demands `bitwise`.
         """
-        after, hint = components.learner.unsaved_state(), components.learner.unsaved_hint
+        after, hint = components.learner.unsaved_state(), components.framework.unsaved_hint
         changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
         if not changed:
             return

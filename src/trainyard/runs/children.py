@@ -12,7 +12,7 @@ from trainyard.config import Overrides, Resolved
 from trainyard.config import load as load_resolved
 from trainyard.config.schema import PLACEMENT, CosineSchedule, LinearSchedule
 from trainyard.config.tree import DEFAULT
-from trainyard.engine.checkpoint import Commit, RunCheckpoints
+from trainyard.engine.checkpoint import Commit, RunCheckpoints, step_of
 from trainyard.engine.rules import NOTHING_PAST, Past, Rules
 from trainyard.errors import CheckpointError, InputError
 from trainyard.frameworks.base import Plan
@@ -25,7 +25,7 @@ from trainyard.records.status import DECIDED
 from trainyard.redact import redacted_value
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.fit import has_smaller_end, refusal
-from trainyard.runs.origin import CONFIG_FILE, Origin, advice, available_best, copy_state, loop_sha256
+from trainyard.runs.origin import CONFIG_FILE, Origin, advice, available_best, copy_state, longer, loop_sha256
 from trainyard.runs.wiring import framework_name, order_and_rules, run_checkpoints
 
 log = logging.getLogger("trainyard")
@@ -80,8 +80,8 @@ def changed_computation(own: Resolved, resolved: Resolved) -> list[str]:
 
 def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return the keys whose values differ; an empty section is as good as none."""
-    keys = dict.fromkeys([*before, *now])
-    return [key for key in keys if (before.get(key) or None) != (now.get(key) or None)]
+    before, now = ({key: value for key, value in one.items() if value != {}} for one in (before, now))
+    return [key for key in dict.fromkeys([*before, *now]) if before.get(key) != now.get(key)]
 
 
 def child_placement(own: Resolved, resolved: Resolved, parent: RunDir) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class _Start:
         self._rows = self._train_rows()
         self._plan: Plan = self._framework.plan(self._config, self._rows, request.model)
         self._order, self._rules = self._own_order()
-        self._result = self._parent.result()
+        self._reached = self._last_step()
         self._step = self._chosen_step()
         self._commit, self._source = self._base()
         saved = self._source.resume.state(self._commit) if self._commit else {}
@@ -146,6 +146,11 @@ class _Start:
 
     # -- which state
 
+    def _last_step(self) -> int:
+        """Return the last step that is known of the parent."""
+        result, names = self._parent.result(), self._checkpoints.resume.names(published=True)
+        return max([result.steps if result else 0, *map(step_of, names)])
+
     def _chosen_step(self) -> int:
         """Return the step at which the child's own config begins to hold.
 
@@ -153,8 +158,7 @@ class _Start:
             InputError: The parent has no such step, or cannot be continued exactly from it.
         """
         id_, boundary, step = self._parent.id, self._plan.boundary, self._request.step
-        saved = [int(name.split("-")[1]) for name in self._checkpoints.resume.names(published=True)]
-        reached = max([*saved, self._result.steps if self._result else 0])
+        reached = self._reached
         if step is None and self._parent.status() in ENDED:
             return reached // boundary * boundary
         if step is None:
@@ -174,9 +178,8 @@ class _Start:
 
     def _newest(self, step: int) -> Commit | None:
         """Return the newest valid checkpoint at or before a step from which a run can go on exactly."""
-        names = self._checkpoints.resume.names()
-        for name in names:
-            at = int(name.split("-")[1])
+        for name in self._checkpoints.resume.names():
+            at = step_of(name)
             if at <= step and at % self._plan.boundary == 0:
                 try:
                     return self._checkpoints.resume.load(name)
@@ -217,6 +220,7 @@ class _Start:
             InputError: It does not.
         """
         self._check_config()
+        self._check_length()
         if self._step == 0:
             return
         name = framework_name(self._config, self._request.model)
@@ -235,6 +239,23 @@ class _Start:
                 f"config.yaml of run {self._parent.id} is not what the run was trained with: {edited[0]} has "
                 "changed; put it back"
             )
+
+    def _check_length(self) -> None:
+        """Refuse a run that is to go on after another one, but would be no longer."""
+        if self._request.relation == "fork":
+            return
+        total, reached = self._length(), self._reached
+        if total <= reached:
+            raise InputError(
+                f"there is nothing to train: the run would have {total} steps, and run {self._parent.id} has "
+                f"{reached}; {longer(total)}"
+            )
+
+    def _length(self) -> int:
+        """Return the number of steps of the child, if its data are those of the parent."""
+        config = self._request.resolved.config
+        plan: Plan = self._framework.plan(config, self._rows, self._request.model)
+        return order_and_rules(config, plan, self._rows, self._own_begin())[1].total_steps
 
     # -- what the child keeps
 

@@ -222,7 +222,7 @@ class Origin:
         if (total_steps := components.rules.total_steps) <= self.initial.step:
             raise InputError(
                 f"there is nothing to train: the run would have {total_steps} steps, and begins with step "
-                f"{self.initial.step} of run {self.initial.run_id}; {_longer(total_steps)}"
+                f"{self.initial.step} of run {self.initial.run_id}; {longer(total_steps)}"
             )
         self._check_data(now, components, allow_change)
         if self.lineage.relation == "fork":
@@ -351,7 +351,8 @@ def copy_state(source: RunCheckpoints, commit: Commit, folder: Path) -> None:
     source.resume.copy_to(commit, store)
 
 
-def _longer(total_steps: int) -> str:
+def longer(total_steps: int) -> str:
+    """Return how a run can get steps to train."""
     if total_steps == 1:
         return "this model is fitted in one step, and cannot go on; train a new run"
     return "make it longer (training.epochs or training.max_steps), or begin at an earlier --step"
