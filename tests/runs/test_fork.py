@@ -615,6 +615,9 @@ def test_models_with_few_places_to_go_on_from(tmp_path: Path) -> None:
     run = trainyard.train(once, runs_dir=tmp_path)
     with pytest.raises(InputError, match="this model is fitted in one step, and cannot go on"):
         trainyard.fork(run, {"model.params.C": 0.1})
+    run = trainyard.train({**SMALL, **XGBOOST}, {"training.epochs": 20}, runs_dir=tmp_path)
+    with pytest.raises(InputError, match=r"the run would have 20 steps, and run .* has 20; make it longer"):
+        trainyard.resume(run, {"training.max_steps": 20})
     run = trainyard.train({**SMALL, **XGBOOST}, runs_dir=tmp_path)
     with pytest.raises(InputError, match="only from multiples of 50; take 0 or 50"):
         trainyard.fork(run, {"training.epochs": 60}, step=20)

@@ -7,11 +7,15 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from trainyard.order import START, Cursor
 from trainyard.records.document import Document
 from trainyard.records.manifest import DataIdentity, InitialState
 
 FOLDER = "initial"  # of a run: the checkpoint that it starts from, and the config of its parent
+
+
+Begin = tuple[
+    int, int, int
+]  # a step, its epoch, and how many samples of that are consumed: an `order.Cursor`
 
 
 class Lineage(Document):
@@ -32,18 +36,18 @@ class Lineage(Document):
     changed: list[str] = Field(default_factory=list)
     initial: InitialState | None = None
     data: DataIdentity = Field(default_factory=DataIdentity)
-    begin: Cursor = START
+    begin: Begin = (0, 0, 0)
     irregular: list[int] = Field(default_factory=list)
     inherited_irregular: list[int] = Field(default_factory=list)
     init_from: str | None = None
 
-    def own_begin(self, data: DataIdentity) -> Cursor:
+    def own_begin(self, data: DataIdentity) -> Begin:
         """Return where the run's own steps begin on its data: with other rows, at the start of an epoch."""
         initial = self.initial
         if initial is None:
-            return START
+            return 0, 0, 0
         same = self.has_same(data, "train")
-        return Cursor(initial.step, initial.epoch, initial.consumed) if same else Cursor(initial.step)
+        return (initial.step, initial.epoch, initial.consumed) if same else (initial.step, 0, 0)
 
     def has_same(self, data: DataIdentity, split: str) -> bool:
         """Return whether a split has the rows that the parent's has, however they were prepared."""

@@ -104,9 +104,9 @@ class _Attempt:
         self._request = request
         self._run = request.run
         self._signals = signals
+        self._origin = Origin(request.run)
         self._session = Session(request.run)
         self._checkpoints = run_checkpoints(request.run)
-        self._origin = Origin(request.run)
         self._replay: tuple[Components, RunState] | None = None  # to repeat steps of the parent, if any
         self._manifest: Manifest  # from `_prepare` on
         self._journalled: Decisions  # by earlier attempts; from `_prepare` on

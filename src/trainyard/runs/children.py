@@ -140,7 +140,7 @@ class _Start:
         """Return the order and the rules of the parent."""
         begin, past = START, NOTHING_PAST
         if self._lineage is not None and self._lineage.initial is not None:
-            begin = self._lineage.own_begin(self._manifest.data)
+            begin = self._own_begin()
             past = Past(begin.step, frozenset(self._lineage.irregular))
         return order_and_rules(self._config, self._plan, self._rows, begin, past)
 
@@ -290,7 +290,7 @@ class _Start:
         )
 
     def _own_begin(self) -> Cursor:
-        return self._lineage.own_begin(self._manifest.data) if self._lineage else START
+        return Cursor(*self._lineage.own_begin(self._manifest.data)) if self._lineage else START
 
     def _initial(self) -> InitialState:
         _, epoch, consumed = self._order.cursor(self._step)

@@ -144,7 +144,7 @@ class Origin:
     def parent_begin(self) -> tuple[Cursor, Past]:
         """Return where the parent's own steps began, and what it took over."""
         assert self.lineage is not None, "it has no parent"
-        begin = self.lineage.begin
+        begin = Cursor(*self.lineage.begin)
         return begin, Past(begin.step, frozenset(self.lineage.inherited_irregular))
 
     def first_own(self) -> Commit | None:
@@ -186,7 +186,7 @@ class Origin:
         if initial is None or self.lineage is None:
             return START, NOTHING_PAST
         self._data = data_inputs(bundle)
-        cursor = self.lineage.own_begin(self._data)
+        cursor = Cursor(*self.lineage.own_begin(self._data))
         return cursor, Past(initial.step, frozenset(self.lineage.irregular))
 
     def source(self, known: str | None) -> str | None:
