@@ -20,6 +20,7 @@ import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:  # bring NumPy, which readers of records do without
 CHUNK_BYTES = 16 << 20
 TEMPORARY_SUFFIX = ".tmp"  # of files that replace another one when they are whole
 _THREADS = min(4, os.cpu_count() or 1)
+_SMALL_BYTES = 1 << 20  # up to here, a thread costs more than it hashes
 _DTYPES = {  # NumPy name -> safetensors name
     "float64": "F64",
     "float32": "F32",
@@ -213,15 +215,24 @@ def _safetensors_header(buffers: Sequence[NamedBuffer]) -> bytes:
 
 
 def _write_parts(path: Path, parts: Sequence[memoryview]) -> list[Chunk]:
-    """Write and fsync in this thread while others hash, so that disk and processors work at the same time."""
-    with ThreadPoolExecutor(_THREADS) as pool, open(path, "wb", buffering=0) as file:
-        hashes = [pool.submit(sha256_bytes, part) for part in parts]
-        for part in parts:
-            done = 0
-            while done < len(part):
-                done += file.write(part[done:]) or 0
-        os.fsync(file.fileno())
-        return [Chunk(len(part), found.result()) for part, found in zip(parts, hashes, strict=True)]
+    """Write, fsync and hash parts of a file."""
+    with open(path, "wb", buffering=0) as file:
+        if sum(map(len, parts)) <= _SMALL_BYTES:
+            _write_and_fsync(file, [memoryview(b"".join(parts))])
+            return [Chunk(len(part), sha256_bytes(part)) for part in parts]
+        # Write in this thread while others hash, so that disk and processors work at the same time.
+        with ThreadPoolExecutor(_THREADS) as pool:
+            hashes = [pool.submit(sha256_bytes, part) for part in parts]
+            _write_and_fsync(file, parts)
+            return [Chunk(len(part), future.result()) for part, future in zip(parts, hashes, strict=True)]
+
+
+def _write_and_fsync(file: FileIO, parts: Sequence[memoryview]) -> None:
+    for part in parts:
+        done = 0
+        while done < len(part):
+            done += file.write(part[done:]) or 0
+    os.fsync(file.fileno())
 
 
 def damage(path: Path, record: FileRecord, *, depth: int = 1) -> str | None:
