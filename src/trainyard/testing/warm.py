@@ -19,6 +19,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from trainyard.reports.templates import template
+
 
 class WarmProcesses:
     """Run `MODULE.main(*words)` in forks of one process, which imports `imports` first.
@@ -114,4 +116,5 @@ def _import_installed(names: Path) -> None:
 if __name__ == "__main__":
     for imported in sys.argv[2:]:
         importlib.import_module(imported)
+    template("report.html.j2")  # each run writes a report
     serve(importlib.import_module(sys.argv[1]).main)
