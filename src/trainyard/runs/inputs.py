@@ -305,14 +305,24 @@ def _own_requirements() -> frozenset[str]:
     """Return Trainyard, what it requires without any extra, and what that requires, but for NumPy."""
     names, waiting = {"trainyard"}, ["trainyard"]
     while waiting:
-        try:
-            requirements = importlib.metadata.requires(waiting.pop()) or []
-        except importlib.metadata.PackageNotFoundError:
-            continue
+        requirements = _requirements(waiting.pop())
         needed = {_normalized(_NAME.match(text)[0]) for text in requirements if "extra ==" not in text}  # type: ignore[index]
         waiting += needed - names - {"numpy"}
         names |= needed
     return frozenset(names - {"numpy"})
+
+
+def _requirements(name: str) -> list[str]:
+    """Return what an installed distribution requires; as in `packages`, only the head of a file is read."""
+    try:
+        installed = importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    text = installed.read_text("METADATA")
+    if text is None:  # another format
+        return installed.requires or []
+    head = itertools.takewhile(str.strip, text.splitlines())
+    return [line.partition(": ")[2] for line in head if line.startswith("Requires-Dist: ")]
 
 
 def _normalized(name: str) -> str:
