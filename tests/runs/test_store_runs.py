@@ -1,4 +1,4 @@
-"""Runs in a store: made, resumed and read with nothing but the URL, while the store fails, is slow, or is away."""
+"""Runs in a store: made, resumed and read with nothing but the URL, while the store fails, is slow, or cannot be reached."""
 
 import json
 import os
@@ -218,7 +218,8 @@ def test_a_store_that_is_away_at_the_end_is_an_error_and_a_resume_completes(
     with (
         every_save_on_disk(),
         pytest.raises(
-            CheckpointError, match=r"(?s)the store is away.*earlier checkpoints are untouched.*resume"
+            CheckpointError,
+            match=r"(?s)the store cannot be reached.*earlier checkpoints are untouched.*resume",
         ),
     ):
         trainyard.train(SMALL, runs_dir=folder_url, callbacks=away.between(22, 99))
@@ -236,7 +237,10 @@ def test_an_end_that_cannot_be_stored_is_an_error_and_a_resume_completes(
 ) -> None:
     """The last commit is in the store, the result is not."""
     faulty(Faults(fail, range(9, 99), operations=["put_if_absent"], keys="log/"))
-    with every_save_on_disk(), pytest.raises(TrainingError, match=r"the store is away.*then resume run"):
+    with (
+        every_save_on_disk(),
+        pytest.raises(TrainingError, match=r"the store cannot be reached.*then resume run"),
+    ):
         trainyard.train(SMALL, runs_dir=folder_url)
     faulty()
     elsewhere()

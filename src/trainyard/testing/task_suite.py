@@ -96,7 +96,7 @@ class TaskSuite:
                 assert values.dtype == np.float64, name
                 assert math.isclose(float(values.mean()), metric.function(scores), rel_tol=1e-6), name
 
-    def test_what_pairs_models_decides_between_them(self) -> None:
+    def test_paired_values_agree_with_the_metric(self) -> None:
         """`Metric.paired` has the smaller mean for the model that is better, or the larger one."""
         task = self.make()
         outputs, targets = self.drawn(_ROWS, 1)
