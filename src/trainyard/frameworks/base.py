@@ -426,8 +426,8 @@ class Model(ABC):
     def predict(self, split: Split) -> Iterator[Predictions]:
         """Yield the outputs for all rows of a split, in order.
 
-        A model that draws random numbers draws those of (seed, row), so that the outputs depend only on the
-        weights and the split.
+        A model that draws random numbers derives them from the seed and the position of the rows, so that the
+        outputs depend only on the config, the weights and the split.
 
         Raises:
             TrainingError: The library fails.
