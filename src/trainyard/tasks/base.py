@@ -223,10 +223,10 @@ class Task(ABC):
 
     # -- explanations
 
-    def explained_outputs(self, targets: Array, most: int) -> list[ExplainedOutput]:  # noqa: ARG002
-        """Return the outputs to explain, at most `most`; `targets` are those of a sample of rows."""
+    def explained_outputs(self, targets: Array, limit: int) -> list[ExplainedOutput]:  # noqa: ARG002
+        """Return the outputs to explain, at most `limit`; `targets` are those of a sample of rows."""
         names = self._names([self.info.target])
-        return [ExplainedOutput(i, name) for i, name in enumerate(names)][:most]
+        return [ExplainedOutput(i, name) for i, name in enumerate(names)][:limit]
 
     def _names(self, single: Iterable[str]) -> list[str]:
         if self.info.outputs == 1:

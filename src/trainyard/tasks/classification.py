@@ -166,13 +166,13 @@ class ClassificationTask(Task):
 
     # -- explanations
 
-    def explained_outputs(self, targets: Array, most: int) -> list[ExplainedOutput]:
+    def explained_outputs(self, targets: Array, limit: int) -> list[ExplainedOutput]:
         """Return the second of two classes, or those with the most rows, in the order of the classes."""
         every = [ExplainedOutput(i, str(as_json(label))) for i, label in enumerate(self._labels)]
         if len(every) == 2:  # the first is the complement of the second
             return every[1:]
         rows = np.bincount(targets, minlength=len(every))
-        return [every[i] for i in sorted(np.argsort(-rows, kind="stable")[:most].tolist())]
+        return [every[i] for i in sorted(np.argsort(-rows, kind="stable")[:limit].tolist())]
 
     def links(self, *, binary: bool) -> Mapping[str, Callable[[Floats], Floats]]:
         """Return the identity, and the logistic function or the softmax."""

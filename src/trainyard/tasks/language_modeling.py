@@ -126,6 +126,6 @@ class LanguageModelingTask(Task):
         """Return no tables."""
         return {}
 
-    def explained_outputs(self, targets: Array, most: int) -> list[ExplainedOutput]:  # noqa: ARG002
+    def explained_outputs(self, targets: Array, limit: int) -> list[ExplainedOutput]:  # noqa: ARG002
         """Return no outputs."""
         return []

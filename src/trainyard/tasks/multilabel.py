@@ -152,11 +152,11 @@ class MultilabelTask(Task):
 
     # -- explanations
 
-    def explained_outputs(self, targets: Array, most: int) -> list[ExplainedOutput]:
+    def explained_outputs(self, targets: Array, limit: int) -> list[ExplainedOutput]:
         """Return the labels that most rows have, in their order."""
         every = [ExplainedOutput(i, str(as_json(label))) for i, label in enumerate(self._labels)]
         rows = targets.sum(axis=0)  # (labels,)
-        return [every[i] for i in sorted(np.argsort(-rows, kind="stable")[:most].tolist())]
+        return [every[i] for i in sorted(np.argsort(-rows, kind="stable")[:limit].tolist())]
 
     def links(self, *, binary: bool) -> Mapping[str, Callable[[Floats], Floats]]:  # noqa: ARG002 - each is
         """Return the identity and the logistic function."""
