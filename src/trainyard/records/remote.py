@@ -296,18 +296,18 @@ class RemoteRun:
             write_atomically(target, file.text.encode())
             return
         with tempfile.TemporaryDirectory(prefix=".down-", dir=self.path) as folder:
-            whole = Path(folder) / "whole"
+            content = Path(folder) / "content"
             for number, part in enumerate(file.parts):
                 piece = Path(folder) / f"{number}"
-                self._store.download(self._files + part, piece if len(file.parts) > 1 else whole)
+                self._store.download(self._files + part, piece if len(file.parts) > 1 else content)
                 if len(file.parts) > 1:
-                    with open(piece, "rb") as source, open(whole, "ab") as joined:
+                    with open(piece, "rb") as source, open(content, "ab") as joined:
                         shutil.copyfileobj(source, joined)
-            with open(whole, "ab") as joined:
+            with open(content, "ab") as joined:
                 os.fsync(joined.fileno())
-            if whole.stat().st_size != file.bytes or sha256_file(whole) != file.sha256:
+            if content.stat().st_size != file.bytes or sha256_file(content) != file.sha256:
                 raise CheckpointError(f"{name} of run {self.path.name} is not in the store as it was stored")
-            whole.replace(target)
+            content.replace(target)
         fsync_folder(target.parent)
 
     def _keep(self, entry: Entry) -> None:

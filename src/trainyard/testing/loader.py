@@ -1,4 +1,4 @@
-"""A process that loads the model of a run and uses it from many threads, for the suite of frameworks.
+"""A process that loads a run's model and uses it from many threads, for the contract suite of frameworks.
 
     python -m trainyard.testing.loader RUN
 

@@ -39,8 +39,8 @@ class WarmProcesses:
         """Run one process in `folder` to its end; return its exit code (-9: killed) and its output."""
         assert self._server.stdin is not None
         assert self._server.stdout is not None
-        with tempfile.TemporaryDirectory() as aside:
-            outputs = [str(Path(aside) / name) for name in ("stdout", "stderr", "modules")]
+        with tempfile.TemporaryDirectory() as output_folder:
+            outputs = [str(Path(output_folder) / name) for name in ("stdout", "stderr", "modules")]
             self._server.stdin.write(json.dumps([words, str(folder), outputs]) + "\n")
             self._server.stdin.flush()
             answer = self._server.stdout.readline()

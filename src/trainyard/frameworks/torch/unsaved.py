@@ -1,4 +1,4 @@
-"""State of a module that no checkpoint holds, found by fingerprints of its attributes."""
+"""Find state of a module that no checkpoint holds, by fingerprints of its attributes."""
 
 from __future__ import annotations
 
