@@ -129,7 +129,7 @@ def test_an_answer_that_was_lost_while_the_store_is_away_is_settled_by_the_next_
     store = LocalStore(tmp_path)
     reads = Faults(fail, [1], operations=["get"])
     lease = leased(FaultyStore(store, Faults(fail, [2], when="after", **ENTRIES), reads))
-    with pytest.raises(OSError, match="the store cannot be reached"):
+    with pytest.raises(OSError, match="the store is away"):
         lease.commit(["a"], [])
     lease.commit(["b"], [])
     assert Log(store).numbers()[-1] == 3, "the entry of the lost answer has number 2"
@@ -140,7 +140,7 @@ def test_a_store_that_was_away_takes_the_next_commit(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     lease = leased(FaultyStore(store, Faults(fail, [2, 3], **ENTRIES)))
     for name in "ab":
-        with pytest.raises(OSError, match="the store cannot be reached"):
+        with pytest.raises(OSError, match="the store is away"):
             lease.commit([name], [])
         assert committed(store, "checkpoints") == frozenset()
     lease.commit(["c"], [])
@@ -151,7 +151,7 @@ def test_a_store_that_was_away_takes_the_next_commit(tmp_path: Path) -> None:
 def test_an_entry_that_cannot_be_checked_is_no_success_and_no_harm(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     lease = leased(FaultyStore(store, Faults(fail, [6], operations=["list"])))
-    with pytest.raises(OSError, match="the store cannot be reached"):
+    with pytest.raises(OSError, match="the store is away"):
         lease.commit(["a"], [])
     lease.commit(["b"], [])
     assert committed(store, "checkpoints") == {"b"}

@@ -170,7 +170,7 @@ class Lease:
         self._log.fold(self._number)
 
     def _write(self, entry: Entry) -> None:
-        """Write an entry under the next number that this attempt has not used yet."""
+        """Write an entry under the next number that is free of entries of this attempt."""
         serial = 0
         while serial != entry.serial:
             entry = entry.model_copy(update={"number": self._number + 1})

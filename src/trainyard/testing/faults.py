@@ -61,7 +61,7 @@ class Faults:
 
 def fail() -> None:
     """Raise the error of a store that cannot be reached."""
-    raise ConnectionError("injected: the store cannot be reached")
+    raise ConnectionError("injected: the store is away")
 
 
 def kill() -> None:
