@@ -218,8 +218,7 @@ def test_a_store_that_is_away_at_the_end_is_an_error_and_a_resume_completes(
     with (
         every_save_on_disk(),
         pytest.raises(
-            CheckpointError,
-            match=r"(?s)the store is away.*earlier checkpoints are untouched.*resume",
+            CheckpointError, match=r"(?s)the store is away.*earlier checkpoints are untouched.*resume"
         ),
     ):
         trainyard.train(SMALL, runs_dir=folder_url, callbacks=away.between(22, 99))
@@ -237,10 +236,7 @@ def test_an_end_that_cannot_be_stored_is_an_error_and_a_resume_completes(
 ) -> None:
     """The last commit is in the store, the result is not."""
     faulty(Faults(fail, range(9, 99), operations=["put_if_absent"], keys="log/"))
-    with (
-        every_save_on_disk(),
-        pytest.raises(TrainingError, match=r"the store cannot be reached.*then resume run"),
-    ):
+    with every_save_on_disk(), pytest.raises(TrainingError, match=r"the store is away.*then resume run"):
         trainyard.train(SMALL, runs_dir=folder_url)
     faulty()
     elsewhere()
