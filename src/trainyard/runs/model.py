@@ -142,13 +142,32 @@ class Predictor:
                 preprocessed arrays, or a mapping of arrays where it provided several.
 
         Raises:
-            InputError: The rows lack an input of the model, or it has another shape.
+            InputError: The rows lack an input of the model, or it has another shape; or they lack the targets
+                of a task whose predictions are sums over them.
         """
         inputs = self._inputs(rows)
-        rows = len(next(iter(inputs.values())))
-        unknown = Arrays({**inputs, self._task.target: self._task.blank_targets(rows)})
-        parts = [part.outputs for part in self.model.predict(unknown)]
+        targets = self._targets(rows, len(next(iter(inputs.values()))))
+        split = Arrays({**inputs, self._task.target: targets})
+        parts = [part.outputs for part in self.model.predict(split)]
         return np.concatenate(parts) if parts else np.empty((0, self.info.outputs), dtype=np.float32)
+
+    def _targets(self, rows: Any, count: int) -> Array:
+        """Return placeholders; the rows' own targets where predictions are sums that depend on them.
+
+        Raises:
+            InputError: The rows lack them, or they have another shape.
+        """
+        blank, name = self._task.blank_targets(count), self._task.target
+        if not self._task.sums:
+            return blank
+        targets = np.asarray(rows[name]) if isinstance(rows, Mapping) and name in rows else None
+        if targets is None or targets.shape != blank.shape:
+            got = f"no {name}" if targets is None else f"{name} of shape {targets.shape}"
+            raise InputError(
+                f"{got} given; the predictions of {self._task.name} compare the model's outputs with {name}, "
+                f"{blank.shape} {blank.dtype}: give them too, or use model.native for the outputs alone"
+            )
+        return targets.astype(blank.dtype)
 
     def _inputs(self, rows: Any) -> dict[str, Array]:
         """Return the arrays that the model is called with.
