@@ -12,9 +12,9 @@ import torch
 from trainyard.datasets.base import Split
 from trainyard.errors import ModelError, TrainyardError
 from trainyard.frameworks.base import WEIGHTS_FILE, Model, ModelInputs
+from trainyard.frameworks.support.torch_draws import OwnGenerators
 from trainyard.frameworks.torch import structure
 from trainyard.frameworks.torch.data import TensorSource
-from trainyard.frameworks.support.torch_draws import OwnGenerators
 from trainyard.frameworks.torch.network import Network, translated
 from trainyard.frameworks.torch.snapshot import TrainingState
 from trainyard.frameworks.torch.step import generators, seed_generators
