@@ -197,6 +197,7 @@ class Framework(ABC):
     formats: ClassVar[Sequence[str]] = ()  # the formats that `Model.export` writes, the default first
     tasks: ClassVar[Collection[str] | None] = None  # the names of the tasks that it can do; None: any
     takes_named_inputs: ClassVar[bool] = False  # whether models take other arrays than `features`
+    has_virtual_ranks: ClassVar[bool] = False  # whether a step may be cut into virtual ranks
     unsaved_hint: ClassVar[str] = ""  # what a user can do to have `Learner.unsaved_state` saved
 
     @staticmethod
@@ -452,6 +453,3 @@ class Model(ABC):
             InputError: The framework does not write this format.
         """
         raise InputError(f"cannot export to {form!r} ({path}): this framework has no export format")
-
-
-FrameworkInputs = LearnerInputs  # until every adapter has moved

@@ -123,6 +123,11 @@ def framework_for(config: RunConfig, info: DataInfo, model: Any = None) -> type[
     name = framework_name(config, model)
     framework = cast(type[Framework], registry.adapter("framework", name))
     _check_task(framework, name, config, info)
+    ranks = config.distributed.virtual_ranks
+    if ranks != 1 and not framework.has_virtual_ranks:
+        raise ModelError(
+            f"distributed.virtual_ranks: {ranks} given, but {name} computes a step as a whole; leave it out"
+        )
     return framework
 
 

@@ -22,7 +22,7 @@ from trainyard import api
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.model import Predictor
 from trainyard.testing.process_state import process_state
-from trainyard.types import Array
+from trainyard.types import Array, SplitName
 
 _THREADS, _CALLS = 8, 3
 
@@ -54,7 +54,7 @@ def main(run: str) -> None:
     """Load the model, predict, and print what happened."""
     _with_other_settings()
     bundle = api.load(run).load_data()  # reading data may import libraries, which is not what is compared
-    name = "test" if "test" in bundle.splits else "val"
+    name: SplitName = "test" if "test" in bundle.splits else "val"
     split = bundle.splits[name]
     before = process_state()
     alone = _outputs(api.load(run), split)

@@ -151,10 +151,8 @@ def read_estimator(inputs: ModelInputs, folder: Path, expected: type, trust: sto
         raise ModelError(
             f"these are weights of {type(estimator).__name__}, but model {name} is {expected.__name__}"
         )
-    if getattr(estimator, "n_features_in_", features) != features:
-        raise ModelError(
-            f"these are weights for {estimator.n_features_in_} features, but the data have {features}"
-        )
+    if (fitted := getattr(estimator, "n_features_in_", features)) != features:
+        raise ModelError(f"these are weights for {fitted} features, but the data have {features}")
     return estimator
 
 

@@ -33,6 +33,7 @@ class TorchFramework(Framework):
     optimizers: ClassVar[Mapping[str, type[BaseModel]]] = OPTIMIZERS
     losses: ClassVar[Sequence[str]] = LOSSES
     takes_named_inputs: ClassVar[bool] = True
+    has_virtual_ranks: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("torch",)
     model_bases: ClassVar[Sequence[str]] = ("torch.nn:Module",)
     formats: ClassVar[Sequence[str]] = ("safetensors",)

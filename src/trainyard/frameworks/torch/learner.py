@@ -49,9 +49,13 @@ class TorchLearner(Learner):
         self._train = self._source(inputs.splits["train"])
         self._network.check_fit(self._train.take(np.zeros(1, dtype=np.int64)))
         _refuse_single_sample(self._module, inputs)
+        _refuse_batch_norm(self._module, inputs)
         optimizer = self._build_optimizer(training)
         self._state = TrainingState(self._module, optimizer, self._network.precision, self._network.built)
-        settings = StepSettings(seed, training.microbatch_size or training.batch_size, training.max_grad_norm)
+        ranks = inputs.config.distributed.virtual_ranks
+        assert isinstance(ranks, int), "config.load resolves auto"
+        micro = training.microbatch_size or training.batch_size
+        settings = StepSettings(seed, micro, training.max_grad_norm, ranks)
         self._step = TorchStep(
             self._network.call, self._network.loss, optimizer, self._network.precision, settings
         )
@@ -140,6 +144,19 @@ class TorchLearner(Learner):
             name for name, module in self._module.named_modules() if getattr(module, "sparse", 0) is True
         ]
         return optim.build_optimizer(training, self._module.parameters(), self._network.device, sparse)
+
+
+def _refuse_batch_norm(model: torch.nn.Module, inputs: LearnerInputs) -> None:
+    """Refuse batch normalization with virtual ranks: its statistics would be those of a part of the batch."""
+    kinds = (torch.nn.modules.batchnorm._BatchNorm,)
+    names = [
+        name or type(module).__name__ for name, module in model.named_modules() if isinstance(module, kinds)
+    ]
+    if inputs.config.distributed.virtual_ranks != 1 and names:
+        raise ModelError(
+            f"distributed.virtual_ranks: {names[0]} normalizes over the batch, which virtual ranks cut into "
+            "parts; leave virtual_ranks out, or normalize otherwise (GroupNorm, LayerNorm)"
+        )
 
 
 def _refuse_single_sample(model: torch.nn.Module, inputs: LearnerInputs) -> None:
