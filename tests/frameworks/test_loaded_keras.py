@@ -31,6 +31,15 @@ class Noise(keras.layers.Layer):
         return features + 0.1 * keras.random.normal(keras.ops.shape(features)) + self.constant
 
 
+class Dropping(keras.layers.Layer):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.dropout = keras.layers.Dropout(0.5)
+
+    def call(self, features):
+        return self.dropout(features, training=True)
+
+
 class Count(keras.layers.Layer):
     def build(self, shape):
         self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False, name="calls")
@@ -48,7 +57,7 @@ def drawing(in_features, out_features):
     features = keras.Input((in_features,))
     hidden = keras.layers.Dense(8, activation="relu")(Noise()(features))
     hidden = keras.layers.BatchNormalization()(hidden)
-    hidden = keras.layers.Dropout(0.5)(hidden, training=True)
+    hidden = Dropping()(hidden)
     return keras.Model(features, keras.layers.Dense(out_features)(hidden))
 """
 COMMON = """
@@ -129,6 +138,7 @@ print(json.dumps(runs))
 """
 LOAD = """
 runs = json.loads(sys.argv[2])
+assert len(runs) == len(MODELS)
 if backend == "torch":
     import torch
 
