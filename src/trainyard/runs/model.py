@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,9 @@ from trainyard.runs.wiring import default_threads, framework_for, load_data, wan
 from trainyard.types import FEATURES, TARGET, Array, ArraySpec, DataInfo, SplitName
 
 log = logging.getLogger("trainyard")
+
+# Of two threads that load at once, one would preserve the state in which the other has put the generators.
+_LOADING = threading.Lock()
 
 
 class Predictor:
@@ -67,7 +71,7 @@ class Predictor:
         if pinned:
             _pin(self._framework, self.config, threads)
         inputs = ModelInputs(self.config, self.info, self.config.model.params, threads, model=model)
-        with preserved_global_random():
+        with _LOADING, preserved_global_random():
             self.model = self._framework.load(inputs, stored.folder)
 
     @property
