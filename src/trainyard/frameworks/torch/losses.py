@@ -122,8 +122,15 @@ def _binary_cross_entropy(outputs: Outputs, batch: Tensors) -> Tensor:
 
 
 def _token_cross_entropy(outputs: Outputs, batch: Tensors) -> Tensor:
-    logits = first_output(outputs)  # (rows, length, tokens)
-    return functional.cross_entropy(logits.flatten(0, 1), batch[LABELS].flatten(), ignore_index=NO_LABEL)
+    """Return the mean over the rows of the mean over a row's labels, ().
+
+    So the loss of a batch is the mean of those of its parts, however many labels each row has.
+    """
+    logits, labels = first_output(outputs), batch[LABELS]  # (rows, length, tokens), (rows, length)
+    nats = functional.cross_entropy(
+        logits.transpose(1, 2), labels, ignore_index=NO_LABEL, reduction="none"
+    )  # (rows, length)
+    return (nats.sum(dim=1) / (labels != NO_LABEL).sum(dim=1).clamp(min=1)).mean()
 
 
 _LOSSES: Mapping[str, Loss] = {
