@@ -78,7 +78,9 @@ def by_hand(steps: int) -> tuple[Gpt, list[float]]:
         ids = epoch_order(SEED, step // per_epoch, rows)[step % per_epoch * BATCH :][:BATCH]
         seed_torch(stream(SEED, STEP), step, 0)
         logits = model(inputs[ids])
-        nats = functional.cross_entropy(logits.transpose(1, 2), labels[ids], reduction="none")  # (rows, length)
+        nats = functional.cross_entropy(
+            logits.transpose(1, 2), labels[ids], reduction="none"
+        )  # (rows, length)
         loss = (nats.sum(dim=1) / LENGTH).mean()
         optimizer.zero_grad()
         loss.backward()

@@ -44,7 +44,7 @@ class Gpt(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        """Compute (rows, length) int64 tokens -> (rows, length, vocab_size) logits of the next token of each."""
+        """Compute (rows, length) int64 tokens -> (rows, length, vocab_size) logits of the next token."""
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)  # (length,)
         hidden = self.token_embedding(input_ids) + self.position_embedding(positions)
         hidden = self.dropout(hidden)  # (rows, length, hidden_size)
