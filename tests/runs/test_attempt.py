@@ -173,10 +173,10 @@ def test_an_error_that_leaves_the_model_unreadable_is_not_masked(
         raise RuntimeError("the device is gone, too")
 
     def failing(*_: Any) -> Any:
-        monkeypatch.setattr("trainyard.frameworks.torch.TorchFramework.state", unreadable)
+        monkeypatch.setattr("trainyard.frameworks.torch.learner.TorchLearner.state", unreadable)
         raise TrainingError("the device is gone")
 
-    monkeypatch.setattr("trainyard.frameworks.torch.TorchFramework.step", failing)
+    monkeypatch.setattr("trainyard.frameworks.torch.learner.TorchLearner.step", failing)
     with pytest.raises(TrainingError, match=r"the device is gone$"):
         trainyard.train(SMALL, runs_dir=tmp_path)
     failed = trainyard.get("last", runs_dir=tmp_path)

@@ -29,7 +29,7 @@ class LocalStore:
     """
 
     def __init__(self, root: Path | str) -> None:
-        self._is_created = isinstance(root, str)
+        self._may_create_root = isinstance(root, str)
         self._root = _path_of(root) if isinstance(root, str) else root
 
     def put(self, key: str, source: Path) -> None:
@@ -61,7 +61,7 @@ class LocalStore:
         try:
             fsync_folder(target.parent)
         except OSError:
-            target.unlink()  # its name may not be durable, and the caller may try again
+            target.unlink()  # its name may not be durable: the caller has to try again
             raise
         return True
 
@@ -92,16 +92,13 @@ class LocalStore:
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the keys that begin with `prefix`, sorted by path components."""
         # Only the folder of the prefix is walked: the run directory may contain many other files.
-        start = self._root / prefix.rpartition("/")[0]
-        _refuse_links(start, _depth(prefix) - 1)
-        for path in sorted(start.rglob("*")):
-            key = path.relative_to(self._root).as_posix()
-            if (
-                key.startswith(prefix)
-                and not key.startswith(_STAGING)
-                and (path.is_symlink() or path.is_file())
-            ):
-                yield key
+        folder = prefix.rpartition("/")[0]
+        _refuse_links(self._root / folder, _depth(prefix) - 1)
+        keys = _keys(str(self._root / folder), f"{folder}/" if folder else "")
+        yield from sorted(
+            (key for key in keys if key.startswith(prefix) and not key.startswith(_STAGING)),
+            key=lambda key: key.split("/"),
+        )
 
     def delete(self, key: str) -> None:
         """Delete the file, and its folder if that is now empty."""
@@ -125,7 +122,7 @@ class LocalStore:
         return self._root / prefix
 
     def staging(self) -> Path:
-        """Create and return a folder on the same file system, so that `put` is a rename."""
+        """Create and return a folder on the same file system, so that `move` is a rename."""
         if not self._root.is_dir():
             raise RunGoneError(self._root)
         return Path(tempfile.mkdtemp(prefix=_STAGING, dir=self._root))
@@ -138,10 +135,10 @@ class LocalStore:
     def _target(self, key: str) -> Path:
         """Return the object's path, with its folders created.
 
-        The root is created only if it was given as a URL. That of a run directory stays away if it is gone.
+        The root is created only if it was given as a URL: a run directory that is gone is not made again.
         """
         target = self._root / key
-        if self._is_created and not self._root.is_dir():
+        if self._may_create_root and not self._root.is_dir():
             make_folders(self._root)
         refuse_links(target.parent, depth=_depth(key) - 1)
         for folder in [path for path in target.parents[: _depth(key) - 1] if not path.is_dir()][::-1]:
@@ -155,6 +152,20 @@ def _path_of(url: str) -> Path:
     if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
         raise InputError(f"{url} names no folder of this machine; write file:///path/of/the/folder")
     return Path(unquote(parts.path))
+
+
+def _keys(folder: str, prefix: str) -> Iterator[str]:
+    """Yield `prefix` + path of each file and link below a folder; each commit lists, so no `Path` is made."""
+    try:
+        entries = os.scandir(folder)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    with entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _keys(entry.path, f"{prefix}{entry.name}/")
+            elif entry.is_symlink() or entry.is_file():
+                yield prefix + entry.name
 
 
 def _depth(key: str) -> int:
