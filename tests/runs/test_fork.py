@@ -127,6 +127,7 @@ def test_going_on_leads_to_the_bits_of_a_run_that_was_never_shorter(
     assert child.parent == {"run_id": run.id, "relation": "continue", "step": start["step"]}
 
 
+@pytest.mark.soak
 def test_going_on_counts_the_patience_of_the_parent(tmp_path: Path) -> None:
     """The metric gets worse from the start: both runs end at the same evaluation."""
     stopping = {"metric": "val_loss", "mode": "max", "patience": 5}
@@ -279,6 +280,7 @@ def test_a_fork_whose_steps_are_repeated_first_comes_to_the_same_bits(tmp_path: 
     )
 
 
+@pytest.mark.soak
 def test_a_step_before_each_checkpoint_is_reached_from_the_start(parent: Run, tmp_path: Path) -> None:
     child = trainyard.fork(parent, SLOWER, step=10)
     start = initial(child)
@@ -416,6 +418,7 @@ def test_a_fork_that_dies_is_resumed_to_the_same_bits(step: int | None, at: int,
     assert initial(run) == initial(whole)
 
 
+@pytest.mark.soak
 def test_a_fork_that_is_preempted_while_it_repeats_steps_goes_on(parent: Run) -> None:
     whole = trainyard.fork(parent, SLOWER, step=20)
     run = trainyard.fork(parent, SLOWER, step=20, callbacks=[SignalAt(11)])
@@ -704,6 +707,7 @@ def test_a_fork_in_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pare
     assert trainyard.reproduce(child.id, runs_dir=url).verdict == "identical"
 
 
+@pytest.mark.soak
 def test_another_loss_begins_a_new_history(
     parent: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
