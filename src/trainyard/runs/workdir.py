@@ -16,13 +16,18 @@ from trainyard.runs.trust import RunImports
 def working_directory(run: RunDir) -> Path:
     """Return the folder that relative paths in the run's config start from.
 
-    It is the one in which the run was started, or the current one where that is gone or cannot be right: a
-    relative one, or one inside the run directory.
+    It is the one in which the run was created. Where that is gone or cannot be right (a relative one, or one
+    inside the run directory), it is the one of the first attempt, or else the current one.
     """
-    attempts = run.attempts()
-    recorded = Path(attempts[0].working_directory) if attempts else Path()
-    usable = recorded.is_absolute() and recorded.is_dir() and not _is_inside(recorded, run.path)
-    return recorded if usable else Path.cwd()
+    creation, attempts = run.creation(), run.attempts()
+    recorded = [creation.working_directory] if creation else []
+    recorded += [attempt.working_directory for attempt in attempts[:1]]
+    usable = (
+        path
+        for path in map(Path, recorded)
+        if path.is_absolute() and path.is_dir() and not _is_inside(path, run.path)
+    )
+    return next(usable, Path.cwd())
 
 
 def own_code(run: RunDir, *, resume: bool = False, trust: bool = False) -> list[Path]:
