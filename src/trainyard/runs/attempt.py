@@ -144,6 +144,7 @@ class _Attempt:
         request, run, config = self._request, self._run, self._request.resolved.config
         if any(import_paths(config.model_dump())):
             open_process()  # before anything is imported for the config
+        seed_global_random(config.experiment.seed)  # a module of the user's may draw when it is imported
         self._checkpoints.resume.sweep()
         before = run.manifest()
         commit = self._newest_commit()

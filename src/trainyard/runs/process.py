@@ -32,6 +32,9 @@ def as_fresh_process() -> Iterator[None]:
     The user's modules that it imports are forgotten: the next run imports its own, which may have the same
     names, and whatever they compute or draw when they are imported is done again.
     """
+    for _, framework in registry.adapters("framework"):
+        if any(module in sys.modules for module in framework.base_modules):
+            framework.reset()
     known = set(sys.modules)
     undo = [_environment(), _search_path(), _signal_handlers(), _others()]
     with warnings.catch_warnings():
