@@ -32,9 +32,7 @@ def as_fresh_process() -> Iterator[None]:
     The user's modules that it imports are forgotten: the next run imports its own, which may have the same
     names, and whatever they compute or draw when they are imported is done again.
     """
-    for _, framework in registry.adapters("framework"):
-        if any(module in sys.modules for module in framework.base_modules):
-            framework.reset()
+    _reset_libraries()
     known = set(sys.modules)
     undo = [_environment(), _search_path(), _signal_handlers(), _others()]
     with warnings.catch_warnings():
@@ -44,6 +42,18 @@ def as_fresh_process() -> Iterator[None]:
             for restore in undo:
                 restore()
             _forget_modules(set(sys.modules) - known)
+
+
+def _reset_libraries() -> None:
+    """Give the libraries of frameworks that are imported the settings that they have after their import."""
+    # Ours are called like their libraries, so that no adapter is imported to find out.
+    imported = [name for name in registry.BUILT_IN["framework"] if name in sys.modules]
+    plugins = (plugin for plugin in registry.plugins() if plugin.kind == "framework" and not plugin.ignored)
+    used = (plugin for plugin in plugins if plugin.target.partition(":")[0] in sys.modules)
+    for name in [*imported, *(plugin.name for plugin in used if registry.error_of(plugin) is None)]:
+        framework = registry.adapter("framework", name)
+        if any(module in sys.modules for module in framework.base_modules):
+            framework.reset()
 
 
 def _environment() -> Callable[[], None]:
