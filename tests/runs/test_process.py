@@ -276,11 +276,22 @@ def test_what_a_run_changes_in_the_process_is_undone(name: str, monkeypatch: pyt
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     locale.setlocale(locale.LC_ALL, "C.UTF-8")
     before = read()
-    with pytest.raises(ModelError), as_fresh_process():
+    with as_fresh_process():
         change()
         assert read() != before
-        raise ModelError("the run failed")
     assert read() == before
+
+
+def test_it_is_undone_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--mine")
+
+    def fail() -> None:
+        os.environ["XLA_FLAGS"] = "--other"
+        raise ModelError("the run failed")
+
+    with pytest.raises(ModelError), as_fresh_process():
+        fail()
+    assert os.environ["XLA_FLAGS"] == "--mine"
 
 
 def test_libraries_and_plugins_stay_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,11 @@ import trainyard
 from s3_server import S3Server
 from small_runs import SMALL, assert_same, preempted
 from takeovers import check_race, race, two_processes
-from trainyard.errors import ConfigError, DataError, InputError
+from trainyard.engine.lease import Lease
+from trainyard.errors import ConfigError, DataError, InputError, RunLockedError
 from trainyard.records.copies import bring_all
 from trainyard.records.listing import all_runs
-from trainyard.records.remote import open_store
+from trainyard.records.remote import RemoteRun, open_store
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.reproduce import compare_bits
 from trainyard.runs.run import Run
@@ -131,7 +132,9 @@ def test_create_imports_no_framework_and_no_code_of_the_users(tmp_path: Path) ->
         "import sys, trainyard; print(trainyard.create('config.json').status);"
         "print(*({'torch', 'keras', 'sklearn', 'pandas', 'xgboost', 'mine'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, check=False, capture_output=True, text=True
+    )
     assert done.stdout.split() == ["created"], done.stderr
 
 
@@ -204,6 +207,32 @@ def test_a_store_that_cannot_be_used_gets_no_run(tmp_path: Path, monkeypatch: py
         trainyard.create(SMALL, runs_dir=url)
     assert trainyard.list_runs(url) == []
     assert [key for key in open_store(url).list() if "small" in key] == []
+
+
+# -- two workers
+
+
+def test_a_run_that_another_process_trains_is_refused(waiting: Run) -> None:
+    other = RunDir(waiting.path)
+    other.acquire()
+    with pytest.raises(RunLockedError, match="owned by another process"):
+        trainyard.work(waiting)
+    other.release()
+    assert waiting.status == "created"
+
+
+def test_of_two_workers_elsewhere_one_gets_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both have read that it waits; the log decides."""
+    url = (tmp_path / "store").as_uri()
+    path = trainyard.create(SMALL, runs_dir=url).path
+    remotes = [RemoteRun(path, open_store(url)) for _ in range(2)]
+    first, second = (Lease(remote.log, 1, 1, remote) for remote in remotes)
+    first.take((), ())
+    with pytest.raises(RunLockedError, match="another process has just taken the run"):
+        second.take((), ())
+    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "cache"))
+    assert [one.status for one in trainyard.list_runs(url)] == ["running"]
+    first.release()
 
 
 # -- killed, and in a race
