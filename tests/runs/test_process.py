@@ -159,7 +159,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "keras": config("keras_mlp", backend="torch", hidden=[8], dropout=0.2) | {"training": BATCHES},
     "forest": SMALL | {"model": "random_forest", "training": {"threads": 2}},
     "xgboost": config("xgboost", subsample=0.7),
-    "lightgbm": config("lightgbm", bagging_fraction=0.7, bagging_freq=1),
+    "lightgbm": config("lightgbm", subsample=0.7, subsample_freq=1),
     "catboost": config("catboost"),
 }
 

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -189,6 +190,7 @@ def test_a_run_in_a_store_is_trained_elsewhere_with_nothing_but_its_url(
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(socket, "gethostname", lambda: "another-machine")
     assert [run.status for run in trainyard.list_runs(url)] == ["created"]
     run = trainyard.work(named)
     assert run.path != created.path
