@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from test_saver import FullDisk
-from trainyard_toy import ToyFramework
+from trainyard_toy import ToyFramework, ToyLearner
 
 import trainyard
 from small_runs import SMALL, SignalAt, assert_same, checkpoints
 from trainyard.engine.checkpoint import step_of
 from trainyard.errors import CheckpointError
-from trainyard.frameworks.base import WEIGHTS_FILE, FrameworkInputs, Plan, Snapshot
+from trainyard.frameworks.base import WEIGHTS_FILE, LearnerInputs, Plan, Snapshot
 from trainyard.frameworks.support.stored import StoredSnapshot, buffers
 from trainyard.records.journal import SegmentReader, segments
 from trainyard.types import NamedBuffer, StepResult
@@ -36,12 +36,12 @@ class Hidden:
 
 @pytest.fixture
 def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan, made, step = ToyFramework.plan, ToyFramework.__init__, ToyFramework.step
+    plan, made, step = ToyFramework.plan, ToyLearner.__init__, ToyLearner.step
 
     def with_boundary(*args: Any) -> Plan:
         return plan(*args)._replace(boundary=BOUNDARY)
 
-    def with_hidden(self: Any, inputs: FrameworkInputs) -> None:
+    def with_hidden(self: Any, inputs: LearnerInputs) -> None:
         made(self, inputs)
         self.hidden = Hidden()
 
@@ -50,8 +50,8 @@ def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         return step(self, at, lr * (1 + self.hidden.since))
 
     monkeypatch.setattr(ToyFramework, "plan", staticmethod(with_boundary))
-    monkeypatch.setattr(ToyFramework, "__init__", with_hidden)
-    monkeypatch.setattr(ToyFramework, "step", depending)
+    monkeypatch.setattr(ToyLearner, "__init__", with_hidden)
+    monkeypatch.setattr(ToyLearner, "step", depending)
 
 
 @pytest.mark.usefixtures("bounded")
@@ -90,12 +90,12 @@ def test_a_finished_run_is_kept_at_its_last_step(config: dict[str, Any], tmp_pat
     assert step_of(checkpoints(run)[-1].name) == run.result["steps"] == 30
 
 
-class Sums(ToyFramework):
+class Sums(ToyLearner):
     """Keeps the weights of every step, so that those of an earlier one can be had later."""
 
     taken: ClassVar[list[int]] = []
 
-    def __init__(self, inputs: FrameworkInputs) -> None:
+    def __init__(self, inputs: LearnerInputs) -> None:
         super().__init__(inputs)
         self._history = np.zeros((64, *self._tensors[WEIGHTS_FILE]["w"].shape))
 
@@ -133,17 +133,12 @@ class Sums(ToyFramework):
 
 @pytest.fixture
 def cumulative(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainyard import registry
-
-    find = registry.find
-
-    def found(kind: str, name: str) -> Any:
-        return Sums if (kind, name) == ("framework", "toy") else find(kind, name)
-
     plan = ToyFramework.plan
-    monkeypatch.setattr(Sums, "plan", staticmethod(lambda *args: plan(*args)._replace(cumulative=True)))
+    monkeypatch.setattr(
+        ToyFramework, "plan", staticmethod(lambda *args: plan(*args)._replace(cumulative=True))
+    )
+    monkeypatch.setattr(ToyFramework, "learner", staticmethod(Sums))
     monkeypatch.setattr(Sums, "taken", [])
-    monkeypatch.setattr(registry, "find", found)
 
 
 def test_best_models_are_taken_out_of_later_ones(

@@ -19,7 +19,7 @@ from trainyard.engine.state import RunState
 from trainyard.engine.writer import PendingWrite
 from trainyard.errors import CheckpointError, TrainingError
 from trainyard.frameworks.base import Plan
-from trainyard.frameworks.torch import TorchFramework
+from trainyard.frameworks.torch.learner import TorchLearner
 from trainyard.types import Evaluation
 
 
@@ -492,14 +492,14 @@ def test_a_restored_state_with_another_digest_is_refused(
     import torch
 
     run = preempted(tmp_path)
-    restore = TorchFramework.restore
+    restore = TorchLearner.restore
 
-    def slightly_wrong(framework: Any, folder: Path, **how: Any) -> None:
-        restore(framework, folder, **how)
+    def slightly_wrong(learner: Any, folder: Path, **how: Any) -> None:
+        restore(learner, folder, **how)
         with torch.no_grad():
-            next(framework.native.parameters()).view(-1)[0].add_(1e-3)
+            next(learner.model().native.parameters()).view(-1)[0].add_(1e-3)
 
-    monkeypatch.setattr(TorchFramework, "restore", slightly_wrong)
+    monkeypatch.setattr(TorchLearner, "restore", slightly_wrong)
     with pytest.raises(CheckpointError, match=r"step-000000013-a0001.* digest"):
         resume(run)
     monkeypatch.undo()

@@ -540,10 +540,8 @@ class TestShap:
         predictor = trainyard.load(run)
         split = predictor.load_data().splits["test"]
         bundle = DataBundle(predictor.info, {"test": split}, predictor._preparation)
-        framework = predictor.framework
-        made = explain(
-            Model(framework.predict, framework.native, framework.importance()), bundle, "accuracy", 0
-        )
+        model = predictor.model
+        made = explain(Model(model.predict, model.native, model.importance()), bundle, "accuracy", 0)
         assert made["shap"]["explainer"] == "permutation"
         assert made["shap"]["gap"] < 1e-5
         assert {row["name"] for row in made["shap"]["features"][:2]} == {

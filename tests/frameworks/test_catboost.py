@@ -99,7 +99,7 @@ def components(data: DataBundle, params: Mapping[str, Any], threads: int = 1, **
 def trained(data: DataBundle, params: Mapping[str, Any], threads: int = 1) -> Components:
     made = components(data, params, threads)
     for step in range(ROUNDS):
-        made.framework.step(step, made.plan.learning_rate)
+        made.learner.step(step, made.plan.learning_rate)
     return made
 
 
@@ -178,15 +178,15 @@ def test_every_way_resumes_to_the_same_bits(
     for step in range(ROUNDS):
         if step in stops:
             (tmp_path / str(step)).mkdir()
-            whole.framework.snapshot().write(tmp_path / str(step))
-        losses += whole.framework.read([whole.framework.step(step, 0.1).loss])
-    expected = tensor_records(whole.framework.state())
+            whole.learner.snapshot().write(tmp_path / str(step))
+        losses += whole.learner.read([whole.learner.step(step, 0.1).loss])
+    expected = tensor_records(whole.learner.state())
     for stop in stops:
         resumed = components(data, params, threads)
-        resumed.framework.restore(tmp_path / str(stop))
-        unread = [resumed.framework.step(step, 0.1).loss for step in range(stop, ROUNDS)]
-        assert resumed.framework.read(unread) == losses[stop:], f"resumed after {stop}"
-        assert tensor_records(resumed.framework.state()) == expected, f"resumed after {stop}"
+        resumed.learner.restore(tmp_path / str(stop))
+        unread = [resumed.learner.step(step, 0.1).loss for step in range(stop, ROUNDS)]
+        assert resumed.learner.read(unread) == losses[stop:], f"resumed after {stop}"
+        assert tensor_records(resumed.learner.state()) == expected, f"resumed after {stop}"
 
 
 @pytest.mark.parametrize(
@@ -203,9 +203,9 @@ def test_the_number_of_threads_changes_no_bit(params: dict[str, Any]) -> None:
     data = from_objects((x, (x[:, 0] * x[:, 1] > x[:, 2]).astype(np.int64)), None)
     one, several = (trained(data, params, threads) for threads in (1, 3))
     assert "threads" in one.framework.neutral_changes(one.config)
-    assert tensor_records(one.framework.state()) == tensor_records(several.framework.state())
+    assert tensor_records(one.learner.state()) == tensor_records(several.learner.state())
     first, second = (
-        np.concatenate([part.outputs for part in made.framework.predict(data.splits["val"])])
+        np.concatenate([part.outputs for part in made.learner.model().predict(data.splits["val"])])
         for made in (one, several)
     )
     assert np.array_equal(first, second)
@@ -215,15 +215,15 @@ def test_the_model_of_an_earlier_step_is_the_same_before_and_after_a_resume(tmp_
     data = bundle("three")
     whole = components(data, SAMPLED)
     for step in range(20):
-        whole.framework.step(step, 0.1)
+        whole.learner.step(step, 0.1)
         if step == 6:
-            then = tensor_records(whole.framework.state(weights_only=True))
-    whole.framework.snapshot().write(tmp_path)
+            then = tensor_records(whole.learner.state(weights_only=True))
+    whole.learner.snapshot().write(tmp_path)
     resumed = components(data, SAMPLED)
-    resumed.framework.restore(tmp_path)
+    resumed.learner.restore(tmp_path)
     for number, made in enumerate((whole, resumed)):
         (folder := tmp_path / str(number)).mkdir()
-        (file,) = made.framework.snapshot(weights_only=True, step=7).write(folder)
+        (file,) = made.learner.snapshot(weights_only=True, step=7).write(folder)
         assert file.state() == then
 
 
@@ -268,19 +268,18 @@ def test_a_model_that_is_cut_from_a_later_one_is_that_of_its_round(kind: str, pa
     data, made = bundle(kind, categories=kind != "pairs"), {}
     assert components(data, params).plan.cumulative
     for chunk in (1, 5, 9, ROUNDS - 1):
-        framework: Any = components(data, params).framework
-        framework._rounds._chunk = chunk
-        framework.step(0, 0.1)
-        made[chunk] = framework
+        learner: Any = components(data, params).learner
+        learner._rounds._chunk = chunk
+        learner.step(0, 0.1)
+        made[chunk] = learner
     later = made.pop(ROUNDS - 1)
-    for rounds, framework in made.items():
-        framework._steps_done = later._steps_done = rounds
-        assert tensor_records(framework.state()) == tensor_records(later.state()), f"after {rounds}"
-        ours, theirs = (next(iter(one.predict(data.splits["val"]))) for one in (framework, later))
+    for rounds, learner in made.items():
+        own, cut = learner.model(), later.model()
+        own.rounds = cut.rounds = rounds
+        assert tensor_records(learner.state()) == tensor_records(later.state()), f"after {rounds}"
+        ours, theirs = (next(iter(model.predict(data.splits["val"]))) for model in (own, cut))
         assert np.array_equal(ours.outputs, theirs.outputs)
-        assert np.array_equal(
-            later.native.predict(later._sample_pool), framework.native.predict(later._sample_pool)
-        )
+        assert np.array_equal(cut.native.predict(later._sample_pool), own.native.predict(later._sample_pool))
 
 
 @pytest.mark.parametrize(
@@ -312,11 +311,11 @@ def test_with_constraints_a_round_changes_the_trees_before_it() -> None:
     made, unread = components(data, params), []
     assert (made.plan.boundary, made.plan.cumulative) == (1, False)
     for step in range(ROUNDS):
-        unread.append(made.framework.step(step, 0.1).loss)
-        (now,) = made.framework.read(unread[-1:])
-        (train,) = made.framework.predict(data.splits["train"])
+        unread.append(made.learner.step(step, 0.1).loss)
+        (now,) = made.learner.read(unread[-1:])
+        (train,) = made.learner.model().predict(data.splits["train"])
         assert now == train.loss / 600
-    assert made.framework.read(unread)[3] != made.framework.read([4])[0]
+    assert made.learner.read(unread)[3] != made.learner.read([4])[0]
     config = load(
         {"model": {"type": "catboost", "params": params}, "training": {"device": "cuda"}}, adapters=Catalog()
     ).config
@@ -328,17 +327,17 @@ def test_it_does_not_go_on_where_it_has_no_snapshot(tmp_path: Path) -> None:
     data = bundle("two")
     made = components(data, {})
     for step in range(7):
-        made.framework.step(step, 0.1)
-    made.framework.snapshot().write(tmp_path)
+        made.learner.step(step, 0.1)
+    made.learner.snapshot().write(tmp_path)
     resumed = components(data, {})
-    resumed.framework.restore(tmp_path)
-    assert tensor_records(resumed.framework.state()) == tensor_records(made.framework.state())
+    resumed.learner.restore(tmp_path)
+    assert tensor_records(resumed.learner.state()) == tensor_records(made.learner.state())
     with pytest.raises(TrainingError, match="there is none of round 7"):
-        resumed.framework.step(7, 0.1)
+        resumed.learner.step(7, 0.1)
 
 
 def test_the_bytes_say_nothing_of_the_time_or_the_place() -> None:
-    found = trained(bundle("two"), {}).framework.native.get_metadata()
+    found = trained(bundle("two"), {}).learner.model().native.get_metadata()
     assert found["model_guid"] == found["train_finish_time"] == found["catboost_version_info"] == ""
     assert "train_dir" not in found["params"]
     assert "thread_count" not in found["params"]
@@ -353,9 +352,9 @@ def test_the_trees_are_those_that_catboost_makes_at_once(kind: str, rounds: int)
     data = bundle(kind, categories=False)
     made = components(data, SAMPLED | {"n_estimators": rounds})
     for step in range(rounds):
-        made.framework.step(step, 0.1)
+        made.learner.step(step, 0.1)
     objective = {"two": "Logloss", "three": "MultiClass", "values": "RMSE"}[kind]
-    seed = made.framework._rounds._options["random_seed"]  # type: ignore[attr-defined]
+    seed = made.learner._rounds._options["random_seed"]  # type: ignore[attr-defined]
     options = {
         "loss_function": objective,
         "iterations": rounds,
@@ -373,7 +372,7 @@ def test_the_trees_are_those_that_catboost_makes_at_once(kind: str, rounds: int)
     train, val = data.splits["train"], data.splits["val"]
     library = catboost.CatBoost(options).fit(train.arrays["features"], train.arrays["target"], verbose=False)  # type: ignore[attr-defined]
     expected = library.predict(val.arrays["features"], prediction_type="RawFormulaVal")  # type: ignore[attr-defined]
-    mine = made.framework.native.predict(val.arrays["features"], prediction_type="RawFormulaVal")  # type: ignore[attr-defined]
+    mine = made.learner.model().native.predict(val.arrays["features"], prediction_type="RawFormulaVal")  # type: ignore[attr-defined]
     assert np.array_equal(mine, expected)
 
 
@@ -381,8 +380,8 @@ def test_outputs_are_the_librarys() -> None:
     for kind in ("two", "three", "values"):
         data = bundle(kind, categories=False)
         made = trained(data, SAMPLED)
-        (found,) = made.framework.predict(data.splits["val"])
-        model, features = made.framework.native, data.splits["val"].arrays["features"]  # type: ignore[attr-defined]
+        (found,) = made.learner.model().predict(data.splits["val"])
+        model, features = made.learner.model().native, data.splits["val"].arrays["features"]  # type: ignore[attr-defined]
         library = model.predict(features) if kind == "values" else model.predict_proba(features)
         np.testing.assert_allclose(found.outputs, library, rtol=1e-5, atol=1e-7)
 
@@ -391,25 +390,25 @@ def test_outputs_of_a_round_are_not_those_of_the_rounds_made_ahead() -> None:
     data = bundle("two")
     made, losses = components(data, {}), []
     for step in range(12):
-        made.framework.step(step, 0.1)
-        losses += [found.loss for found in made.framework.predict(data.splits["train"])]
+        made.learner.step(step, 0.1)
+        losses += [found.loss for found in made.learner.model().predict(data.splits["train"])]
     assert losses == sorted(losses, reverse=True)
     assert len(set(losses)) == 12
-    assert made.framework.native.tree_count_ == 12
+    assert made.learner.model().native.tree_count_ == 12
 
 
 def test_losses_are_those_that_other_frameworks_report() -> None:
     for kind in ("two", "three", "values", "pairs"):
         data = bundle(kind, categories=False)
         made = trained(data, {})
-        (found,) = made.framework.predict(data.splits["val"])
+        (found,) = made.learner.model().predict(data.splits["val"])
         if kind in ("two", "three"):
             expected = -np.log(found.outputs[np.arange(150), found.targets]).sum()
         else:
             expected = np.square(found.outputs - found.targets).mean() * 150
         assert found.loss == pytest.approx(float(expected), rel=1e-4)
-        (loss,) = made.framework.read([ROUNDS])
-        (train,) = made.framework.predict(data.splits["train"])
+        (loss,) = made.learner.read([ROUNDS])
+        (train,) = made.learner.model().predict(data.splits["train"])
         assert loss == train.loss / 600
 
 
@@ -425,7 +424,7 @@ def test_the_loss_is_that_of_the_objective() -> None:
         ),
     }
     for objective, error in expected.items():
-        (found,) = trained(data, {"objective": objective}).framework.predict(data.splits["val"])
+        (found,) = trained(data, {"objective": objective}).learner.model().predict(data.splits["val"])
         assert found.loss == pytest.approx(float(error(found.targets, found.outputs).sum()), rel=1e-4), (
             objective
         )
@@ -433,11 +432,11 @@ def test_the_loss_is_that_of_the_objective() -> None:
 
 def test_importance_and_export(tmp_path: Path) -> None:
     made = trained(bundle("two"), {})
-    (importance,) = made.framework.importance().values()
+    (importance,) = made.learner.model().importance().values()
     assert importance.shape == (6,)
     assert importance.argmax() == 0
     for form in ("cbm", "json"):
-        made.framework.export(tmp_path / f"model.{form}", form)
+        made.learner.model().export(tmp_path / f"model.{form}", form)
         read = catboost.CatBoostClassifier().load_model(tmp_path / f"model.{form}", format=form)
         assert read.tree_count_ == ROUNDS
         assert read.feature_names_ == [f"x{i}" for i in range(6)]
@@ -448,7 +447,7 @@ def test_importance_and_export(tmp_path: Path) -> None:
 
 def test_rows_that_do_not_show_their_arrays_give_the_same_model() -> None:
     states = [
-        tensor_records(trained(bundle("two", shown=shown), SAMPLED).framework.state())
+        tensor_records(trained(bundle("two", shown=shown), SAMPLED).learner.state())
         for shown in (True, False)
     ]
     assert states[0] == states[1]
@@ -456,8 +455,7 @@ def test_rows_that_do_not_show_their_arrays_give_the_same_model() -> None:
 
 def test_categories_are_taken_as_categories() -> None:
     states = [
-        tensor_records(trained(bundle("two", categories=some), {}).framework.state())
-        for some in (True, False)
+        tensor_records(trained(bundle("two", categories=some), {}).learner.state()) for some in (True, False)
     ]
     assert states[0] != states[1]
 
@@ -481,7 +479,7 @@ def test_a_csv_with_categories_and_gaps_trains_as_it_is(tmp_path: Path) -> None:
 def test_a_metric_of_ones_own_is_the_loss() -> None:
     data = bundle("two")
     made = trained(data, {"metric": "mine_catboost:ErrorRate"})
-    (found,) = made.framework.predict(data.splits["val"])
+    (found,) = made.learner.model().predict(data.splits["val"])
     assert found.loss == pytest.approx(float((found.outputs.argmax(axis=1) != found.targets).sum()))
 
 
@@ -494,8 +492,8 @@ def test_the_seed_decides_what_is_drawn() -> None:
             "training": {"max_steps": 5},
         }
         made = build(load(config, adapters=Catalog()).config, 1, Objects(data=data))
-        made.framework.step(0, 0.1)
-        states.append(tensor_records(made.framework.state()))
+        made.learner.step(0, 0.1)
+        states.append(tensor_records(made.learner.state()))
     assert states[0] != states[1]
 
 
@@ -519,7 +517,7 @@ def test_the_seed_decides_what_is_drawn() -> None:
 )
 def test_what_cannot_be_trained_is_said(kind: str, params: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message) as raised:
-        components(bundle(kind, categories=kind != "pairs"), params).framework.step(0, 0.1)
+        components(bundle(kind, categories=kind != "pairs"), params).learner.step(0, 0.1)
     assert ".cpp" not in str(raised.value)
     assert sys.exc_info() == (None, None, None), "CatBoost leaves its error behind"
 
@@ -532,8 +530,8 @@ def test_an_unknown_option_is_an_error() -> None:
 def test_a_run_of_few_rounds_needs_no_snapshot() -> None:
     made = components(bundle("two"), {"n_estimators": 4})
     for step in range(4):
-        made.framework.step(step, 0.1)
-    assert made.framework.native.tree_count_ == 4
+        made.learner.step(step, 0.1)
+    assert made.learner.model().native.tree_count_ == 4
 
 
 def test_on_cuda_it_is_trained_at_once() -> None:

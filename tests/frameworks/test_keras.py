@@ -24,14 +24,16 @@ from small_runs import SMALL, assert_same, checkpoints, journal_values
 from trainyard.config import load
 from trainyard.digest import sha256_file
 from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
+from trainyard.frameworks.base import ModelInputs
+from trainyard.frameworks.keras import KerasFramework
 from trainyard.frameworks.keras.backend import import_keras
+from trainyard.frameworks.keras.building import _last_activation
 from trainyard.frameworks.keras.losses import Outputs
-from trainyard.frameworks.keras.models import _last_activation
 from trainyard.frameworks.keras.params import COMPILED, OPTIMIZERS
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.run import Run
-from trainyard.runs.wiring import Objects, build, build_framework
+from trainyard.runs.wiring import Objects, build
 from trainyard.types import DataInfo, features_spec
 
 pytest.importorskip("tensorflow")
@@ -610,9 +612,9 @@ def test_a_sigmoid_for_each_class_gives_shares_of_their_sum(activation: str | No
     parts = build(load({**SMALL, "model": KERAS}, adapters=Catalog()).config, 1, Objects(model=model))
     split = parts.bundle.splits["test"]
     batch = split.take(np.arange(len(split)))
-    raw = parts.learner.native(batch["features"], training=False).numpy()
+    raw = parts.learner.model().native(batch["features"], training=False).numpy()
     sigmoids = 1 / (1 + np.exp(-raw)) if activation is None else raw
-    found = list(parts.learner.predict(split))
+    found = list(parts.learner.model().predict(split))
     outputs = np.concatenate([part.outputs for part in found])
     np.testing.assert_allclose(outputs, sigmoids / sigmoids.sum(axis=1, keepdims=True), rtol=1e-5)
     if loss is None:
@@ -936,7 +938,7 @@ def compare(data, model, one_hot, names, **compiled):
     config["training"] = {"epochs": 1, "determinism": "bitwise"}
     parts = build(load(config, adapters=Catalog()).config, 1, Objects(model=model))
     split, before = parts.bundle.splits["val"], [variable.numpy() for variable in model.metrics_variables]
-    predict, info = parts.learner.predict, parts.bundle.info
+    predict, info = parts.learner.model().predict, parts.bundle.info
     found = [evaluate_predictions(predict(split), [], info, "val").metrics for _ in range(2)]
     assert found[0] == found[1], "an evaluation leaves something behind"
     assert all(np.array_equal(*pair) for pair in zip(before, (v.numpy() for v in model.metrics_variables)))
@@ -1120,7 +1122,7 @@ def test_an_export_computes_what_the_model_computes(form: str, iris: Run, tmp_pa
     parts.learner.restore(checkpoints(iris)[-1], weights_only=True)
     split = parts.bundle.splits["test"]
     (tmp_path / "out").mkdir()
-    parts.learner.export(tmp_path / "out" / "exported", form)
+    parts.learner.model().export(tmp_path / "out" / "exported", form)
     features = split.take(np.arange(len(split)))["features"]
     if form == "keras":
         (tmp_path / "out" / "exported").rename(tmp_path / "out" / "exported.keras")
@@ -1128,14 +1130,14 @@ def test_an_export_computes_what_the_model_computes(form: str, iris: Run, tmp_pa
     else:
         served = tf.saved_model.load(str(tmp_path / "out" / "exported"))
         logits = served.serve(features).numpy()
-    expected = np.concatenate([part.outputs for part in parts.learner.predict(split)])
+    expected = np.concatenate([part.outputs for part in parts.learner.model().predict(split)])
     np.testing.assert_allclose(keras.ops.convert_to_numpy(keras.ops.softmax(logits)), expected, atol=1e-5)
     assert [path.name.split(".")[0] for path in (tmp_path / "out").iterdir()] == ["exported"]
 
 
 def test_the_native_model_is_kerass(tmp_path: Path) -> None:
     parts = build(load({**SMALL, "model": KERAS}, adapters=Catalog()).config, 1, Objects())
-    assert isinstance(parts.learner.native, keras.Model)
+    assert isinstance(parts.learner.model().native, keras.Model)
 
 
 def test_a_model_predicts_again_from_its_run(tmp_path: Path) -> None:
@@ -1247,10 +1249,10 @@ def test_a_model_predicts_on_any_number_of_threads(tmp_path: Path) -> None:
     config = load({**SMALL, "model": KERAS, "training": {"threads": 7}}, adapters=Catalog()).config
     parts = build(load({**SMALL, "model": KERAS}, adapters=Catalog()).config, 1, Objects())
     parts.learner.snapshot(weights_only=True).write(tmp_path)
-    alone = build_framework(config, parts.bundle, 7, None)
-    alone.restore(tmp_path, weights_only=True)
+    inputs = ModelInputs(config, parts.bundle.info, config.model.params, 7)
+    alone = KerasFramework.load(inputs, tmp_path)
     split = parts.bundle.splits["test"]
-    for one, other in zip(parts.learner.predict(split), alone.predict(split), strict=True):
+    for one, other in zip(parts.learner.model().predict(split), alone.predict(split), strict=True):
         np.testing.assert_allclose(one.outputs, other.outputs, atol=1e-6)
 
 

@@ -17,7 +17,8 @@ from trainyard.config import load
 from trainyard.datasets.base import DataBundle
 from trainyard.digest import tensor_records
 from trainyard.errors import ConfigError, InputError, ModelError
-from trainyard.frameworks import lightgbm as adapter
+from trainyard.frameworks.lightgbm import layout as layouts
+from trainyard.frameworks.lightgbm import learner as adapter
 from trainyard.frameworks.lightgbm.data import safe_names
 from trainyard.frameworks.lightgbm.layout import faster_layout
 from trainyard.runs.catalog import Catalog
@@ -96,7 +97,7 @@ def components(data: DataBundle, params: Mapping[str, Any], threads: int = 1, **
 def trained(data: DataBundle, params: Mapping[str, Any], threads: int = 1, **training: Any) -> Components:
     made = components(data, params, threads, **training)
     for step in range(ROUNDS):
-        made.framework.step(step, made.plan.learning_rate)
+        made.learner.step(step, made.plan.learning_rate)
     return made
 
 
@@ -182,17 +183,17 @@ def test_every_way_resumes_to_the_same_bits(
     for step in range(ROUNDS):
         if step in stops:
             (tmp_path / str(step)).mkdir()
-            whole.framework.snapshot().write(tmp_path / str(step))
-        losses += whole.framework.read([whole.framework.step(step, rate).loss])
-    expected = tensor_records(whole.framework.state())
-    predicted = [found.loss for found in whole.framework.predict(data.splits["val"])]
+            whole.learner.snapshot().write(tmp_path / str(step))
+        losses += whole.learner.read([whole.learner.step(step, rate).loss])
+    expected = tensor_records(whole.learner.state())
+    predicted = [found.loss for found in whole.learner.model().predict(data.splits["val"])]
     for stop in stops:
         resumed = components(data, params, threads)
-        resumed.framework.restore(tmp_path / str(stop))
-        unread = [resumed.framework.step(step, rate).loss for step in range(stop, ROUNDS)]
-        assert resumed.framework.read(unread) == losses[stop:], f"resumed after {stop}"
-        assert tensor_records(resumed.framework.state()) == expected, f"resumed after {stop}"
-        assert [found.loss for found in resumed.framework.predict(data.splits["val"])] == predicted
+        resumed.learner.restore(tmp_path / str(stop))
+        unread = [resumed.learner.step(step, rate).loss for step in range(stop, ROUNDS)]
+        assert resumed.learner.read(unread) == losses[stop:], f"resumed after {stop}"
+        assert tensor_records(resumed.learner.state()) == expected, f"resumed after {stop}"
+        assert [found.loss for found in resumed.learner.model().predict(data.splits["val"])] == predicted
 
 
 def test_the_learning_rate_may_change_in_every_round(tmp_path: Path) -> None:
@@ -200,13 +201,13 @@ def test_the_learning_rate_may_change_in_every_round(tmp_path: Path) -> None:
     whole, resumed = components(data, SAMPLED), components(data, SAMPLED)
     for step in range(ROUNDS):
         if step == 10:
-            whole.framework.snapshot().write(tmp_path)
-        whole.framework.step(step, 0.3 / (1 + step // 3))
-    resumed.framework.restore(tmp_path)
+            whole.learner.snapshot().write(tmp_path)
+        whole.learner.step(step, 0.3 / (1 + step // 3))
+    resumed.learner.restore(tmp_path)
     for step in range(10, ROUNDS):
-        resumed.framework.step(step, 0.3 / (1 + step // 3))
-    assert tensor_records(resumed.framework.state()) == tensor_records(whole.framework.state())
-    assert tensor_records(whole.framework.state()) != tensor_records(trained(data, SAMPLED).framework.state())
+        resumed.learner.step(step, 0.3 / (1 + step // 3))
+    assert tensor_records(resumed.learner.state()) == tensor_records(whole.learner.state())
+    assert tensor_records(whole.learner.state()) != tensor_records(trained(data, SAMPLED).learner.state())
 
 
 def test_the_seed_decides_what_is_drawn() -> None:
@@ -221,8 +222,8 @@ def test_the_seed_decides_what_is_drawn() -> None:
                 Objects(data=data),
             )
             for step in range(ROUNDS):
-                made.framework.step(step, 0.1)
-            found.add(str(tensor_records(made.framework.state(weights_only=True))))
+                made.learner.step(step, 0.1)
+            found.add(str(tensor_records(made.learner.state(weights_only=True))))
         assert len(found) == 2, params
 
 
@@ -231,10 +232,12 @@ def test_rounds_differ_in_what_they_draw() -> None:
         bundle("two"), {"subsample": 0.5, "colsample_bytree": 0.5, "num_leaves": 2, "learning_rate": 1e-6}
     )
     features = {
-        tree["tree_structure"]["split_feature"] for tree in made.framework.native.dump_model()["tree_info"]
+        tree["tree_structure"]["split_feature"]
+        for tree in made.learner.model().native.dump_model()["tree_info"]
     }
     counts = {
-        tree["tree_structure"]["internal_count"] for tree in made.framework.native.dump_model()["tree_info"]
+        tree["tree_structure"]["internal_count"]
+        for tree in made.learner.model().native.dump_model()["tree_info"]
     }
     assert len(features) > 1
     assert len(counts) > 4, "the same rows are drawn again and again"
@@ -258,7 +261,7 @@ def test_without_sampling_the_trees_are_those_of_lightgbm_train(kind: str) -> No
     params |= {"num_class": 3} if kind == "three" else {}
     train = data.splits["train"]
     dataset = lightgbm.Dataset(train.arrays["features"], train.arrays["target"], categorical_feature=[2])  # type: ignore[attr-defined]
-    assert trees(made.framework.native.model_to_string()) == trees(
+    assert trees(made.learner.model().native.model_to_string()) == trees(
         lightgbm.train(params, dataset, ROUNDS).model_to_string()
     )
 
@@ -293,19 +296,19 @@ def test_trees_are_built_in_the_layout_that_was_chosen(wide: DataBundle, layout:
     config = load({"model": "lightgbm", "training": {"max_steps": ROUNDS}}, adapters=Catalog()).config
     made = build(config, 1, Objects(data=wide), {"histograms": layout})
     for step in range(ROUNDS):
-        made.framework.step(step, 0.1)
+        made.learner.step(step, 0.1)
     params = {"objective": "regression", "num_threads": 1, "verbosity": -1, f"force_{layout}": True}
     train = wide.splits["train"]
     dataset = lightgbm.Dataset(train.arrays["features"], train.arrays["target"])  # type: ignore[attr-defined]
     expected = lightgbm.train(params, dataset, ROUNDS).model_to_string()
-    assert trees(made.framework.native.model_to_string()) == trees(expected)
-    assert made.framework.choices() == {"histograms": layout}
+    assert trees(made.learner.model().native.model_to_string()) == trees(expected)
+    assert made.learner.choices() == {"histograms": layout}
 
 
 def test_little_data_needs_no_measurement(wide: DataBundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(adapter, "faster_layout")
     made = components(wide, {})
-    assert made.framework.choices() == {}
+    assert made.learner.choices() == {}
 
 
 @pytest.mark.parametrize("layout", ["row_wise", "col_wise"])
@@ -326,7 +329,7 @@ def test_lightgbm_still_says_what_it_has_chosen(
 ) -> None:
     """Our test reads its log; a later version may phrase it in another way."""
     said: list[str] = []
-    monkeypatch.setattr(adapter.layout._Messages, "info", lambda self, message: said.append(message))
+    monkeypatch.setattr(layouts._Messages, "info", lambda self, message: said.append(message))
     train = wide.splits["train"].arrays  # type: ignore[attr-defined]
     dataset = lightgbm.Dataset(train["features"], train["target"])
     faster_layout(lightgbm, dataset.construct(), {"objective": "regression", "verbosity": -1})
@@ -369,14 +372,14 @@ def test_outputs_are_the_librarys_however_they_came_about(kind: str, params: dic
     data = bundle(kind)
     made = components(data, params)
     for step in range(ROUNDS):
-        made.framework.step(step, made.plan.learning_rate)
+        made.learner.step(step, made.plan.learning_rate)
         # As after each round: new trees are added to the scores
-        (found,) = made.framework.predict(data.splits["val"])
+        (found,) = made.learner.model().predict(data.splits["val"])
     val = data.splits["val"]
-    library = made.framework.native.predict(val.arrays["features"], num_threads=1)  # type: ignore[attr-defined]
+    library = made.learner.model().native.predict(val.arrays["features"], num_threads=1)  # type: ignore[attr-defined]
     library = np.column_stack([1 - library, library]) if kind == "two" else library
     np.testing.assert_allclose(found.outputs, library, rtol=1e-6, atol=1e-7)
-    (afresh,) = made.framework.predict(Shown(val.arrays["features"], val.arrays["target"]))  # type: ignore[attr-defined]
+    (afresh,) = made.learner.model().predict(Shown(val.arrays["features"], val.arrays["target"]))  # type: ignore[attr-defined]
     assert np.array_equal(found.outputs, afresh.outputs)
     assert found.loss == afresh.loss
 
@@ -385,7 +388,7 @@ def test_losses_are_those_that_other_frameworks_report() -> None:
     for kind in ("two", "values"):
         data = bundle(kind)
         made = trained(data, {})
-        (found,) = made.framework.predict(data.splits["val"])
+        (found,) = made.learner.model().predict(data.splits["val"])
         picked = (
             found.outputs[np.arange(150), found.targets] if kind == "two" else found.outputs - found.targets
         )
@@ -397,8 +400,8 @@ def test_the_loss_of_a_round_is_that_of_the_training_rows() -> None:
     data = bundle("two")
     made = components(data, SAMPLED)
     for step in range(4):
-        (loss,) = made.framework.read([made.framework.step(step, 0.1).loss])
-        (found,) = made.framework.predict(data.splits["train"])
+        (loss,) = made.learner.read([made.learner.step(step, 0.1).loss])
+        (found,) = made.learner.model().predict(data.splits["train"])
         assert loss == pytest.approx(found.loss / 600, rel=1e-12)
 
 
@@ -406,15 +409,15 @@ def test_of_many_rows_a_sample_stands_for_all(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("trainyard.frameworks.base.LOSS_SAMPLE", (100, 200))
     data = bundle("two")
     made = components(data, {})
-    (loss,) = made.framework.read([made.framework.step(0, 0.1).loss])
-    (found,) = made.framework.predict(data.splits["train"])
+    (loss,) = made.learner.read([made.learner.step(0, 0.1).loss])
+    (found,) = made.learner.model().predict(data.splits["train"])
     assert loss != found.loss / 600
     assert loss == pytest.approx(found.loss / 600, rel=0.05)
 
 
 def test_importance_counts_splits_and_sums_gains() -> None:
     made = trained(bundle("two"), {})
-    found, library = made.framework.importance(), made.framework.native.feature_importance
+    found, library = made.learner.model().importance(), made.learner.model().native.feature_importance
     assert set(found) == {"gain", "split"}
     assert found["split"].sum() > ROUNDS
     assert np.array_equal(found["gain"], library("gain"))
@@ -422,10 +425,10 @@ def test_importance_counts_splits_and_sums_gains() -> None:
 
 def test_it_is_exported_as_the_library_writes_it(tmp_path: Path) -> None:
     made = trained(bundle("three"), SAMPLED)
-    made.framework.export(tmp_path / "model.txt", "txt")
+    made.learner.model().export(tmp_path / "model.txt", "txt")
     read = lightgbm.Booster(model_file=str(tmp_path / "model.txt"))
     features = rows("three")[0]
-    assert np.array_equal(read.predict(features), made.framework.native.predict(features))
+    assert np.array_equal(read.predict(features), made.learner.model().native.predict(features))
     assert read.feature_name() == [f"x{i}" for i in range(6)]
 
 
@@ -434,18 +437,20 @@ def test_it_is_exported_as_the_library_writes_it(tmp_path: Path) -> None:
 
 def test_rows_that_are_not_in_memory_give_a_model_of_the_same_worth(tmp_path: Path) -> None:
     models = {split: trained(bundle("two", split), SAMPLED) for split in (Shown, Taken)}
-    losses = [next(iter(made.framework.predict(made.bundle.splits["val"]))).loss for made in models.values()]
+    losses = [
+        next(iter(made.learner.model().predict(made.bundle.splits["val"]))).loss for made in models.values()
+    ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
     streamed = models[Taken]
-    streamed.framework.snapshot().write(tmp_path)
+    streamed.learner.snapshot().write(tmp_path)
     again = components(bundle("two", Taken), SAMPLED)
-    again.framework.restore(tmp_path)
-    assert tensor_records(again.framework.state()) == tensor_records(streamed.framework.state())
+    again.learner.restore(tmp_path)
+    assert tensor_records(again.learner.state()) == tensor_records(streamed.learner.state())
 
 
 def test_categories_are_split_as_sets() -> None:
     made = trained(bundle("two"), {"min_data_per_group": 5, "cat_smooth": 1.0})
-    assert "num_cat=1" in made.framework.native.model_to_string()
+    assert "num_cat=1" in made.learner.model().native.model_to_string()
 
 
 def test_names_that_lightgbm_refuses_are_changed() -> None:
@@ -479,43 +484,43 @@ def test_n_estimators_wins_over_epochs() -> None:
 def test_a_metric_of_ones_own_is_the_loss() -> None:
     data = bundle("two")
     made = trained(data, {"metric": "mine_lightgbm:error_rate"})
-    (found,) = made.framework.predict(data.splits["val"])
+    (found,) = made.learner.model().predict(data.splits["val"])
     assert found.loss == pytest.approx(150 * float((found.outputs.argmax(axis=1) != found.targets).mean()))
 
 
 def test_a_metric_of_which_more_is_better_is_no_loss() -> None:
     sys.modules["mine_lightgbm"].__dict__["hits"] = lambda predictions, dataset: ("hits", 1.0, True)
     made = components(bundle("two"), {"metric": "mine_lightgbm:hits"})
-    made.framework.step(0, 0.1)
+    made.learner.step(0, 0.1)
     with pytest.raises(ModelError, match=r"higher is better, but it is the loss"):
-        made.framework.read([1])
+        made.learner.read([1])
 
 
 def test_an_objective_of_ones_own_learns_as_the_one_it_copies() -> None:
     data = bundle("two")
     own = trained(data, {"objective": "mine_lightgbm:gradients"})
     usual = trained(data, {"boost_from_average": False})
-    outputs = [next(iter(made.framework.predict(data.splits["val"]))).outputs for made in (own, usual)]
+    outputs = [next(iter(made.learner.model().predict(data.splits["val"]))).outputs for made in (own, usual)]
     np.testing.assert_allclose(*outputs, atol=0.02)
 
 
 def test_a_model_goes_on_from_another(tmp_path: Path) -> None:
     data = bundle("two")
     first = trained(data, SAMPLED)
-    first.framework.snapshot(weights_only=True).write(tmp_path)
+    first.learner.snapshot(weights_only=True).write(tmp_path)
     for params in (SAMPLED, GOSS, {"boosting": "dart"}):
         onward = components(data, params)
-        onward.framework.restore(tmp_path, weights_only=True)
+        onward.learner.restore(tmp_path, weights_only=True)
         for step in range(10):
-            onward.framework.step(step, onward.plan.learning_rate)
+            onward.learner.step(step, onward.plan.learning_rate)
         (tmp_path / str(params)).mkdir()
-        onward.framework.snapshot().write(tmp_path / str(params))
-        onward.framework.step(10, onward.plan.learning_rate)
-        assert onward.framework.native.num_trees() == ROUNDS + 11
+        onward.learner.snapshot().write(tmp_path / str(params))
+        onward.learner.step(10, onward.plan.learning_rate)
+        assert onward.learner.model().native.num_trees() == ROUNDS + 11
         resumed = components(data, params)
-        resumed.framework.restore(tmp_path / str(params))
-        resumed.framework.step(10, onward.plan.learning_rate)
-        assert tensor_records(resumed.framework.state()) == tensor_records(onward.framework.state())
+        resumed.learner.restore(tmp_path / str(params))
+        resumed.learner.step(10, onward.plan.learning_rate)
+        assert tensor_records(resumed.learner.state()) == tensor_records(onward.learner.state())
 
 
 @pytest.mark.parametrize(
@@ -528,9 +533,9 @@ def test_a_model_goes_on_from_another(tmp_path: Path) -> None:
 def test_a_model_that_does_not_fit_is_not_gone_on_from(
     kind: str, params: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    trained(bundle("two"), {}).framework.snapshot(weights_only=True).write(tmp_path)
+    trained(bundle("two"), {}).learner.snapshot(weights_only=True).write(tmp_path)
     with pytest.raises(ModelError, match=message):
-        components(bundle(kind), params).framework.restore(tmp_path, weights_only=True)
+        components(bundle(kind), params).learner.restore(tmp_path, weights_only=True)
 
 
 def test_a_forest_does_not_go_on_from_another_model() -> None:
@@ -542,12 +547,12 @@ def test_a_forest_does_not_go_on_from_another_model() -> None:
 def test_the_best_model_is_evaluated_after_the_training(tmp_path: Path) -> None:
     for params in (SAMPLED, {"boosting": "dart"}, {"boosting": "rf", **SAMPLED}):
         made = trained(bundle("three"), params)
-        expected = next(iter(made.framework.predict(made.bundle.splits["val"]))).loss
+        expected = next(iter(made.learner.model().predict(made.bundle.splits["val"]))).loss
         (folder := tmp_path / str(params)).mkdir()
-        made.framework.snapshot(weights_only=True).write(folder)
-        made.framework.step(ROUNDS, made.plan.learning_rate)
-        made.framework.restore(folder, weights_only=True)
-        assert next(iter(made.framework.predict(made.bundle.splits["val"]))).loss == expected
+        made.learner.snapshot(weights_only=True).write(folder)
+        made.learner.step(ROUNDS, made.plan.learning_rate)
+        made.learner.restore(folder, weights_only=True)
+        assert next(iter(made.learner.model().predict(made.bundle.splits["val"]))).loss == expected
 
 
 @pytest.mark.parametrize(
@@ -594,7 +599,7 @@ def test_an_objective_that_fails_is_named() -> None:
     sys.modules["mine_lightgbm"].__dict__["gradients"] = lambda raw, dataset: (raw[:3], raw[:3])
     made = components(bundle("two"), {"objective": "mine_lightgbm:gradients"})
     with pytest.raises(ModelError, match="round 1 failed: ValueError: Lengths of gradient"):
-        made.framework.step(0, 0.1)
+        made.learner.step(0, 0.1)
 
 
 def test_on_another_device_it_claims_no_exactness() -> None:
@@ -649,10 +654,10 @@ def test_an_estimators_own_objective_gets_the_targets_first() -> None:
     estimator = lightgbm.LGBMClassifier(objective=swapped, n_estimators=ROUNDS)
     made = build(config, 1, Objects(data=data, model=estimator))
     for step in range(ROUNDS):
-        made.framework.step(step, 0.1)
+        made.learner.step(step, 0.1)
     by_path = trained(data, {"objective": "mine_lightgbm:gradients"})
-    assert tensor_records(made.framework.state(weights_only=True)) == tensor_records(
-        by_path.framework.state(weights_only=True)
+    assert tensor_records(made.learner.state(weights_only=True)) == tensor_records(
+        by_path.learner.state(weights_only=True)
     )
 
 
@@ -664,4 +669,4 @@ def test_too_few_rows_for_any_split_are_said() -> None:
         ModelError,
         match=r"no feature can be split; give more rows, or lower model\.params\.min_child_samples",
     ):
-        made.framework.step(0, 0.1)
+        made.learner.step(0, 0.1)

@@ -44,14 +44,16 @@ import trainyard
 from small_runs import journal_values
 from trainyard.config import load
 from trainyard.config.schema import RunConfig
+from trainyard.datasets.base import Split
 from trainyard.datasets.rows.arrays import Arrays
 from trainyard.digest import tensor_records
 from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
-from trainyard.frameworks.base import WEIGHTS_FILE, FrameworkInputs
+from trainyard.frameworks.base import WEIGHTS_FILE, LearnerInputs, Model, ModelInputs
 from trainyard.frameworks.sklearn import SklearnFramework, storage
 from trainyard.frameworks.sklearn.binning import BinCache
 from trainyard.frameworks.sklearn.generate import text
-from trainyard.frameworks.sklearn.models import TABLE, table
+from trainyard.frameworks.sklearn.learner import SklearnLearner
+from trainyard.frameworks.sklearn.params import TABLE, table
 from trainyard.frameworks.sklearn.steps import step_kind
 from trainyard.order import SampleOrder
 from trainyard.runs.catalog import Catalog
@@ -112,16 +114,15 @@ def rows_for(name: str, task: str) -> tuple[np.ndarray, np.ndarray]:
     return features[:, :1] if name == "isotonic_regression" else features, targets
 
 
-def framework_for(
+def learner_for(
     config: RunConfig,
     rows: tuple[np.ndarray, np.ndarray] = (X, LABELS),
     *,
     model: Any = None,
     threads: int = 1,
     info: Mapping[str, Any] | None = None,
-    trains: bool = True,
-) -> SklearnFramework:
-    """The framework on a few rows, of which the last 30 are for validation."""
+) -> SklearnLearner:
+    """The learner on a few rows, of which the last 30 are for validation."""
     features, targets = rows
     classes = targets.dtype.kind == "i"
     described: dict[str, Any] = {
@@ -136,39 +137,52 @@ def framework_for(
         "val": Arrays({"features": features[60:], "target": targets[60:]}),
     }
     plan = SklearnFramework.plan(config, 60, model)
-    order = SampleOrder(60, plan.batch_size, config.experiment.seed) if trains else None
-    inputs = FrameworkInputs(
-        config, DataInfo(**described), splits if trains else {}, order, threads, config.model.params, model
+    order = SampleOrder(60, plan.batch_size, config.experiment.seed)
+    inputs = LearnerInputs(
+        config, DataInfo(**described), config.model.params, threads, splits, order, model=model
     )  # type: ignore[arg-type]
-    return SklearnFramework(inputs)
+    learner = SklearnFramework.learner(inputs)
+    assert isinstance(learner, SklearnLearner)
+    return learner
 
 
-def named(name: str, task: str = "classification", **more: Any) -> SklearnFramework:
+def named(name: str, task: str = "classification", **more: Any) -> SklearnLearner:
     config = config_of(
         {"type": name, "params": OPTIONS.get(name, {})}, training={"batch_size": 16, "max_steps": 6}
     )
-    return framework_for(config, rows_for(name, task), **more)
+    return learner_for(config, rows_for(name, task), **more)
 
 
-def steps_of(framework: SklearnFramework, config: RunConfig | None = None) -> int:
-    inputs = framework._inputs
+def steps_of(learner: SklearnLearner, config: RunConfig | None = None) -> int:
+    inputs = learner._inputs
     return SklearnFramework.plan(config or inputs.config, 60, inputs.model).total_steps
 
 
-def train(framework: SklearnFramework, first: int = 0, last: int | None = None) -> SklearnFramework:
-    rate = SklearnFramework.plan(framework._inputs.config, 60, framework._inputs.model).learning_rate or 1.0
-    for step in range(first, steps_of(framework) if last is None else last):
-        framework.step(step, rate / (1 + step))
-    return framework
+def train(learner: SklearnLearner, first: int = 0, last: int | None = None) -> SklearnLearner:
+    rate = SklearnFramework.plan(learner._inputs.config, 60, learner._inputs.model).learning_rate or 1.0
+    for step in range(first, steps_of(learner) if last is None else last):
+        learner.step(step, rate / (1 + step))
+    return learner
 
 
-def outputs(framework: SklearnFramework, split: str = "val") -> np.ndarray:
-    return np.concatenate([part.outputs for part in framework.predict(framework._inputs.splits[split])])  # type: ignore[index]
+def outputs(learner: SklearnLearner, split: str = "val") -> np.ndarray:
+    return predicted(learner.model(), learner._inputs.splits[split])  # type: ignore[index]
 
 
-def saved(framework: SklearnFramework, folder: Path, **how: Any) -> Path:
+def predicted(model: Model, split: Split) -> np.ndarray:
+    return np.concatenate([part.outputs for part in model.predict(split)])
+
+
+def loaded(learner: SklearnLearner, folder: Path) -> Model:
+    """The model of a snapshot, from what a command knows."""
+    known = learner._inputs
+    inputs = ModelInputs(known.config, known.info, known.model_params, known.threads, model=known.model)
+    return SklearnFramework.load(inputs, folder)
+
+
+def saved(learner: SklearnLearner, folder: Path, **how: Any) -> Path:
     folder.mkdir()
-    framework.snapshot(**how).write(folder)
+    learner.snapshot(**how).write(folder)
     return folder
 
 
@@ -196,10 +210,8 @@ def test_every_name_goes_on_exactly_from_what_was_stored(name: str, task: str, t
         train(resumed, first=middle)
     assert tensor_records(resumed.state()) == tensor_records(whole.state())
 
-    reader = named(name, task, trains=False)
-    reader.restore(saved(whole, tmp_path / "end", weights_only=True), weights_only=True)
-    split = whole._inputs.splits["val"]
-    found = np.concatenate([part.outputs for part in reader.predict(split)])
+    model = loaded(whole, saved(whole, tmp_path / "end", weights_only=True))
+    found = predicted(model, whole._inputs.splits["val"])
     np.testing.assert_array_equal(found, outputs(whole))
     assert found.dtype == np.float32
     assert found.shape == (
@@ -227,22 +239,22 @@ def test_every_name_has_options_with_a_meaning_and_defaults_that_they_allow() ->
 @pytest.mark.parametrize("task", ["classification", "regression"])
 @pytest.mark.parametrize("name", GROWING)
 def test_the_steps_make_the_model_that_one_fit_makes(name: str, task: str) -> None:
-    framework = train(named(name, task), last=3)
+    learner = train(named(name, task), last=3)
     features, targets = rows_for(name, task)
-    fitted = sklearn.base.clone(framework.native)
+    fitted = sklearn.base.clone(learner.model().native)
     if name == "hist_gradient_boosting":
-        framework = named(name, task)
+        learner = named(name, task)
         for step in range(3):
-            framework.step(step, fitted.learning_rate)  # `train` varies it
+            learner.step(step, fitted.learning_rate)  # `train` varies it
     fitted.fit(features[:60], targets[:60])
     found = fitted.predict_proba(features) if task == "classification" else fitted.predict(features)
     ours = (
-        framework.native.predict_proba(features)
+        learner.model().native.predict_proba(features)
         if task == "classification"
-        else framework.native.predict(features)
+        else learner.model().native.predict(features)
     )
     np.testing.assert_array_equal(ours, found)
-    np.testing.assert_array_equal(outputs(framework), found[60:].astype(np.float32))
+    np.testing.assert_array_equal(outputs(learner), found[60:].astype(np.float32))
 
 
 @pytest.mark.parametrize("name", GROWING)
@@ -258,7 +270,7 @@ def test_an_earlier_model_cut_from_a_later_one_has_the_same_bytes(name: str, tmp
 def test_threads_and_the_size_of_a_step_change_no_bit(name: str) -> None:
     one = train(named(name))
     config = config_of({"type": name, "params": {**OPTIONS[name], "iterations_per_step": 7}})
-    many = framework_for(config, rows_for(name, "classification"), threads=3)
+    many = learner_for(config, rows_for(name, "classification"), threads=3)
     rate = SklearnFramework.plan(config, 60).learning_rate or 1.0
     if name == "hist_gradient_boosting":  # whose rate `train` varies
         one = named(name)
@@ -275,7 +287,7 @@ def test_keeping_the_bins_changes_no_bit(task: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(BinCache, "reused", lambda self, estimator: nullcontext())
     anew = train(named("hist_gradient_boosting", task))
     assert tensor_records(kept.state()) == tensor_records(anew.state())
-    assert not {"_bin_data", "_raw_predict"} & set(vars(kept.native)), (
+    assert not {"_bin_data", "_raw_predict"} & set(vars(kept.model().native)), (
         "what stood in for methods is left behind"
     )
 
@@ -285,7 +297,7 @@ def test_a_schedule_varies_the_rate_of_each_tree_of_histogram_boosting_only() ->
     slow.step(0, 0.01)
     fast.step(0, 0.5)
     assert not np.array_equal(outputs(slow), outputs(fast))
-    assert slow.native.learning_rate == fast.native.learning_rate == 0.1
+    assert slow.model().native.learning_rate == fast.model().native.learning_rate == 0.1
     for name in ("gradient_boosting", "random_forest", "logistic_regression"):
         assert "scheduler" not in SklearnFramework.training_keys(name, {}), (
             "the log names it as without effect"
@@ -296,13 +308,13 @@ def test_a_schedule_varies_the_rate_of_each_tree_of_histogram_boosting_only() ->
 
 
 def test_predictions_of_a_forest_are_those_of_scikit_learn_whatever_was_asked_before() -> None:
-    framework = named("random_forest", "regression")
+    learner = named("random_forest", "regression")
     for step in range(3):
-        framework.step(step, 1.0)
+        learner.step(step, 1.0)
         for split in ("val", "train", "val"):
-            features = framework._inputs.splits[split].arrays["features"]  # type: ignore[attr-defined]
+            features = learner._inputs.splits[split].arrays["features"]  # type: ignore[attr-defined]
             np.testing.assert_array_equal(
-                outputs(framework, split), framework.native.predict(features).astype(np.float32)
+                outputs(learner, split), learner.model().native.predict(features).astype(np.float32)
             )
 
 
@@ -315,7 +327,9 @@ def test_weights_of_another_run_are_trees_that_more_are_added_to(tmp_path: Path)
         middle = saved(further, tmp_path / f"{name}-middle")
         train(further, first=1)
         assert outputs(further).shape == (30, CLASSES)
-        assert getattr(further.native, "max_iter" if name.startswith("hist") else "n_estimators") == 14
+        assert (
+            getattr(further.model().native, "max_iter" if name.startswith("hist") else "n_estimators") == 14
+        )
         resumed = named(name)
         resumed.restore(middle)
         assert tensor_records(train(resumed, first=1).state()) == tensor_records(further.state())
@@ -334,8 +348,8 @@ def test_weights_of_another_run_are_trees_that_more_are_added_to(tmp_path: Path)
 def test_what_parts_share_with_their_ensemble_or_class_does_not_change_a_resume(
     model: Any, tmp_path: Path
 ) -> None:
-    def make() -> SklearnFramework:
-        return framework_for(config_of("sgd"), (X, VALUES), model=model)
+    def make() -> SklearnLearner:
+        return learner_for(config_of("sgd"), (X, VALUES), model=model)
 
     resumed = make()
     resumed.restore(saved(train(make(), last=1), tmp_path / "cut"))
@@ -352,15 +366,15 @@ def test_a_perceptron_with_layers_takes_the_rate_of_each_step(options: dict[str,
     config = config_of(
         {"type": "sklearn_mlp", "params": options}, training={"batch_size": 16, "max_steps": 4}
     )
-    still, moving = framework_for(config), framework_for(config)
+    still, moving = learner_for(config), learner_for(config)
     for step in range(4):
         still.step(step, 1e-12)
         moving.step(step, 0.05)
-    start = framework_for(config)
+    start = learner_for(config)
     start.step(0, 1e-12)
     np.testing.assert_allclose(outputs(still), outputs(start), atol=1e-6)
     assert np.abs(outputs(moving) - outputs(start)).max() > 0.01
-    assert len(moving.native.loss_curve_) == 1
+    assert len(moving.model().native.loss_curve_) == 1
 
 
 def test_stochastic_gradient_descent_takes_the_rate_where_its_rule_uses_one() -> None:
@@ -382,9 +396,9 @@ def test_stochastic_gradient_descent_has_the_rate_of_the_task(tmp_path: Path) ->
 def test_a_minibatch_model_plans_by_training_and_knows_all_classes_from_the_first_step() -> None:
     config = config_of("sgd", training={"batch_size": 16, "epochs": 3})
     assert SklearnFramework.plan(config, 60)[:2] == (16, 12)
-    framework = framework_for(config, (X, np.where(np.arange(ROWS) < 60, LABELS % 2, LABELS)))
-    train(framework)
-    assert outputs(framework).shape == (30, CLASSES)
+    learner = learner_for(config, (X, np.where(np.arange(ROWS) < 60, LABELS % 2, LABELS)))
+    train(learner)
+    assert outputs(learner).shape == (30, CLASSES)
 
 
 def test_what_needs_all_rows_at_once_fits_in_one_step() -> None:
@@ -403,14 +417,14 @@ def test_what_needs_all_rows_at_once_fits_in_one_step() -> None:
 @pytest.mark.parametrize("classes", [2, 3])
 def test_decision_values_become_probabilities_that_keep_their_order(classes: int) -> None:
     labels = LABELS % classes
-    framework = train(
-        framework_for(
+    learner = train(
+        learner_for(
             config_of("linear_svm"), (X, labels), info={"outputs": classes, "classes": list("abc")[:classes]}
         )
     )
-    found = outputs(framework)
-    np.testing.assert_array_equal(found.argmax(axis=1), framework.native.predict(X[60:]))
-    values = framework.native.decision_function(X[60:])
+    found = outputs(learner)
+    np.testing.assert_array_equal(found.argmax(axis=1), learner.model().native.predict(X[60:]))
+    values = learner.model().native.decision_function(X[60:])
     expected = (
         1 / (1 + np.exp(-values))
         if classes == 2
@@ -432,21 +446,21 @@ class Guess(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def test_votes_and_classes_without_rows() -> None:
-    framework = train(framework_for(config_of("sgd"), (X, LABELS % 2), model=Guess()))
-    assert outputs(framework).tolist() == [[1, 0, 0]] * 30
-    (part,) = framework.predict(framework._inputs.splits["val"])
+    learner = train(learner_for(config_of("sgd"), (X, LABELS % 2), model=Guess()))
+    assert outputs(learner).tolist() == [[1, 0, 0]] * 30
+    (part,) = learner.model().predict(learner._inputs.splits["val"])
     assert part.loss == pytest.approx(10 * -np.log(np.finfo(np.float32).eps))
 
 
 def test_the_loss_is_the_usual_one() -> None:
-    framework = train(named("random_forest"))
-    (part,) = framework.predict(framework._inputs.splits["val"])
-    chosen = framework.native.predict_proba(rows_for("random_forest", "classification")[0][60:])[
+    learner = train(named("random_forest"))
+    (part,) = learner.model().predict(learner._inputs.splits["val"])
+    chosen = learner.model().native.predict_proba(rows_for("random_forest", "classification")[0][60:])[
         np.arange(30), LABELS[60:]
     ]
     assert part.loss == pytest.approx(-np.log(np.maximum(chosen, np.finfo(np.float32).eps)).sum())
-    several = train(framework_for(config_of("ridge"), (X, np.stack([VALUES, X[:, 1]], axis=1))))
-    (part,) = several.predict(several._inputs.splits["val"])
+    several = train(learner_for(config_of("ridge"), (X, np.stack([VALUES, X[:, 1]], axis=1))))
+    (part,) = several.model().predict(several._inputs.splits["val"])
     assert part.loss == pytest.approx(((part.outputs - part.targets) ** 2).mean(axis=1).sum(), rel=1e-5)
 
 
@@ -488,11 +502,11 @@ def test_an_object_is_cloned_seeded_and_goes_on_exactly(model: Any, tmp_path: Pa
     rows, before = (np.abs(X), LABELS), repr(model)
     config = config_of("sgd")
     whole, cut = (
-        train(framework_for(config, rows, model=model, threads=2)),
-        framework_for(config, rows, model=model, threads=2),
+        train(learner_for(config, rows, model=model, threads=2)),
+        learner_for(config, rows, model=model, threads=2),
     )
     folder = saved(train(cut, last=1), tmp_path / "cut")
-    resumed = framework_for(config, rows, model=model, threads=2)
+    resumed = learner_for(config, rows, model=model, threads=2)
     resumed.restore(folder)
     assert tensor_records(train(resumed, first=1).state()) == tensor_records(whole.state())
     assert repr(model) == before
@@ -500,7 +514,9 @@ def test_an_object_is_cloned_seeded_and_goes_on_exactly(model: Any, tmp_path: Pa
         "the user's object was fitted"
     )
     np.testing.assert_array_equal(rows[0], np.abs(X))
-    seeds = [value for name, value in whole.native.get_params().items() if name.endswith("random_state")]
+    seeds = [
+        value for name, value in whole.model().native.get_params().items() if name.endswith("random_state")
+    ]
     assert all(isinstance(seed, int) for seed in seeds)
 
 
@@ -525,14 +541,13 @@ def test_splitters_and_estimators_to_choose_from_have_seeds_and_times_are_left_o
     runs = []
     for seed in (1, 2):
         np.random.seed(seed)  # what has no seed would draw from it
-        runs.append(train(framework_for(config_of("sgd"), model=model)))
+        runs.append(train(learner_for(config_of("sgd"), model=model)))
     first, second = (tensor_records(run.state()) for run in runs)
     assert first == second
     assert repr(model) == before
-    reader = framework_for(config_of("sgd"), model=model, trains=False)
-    reader.restore(saved(runs[0], tmp_path / "end"))
-    np.testing.assert_array_equal(reader.native.predict(X), runs[0].native.predict(X))
-    seeds = [value for name, value in reader.native.get_params().items() if name.endswith("random_state")]
+    native = loaded(runs[0], saved(runs[0], tmp_path / "end")).native
+    np.testing.assert_array_equal(native.predict(X), runs[0].model().native.predict(X))
+    seeds = [value for name, value in native.get_params().items() if name.endswith("random_state")]
     assert None not in seeds
 
 
@@ -589,11 +604,11 @@ def test_an_estimator_of_the_users_own_is_found_by_its_path(
     assert run.result["steps"] == 30
     np.testing.assert_allclose(trainyard.load(run).outputs(np.zeros((2, 4))), 1 / 3, atol=0.02)
     with pytest.raises(ModelError, match=r"Shares does not accept these options.*; allowed: smoothing"):
-        framework_for(config_of({**config, "params": {"smooth": 1}}))
+        learner_for(config_of({**config, "params": {"smooth": 1}}))
     with pytest.raises(ModelError, match=r"not trusted.*lambda"):
-        framework_for(config_of("our_estimators:Lambda")).step(0, 1.0)
+        learner_for(config_of("our_estimators:Lambda")).step(0, 1.0)
     with pytest.raises(ModelError, match=r"it returned a Prior; expected a scikit-learn estimator"):
-        framework_for(
+        learner_for(
             config_of({"type": "our_estimators:Prior", "framework": "sklearn", "params": {"shares": 1}})
         )
     del sys.modules["our_estimators"]
@@ -659,7 +674,7 @@ def test_options_that_only_scikit_learn_understands_are_checked_before_the_first
     with pytest.raises(
         ModelError, match=r"sklearn.ensemble:RandomForestClassifier: The 'max_depth' parameter"
     ):
-        framework_for(
+        learner_for(
             config_of({"type": "sklearn.ensemble:RandomForestClassifier", "params": {"max_depth": -5}})
         )
     with pytest.raises(ModelError, match=r"AdaBoostClassifier does not accept these options.*loss"):
@@ -669,8 +684,8 @@ def test_options_that_only_scikit_learn_understands_are_checked_before_the_first
         named_with("logistic_regression", {"solver": "newton-cg", "dual": True}).step(0, 1.0)
 
 
-def named_with(name: str, params: dict[str, Any], task: str = "classification") -> SklearnFramework:
-    return framework_for(config_of({"type": name, "params": params}), rows_for(name, task))
+def named_with(name: str, params: dict[str, Any], task: str = "classification") -> SklearnLearner:
+    return learner_for(config_of({"type": name, "params": params}), rows_for(name, task))
 
 
 def test_a_model_of_another_task_says_what_to_use_instead() -> None:
@@ -678,17 +693,17 @@ def test_a_model_of_another_task_says_what_to_use_instead() -> None:
         ModelError,
         match=r"logistic_regression does classification.*regression; use linear_regression or ridge",
     ):
-        framework_for(config_of("logistic_regression"), (X, VALUES))
+        learner_for(config_of("logistic_regression"), (X, VALUES))
     with pytest.raises(ModelError, match=r"lars does regression.*use random_forest"):
-        framework_for(config_of("lars"))
+        learner_for(config_of("lars"))
     with pytest.raises(ModelError, match=r"StandardScaler does not do classification"):
-        framework_for(config_of("sgd"), model=StandardScaler())
+        learner_for(config_of("sgd"), model=StandardScaler())
     with pytest.raises(ModelError, match="SVR predicts one value, but the data have 2"):
-        framework_for(config_of("svm"), (X, np.stack([VALUES, VALUES], axis=1)))
+        learner_for(config_of("svm"), (X, np.stack([VALUES, VALUES], axis=1)))
     with pytest.raises(ModelError, match="MultiTaskLasso needs several target values"):
-        framework_for(config_of("multi_task_lasso"), (X, VALUES))
+        learner_for(config_of("multi_task_lasso"), (X, VALUES))
     train(
-        framework_for(
+        learner_for(
             config_of("sgd"),
             (X, np.stack([VALUES, VALUES], axis=1)),
             model=MultiOutputRegressor(RandomForestRegressor(3)),
@@ -698,15 +713,15 @@ def test_a_model_of_another_task_says_what_to_use_instead() -> None:
 
 def test_data_that_a_model_does_not_take_are_refused() -> None:
     with pytest.raises(ModelError, match="accepts no negative values"):
-        framework_for(config_of("multinomial_nb"))
+        learner_for(config_of("multinomial_nb"))
     with pytest.raises(ModelError, match=r"data\.impute: keep"):
-        framework_for(config_of("svm", data={"type": "iris", "impute": "keep"}))
+        learner_for(config_of("svm", data={"type": "iris", "impute": "keep"}))
     gaps = np.where(X > 1.5, np.nan, X).astype(np.float32)
-    train(framework_for(config_of("random_forest"), (gaps, LABELS)))
+    train(learner_for(config_of("random_forest"), (gaps, LABELS)))
     with pytest.raises(ModelError, match=r"(?s)step 1 failed.*set data\.impute"):
-        framework_for(config_of("svm"), (gaps, LABELS)).step(0, 1.0)
+        learner_for(config_of("svm"), (gaps, LABELS)).step(0, 1.0)
     with pytest.raises(ModelError, match=r"model\.init_from: svm fits in one step"):
-        framework_for(config_of({"type": "svm", "init_from": "last"}))
+        learner_for(config_of({"type": "svm", "init_from": "last"}))
 
 
 def test_categories_are_told_to_histogram_boosting_and_refused_elsewhere(
@@ -715,13 +730,13 @@ def test_categories_are_told_to_histogram_boosting_and_refused_elsewhere(
     codes = X.copy()
     codes[:, 1], codes[:, 2] = np.arange(ROWS) % 4, np.arange(ROWS)
     info = {"categories": (0, 4, 300, 0, 0)}
-    framework = framework_for(config_of("hist_gradient_boosting"), (codes, LABELS), info=info)
-    framework.step(0, 0.1)
-    assert framework.native.is_categorical_.tolist() == [False, True, False, False, False]
+    learner = learner_for(config_of("hist_gradient_boosting"), (codes, LABELS), info=info)
+    learner.step(0, 0.1)
+    assert learner.model().native.is_categorical_.tolist() == [False, True, False, False, False]
     assert "more than 255 categories" in caplog.text
     for name in ("random_forest", "ridge"):
         with pytest.raises(ModelError, match=r"data\.encode: category"):
-            framework_for(config_of(name), (codes, LABELS), info=info)
+            learner_for(config_of(name), (codes, LABELS), info=info)
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
@@ -730,14 +745,14 @@ def test_a_model_with_categories_goes_on_exactly_and_is_read(task: str, tmp_path
     codes = np.column_stack([features[:, :1], np.arange(ROWS) % 4, features[:, 2:]]).astype(np.float32)
     config = config_of({"type": "hist_gradient_boosting", "params": OPTIONS["hist_gradient_boosting"]})
 
-    def make(**how: Any) -> SklearnFramework:
-        return framework_for(config, (codes, targets), info={"categories": (0, 4, 0, 0, 0)}, **how)
+    def make() -> SklearnLearner:
+        return learner_for(config, (codes, targets), info={"categories": (0, 4, 0, 0, 0)})
 
-    whole, resumed, reader = train(make()), make(), make(trains=False)
+    whole, resumed = train(make()), make()
     resumed.restore(saved(train(make(), last=1), tmp_path / "cut"))
     assert tensor_records(train(resumed, first=1).state()) == tensor_records(whole.state())
-    reader.restore(saved(whole, tmp_path / "end", weights_only=True), weights_only=True)
-    np.testing.assert_array_equal(reader.native.predict(codes), whole.native.predict(codes))
+    native = loaded(whole, saved(whole, tmp_path / "end", weights_only=True)).native
+    np.testing.assert_array_equal(native.predict(codes), whole.model().native.predict(codes))
 
 
 def test_every_model_that_takes_categories_is_tried_with_some() -> None:
@@ -756,16 +771,16 @@ def test_what_a_model_of_ours_makes_of_itself_must_be_fit_to_be_stored(
 
 def test_weights_of_classes_go_by_label() -> None:
     heavy = train(named_with("logistic_regression", {"class_weight": {"a": 1e6}}))
-    assert heavy.native.class_weight == {0: 1e6}
+    assert heavy.model().native.class_weight == {0: 1e6}
     assert (outputs(heavy).argmax(axis=1) == 0).all()
     with pytest.raises(ModelError, match="no class d; the classes are a, b, c"):
         named_with("random_forest", {"class_weight": {"d": 2.0}})
 
 
 def test_warnings_of_scikit_learn_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    framework = named_with("logistic_regression", {"max_iter": 1})
-    framework.step(0, 1.0)
-    framework.step(0, 1.0)
+    learner = named_with("logistic_regression", {"max_iter": 1})
+    learner.step(0, 1.0)
+    learner.step(0, 1.0)
     assert [record.levelno for record in caplog.records if "ConvergenceWarning" in record.message] == [
         logging.WARNING
     ]
@@ -788,15 +803,15 @@ def test_what_is_done_in_one_step_is_said(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_a_failing_step_is_translated(monkeypatch: pytest.MonkeyPatch) -> None:
-    framework = named("random_forest")
-    framework.step(0, 1.0)
+    learner = named("random_forest")
+    learner.step(0, 1.0)
 
     def fail(*args: Any) -> None:
         raise MemoryError("no room")
 
     monkeypatch.setattr(RandomForestClassifier, "fit", fail)
     with pytest.raises(TrainingError, match="step 2 failed: MemoryError: no room"):
-        framework.step(1, 1.0)
+        learner.step(1, 1.0)
 
 
 def test_keys_of_training_without_effect_are_told_by_the_kind_of_steps() -> None:
@@ -1004,9 +1019,12 @@ def test_weights_that_are_none_or_another_models_are_refused(tmp_path: Path) -> 
         ModelError, match="weights of RandomForestClassifier, but model extra_trees is ExtraTreesClassifier"
     ):
         named("extra_trees").restore(folder)
-    narrow = framework_for(config_of("random_forest"), (X[:, :3], LABELS))
+    narrow = learner_for(config_of("random_forest"), (X[:, :3], LABELS))
     with pytest.raises(ModelError, match="for 5 features, but the data have 3"):
         narrow.restore(folder)
+    for learner, said in ((named("extra_trees"), "but model extra_trees"), (narrow, "for 5 features")):
+        with pytest.raises(ModelError, match=said):
+            loaded(learner, folder)
 
 
 # -- the rest of the contract
@@ -1016,21 +1034,27 @@ def test_importance_is_of_impurity_or_of_coefficients() -> None:
     forest, linear, neighbors = (
         train(named(name)) for name in ("random_forest", "logistic_regression", "knn")
     )
-    assert {name: values.shape for name, values in forest.importance().items()} == {"impurity": (FEATURES,)}
-    np.testing.assert_allclose(linear.importance()["coefficient"], np.abs(linear.native.coef_).mean(axis=0))
-    assert neighbors.importance() == {}
+    assert {name: values.shape for name, values in forest.model().importance().items()} == {
+        "impurity": (FEATURES,)
+    }
+    np.testing.assert_allclose(
+        linear.model().importance()["coefficient"], np.abs(linear.model().native.coef_).mean(axis=0)
+    )
+    assert neighbors.model().importance() == {}
 
 
 def test_an_exported_file_is_read_by_skops(tmp_path: Path) -> None:
     import skops.io
 
-    framework = train(named("random_forest"))
-    framework.export(tmp_path / "model.skops", "skops")
-    loaded = skops.io.load(tmp_path / "model.skops", trusted=["sklearn.tree._tree.Tree"])
+    learner = train(named("random_forest"))
+    learner.model().export(tmp_path / "model.skops", "skops")
+    read = skops.io.load(tmp_path / "model.skops", trusted=["sklearn.tree._tree.Tree"])
     features = rows_for("random_forest", "classification")[0]
-    np.testing.assert_array_equal(loaded.predict_proba(features), framework.native.predict_proba(features))
+    np.testing.assert_array_equal(
+        read.predict_proba(features), learner.model().native.predict_proba(features)
+    )
     with pytest.raises(InputError, match="allowed: skops"):
-        framework.export(tmp_path / "model.pkl", "pickle")
+        learner.model().export(tmp_path / "model.pkl", "pickle")
 
 
 def test_a_forest_is_stopped_early_and_its_best_model_is_cut_out(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ step, microbatch).
 """
 
 import copy
+import dataclasses
 import math
 import random
 import sys
@@ -65,6 +66,14 @@ class Net(nn.Module):
         x = self.drop(torch.relu(self.norm(self.first(x)))) + self.offset.sum()
         noise = torch.rand(()) + random.random() + float(np.random.normal())
         return self.last(x * (1 + 0.01 * noise))
+
+
+class Layered(Net):
+    "Normalizes each sample by itself, as virtual ranks need it."
+
+    def __init__(self, in_features, out_features):
+        super().__init__(in_features, out_features)
+        self.norm = nn.LayerNorm(9)
 
 
 class Plain(nn.Module):
@@ -147,6 +156,7 @@ class Task:
     log_every: int
     clip: float | None = None
     seed: int = 11
+    ranks: int = 1  # virtual ranks
     raw: tuple[Any, ...] = ()  # the features before they are standardized
 
 
@@ -165,7 +175,7 @@ class Trace:
 
 def by_hand(task: Task, nets: Any) -> tuple[Trace, nn.Module]:
     trace = Trace()
-    (x, y), validation, test = task.rows
+    (x, _), validation, test = task.rows
     torch.set_num_threads(1)
     seed_globals(task)
     torch.manual_seed(stream(task.seed, INIT))
@@ -179,18 +189,23 @@ def by_hand(task: Task, nets: Any) -> tuple[Trace, nn.Module]:
         order = epoch_order(task.seed, step // per_epoch, len(x))
         ids = order[step % per_epoch * task.batch :][: task.batch]
         optimizer.zero_grad()
-        parts = []
-        for number, start in enumerate(range(0, len(ids), task.micro)):
-            some = torch.tensor(ids[start : start + task.micro])
-            torch.default_generator.manual_seed(stream(stream(task.seed, STEP), step, number) & 0xFFFFFFFF)
-            part = task.loss(model(x[some]), y[some]) * (len(some) / len(ids))
-            part.backward()
-            parts.append(part.detach())
+        if task.ranks == 1:
+            loss, gradients = part_by_hand(task, model, ids, (step,), len(ids))
+        else:
+            edges = [len(ids) * rank // task.ranks for rank in range(task.ranks + 1)]
+            loss, gradients = added(
+                [
+                    part_by_hand(task, model, ids[edges[rank] : edges[rank + 1]], (step, rank), len(ids))
+                    for rank in range(task.ranks)
+                ]
+            )
+        for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+            parameter.grad = gradient
         if task.clip is not None:
             torch.nn.utils.clip_grad_norm_(model.parameters(), task.clip)
         optimizer.param_groups[0]["lr"] = task.rate(step)
         optimizer.step()
-        trace.losses.append(float(torch.stack(parts).sum()))
+        trace.losses.append(float(loss))
         total, seen = total + trace.losses[-1] * len(ids), seen + len(ids)
         now = step + 1
         if now % task.evaluate_every == 0 or now == task.steps:
@@ -206,6 +221,31 @@ def by_hand(task: Task, nets: Any) -> tuple[Trace, nn.Module]:
     trace.test = evaluate(task, model, test)
     trace.masks = list(nets.MASKS)
     return trace, model
+
+
+Part = tuple[Tensor, list[Tensor]]  # the share of the loss, and the gradient of each parameter
+
+
+def part_by_hand(task: Task, model: nn.Module, ids: list[int], place: tuple[int, ...], batch: int) -> Part:
+    """A part of a batch: its microbatches one after the other."""
+    (x, y), parameters = task.rows[0], list(model.parameters())
+    total, losses = [torch.zeros_like(parameter) for parameter in parameters], []
+    for number, start in enumerate(range(0, len(ids), task.micro)):
+        some = torch.tensor(ids[start : start + task.micro])
+        seed = stream(stream(task.seed, STEP), *place, number)
+        torch.default_generator.manual_seed(seed & 0xFFFFFFFF)
+        loss = task.loss(model(x[some]), y[some]) * (len(some) / batch)
+        total = [one + new for one, new in zip(total, torch.autograd.grad(loss, parameters), strict=True)]
+        losses.append(loss.detach())
+    return torch.stack(losses).sum() if losses else torch.zeros(()), total
+
+
+def added(parts: list[Part]) -> Part:
+    """The sum of the first half and that of the second half."""
+    if len(parts) == 1:
+        return parts[0]
+    (loss, one), (other_loss, other) = added(parts[: len(parts) // 2]), added(parts[len(parts) // 2 :])
+    return loss + other_loss, [left + right for left, right in zip(one, other, strict=True)]
 
 
 def seed_globals(task: Task) -> None:
@@ -282,6 +322,11 @@ def classes() -> Task:
     )
 
 
+def virtual_ranks() -> Task:
+    """The same in four virtual ranks of two microbatches each."""
+    return dataclasses.replace(classes(), net="Layered", ranks=4, micro=2)
+
+
 def moments(values: list[float]) -> tuple[float, float]:
     """The mean, and the standard deviation of the population."""
     mean = math.fsum(values) / len(values)
@@ -318,13 +363,18 @@ def values() -> Task:
 
 def config(task: Task) -> dict[str, Any]:
     training: dict[str, Any] = {"max_steps": task.steps, "batch_size": task.batch, "threads": 1}
-    if task.net == "Net":
-        training |= {"microbatch_size": 5, "learning_rate": 0.02, "weight_decay": 0.1, "max_grad_norm": 0.3}
+    if task.net != "Plain":
+        training |= {
+            "microbatch_size": task.micro,
+            "learning_rate": 0.02,
+            "weight_decay": 0.1,
+            "max_grad_norm": 0.3,
+        }
         training["scheduler"] = {"type": "cosine", "warmup_steps": 4, "final_lr_ratio": 0.1}
     else:
         training |= {"learning_rate": 0.05, "optimizer": {"type": "sgd", "momentum": 0.9}}
     evaluation: dict[str, Any] = {"every_n_steps": task.evaluate_every}
-    if task.net == "Net":
+    if task.net != "Plain":
         evaluation["batch_size"] = 7
     return {
         "experiment": {"seed": task.seed},
@@ -333,13 +383,14 @@ def config(task: Task) -> dict[str, Any]:
         "training": training,
         "evaluation": evaluation,
         "logging": {"every_n_steps": task.log_every},
+        "distributed": {"virtual_ranks": task.ranks},
         "checkpoint": {"metric": "val_loss", "every_n_steps": 5},
     }
 
 
 def objects(task: Task) -> tuple[Any, ...]:
     """Arrays; for values a data frame, so that the targets are learned in units of their deviation."""
-    if task.net == "Net":
+    if task.net != "Plain":
         return tuple((x.numpy(), y.numpy()) for x, y in task.rows)
     return tuple(
         pd.DataFrame({f"x{i}": column for i, column in enumerate(x.T)}).assign(target=y.numpy())
@@ -358,7 +409,9 @@ class Pair:
     model: nn.Module
 
 
-@pytest.fixture(scope="module", params=[classes, values], ids=["classes", "values"])
+@pytest.fixture(
+    scope="module", params=[classes, values, virtual_ranks], ids=["classes", "values", "virtual ranks"]
+)
 def pair(request: pytest.FixtureRequest, nets: Any, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     task = request.param()
     nets.MASKS.clear()
@@ -404,7 +457,7 @@ def test_what_is_logged_is_the_mean_since_the_last_log(pair: Pair) -> None:
 
 
 def test_evaluations_are_those_of_the_loop_by_hand(pair: Pair) -> None:
-    measure = "val_accuracy" if pair.task.net == "Net" else "val_rmse"
+    measure = "val_accuracy" if pair.task.net != "Plain" else "val_rmse"
     evaluations = [
         (record["step"], record["values"]["val_loss"], record["values"][measure])
         for record in journalled(pair.run, "evaluation")
@@ -421,13 +474,13 @@ def test_the_best_model_is_tested(pair: Pair) -> None:
     best = pair.run.result["best"]
     assert (best["step"], best["value"]) == (step, loss)
     assert pair.run.metrics["test_loss"] == pair.trace.test[0]
-    measure = "test_accuracy" if pair.task.net == "Net" else "test_rmse"
+    measure = "test_accuracy" if pair.task.net != "Plain" else "test_rmse"
     assert pair.run.metrics[measure] == pytest.approx(pair.trace.test[1], rel=1e-12)
 
 
 def test_predictions_are_those_of_the_loop_by_hand(pair: Pair) -> None:
     x = pair.task.rows[2][0]
-    rows = x.numpy() if pair.task.net == "Net" else objects(pair.task)[2]
+    rows = x.numpy() if pair.task.net != "Plain" else objects(pair.task)[2]
     predictor = trainyard.load(pair.run)
     seed_globals(pair.task)
     predicted = predictor.outputs(rows)

@@ -20,12 +20,11 @@ import trainyard
 from small_runs import SMALL, assert_same, checkpoints, crashed, preempted
 from trainyard.config import load
 from trainyard.config.schema import TrainingConfig
-from trainyard.datasets.base import DataBundle
 from trainyard.digest import sha256_json, tensor_records
 from trainyard.errors import CheckpointError, ModelError
-from trainyard.frameworks.base import Framework
+from trainyard.frameworks.base import Learner, ModelInputs
 from trainyard.frameworks.support import fingerprint
-from trainyard.frameworks.torch import snapshot, unsaved
+from trainyard.frameworks.torch import snapshot
 from trainyard.frameworks.torch.layout import is_dense
 from trainyard.frameworks.torch.optim import build_optimizer
 from trainyard.frameworks.torch.precision import Precision
@@ -35,7 +34,7 @@ from trainyard.reports.summary import summary_table
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.objects import Objects
 from trainyard.runs.run import Run
-from trainyard.runs.wiring import build, build_framework, interruptible
+from trainyard.runs.wiring import build, interruptible
 
 MODULES = """
 import array
@@ -543,18 +542,18 @@ LAYOUTS = ["Transposed", "ChannelsLast", "Gaps", "OneStorage", "Expanded", "Turn
 BESIDE = ["Mean", "Extra", "ExtraTensor", "Growing", "Flags"]
 
 
-def framework(model: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Framework:
-    """A framework at step 0, as a run has it."""
+def learner(model: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Learner:
+    """A learner at step 0, as a run has it."""
     config = load(SMALL, {**model, **(overrides or {})}, adapters=Catalog()).config
-    return build(config, 1, Objects()).framework
+    return build(config, 1, Objects()).learner
 
 
-def go_on(framework: Framework, start: int, stop: int) -> list[float]:
-    return framework.read([framework.step(step, 0.01).loss for step in range(start, stop)])
+def go_on(learner: Learner, start: int, stop: int) -> list[float]:
+    return learner.read([learner.step(step, 0.01).loss for step in range(start, stop)])
 
 
-def layouts(framework: Framework) -> dict[str, tuple[int, ...]]:
-    files = framework._state.files(weights_only=False)  # type: ignore[attr-defined]
+def layouts(learner: Learner) -> dict[str, tuple[int, ...]]:
+    files = learner._state.files(weights_only=False)  # type: ignore[attr-defined]
     return {
         f"{file}:{name}": tensor.stride() for file, some in files.items() for name, tensor in some.items()
     }
@@ -562,10 +561,10 @@ def layouts(framework: Framework) -> dict[str, tuple[int, ...]]:
 
 def assert_resumes(model: Mapping[str, Any], overrides: Mapping[str, Any], folder: Path) -> None:
     """That what is restored after five steps has the same state and layout, and makes the same steps."""
-    whole = framework(model, overrides)
+    whole = learner(model, overrides)
     go_on(whole, 0, 5)
     whole.snapshot().write(folder)
-    resumed = framework(model, overrides)
+    resumed = learner(model, overrides)
     resumed.restore(folder)
     assert tensor_records(resumed.state()) == tensor_records(whole.state())
     assert layouts(resumed) == layouts(whole)
@@ -604,12 +603,12 @@ def test_a_best_model_predicts_as_it_did_when_it_was_kept(name: str, tmp_path: P
     parts = build(load(SMALL, own(name), adapters=Catalog()).config, 1, Objects())
     val = parts.bundle.splits["val"]
     go_on(parts.learner, 0, 3)
-    kept = [part.outputs for part in parts.learner.predict(val)]
+    kept = [part.outputs for part in parts.learner.model().predict(val)]
     parts.learner.snapshot(weights_only=True).write(tmp_path)
     go_on(parts.learner, 3, 6)
-    predicting = build_framework(parts.config, DataBundle(parts.bundle.info, {}), 1, None)
-    for one in (parts.learner, predicting):
-        one.restore(tmp_path, weights_only=True)
+    parts.learner.restore(tmp_path, weights_only=True)
+    inputs = ModelInputs(parts.config, parts.bundle.info, parts.config.model.params, 1)
+    for one in (parts.learner.model(), parts.framework.load(inputs, tmp_path)):
         assert all(
             np.array_equal(now.outputs, then) for now, then in zip(one.predict(val), kept, strict=True)
         )
@@ -856,20 +855,21 @@ def test_an_evaluation_that_is_cut_short_leaves_buffers_and_extra_state_as_they_
     parts = build(load(SMALL, own("Counts"), adapters=Catalog()).config, 1, Objects())
     go_on(parts.learner, 0, 2)
     before = tensor_records(parts.learner.state())
-    predictions = interruptible(parts.learner.predict(parts.bundle.splits["val"]), lambda: None)
+    predictions = interruptible(parts.learner.model().predict(parts.bundle.splits["val"]), lambda: None)
     next(predictions)
     next(predictions)
     predictions.close()
     assert tensor_records(parts.learner.state()) == before
-    list(parts.learner.predict(parts.bundle.splits["val"]))
+    list(parts.learner.model().predict(parts.bundle.splits["val"]))
     assert tensor_records(parts.learner.state()) != before
 
 
 def test_modes_that_training_has_set_outlast_an_evaluation() -> None:
     parts = build(load(SMALL, own("Flags"), adapters=Catalog()).config, 1, Objects())
     go_on(parts.learner, 0, 2)
-    list(parts.learner.predict(parts.bundle.splits["val"]))
-    assert (parts.learner.native.training, parts.learner.native.drop.training) == (True, False)
+    list(parts.learner.model().predict(parts.bundle.splits["val"]))
+    module = parts.learner.model().native
+    assert (module.training, module.drop.training) == (True, False)
 
 
 @pytest.mark.parametrize("step", [1, 3])
@@ -905,7 +905,7 @@ FORGOTTEN = [*DRAWING, *CHANGING, "int"]
 
 @pytest.mark.parametrize("kind", [*FORGOTTEN, "constant", "global", "view", "parameters"])
 def test_state_that_no_checkpoint_holds_is_found(kind: str) -> None:
-    model = framework(own("Forgets", kind=kind))
+    model = learner(own("Forgets", kind=kind))
     before = model.unsaved_state()
     assert model.unsaved_state() == before
     model.step(0, 0.01)
@@ -928,7 +928,7 @@ HIDDEN = {
 
 @pytest.mark.parametrize("kind", [*HIDDEN, "none"])
 def test_state_in_hidden_places_is_found(kind: str) -> None:
-    model = framework(own("Hides", kind=kind))
+    model = learner(own("Hides", kind=kind))
     before = model.unsaved_state()
     model.step(0, 0.01)
     after = model.unsaved_state()
@@ -960,7 +960,7 @@ def test_it_lowers_the_tier_and_is_named(tmp_path: Path, caplog: pytest.LogCaptu
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*")
 def test_weights_that_torch_computes_anew_keep_the_tier(tmp_path: Path) -> None:
-    model = framework(own("Normed"))
+    model = learner(own("Normed"))
     before = model.unsaved_state()
     model.step(0, 0.01)
     assert model.unsaved_state() == before
@@ -990,7 +990,7 @@ def test_fingerprints_are_taken_twice_however_many_steps_there_are(
         calls.append(None)
         return fingerprints(*args)
 
-    monkeypatch.setattr(unsaved, "fingerprints", counted)
+    monkeypatch.setattr("trainyard.frameworks.torch.learner.fingerprints", counted)
     train(tmp_path, own("Mean"))
     assert len(calls) == 2
 

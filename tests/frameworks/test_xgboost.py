@@ -21,8 +21,9 @@ from trainyard.datasets.base import Split
 from trainyard.datasets.rows.arrays import Arrays
 from trainyard.digest import digest, tensor_records
 from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
-from trainyard.frameworks.base import FrameworkInputs
+from trainyard.frameworks.base import LearnerInputs, Model, ModelInputs
 from trainyard.frameworks.xgboost import XgboostFramework, devices, matrices
+from trainyard.frameworks.xgboost.learner import XgboostLearner
 from trainyard.order import SampleOrder
 from trainyard.runs.catalog import Catalog
 from trainyard.types import Array, Batch, DataInfo, Ids, features_spec
@@ -72,30 +73,33 @@ def config_of(
     return load({**whole, "training": {"device": "cpu", **(training or {})}}, adapters=Catalog()).config
 
 
-def framework_of(
-    target: str, params: Mapping[str, Any], *, trains: bool = True, threads: int = 2, **how: Any
-) -> XgboostFramework:
-    """Return the framework on the data above; `how` may have info, splits, model, type and training."""
+def learner_of(target: str, params: Mapping[str, Any], *, threads: int = 2, **how: Any) -> XgboostLearner:
+    """Return a learner on the data above; `how` may have info, splits, model, type and training."""
     config = config_of(params, how.get("training"), how.get("type", "xgboost"))
     info, splits = how.get("info") or info_of(target), how.get("splits") or splits_of(target)
-    order = SampleOrder(ROWS, ROWS, config.experiment.seed) if trains else None
-    return XgboostFramework(
-        FrameworkInputs(config, info, splits, order, threads, config.model.params, how.get("model"))
-    )
+    order = SampleOrder(ROWS, ROWS, config.experiment.seed)
+    inputs = LearnerInputs(config, info, config.model.params, threads, splits, order, model=how.get("model"))
+    return XgboostLearner(inputs)
 
 
-def steps(framework: XgboostFramework, start: int, stop: int, rate: float = 0.2) -> list[float]:
+def loaded(folder: Path, target: str, params: Mapping[str, Any], threads: int = 2) -> Model:
+    config = config_of(params)
+    inputs = ModelInputs(config, info_of(target), config.model.params, threads)
+    return XgboostFramework.load(inputs, folder)
+
+
+def steps(learner: XgboostLearner, start: int, stop: int, rate: float = 0.2) -> list[float]:
     """Make steps at a varying rate; return training loss, validation loss and output sum after each."""
     found = []
     for step in range(start, stop):
-        found.append(framework.step(step, rate if step % 7 else rate / 2).loss)
-        (part,) = framework.predict(framework._inputs.splits["val"])
+        found.append(learner.step(step, rate if step % 7 else rate / 2).loss)
+        (part,) = learner.model().predict(learner._inputs.splits["val"])
         found += [part.loss, float(part.outputs.sum(dtype=np.float64))]
     return found
 
 
-def weights(framework: XgboostFramework) -> str:
-    return digest(tensor_records(framework.state()))
+def weights(learner: XgboostLearner) -> str:
+    return digest(tensor_records(learner.state()))
 
 
 # -- resuming
@@ -162,14 +166,14 @@ def assert_goes_on_exactly(target: str, params: Mapping[str, Any], tmp_path: Pat
     """Resume at a boundary, after other work in the process, and reach the uninterrupted run's bits."""
     boundary = XgboostFramework.plan(config_of(params), ROWS, how.get("model")).boundary
     at, end = (boundary, boundary + 7) if boundary > 1 else (5, 12)
-    whole = framework_of(target, params, **how)
+    whole = learner_of(target, params, **how)
     steps(whole, 0, at)
     whole.snapshot().write(tmp_path)
     expected = steps(whole, at, end)
     # All boosters share the library's random generator
     xgb.train({**SAMPLING, "seed": 9}, xgb.DMatrix(X, VALUES), 2)
 
-    resumed = framework_of(target, params, **how)
+    resumed = learner_of(target, params, **how)
     resumed.restore(tmp_path)
     assert steps(resumed, at, end) == expected
     assert weights(resumed) == weights(whole)
@@ -188,11 +192,11 @@ def test_kinds_that_take_numbers_only_go_on_to_the_same_bits(
 
 
 def test_at_other_rounds_than_boundaries_it_would_not(tmp_path: Path) -> None:
-    whole = framework_of("binary", SAMPLING)
+    whole = learner_of("binary", SAMPLING)
     steps(whole, 0, 5)
     whole.snapshot().write(tmp_path)
     steps(whole, 5, 8)
-    resumed = framework_of("binary", SAMPLING)
+    resumed = learner_of("binary", SAMPLING)
     resumed.restore(tmp_path)
     steps(resumed, 5, 8)
     assert weights(resumed) != weights(whole), "the boundary is not needed any more"
@@ -226,28 +230,28 @@ def test_what_it_does_to_the_config() -> None:
 
 @pytest.mark.parametrize("params", [SAMPLING, {**ROW_SAMPLING, "num_parallel_tree": 2}], ids=name_of)
 def test_the_model_of_an_earlier_step_is_cut_out_to_the_bit(params: dict[str, Any], tmp_path: Path) -> None:
-    framework = framework_of("classes", params)
+    learner = learner_of("classes", params)
     then = {}
     for step in range(52):
-        framework.step(step, 0.1)
-        then[step + 1] = weights_only(framework)
+        learner.step(step, 0.1)
+        then[step + 1] = weights_only(learner)
     for step, expected in then.items():
-        (file,) = framework.snapshot(weights_only=True, step=step).write(tmp_path)
+        (file,) = learner.snapshot(weights_only=True, step=step).write(tmp_path)
         assert digest(file.state()) == expected
 
 
-def weights_only(framework: XgboostFramework) -> str:
-    return digest(tensor_records(framework.state(weights_only=True)))
+def weights_only(learner: XgboostLearner) -> str:
+    return digest(tensor_records(learner.state(weights_only=True)))
 
 
 def test_predictions_leave_no_trace() -> None:
-    one, other = framework_of("binary", SAMPLING), framework_of("binary", SAMPLING)
-    list(other.predict(other._inputs.splits["val"]))
-    list(other.predict(other._inputs.splits["train"]))
+    one, other = learner_of("binary", SAMPLING), learner_of("binary", SAMPLING)
+    list(other.model().predict(other._inputs.splits["val"]))
+    list(other.model().predict(other._inputs.splits["train"]))
     for step in range(3):
         one.step(step, 0.3)
         other.step(step, 0.3)
-        list(other.predict(other._inputs.splits["train"]))
+        list(other.model().predict(other._inputs.splits["train"]))
     assert weights(one) == weights(other)
 
 
@@ -256,10 +260,10 @@ def test_predictions_leave_no_trace() -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_outputs_and_losses_are_those_of_all_frameworks(target: str) -> None:
-    framework = framework_of(target, {})
-    first = steps(framework, 0, 1)[1]
-    last = steps(framework, 1, 20)[-2]
-    (found,) = framework.predict(framework._inputs.splits["val"])
+    learner = learner_of(target, {})
+    first = steps(learner, 0, 1)[1]
+    last = steps(learner, 1, 20)[-2]
+    (found,) = learner.model().predict(learner._inputs.splits["val"])
     y = TARGETS[target][ROWS:]
     np.testing.assert_array_equal(found.targets, y)
     assert (found.outputs.dtype, found.targets.dtype) == (np.float32, y.dtype)
@@ -284,10 +288,10 @@ LOSSES = {
 @pytest.mark.parametrize("objective", [*LOSSES, "reg:gamma", "reg:tweedie", "reg:logistic"])
 def test_every_objective_learns_and_reports_its_own_loss(objective: str) -> None:
     target = "shares" if objective == "reg:logistic" else "counts"
-    framework = framework_of(target, {"objective": objective})
-    losses = steps(framework, 0, 15)[0::3]
+    learner = learner_of(target, {"objective": objective})
+    losses = steps(learner, 0, 15)[0::3]
     assert losses[-1] < losses[0]
-    (found,) = framework.predict(framework._inputs.splits["val"])
+    (found,) = learner.model().predict(learner._inputs.splits["val"])
     if objective in LOSSES and objective != "reg:squaredlogerror":
         each = LOSSES[objective](found.outputs.astype(np.float64), TARGETS[target][ROWS:])
         if objective != "count:poisson":  # its likelihood has an additional term of the targets only
@@ -295,9 +299,9 @@ def test_every_objective_learns_and_reports_its_own_loss(objective: str) -> None
 
 
 def test_a_metric_stands_for_the_loss() -> None:
-    framework = framework_of("binary", {"metric": "error"})
-    framework.step(0, 0.3)
-    (found,) = framework.predict(framework._inputs.splits["val"])
+    learner = learner_of("binary", {"metric": "error"})
+    learner.step(0, 0.3)
+    (found,) = learner.model().predict(learner._inputs.splits["val"])
     assert found.loss == pytest.approx((found.outputs.argmax(axis=1) != found.targets).sum())
 
 
@@ -340,34 +344,33 @@ def test_every_option_changes_the_model() -> None:
         assert same == (target, params), "an option is ignored"
 
 
-def trained(target: str, params: Mapping[str, Any], rounds: int = 8) -> XgboostFramework:
-    framework = framework_of(target, params)
+def trained(target: str, params: Mapping[str, Any], rounds: int = 8) -> XgboostLearner:
+    learner = learner_of(target, params)
     for step in range(rounds):
-        framework.step(step, 0.3)
-    return framework
+        learner.step(step, 0.3)
+    return learner
 
 
 def test_categories_are_taken_as_such() -> None:
     as_categories = trained("values", {})
-    assert '"c"' in as_categories.native.save_raw("json").decode()
-    as_numbers = framework_of("values", {}, info=info_of("values", ()))
+    assert '"c"' in as_categories.model().native.save_raw("json").decode()
+    as_numbers = learner_of("values", {}, info=info_of("values", ()))
     losses = [
-        [framework.step(step, 0.3).loss for step in range(8, 20)][-1]
-        for framework in (as_categories, as_numbers)
+        [learner.step(step, 0.3).loss for step in range(8, 20)][-1] for learner in (as_categories, as_numbers)
     ]
     assert losses[0] < losses[1]
 
 
 def test_constraints_hold() -> None:
-    framework = trained("values", {"monotone_constraints": {"a": -1}})
+    learner = trained("values", {"monotone_constraints": {"a": -1}})
     rows = np.repeat(X[:1], 50, axis=0)
     rows[:, 0] = np.linspace(-3, 3, 50)
-    (found,) = framework.predict(Arrays({"features": rows, "target": np.zeros(50, np.float32)}))
+    (found,) = learner.model().predict(Arrays({"features": rows, "target": np.zeros(50, np.float32)}))
     assert (np.diff(found.outputs) <= 0).all()
 
 
 def test_importance_finds_the_features_that_matter() -> None:
-    found = trained("values", {}).importance()
+    found = trained("values", {}).model().importance()
     assert set(found) == {"gain", "weight", "cover"}
     assert all(values.shape == (len(NAMES),) and values.dtype == np.float64 for values in found.values())
     assert found["gain"].argmax() == 0
@@ -375,23 +378,21 @@ def test_importance_finds_the_features_that_matter() -> None:
 
 @pytest.mark.parametrize("form", XgboostFramework.formats)
 def test_an_exported_model_is_the_librarys_own(form: str, tmp_path: Path) -> None:
-    framework = trained("binary", {})
-    framework.export(tmp_path / "model", form)
+    learner = trained("binary", {})
+    learner.model().export(tmp_path / "model", form)
     booster = xgb.Booster(model_file=bytearray((tmp_path / "model").read_bytes()))
     types = ["c" if count else "float" for count in CATEGORIES]
     matrix = xgb.DMatrix(X[ROWS:], feature_names=NAMES, feature_types=types, enable_categorical=True)
-    (found,) = framework.predict(framework._inputs.splits["val"])
+    (found,) = learner.model().predict(learner._inputs.splits["val"])
     np.testing.assert_array_equal(booster.predict(matrix), found.outputs[:, 1])
 
 
-def test_a_framework_that_only_predicts_needs_no_more_than_the_weights(tmp_path: Path) -> None:
-    framework = trained("classes", {**DART, **SAMPLING})
-    framework.snapshot(weights_only=True).write(tmp_path)
-    other = framework_of("classes", {}, trains=False, splits={"val": splits_of("classes")["val"]})
-    other.restore(tmp_path, weights_only=True)
+def test_a_loaded_model_needs_no_more_than_the_weights(tmp_path: Path) -> None:
+    learner = trained("classes", {**DART, **SAMPLING})
+    learner.snapshot(weights_only=True).write(tmp_path)
+    val = learner._inputs.splits["val"]
     (expected,), (found,) = (
-        framework.predict(framework._inputs.splits["val"]),
-        other.predict(other._inputs.splits["val"]),
+        model.predict(val) for model in (learner.model(), loaded(tmp_path, "classes", {}))
     )
     np.testing.assert_array_equal(found.outputs, expected.outputs)
     assert found.loss == expected.loss
@@ -444,49 +445,51 @@ def test_an_objective_and_a_metric_of_ones_own_are_followed() -> None:
         trained("binary", {"base_score": 0.5}),
         trained("binary", {"objective": "my_boosting:logistic", "base_score": 0.5}),
     )
-    found = [next(iter(framework.predict(framework._inputs.splits["val"]))) for framework in (built_in, own)]
+    found = [
+        next(iter(learner.model().predict(learner._inputs.splits["val"]))) for learner in (built_in, own)
+    ]
     np.testing.assert_allclose(found[1].outputs, found[0].outputs, atol=1e-3)
-    framework = trained("binary", {"metric": "my_boosting:wrong"})
-    (part,) = framework.predict(framework._inputs.splits["val"])
+    learner = trained("binary", {"metric": "my_boosting:wrong"})
+    (part,) = learner.model().predict(learner._inputs.splits["val"])
     assert part.loss == pytest.approx((part.outputs.argmax(axis=1) != part.targets).sum())
 
 
 @pytest.mark.usefixtures("mine")
 def test_functions_that_do_not_work_are_named() -> None:
     with pytest.raises(ModelError, match=r"step 1 failed: KeyError: 'nothing there'"):
-        framework_of("binary", {"objective": "my_boosting:broken"}).step(0, 0.3)
+        learner_of("binary", {"objective": "my_boosting:broken"}).step(0, 0.3)
     with pytest.raises(
         ModelError, match="'my_boosting:number' is not a function but of type int; give a function"
     ):
-        framework_of("binary", {"metric": "my_boosting:number"})
+        learner_of("binary", {"metric": "my_boosting:number"})
     with pytest.raises(InputError, match="my_boosting has no 'none'"):
-        framework_of("binary", {"objective": "my_boosting:none"})
+        learner_of("binary", {"objective": "my_boosting:none"})
 
 
 def test_an_estimator_is_trained_as_the_config_would_be() -> None:
     by_config = trained("binary", {"max_depth": 3, "subsample": 0.7, "objective": "binary:logistic"})
     model = xgb.XGBClassifier(max_depth=np.int64(3), subsample=0.7, n_estimators=7)
-    by_object = framework_of("binary", {}, model=model)
-    by_path = framework_of("binary", {"max_depth": 3, "subsample": 0.7}, type="xgboost:XGBClassifier")
-    for framework in (by_object, by_path):
+    by_object = learner_of("binary", {}, model=model)
+    by_path = learner_of("binary", {"max_depth": 3, "subsample": 0.7}, type="xgboost:XGBClassifier")
+    for learner in (by_object, by_path):
         for step in range(8):
-            framework.step(step, 0.3)
-        assert weights(framework) == weights(by_config)
+            learner.step(step, 0.3)
+        assert weights(learner) == weights(by_config)
     assert XgboostFramework.plan(config_of({}), ROWS, model).total_steps == 7
     assert XgboostFramework.plan(config_of({}), ROWS, xgb.XGBClassifier()).total_steps == 100
 
 
 def test_an_estimator_of_two_classes_takes_more_of_them() -> None:
-    framework_of("classes", {}, model=xgb.XGBClassifier()).step(0, 0.3)
+    learner_of("classes", {}, model=xgb.XGBClassifier()).step(0, 0.3)
 
 
 def test_a_random_forest_is_one_round_of_many_trees() -> None:
     model = xgb.XGBRFRegressor(n_estimators=5)
     plan = XgboostFramework.plan(config_of({}), ROWS, model)
     assert (plan.total_steps, plan.learning_rate) == (1, 1.0)
-    framework = framework_of("values", {}, model=model)
-    framework.step(0, 1.0)
-    assert len(framework.native.get_dump()) == 5
+    learner = learner_of("values", {}, model=model)
+    learner.step(0, 1.0)
+    assert len(learner.model().native.get_dump()) == 5
 
 
 def test_functions_of_an_estimator_are_followed() -> None:
@@ -496,14 +499,14 @@ def test_functions_of_an_estimator_are_followed() -> None:
     def worst(targets: Array, predictions: Array) -> float:
         return float(np.abs(targets - predictions).max())
 
-    framework = framework_of(
+    learner = learner_of(
         "values", {}, model=xgb.XGBRegressor(objective=squared, eval_metric=worst, base_score=0.0)
     )
-    expected = framework_of("values", {"base_score": 0.0})
+    expected = learner_of("values", {"base_score": 0.0})
     for step in range(5):
-        framework.step(step, 0.3)
+        learner.step(step, 0.3)
         expected.step(step, 0.3)
-    (found,), (other,) = (f.predict(f._inputs.splits["val"]) for f in (framework, expected))
+    (found,), (other,) = (f.model().predict(f._inputs.splits["val"]) for f in (learner, expected))
     np.testing.assert_allclose(found.outputs, other.outputs, atol=1e-4)
     assert found.loss / VAL == pytest.approx(np.abs(found.outputs - found.targets).max())
 
@@ -534,18 +537,18 @@ REFUSED_ESTIMATORS: list[tuple[Any, str]] = [
 )
 def test_what_an_estimator_cannot_say_is_refused(model: Any, message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        framework_of("binary", {}, model=model)
+        learner_of("binary", {}, model=model)
 
 
 def test_a_classifier_does_not_become_a_regressor() -> None:
     message = "model xgboost:XGBClassifier is for classification, but the data are for regression"
     with pytest.raises(ModelError, match=message):
-        framework_of("values", {}, type="xgboost:XGBClassifier")
+        learner_of("values", {}, type="xgboost:XGBClassifier")
 
 
 def test_what_an_estimator_says_in_vain_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "trainyard"):
-        framework_of("binary", {}, model=xgb.XGBClassifier(n_jobs=3, random_state=1))
+        learner_of("binary", {}, model=xgb.XGBClassifier(n_jobs=3, random_state=1))
     (record,) = caplog.records
     assert "n_jobs (training.threads decides), random_state (experiment.seed decides)" in record.getMessage()
 
@@ -580,14 +583,14 @@ def test_rows_that_are_not_in_memory_are_read_in_parts(
     rows, y = np.tile(X, (4, 1)), np.tile(TARGETS["binary"], 4)
     splits = {"train": OnDisk(rows, y), "val": OnDisk(X[ROWS:], y[ROWS : ROWS + VAL])}
     params = {**SAMPLING, "external_memory": external}
-    framework = framework_of("binary", params, splits=splits)
-    whole = steps(framework, 0, 4)
+    learner = learner_of("binary", params, splits=splits)
+    whole = steps(learner, 0, 4)
     assert splits["train"].most == 1_000, "what the sample of the loss takes"
     assert splits["val"].most == (100 if external else VAL)
     pages = list(tmp_path.glob("trainyard-xgboost-*/*.page"))
     assert len(pages) == (2 if external else 0)
 
-    in_memory = framework_of(
+    in_memory = learner_of(
         "binary",
         SAMPLING,
         splits={
@@ -596,7 +599,7 @@ def test_rows_that_are_not_in_memory_are_read_in_parts(
         },
     )
     np.testing.assert_allclose(steps(in_memory, 0, 4), whole, rtol=0.05)  # the bins are computed differently
-    del framework
+    del learner
     assert not list(tmp_path.glob("trainyard-xgboost-*")), "the files are left behind"
 
 
@@ -606,8 +609,8 @@ def test_files_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: pyte
         (tmp_path / f"trainyard-xgboost-{name}").mkdir()
         if owner is not None:
             (tmp_path / f"trainyard-xgboost-{name}" / "owner").write_text(owner)
-    living = framework_of("binary", {"external_memory": True})
-    framework_of("binary", {"external_memory": True})
+    living = learner_of("binary", {"external_memory": True})
+    learner_of("binary", {"external_memory": True})
     left = {path.name.removeprefix("trainyard-xgboost-") for path in tmp_path.iterdir()}
     assert {"beginning", "foreign"} < left
     assert "dead" not in left
@@ -616,17 +619,17 @@ def test_files_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: pyte
 
 def test_names_that_the_library_would_not_take_are_left_out() -> None:
     info = DataInfo("classification", features_spec((8,)), 2, (0, 1), [f"x[{i}]" for i in range(8)])
-    framework = framework_of("binary", {}, info=info)
-    framework.step(0, 0.3)
-    assert framework.native.feature_names is None
-    assert framework.importance()["weight"].sum() > 0
+    learner = learner_of("binary", {}, info=info)
+    learner.step(0, 0.3)
+    assert learner.model().native.feature_names is None
+    assert learner.model().importance()["weight"].sum() > 0
 
 
 def test_images_are_rows_of_pixels() -> None:
     images = RANDOM.normal(size=(200, 4, 4, 1)).astype(np.float32)
     y = (images[:, 0, 0, 0] > 0).astype(np.int64)
     info = DataInfo("classification", features_spec((4, 4, 1)), 2, (0, 1))
-    framework = framework_of(
+    learner = learner_of(
         "binary",
         {},
         info=info,
@@ -635,16 +638,16 @@ def test_images_are_rows_of_pixels() -> None:
             "val": Arrays({"features": images, "target": y}),
         },
     )
-    losses = steps(framework, 0, 5)[0::3]
+    losses = steps(learner, 0, 5)[0::3]
     assert losses[-1] < losses[0]
-    assert framework.importance()["gain"].argmax() == 0
+    assert learner.model().importance()["gain"].argmax() == 0
 
 
 def test_the_loss_of_a_step_is_that_of_some_training_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    framework = framework_of("values", {})
-    assert framework._matrices.sample().num_row() == 1_000
-    loss = framework.step(0, 0.3).loss
-    (part,) = framework.predict(framework._inputs.splits["train"])
+    learner = learner_of("values", {})
+    assert learner._matrices.sample().num_row() == 1_000
+    loss = learner.step(0, 0.3).loss
+    (part,) = learner.model().predict(learner._inputs.splits["train"])
     assert loss == pytest.approx(part.loss / ROWS, rel=0.05)
 
 
@@ -654,17 +657,17 @@ def test_the_loss_of_a_step_is_that_of_some_training_rows(monkeypatch: pytest.Mo
 def test_training_goes_on_from_the_weights_of_another_run(tmp_path: Path) -> None:
     first = trained("binary", SAMPLING, rounds=6)
     first.snapshot(weights_only=True).write(tmp_path)
-    then = framework_of("binary", SAMPLING)
+    then = learner_of("binary", SAMPLING)
     then.restore(tmp_path, weights_only=True)
     assert weights_only(then) == weights_only(first)
     losses = [then.step(step, 0.3).loss for step in range(3)]
     assert losses[-1] < first.step(6, 0.3).loss
-    assert then.native.num_boosted_rounds() == 9
+    assert then.model().native.num_boosted_rounds() == 9
     folder = tmp_path / "later"
     folder.mkdir()
     then.snapshot().write(folder)
     (cut,) = then.snapshot(weights_only=True, step=2).write(tmp_path)
-    resumed = framework_of("binary", SAMPLING)
+    resumed = learner_of("binary", SAMPLING)
     resumed.restore(folder)
     (again,) = resumed.snapshot(weights_only=True, step=2).write(tmp_path)
     assert again == cut
@@ -683,7 +686,7 @@ def test_weights_of_another_kind_are_refused(
 ) -> None:
     trained("binary", {}, rounds=1).snapshot(weights_only=True).write(tmp_path)
     with pytest.raises(ModelError, match=message):
-        framework_of(target, params).restore(tmp_path, weights_only=True)
+        learner_of(target, params).restore(tmp_path, weights_only=True)
 
 
 @pytest.mark.parametrize("target", ["binary", "classes", "pairs"])
@@ -691,19 +694,19 @@ def test_weights_bring_their_base_score(target: str, tmp_path: Path) -> None:
     first = trained(target, {"base_score": 0.3}, rounds=2)
     first.snapshot(weights_only=True).write(tmp_path)
     for same in ({}, {"base_score": 0.3}):
-        then = framework_of(target, same)
+        then = learner_of(target, same)
         then.restore(tmp_path, weights_only=True)
         assert weights_only(then) == weights_only(first)
         then.step(0, 0.3)
     with pytest.raises(ModelError, match=r"has base_score 0\.3, the run 0\.4"):
-        framework_of(target, {"base_score": 0.4}).restore(tmp_path, weights_only=True)
+        learner_of(target, {"base_score": 0.4}).restore(tmp_path, weights_only=True)
 
 
 def test_weights_of_other_data_are_refused(tmp_path: Path) -> None:
     trained("binary", {}, rounds=1).snapshot(weights_only=True).write(tmp_path)
     info = DataInfo("classification", features_spec((8,)), 2, (0, 1), list("abcdefgh"))
     with pytest.raises(ModelError, match=r"has feature names \['a', .*'few'\], the run \['a', .*'h'\]"):
-        framework_of("binary", {}, info=info).restore(tmp_path, weights_only=True)
+        learner_of("binary", {}, info=info).restore(tmp_path, weights_only=True)
 
 
 # -- devices and errors
@@ -732,12 +735,12 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("target", ["binary", "classes", "values"])
 @pytest.mark.parametrize("params", [SAMPLING, DART], ids=name_of)
 def test_cuda_learns_and_goes_on(target: str, params: dict[str, Any], tmp_path: Path) -> None:
-    framework = framework_of(target, params, training={"device": "cuda"})
-    losses = steps(framework, 0, 5)[0::3]
+    learner = learner_of(target, params, training={"device": "cuda"})
+    losses = steps(learner, 0, 5)[0::3]
     assert losses[-1] < losses[0]
-    assert framework.describe()["device"] == "cuda"
-    framework.snapshot().write(tmp_path)
-    resumed = framework_of(target, params, training={"device": "cuda"})
+    assert learner.describe()["device"] == "cuda"
+    learner.snapshot().write(tmp_path)
+    resumed = learner_of(target, params, training={"device": "cuda"})
     resumed.restore(tmp_path)
     assert resumed.step(5, 0.2).loss < losses[0]
 
@@ -804,7 +807,7 @@ def test_options_that_cannot_be_followed_are_errors_of_the_config(
 )
 def test_options_that_do_not_fit_the_data_are_refused(params: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        framework_of("classes", params)
+        learner_of("classes", params)
 
 
 @pytest.mark.parametrize(
@@ -840,7 +843,7 @@ def test_what_does_not_go_together_is_refused_before_the_first_round(
     target: str, params: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ModelError, match=message) as raised:
-        framework_of(target, params)
+        learner_of(target, params)
     assert "\n" not in str(raised.value)
 
 
@@ -855,7 +858,7 @@ def test_what_does_not_go_together_is_refused_before_the_first_round(
     ],
 )
 def test_metrics_with_a_number_or_an_objective_of_their_own(target: str, params: dict[str, Any]) -> None:
-    assert np.isfinite(framework_of(target, params).step(0, 0.3).loss)
+    assert np.isfinite(learner_of(target, params).step(0, 0.3).loss)
 
 
 @pytest.mark.parametrize(
@@ -870,7 +873,7 @@ def test_targets_that_the_library_refuses_are_wrong_input_said_without_its_stack
     objective: str, message: str
 ) -> None:
     with pytest.raises(ModelError, match=f"step 1 failed: {message}") as raised:
-        framework_of("values", {"objective": objective}).step(0, 0.3)
+        learner_of("values", {"objective": objective}).step(0, 0.3)
     assert "\n" not in str(raised.value)
     assert "/src/" not in str(raised.value)
 
@@ -881,16 +884,16 @@ def test_errors_of_the_library_are_translated_wherever_it_is_called(
     def broken(*_: Any, **__: Any) -> Any:
         raise xgb.core.XGBoostError("[12:00:00] /workspace/src/x.cc:1: it broke\nStack trace:\n  [bt] (0)")
 
-    framework = trained("values", {}, rounds=1)
+    learner = trained("values", {}, rounds=1)
     for name in ("save_raw", "predict", "get_score", "update"):
         monkeypatch.setattr(xgb.Booster, name, broken)
     calls = (
-        lambda: list(framework.state()),
-        framework.snapshot,
-        lambda: list(framework.predict(framework._inputs.splits["val"])),
-        framework.importance,
-        lambda: framework.export(tmp_path / "model", "ubj"),
-        lambda: framework.step(1, 0.3),
+        lambda: list(learner.state()),
+        learner.snapshot,
+        lambda: list(learner.model().predict(learner._inputs.splits["val"])),
+        learner.model().importance,
+        lambda: learner.model().export(tmp_path / "model", "ubj"),
+        lambda: learner.step(1, 0.3),
     )
     for call in calls:
         with pytest.raises(TrainingError, match=r"^[^\n]*: it broke; see where with --debug$"):
@@ -916,7 +919,7 @@ def test_a_run_of_an_object_is_resumed_and_reproduced(tmp_path: Path) -> None:
 
 def test_other_options_of_an_object_are_a_change() -> None:
     kinds = [
-        framework_of("binary", {}, model=xgb.XGBClassifier(max_depth=depth)).definition() for depth in (3, 4)
+        learner_of("binary", {}, model=xgb.XGBClassifier(max_depth=depth)).definition() for depth in (3, 4)
     ]
     assert [kind["max_depth"] for kind in kinds] == ["3", "4"]
-    assert not framework_of("binary", {}).definition(), "the config says it all"
+    assert not learner_of("binary", {}).definition(), "the config says it all"

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from trainyard.records.listing import runs_folder
 from trainyard.records.log import Entry, StoredFile
 from trainyard.records.remote import RemoteRun, open_store, url_of, working_folder
 from trainyard.records.run_dir import RunDir
+from trainyard.runs import stopping
 from trainyard.runs.run import Run
 from trainyard.runs.wiring import run_checkpoints
 from trainyard.stores.local import LocalStore
@@ -384,6 +387,40 @@ def test_a_heartbeat_keeps_a_run_that_commits_rarely(
     while list(open_store(folder_url).list("alive/")):  # one was under way
         remote_run.stop_beating(1)
     remote_run.refuse_owned(old)
+
+
+LONG = """
+import sys
+import trainyard
+from small_runs import SMALL
+from trainyard.engine import lease
+
+lease._BEAT = 0.2
+trainyard.train(SMALL, {"training.max_steps": 10**6}, runs_dir=sys.argv[1])
+"""
+
+
+@pytest.mark.slow
+def test_a_run_is_stopped_from_a_machine_that_shares_only_the_store(
+    folder_url: str, elsewhere: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere("trainer")
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    trainer = subprocess.Popen(
+        [sys.executable, "-c", LONG, folder_url], env=os.environ | {"PYTHONPATH": paths}
+    )
+    elsewhere("other")
+    monkeypatch.setattr(stopping, "_STORE_PAUSE", 0.2)
+    try:
+        while [run.status for run in trainyard.list_runs(folder_url)] != ["running"]:
+            assert trainer.poll() is None
+        asked = trainyard.stop("last", runs_dir=folder_url)
+        assert trainer.wait(60) == 0
+    finally:
+        trainer.kill()
+    assert asked.status == "stopped"
+    assert 0 < asked.result["steps"] < 10**6
+    assert not list(open_store(folder_url).list("alive/"))
 
 
 # -- URLs and folders that are refused

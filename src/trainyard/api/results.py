@@ -23,6 +23,11 @@ def load(
 ) -> Predictor:
     """Return the model of a run, ready to predict: `trainyard.load("last").predict(frame)`.
 
+    It may be used from many threads at once, beside other models. Loading it and predicting change nothing in
+    the process: no thread count, determinism flag or random generator. So its outputs may differ from those
+    of the run's own evaluation in the last bits (by 1e-5 at most, relative to the largest); `predict`,
+    `evaluate` and `explain` pin the process as the training did, and give its bits.
+
     A run directory may come from someone else, so that not everything that its config names is imported: only
     a framework's own model classes, and code in the caller's own working directory. That holds for all
     functions here; `docs/security.md` has the rules.
@@ -38,16 +43,16 @@ def load(
         InputError: The run has no weights, an object is missing, or the run names code that is not imported.
         CheckpointError: A file that predictions depend on is damaged.
     """
-    return _load(find(run, runs_dir), "load", model, trust=trust)
+    return _load(find(run, runs_dir), "load", model, trust=trust, pinned=False)
 
 
-def _load(run: RunDir, verb: str, model: Any, *, trust: bool, **data: Any) -> Predictor:
+def _load(run: RunDir, verb: str, model: Any, *, trust: bool, pinned: bool = True, **data: Any) -> Predictor:
     from trainyard.runs.model import Predictor
 
     refuse_foreign_run(run, verb)
     require_objects(run, verb, model=model, **data)
     with reading(run, trust=trust):
-        return Predictor(run, model)
+        return Predictor(run, model, pinned=pinned)
 
 
 def evaluate(
@@ -141,7 +146,7 @@ def export(
             path cannot be written.
         CheckpointError: A file that predictions depend on is damaged.
     """
-    return _load(find(run, runs_dir), "export", model, trust=trust).export(Path(path), form)
+    return _load(find(run, runs_dir), "export", model, trust=trust, pinned=False).export(Path(path), form)
 
 
 def explain(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from trainyard.callbacks.base import Callback
-from trainyard.frameworks.base import Framework
+from trainyard.frameworks.base import Learner
 
 _BINS = 30
 _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16}
@@ -17,7 +17,7 @@ _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16}
 class WeightHistograms(Callback):
     """Emits a histogram of every floating-point tensor of the model at each evaluation."""
 
-    def __init__(self, learner: Framework, emit: Callable[[int, dict[str, Any]], None]) -> None:
+    def __init__(self, learner: Learner, emit: Callable[[int, dict[str, Any]], None]) -> None:
         self._learner = learner
         self._emit = emit
 

@@ -43,6 +43,9 @@ def fill_defaults(root: Node, stem: str, *, length: bool, objects: bool) -> None
         and find_value(root, "training.max_steps") is None
     ):
         put(root, "training.epochs", Node(DEFAULT_EPOCHS, Source("default")))
+    ranks = find(root, "distributed.virtual_ranks")
+    if ranks is None or ranks.value == "auto":
+        put(root, "distributed.virtual_ranks", Node(1, Source("default (number of processes)")))
     scheduler = find(root, "training.scheduler")
     if isinstance(scheduler and scheduler.value, dict):
         mapping(scheduler).setdefault("type", Node("constant", Source("default")))
@@ -61,6 +64,7 @@ def check(root: Node, problems: Problems) -> None:
     """Report keys that contradict each other."""
     _check_length(root, problems)
     _check_microbatch(root, problems)
+    _check_virtual_ranks(root, problems)
     _check_warmup(root, problems)
     data = find_value(root, "data")
     if data is not None and isinstance(data.value, dict):
@@ -121,6 +125,15 @@ def _check_microbatch(root: Node, problems: Problems) -> None:
     if micro is not None and node is not None and micro > batch:
         message = f"{micro} is more than the batch_size of {batch}; a microbatch is a part of the batch"
         problems.report(message, "training.microbatch_size", node.source)
+
+
+def _check_virtual_ranks(root: Node, problems: Problems) -> None:
+    ranks, batch = _number(root, "distributed.virtual_ranks"), _number(root, "training.batch_size")
+    batch = TrainingConfig.model_fields["batch_size"].default if batch is None else batch
+    node = find(root, "distributed.virtual_ranks")
+    if ranks is not None and node is not None and ranks > batch:
+        message = f"{ranks} is more than the batch_size of {batch}; each virtual rank has a part of the batch"
+        problems.report(message, "distributed.virtual_ranks", node.source)
 
 
 def _check_warmup(root: Node, problems: Problems) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
@@ -354,6 +354,18 @@ class DistributedConfig(Section):
     backend: Literal["auto", "gloo", "nccl"] = placement(
         default="auto", description="auto: nccl on CUDA, else gloo"
     )
+    virtual_ranks: Literal["auto"] | int = bits(
+        "auto",
+        description="fixed parts of each batch, a power of two: gradients are summed over them in the same "
+        "order, whatever the number of processes; auto: as many as processes, which is 1 in this version",
+    )
+
+    @field_validator("virtual_ranks")
+    @classmethod
+    def _power_of_two(cls, value: str | int) -> str | int:
+        if isinstance(value, int) and (value < 1 or value & (value - 1)):
+            raise ValueError(f"{value} is not a power of two: 1, 2, 4, 8 ...")
+        return value
 
 
 class RunConfig(Section):

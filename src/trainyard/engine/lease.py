@@ -33,8 +33,11 @@ class Upload(Protocol):
     def published(self, entry: Entry) -> None:
         """Note that the entry is in the log: what it does not name may be deleted."""
 
-    def beat(self, attempt: int) -> None:
-        """Give a sign of life; called from another thread."""
+    def beat(self, attempt: int) -> bool:
+        """Give a sign of life, and return whether the attempt is asked to stop.
+
+        It is called from another thread.
+        """
 
     def stop_beating(self, attempt: int) -> None:
         """Take the sign of life back."""
@@ -60,6 +63,7 @@ class Lease:
         self._upload = upload
         self._writer = f"process {os.getpid()} on {socket.gethostname()}, {secrets.token_hex(8)}"
         self._serial = 0
+        self.is_asked_to_stop = False  # by somebody who reaches only the store
         self._ended = threading.Event()
         self._has_beaten = False
         self._names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
@@ -96,7 +100,7 @@ class Lease:
         assert self._upload
         while not self._ended.wait(_BEAT):
             self._has_beaten = True
-            self._upload.beat(self.attempt)
+            self.is_asked_to_stop |= self._upload.beat(self.attempt)
 
     def release(self) -> None:
         """End the signs of life."""

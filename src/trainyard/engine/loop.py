@@ -24,7 +24,7 @@ from trainyard.engine.saver import Saver
 from trainyard.engine.signals import Signals, Stopped
 from trainyard.engine.state import RunState
 from trainyard.errors import InputError, TrainingError
-from trainyard.frameworks.base import Framework
+from trainyard.frameworks.base import Learner
 from trainyard.order import SampleOrder
 from trainyard.records.decision import ENDS, Decision, Kind
 from trainyard.records.status import Ended
@@ -42,7 +42,7 @@ class LoopParts:
     can try where the loss is not finite.
     """
 
-    learner: Framework
+    learner: Learner
     order: SampleOrder
     rules: Rules
     recorder: Recorder

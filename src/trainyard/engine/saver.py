@@ -13,7 +13,7 @@ from trainyard.engine.recorder import Recorder
 from trainyard.engine.state import RunState
 from trainyard.engine.writer import PendingWrite, Writer
 from trainyard.errors import CheckpointError
-from trainyard.frameworks.base import Framework, Plan, Snapshot
+from trainyard.frameworks.base import Learner, Plan, Snapshot
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Saver:
     def __init__(
         self,
         config: CheckpointConfig,
-        learner: Framework,
+        learner: Learner,
         plan: Plan,
         checkpoints: RunCheckpoints,
         recorder: Recorder,

@@ -1,13 +1,12 @@
-"""The contract of frameworks: how to step, predict, snapshot and restore.
+"""The contract of frameworks: `Framework` describes, `Learner` trains, `Model` predicts.
 
-Importing a framework adapter must be cheap: its names and options are readable without its library, which is
-imported when the adapter is constructed. All methods are called from the thread of the training loop, except
-those of `Snapshot`, which the writer's thread calls.
+A `Framework` is never instantiated, and importing its module must be cheap: its names and options are
+readable without its library, which is imported when a learner or a model is made.
 
-The result of a run must depend only on the constructor's inputs and on the calls to `step`. It must not
-depend on calls to `predict`, on snapshots, or on how often the process died in between.
+The result of a run must depend only on the learner's inputs and on the calls to `step`. It must not depend on
+predictions, on snapshots, or on how often the process died in between.
 
-Today a run has one process. With several, `FrameworkInputs.order` will still give the global batch of a step,
+Today a run has one process. With several, `LearnerInputs.order` will still give the global batch of a step,
 and every process will call `step` with the same step number and learning rate; the framework decides what
 they exchange.
 """
@@ -60,28 +59,35 @@ class Plan(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FrameworkInputs:
-    """Everything that a framework is constructed from.
+class ModelInputs:
+    """Everything that a model is built from.
 
-    `model` is the object that the user passed in Python, or None. `model_params` are the validated options of
-    `config.model.type`. `threads` is the number of CPU threads that the run is pinned to. `order` is None if
-    the framework will only predict. `choices` are what `Framework.choices` returned in the first attempt, and
-    are empty there.
+    `model_params` are the validated options of `config.model.type`. `threads` is the number of CPU threads
+    that the run was pinned to. `model` is the object that the user passed in Python, or None.
     """
 
     config: RunConfig
     info: DataInfo
-    splits: Mapping[SplitName, Split]
-    order: SampleOrder | None
-    threads: int
     model_params: Mapping[str, Any]
-    model: Any = None
-    choices: Mapping[str, str] = field(default_factory=dict)
+    threads: int
+    model: Any = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True)
+class LearnerInputs(ModelInputs):
+    """Everything that a learner is built from.
+
+    `choices` are what `Learner.choices` returned in the first attempt, and are empty there.
+    """
+
+    splits: Mapping[SplitName, Split]
+    order: SampleOrder
+    choices: Mapping[str, str] = field(default_factory=dict, kw_only=True)
 
     def owns(self, split: Split) -> bool:
         """Return whether `split` is one of the run's own splits.
 
-        These are evaluated repeatedly, so a framework may cache what it derives from them.
+        These are evaluated repeatedly, so a learner may cache what it derives from them.
         """
         return any(split is own for own in self.splits.values())
 
@@ -122,14 +128,14 @@ def rounds_plan(config: RunConfig, rows: int, rounds: int | None, learning_rate:
     return Plan(rows, total, learning_rate)
 
 
-def loss_sample(inputs: FrameworkInputs, one_in: int) -> Ids | None:
+def loss_sample(inputs: LearnerInputs, one_in: int) -> Ids | None:
     """Return the training rows on which the loss of a step is estimated.
 
     The sample is the same at every step. It is bounded by `LOSS_SAMPLE`, since predicting more rows would
     noticeably slow down a round.
 
     Args:
-        inputs: The inputs of the framework.
+        inputs: The inputs of the learner.
         one_in: Sample one row in this many.
 
     Returns:
@@ -142,7 +148,7 @@ def loss_sample(inputs: FrameworkInputs, one_in: int) -> Ids | None:
     return np.sort(KeyedPermutation(stream_seed(inputs.config.experiment.seed, PREDICT), rows).at(0, size))
 
 
-def require_plain_numbers(inputs: FrameworkInputs) -> None:
+def require_plain_numbers(inputs: ModelInputs) -> None:
     """Check that all features are plain numbers, for models that accept no missing values or category codes.
 
     Raises:
@@ -161,13 +167,16 @@ def require_plain_numbers(inputs: FrameworkInputs) -> None:
 
 
 class Snapshot(Protocol):
-    """A copy of the state at one step, which training no longer changes."""
+    """A copy of the state at one step, which training no longer changes.
+
+    Its methods are called from the writer's thread.
+    """
 
     def write(self, folder: Path) -> list[FileRecord]:
         """Write and fsync the files into the empty folder, hashing them while writing.
 
-        May be called from any thread; after a failure it is called again with another folder. The weights go
-        into `WEIGHTS_FILE`; files and tensors have the names that `Framework.state` gives them.
+        After a failure it is called again with another folder. The weights go into `WEIGHTS_FILE`; files and
+        tensors have the names that `Learner.state` gives them.
         """
 
     def release(self) -> None:
@@ -175,7 +184,7 @@ class Snapshot(Protocol):
 
 
 class Framework(ABC):
-    """A framework adapter, such as `TorchFramework` in `frameworks/torch/`."""
+    """The description of a framework, such as `TorchFramework` in `frameworks/torch/`; never instantiated."""
 
     models: ClassVar[Mapping[str, type[BaseModel]]]  # short names of models -> their options
     optimizers: ClassVar[Mapping[str, type[BaseModel]]] = {}
@@ -185,10 +194,11 @@ class Framework(ABC):
     # The import paths of the classes that models derive from. A run directory, which may come from someone
     # else, may name classes of the framework's library that derive from them, and no others.
     model_bases: ClassVar[Sequence[str]] = ()
-    formats: ClassVar[Sequence[str]] = ()  # the formats that `export` writes, the default first
+    formats: ClassVar[Sequence[str]] = ()  # the formats that `Model.export` writes, the default first
     tasks: ClassVar[Collection[str] | None] = None  # the names of the tasks that it can do; None: any
     takes_named_inputs: ClassVar[bool] = False  # whether models take other arrays than `features`
-    unsaved_hint: ClassVar[str] = ""  # what a user can do to have `unsaved_state` saved
+    has_virtual_ranks: ClassVar[bool] = False  # whether a step may be cut into virtual ranks
+    unsaved_hint: ClassVar[str] = ""  # what a user can do to have `Learner.unsaved_state` saved
 
     @staticmethod
     def defaults(model: str) -> Mapping[str, Any]:  # noqa: ARG004 - most models have no defaults of their own
@@ -242,14 +252,14 @@ class Framework(ABC):
     def determinism(config: RunConfig) -> Determinism:
         """Return how exactly the run can be repeated.
 
-        This is called before the framework is constructed, and may import its library.
+        This is called before anything is built, and may import the library.
         """
 
     @staticmethod
-    def device_name(config: RunConfig) -> str | None:  # noqa: ARG004 - most need an instance
-        """Return the device that a run of a config would compute on here, as `describe` names it.
+    def device_name(config: RunConfig) -> str | None:  # noqa: ARG004 - most need a learner
+        """Return the device that a run of a config would compute on here, as `Learner.describe` names it.
 
-        With it, inputs can be compared without building the model. None: only an instance knows.
+        With it, inputs can be compared without building the model. None: only a learner knows.
 
         Args:
             config: The resolved config.
@@ -268,39 +278,59 @@ class Framework(ABC):
         """
         return ()
 
+    @staticmethod
+    def pin(config: RunConfig, threads: int) -> None:  # noqa: ARG004 - not every library has such settings
+        """Set what the bits depend on in the whole process, such as thread counts and determinism flags.
+
+        It is called before `learner`, and before `load` by commands that promise the bits of the training. It
+        must undo what another run in this process has set.
+
+        Args:
+            config: The resolved config.
+            threads: Number of CPU threads.
+
+        Raises:
+            MissingExtraError: The library is not installed.
+            ModelError: The process has begun with other settings, which the library cannot change any more.
+        """
+        return
+
+    @staticmethod
     @abstractmethod
-    def __init__(self, inputs: FrameworkInputs) -> None:
-        """Build the model with seeded initial weights, and all that is needed to train it.
+    def learner(inputs: LearnerInputs) -> Learner:
+        """Build a model with seeded initial weights, and all that is needed to train it.
 
         Raises:
             MissingExtraError: The library is not installed.
             ModelError: The model cannot be built, or does not fit the data.
         """
 
+    @staticmethod
     @abstractmethod
-    def describe(self) -> Mapping[str, str]:
-        """Return the framework's part of the numeric environment.
+    def load(inputs: ModelInputs, folder: Path) -> Model:
+        """Return the model whose weights a `Snapshot` wrote into `folder`.
 
-        It is the library's version, the model of the device, the resolved precision, and whatever else of the
-        library changes how numbers are computed.
+        It owns its weights, predicts in evaluation mode, and may be used from many threads at once and beside
+        other models, with the outputs that it has in one thread. Neither loading nor predicting changes
+        anything in the process: no thread count, determinism flag or global generator. (The caller preserves
+        the generators of Python and NumPy.) Its outputs have the bits of the training where the process is
+        pinned like that, and agree to 1e-5 elsewhere.
+
+        Args:
+            inputs: What the model is built from.
+            folder: The folder; its files have been verified.
+
+        Raises:
+            MissingExtraError: The library is not installed.
+            ModelError: The model cannot be built, or the weights do not fit it.
         """
 
-    def definition(self) -> Mapping[str, str]:
-        """Return what determines the model beyond the config and the initial weights.
 
-        Examples are the options of a model object, the digest of its file, and the import paths of its parts.
-        A resume with a different definition is refused. Code that an import path names counts as an input of
-        the run.
-        """
-        return {}
+class Learner(ABC):
+    """A model in training; all methods are called from the thread of the training loop.
 
-    def choices(self) -> Mapping[str, str]:
-        """Return what the constructor chose by measuring, by name, such as the layout of histograms.
-
-        Measurements vary, so the choices of the first attempt are recorded: every later attempt, and every
-        repetition of the run, is constructed with them (`FrameworkInputs.choices`).
-        """
-        return {}
+    Building one may draw from global generators; `Framework.pin` has been called before.
+    """
 
     @abstractmethod
     def step(self, step: int, lr: float) -> StepResult:
@@ -315,7 +345,7 @@ class Framework(ABC):
 
         Raises:
             ModelError: The library rejects the options or the data in the first step. An adapter that checks
-                both in its constructor does not raise it here.
+                both when it builds the learner does not raise it here.
             TrainingError: The step fails for another reason.
         """
 
@@ -324,11 +354,11 @@ class Framework(ABC):
         return [float(loss) for loss in losses]
 
     @abstractmethod
-    def predict(self, split: Split) -> Iterator[Predictions]:
-        """Yield the outputs for all rows of a split, in order, without changing the state.
+    def model(self) -> Model:
+        """Return the view of the live weights; each call returns the same object.
 
-        Raises:
-            TrainingError: The library fails.
+        It predicts with the weights as they are at the call, from the thread of the loop only, and changes no
+        state of the training.
         """
 
     @abstractmethod
@@ -368,10 +398,50 @@ class Framework(ABC):
         """
         return {}
 
+    @abstractmethod
+    def describe(self) -> Mapping[str, str]:
+        """Return the framework's part of the numeric environment.
+
+        It is the library's version, the model of the device, the resolved precision, and whatever else of the
+        library changes how numbers are computed.
+        """
+
+    def definition(self) -> Mapping[str, str]:
+        """Return what determines the model beyond the config and the initial weights.
+
+        Examples are the options of a model object, the digest of its file, and the import paths of its parts.
+        A resume with a different definition is refused. Code that an import path names counts as an input of
+        the run.
+        """
+        return {}
+
+    def choices(self) -> Mapping[str, str]:
+        """Return what was chosen by measuring when the learner was built, such as a layout of histograms.
+
+        Measurements vary, so the choices of the first attempt are recorded: every later attempt, and every
+        repetition of the run, is built with them (`LearnerInputs.choices`).
+        """
+        return {}
+
+
+class Model(ABC):
+    """A model that predicts: one that `Framework.load` made, or the view of a learner's live weights."""
+
     @property
     def input_names(self) -> Sequence[str] | None:
         """The arrays of a batch that the model is called with; None for all of `DataInfo.inputs`."""
         return None
+
+    @abstractmethod
+    def predict(self, split: Split) -> Iterator[Predictions]:
+        """Yield the outputs for all rows of a split, in order.
+
+        A model that draws random numbers draws those of (seed, row), so that the outputs depend only on the
+        weights and the split.
+
+        Raises:
+            TrainingError: The library fails.
+        """
 
     @property
     @abstractmethod
@@ -383,11 +453,11 @@ class Framework(ABC):
         return {}
 
     def export(self, path: Path, form: str) -> None:
-        """Write the model as a file or folder in one of the library's own `formats`.
+        """Write the model as a file or folder in one of the library's own formats.
 
         Args:
             path: The file or folder to write; nothing else is in its parent folder.
-            form: One of `formats`.
+            form: One of `Framework.formats`.
 
         Raises:
             InputError: The framework does not write this format.

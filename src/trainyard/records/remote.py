@@ -205,20 +205,36 @@ class RemoteRun:
 
     # -- the owner
 
-    def beat(self, attempt: int) -> None:
-        """Store a sign of life of an attempt; if that fails, the next one is stored.
+    def beat(self, attempt: int) -> bool:
+        """Store a sign of life of an attempt, and return whether it is asked to stop.
 
-        An attempt that trains needs the store only for its commits.
+        If the store is away, the next sign is stored: an attempt that trains needs the store only for its
+        commits.
         """
         with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(prefix=".up-", dir=self.path) as file:
             file.write(f"{time.time()}".encode())
             file.flush()
             self._store.put(f"{self._beats}{attempt:04d}", Path(file.name))
+        with contextlib.suppress(OSError, CheckpointError):
+            return self._stop_request(attempt) in self._store.list(self._beats)
+        return False
 
     def stop_beating(self, attempt: int) -> None:
-        """Delete the sign of life of an attempt that has ended."""
-        with contextlib.suppress(OSError):
-            self._store.delete(f"{self._beats}{attempt:04d}")
+        """Delete the sign of life of an attempt that has ended, and a request to stop it."""
+        for key in (f"{self._beats}{attempt:04d}", self._stop_request(attempt)):
+            with contextlib.suppress(OSError):
+                self._store.delete(key)
+
+    def ask_to_stop(self, attempt: int) -> None:
+        """Ask an attempt that another machine may make to stop; it sees that at its next sign of life.
+
+        Raises:
+            OSError: The store is away.
+        """
+        self._store.put_if_absent(self._stop_request(attempt), b"")
+
+    def _stop_request(self, attempt: int) -> str:
+        return f"{self._beats}{attempt:04d}.stop"
 
     def refuse_owned(self, entry: Entry) -> None:
         """Refuse a run that another process seems to train, by the newest entry of its log.

@@ -284,7 +284,7 @@ class _Attempt:
             before,
             now,
             allow_change=self._request.allow_change,
-            neutral=components.learner.neutral_changes(components.config),
+            neutral=components.framework.neutral_changes(components.config),
         )
         if manifest.data_file != before.data_file:
             self._write_data_description(components, manifest.data_file)
@@ -341,11 +341,11 @@ class _Attempt:
 
     def _outside(self, config: RunConfig) -> Outside:
         """Return what may end this run from outside; a repetition is ended where the repeated run was."""
-        stop = self._run.stop_request(self._session.number)
+        stop, lease = self._run.stop_request(self._session.number), self._session.lease
         limit, verdict = config.training.max_minutes, self._request.verdict
         if repeats(self._manifest.parent):
             limit, verdict = None, None
-        return Outside(limit, lambda: access(stop, F_OK), verdict)
+        return Outside(limit, lambda: access(stop, F_OK) or lease.is_asked_to_stop, verdict)
 
     def _train_and_evaluate(self, loop: Loop, components: Components) -> Result:
         """Train and, if the training is completed or was stopped, evaluate."""
@@ -397,7 +397,7 @@ class _Attempt:
         Raises:
             ModelError: The config demands `bitwise`.
         """
-        after, hint = components.learner.unsaved_state(), components.learner.unsaved_hint
+        after, hint = components.learner.unsaved_state(), components.framework.unsaved_hint
         changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
         if not changed:
             return

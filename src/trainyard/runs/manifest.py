@@ -42,7 +42,7 @@ def make_manifest(
     """Return all inputs of the computation as they are now; the framework still has its initial weights."""
     here = Path.cwd()
     config, definition = components.config, dict(components.learner.definition())
-    roots = code_roots(config, objects, type(components.learner), definition)
+    roots = code_roots(config, objects, components.framework, definition)
     return Manifest(
         run_id=run.id,
         experiment=run.experiment,
@@ -58,8 +58,8 @@ def make_manifest(
         computation=resolved.computation(),
         data=data_inputs(components.bundle),
         code=code_inputs(roots, here),
-        environment=environment_inputs(components.threads, components.learner.describe()),
-        placement=Resolved(config).placement() | {"training.threads": components.threads},
+        environment=environment_inputs(components.inputs.threads, components.learner.describe()),
+        placement=Resolved(config).placement() | {"training.threads": components.inputs.threads},
         model=definition,
         weights=InitialWeights(initial=digest(tensor_records(components.learner.state(weights_only=True)))),
         determinism=DeterminismRecord(**determinism._asdict()),

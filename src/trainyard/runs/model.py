@@ -18,8 +18,10 @@ from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.rows.frames import read_frame
 from trainyard.datasets.rows.preparation import from_json
 from trainyard.datasets.rows.table import as_table
-from trainyard.errors import InputError
+from trainyard.engine.state import preserved_global_random
+from trainyard.errors import InputError, ModelError
 from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions
+from trainyard.frameworks.base import Framework, ModelInputs
 from trainyard.records.run_dir import RunDir
 from trainyard.registry import task_for
 from trainyard.require import import_rule, importing_by
@@ -27,7 +29,7 @@ from trainyard.runs.catalog import Catalog
 from trainyard.runs.inputs import data_inputs
 from trainyard.runs.objects import passed_objects
 from trainyard.runs.weights import stored_model
-from trainyard.runs.wiring import build_framework, default_threads, load_data, wanted_metrics
+from trainyard.runs.wiring import default_threads, framework_for, load_data, wanted_metrics
 from trainyard.types import FEATURES, TARGET, Array, ArraySpec, DataInfo, SplitName
 
 log = logging.getLogger("trainyard")
@@ -36,14 +38,20 @@ log = logging.getLogger("trainyard")
 class Predictor:
     """The model of a run (the best one where there is one), ready to predict.
 
-    It needs nothing but the run directory.
+    It needs nothing but the run directory, and may be used from many threads at once, beside others.
+
+    Args:
+        run: The run.
+        model: The model object, if the run was given one.
+        pinned: Pin this process (threads, determinism flags) as the training was, for the very bits of its
+            evaluation. Otherwise nothing in the process is changed, and outputs agree to 1e-5.
 
     Raises:
         InputError: The run has no weights yet, or was given a model as an object that is not given here.
         CheckpointError: A file that predictions depend on is damaged.
     """
 
-    def __init__(self, run: RunDir, model: Any = None) -> None:
+    def __init__(self, run: RunDir, model: Any = None, *, pinned: bool) -> None:
         if "model" in passed_objects(run) and model is None:
             raise InputError(f"run {run.id} was given its model as an object: pass that model again")
         stored, manifest = stored_model(run), run.manifest()
@@ -55,14 +63,17 @@ class Predictor:
         self._task = task_for(self.info)
         self._preparation = from_json(stored.data.preparation) if stored.data.preparation else None
         threads = self.config.training.threads or default_threads()
-        bundle = DataBundle(self.info, {})
-        self.framework = build_framework(self.config, bundle, threads, None, model)
-        self.framework.restore(stored.folder, weights_only=True)
+        self._framework = framework_for(self.config, self.info, model)
+        if pinned:
+            _pin(self._framework, self.config, threads)
+        inputs = ModelInputs(self.config, self.info, self.config.model.params, threads, model=model)
+        with preserved_global_random():
+            self.model = self._framework.load(inputs, stored.folder)
 
     @property
     def native(self) -> Any:
         """The model as its library's own object, such as a `torch.nn.Module`."""
-        return self.framework.native
+        return self.model.native
 
     def export(self, path: Path, form: str | None = None) -> Path:
         """Write the model in a format of its own library, for use without Trainyard.
@@ -77,7 +88,7 @@ class Predictor:
         chosen = self.export_format(path, form)
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=_folder(path)) as aside:
             made = Path(aside) / path.name
-            self.framework.export(made, chosen)
+            self.model.export(made, chosen)
             if path.is_dir():
                 shutil.rmtree(path)
             made.replace(path)
@@ -92,7 +103,7 @@ class Predictor:
             InputError: The framework has no such format, or none is asked for and the path has a suffix of
                 another kind.
         """
-        forms = self.framework.formats
+        forms = self._framework.formats
         if not forms or (form is not None and form not in forms):
             known = f"there are: {', '.join(forms)}" if forms else "its framework has none of its own"
             raise InputError(
@@ -136,7 +147,7 @@ class Predictor:
         inputs = self._inputs(rows)
         rows = len(next(iter(inputs.values())))
         unknown = Arrays({**inputs, self._task.target: self._task.blank_targets(rows)})
-        parts = [part.outputs for part in self.framework.predict(unknown)]
+        parts = [part.outputs for part in self.model.predict(unknown)]
         return np.concatenate(parts) if parts else np.empty((0, self.info.outputs), dtype=np.float32)
 
     def _inputs(self, rows: Any) -> dict[str, Array]:
@@ -170,7 +181,7 @@ class Predictor:
     @property
     def _specs(self) -> dict[str, ArraySpec]:
         """The arrays that the model is called with."""
-        names = self.framework.input_names or list(self.info.inputs)
+        names = self.model.input_names or list(self.info.inputs)
         return {name: self.info.inputs[name] for name in names}
 
     def _described_inputs(self) -> str:
@@ -221,7 +232,7 @@ class Predictor:
         """
         chosen = self._own_split(split, bundle) if rows is None else self._labeled(rows)
         return evaluate_predictions(
-            self.framework.predict(chosen), wanted_metrics(self.config, self.info), self.info, split
+            self.model.predict(chosen), wanted_metrics(self.config, self.info), self.info, split
         )
 
     def explain(self, bundle: DataBundle | None = None) -> dict[str, Any]:
@@ -240,7 +251,7 @@ class Predictor:
         bundle = bundle or self.load_data()
         for split in bundle.splits:
             self._refuse_changed(bundle, split)
-        model = Model(self.framework.predict, self.native, self.framework.importance())
+        model = Model(self.model.predict, self.native, self.model.importance())
         found = explain(model, bundle, self.config.checkpoint.metric, self.config.experiment.seed)
         self._run.write_json("evaluation/explanation.json", found)
         return found
@@ -289,6 +300,14 @@ class Predictor:
 def _as_trained(array: Array, spec: ArraySpec) -> Array:
     """Return an array in the dtype that the model was trained on; version 1 did not record integers."""
     return array.astype(np.float32) if array.dtype.kind == "f" and spec.dtype == "float32" else array
+
+
+def _pin(framework: type[Framework], config: RunConfig, threads: int) -> None:
+    """Pin the process; if it cannot be pinned any more, warn, since outputs may differ in their last bits."""
+    try:
+        framework.pin(config, threads)
+    except ModelError as error:
+        log.warning("the outputs may differ from those of the training in their last bits: %s", error)
 
 
 def _folder(path: Path) -> Path:

@@ -50,7 +50,7 @@ def weights_digest(components: Components) -> str:
 def evaluate_outcome(
     run: RunDir, components: Components, state: RunState, best: Checkpoints, check_signals: Callable[[], None]
 ) -> dict[str, Any]:
-    """Evaluate the best model, or the final one if there is none; afterwards the framework holds its weights.
+    """Evaluate the best model, or the final one if there is none; afterwards the learner holds its weights.
 
     Returns:
         `metrics`, `evaluated` and `best` of the result.
@@ -71,7 +71,7 @@ def evaluate_outcome(
 
 
 def _restore_best(components: Components, state: RunState, best: Checkpoints) -> BestModel | None:
-    """Give the framework the weights of the best model, if the evaluations name one.
+    """Give the learner the weights of the best model, if the evaluations name one.
 
     Raises:
         CheckpointError: It is damaged. No other model stands in for it: a resume trains it again.
@@ -102,12 +102,13 @@ def _explain(run: RunDir, components: Components, check_signals: Callable[[], No
     """
     from trainyard.evaluation.explanation import Model, explain
 
-    importance, in_full = components.learner.importance(), components.config.evaluation.explain
+    view = components.learner.model()
+    importance, in_full = view.importance(), components.config.evaluation.explain
     if not (importance or in_full):
         return
     model = Model(
-        lambda split: interruptible(components.learner.predict(split), check_signals),
-        components.learner.native,
+        lambda split: interruptible(view.predict(split), check_signals),
+        view.native,
         importance,
     )
     config = components.config

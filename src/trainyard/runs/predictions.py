@@ -10,7 +10,7 @@ from trainyard.config.schema import RunConfig
 from trainyard.datasets.base import DataBundle, Split
 from trainyard.errors import ModelError
 from trainyard.evaluation.metrics import EvaluationResult
-from trainyard.frameworks.base import Framework
+from trainyard.frameworks.base import Model
 from trainyard.records.manifest import Manifest
 from trainyard.records.run_dir import RunDir
 from trainyard.registry import task_for
@@ -30,7 +30,7 @@ class Predicted:
     info: DataInfo
     result: EvaluationResult
     positions: Ids | None
-    framework: Framework
+    model: Model
     split: Split
 
     @property
@@ -59,11 +59,11 @@ def predicted(run: RunDir, split: SplitName = "test", bundle: DataBundle | None 
             installed.
         CheckpointError: The weights are damaged.
     """
-    predictor = Predictor(run)
+    predictor = Predictor(run, pinned=True)
     bundle = bundle or predictor.load_data()
     result = predictor.evaluate(split, bundle=bundle)
     positions, rows = bundle.rows.get(split), bundle.splits[split]
-    return Predicted(predictor.config, predictor.info, result, positions, predictor.framework, rows)
+    return Predicted(predictor.config, predictor.info, result, positions, predictor.model, rows)
 
 
 def other_rows(first: Manifest, second: Manifest, split: SplitName = "test") -> str | None:

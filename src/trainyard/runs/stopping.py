@@ -6,14 +6,19 @@ import contextlib
 import time
 
 from trainyard.errors import InputError
+from trainyard.records.copies import bring_small
+from trainyard.records.remote import RemoteRun
 from trainyard.records.run_dir import RunDir
 from trainyard.safe_open import open_regular
 
-_PAUSE = 0.1  # seconds between two looks at the run
+_PAUSE = 0.1  # seconds between two looks at a run
+_STORE_PAUSE = 2.0  # at one in a store
 
 
 def stop_run(run: RunDir, *, wait: bool) -> None:
     """Ask the running attempt to stop, and wait until it has ended.
+
+    An attempt on another machine, which shares only the store, notices the request at its next sign of life.
 
     Raises:
         InputError: The run is not running, or its directory cannot be written.
@@ -21,9 +26,11 @@ def stop_run(run: RunDir, *, wait: bool) -> None:
     if not run.is_owned():
         raise InputError(f"run {run.id} is {run.status()}, not running: there is nothing to stop")
     while run.is_owned():
-        if _ask(run) and not wait:
+        is_here = run.is_locked()
+        if (_ask(run) if is_here else _ask_elsewhere(run)) and not wait:
             return
-        time.sleep(_PAUSE)
+        time.sleep(_PAUSE if is_here else _STORE_PAUSE)
+        bring_small(run)
 
 
 def _ask(run: RunDir) -> bool:
@@ -37,4 +44,17 @@ def _ask(run: RunDir) -> bool:
             open_regular(request, "xb", depth=2).close()
     except OSError as error:
         raise InputError(f"{request} cannot be written: {error.strerror}; end the process instead") from error
+    return True
+
+
+def _ask_elsewhere(run: RunDir) -> bool:
+    """Ask the present attempt through the run's store; return whether there is one."""
+    remote = RemoteRun.of(run.path)
+    head = remote.log.head() if remote else None
+    if remote is None or head is None or head.kind == "end":
+        return False
+    try:
+        remote.ask_to_stop(head.attempt)
+    except OSError as error:
+        raise InputError(f"the store of run {run.id} cannot be written: {error}") from error
     return True

@@ -32,7 +32,7 @@ from trainyard.evaluation.metrics import (
     evaluate_predictions,
     mode_of,
 )
-from trainyard.frameworks.base import Framework, FrameworkInputs, Plan
+from trainyard.frameworks.base import Framework, Learner, LearnerInputs, Plan
 from trainyard.order import SampleOrder
 from trainyard.records.log import committed
 from trainyard.records.run_dir import RunDir
@@ -43,14 +43,23 @@ from trainyard.types import FEATURES, DataInfo, Metrics, Predictions, SplitName
 
 @dataclass(frozen=True)
 class Components:
-    """The components that a run is computed with."""
+    """The components that a run is computed with; `inputs` are those of the learner."""
 
-    config: RunConfig
+    inputs: LearnerInputs
     bundle: DataBundle
-    learner: Framework
-    order: SampleOrder
+    framework: type[Framework]
+    learner: Learner
     rules: Rules
-    threads: int
+
+    @property
+    def config(self) -> RunConfig:
+        """The resolved config, at the place of this attempt."""
+        return self.inputs.config
+
+    @property
+    def order(self) -> SampleOrder:
+        """The order of the training samples."""
+        return self.inputs.order
 
     @property
     def plan(self) -> Plan:
@@ -104,22 +113,22 @@ def framework_name(config: RunConfig, model: Any = None) -> str:
     return name
 
 
-def build_framework(
-    config: RunConfig,
-    bundle: DataBundle,
-    threads: int,
-    order: SampleOrder | None,
-    model: Any = None,
-    choices: Mapping[str, str] | None = None,
-) -> Framework:
-    """Build the framework with its model; without `order` it can only predict."""
+def framework_for(config: RunConfig, info: DataInfo, model: Any = None) -> type[Framework]:
+    """Return the framework of a model, if it can do what the data ask for.
+
+    Raises:
+        ModelError: It does not do this task, or takes only an array of features; or no framework knows the
+            model.
+    """
     name = framework_name(config, model)
-    cls = registry.adapter("framework", name)
-    _check_task(cls, name, config, bundle.info)
-    inputs = FrameworkInputs(
-        config, bundle.info, bundle.splits, order, threads, config.model.params, model, choices or {}
-    )
-    return cast(Framework, cls(inputs))
+    framework = cast(type[Framework], registry.adapter("framework", name))
+    _check_task(framework, name, config, info)
+    ranks = config.distributed.virtual_ranks
+    if ranks != 1 and not framework.has_virtual_ranks:
+        raise ModelError(
+            f"distributed.virtual_ranks: {ranks} given, but {name} computes a step as a whole; leave it out"
+        )
+    return framework
 
 
 def _check_task(framework: type[Framework], name: str, config: RunConfig, info: DataInfo) -> None:
@@ -144,21 +153,30 @@ def _check_task(framework: type[Framework], name: str, config: RunConfig, info: 
 def build(
     config: RunConfig, threads: int, objects: Objects, choices: Mapping[str, str] | None = None
 ) -> Components:
-    """Build data, framework, sample order and rules; `choices` are what an earlier attempt has chosen.
+    """Build data, sample order, learner and rules; `choices` are what an earlier attempt has chosen.
 
     Raises:
         InputError: One of them cannot be built as configured.
     """
     bundle = objects.data if objects.data is not None else load_data(config)
     _check_metrics(config, bundle)
-    rows = len(bundle.splits["train"])
-    plan: Plan = registry.adapter("framework", framework_name(config, objects.model)).plan(
-        config, rows, objects.model
-    )
+    model, rows = objects.model, len(bundle.splits["train"])
+    framework = framework_for(config, bundle.info, model)
+    plan: Plan = framework.plan(config, rows, model)
     order = SampleOrder(rows, plan.batch_size, config.experiment.seed)
-    learner = build_framework(config, bundle, threads, order, objects.model, choices)
-    rules = Rules(config, plan, order.steps_per_epoch, mode_of)
-    return Components(config, bundle, learner, order, rules, threads)
+    inputs = LearnerInputs(
+        config,
+        bundle.info,
+        config.model.params,
+        threads,
+        bundle.splits,
+        order,
+        model=model,
+        choices=choices or {},
+    )
+    framework.pin(config, threads)
+    learner = framework.learner(inputs)
+    return Components(inputs, bundle, framework, learner, Rules(config, plan, order.steps_per_epoch, mode_of))
 
 
 def _check_metrics(config: RunConfig, bundle: DataBundle) -> None:
@@ -194,7 +212,9 @@ def evaluate_split(
     components: Components, split: SplitName, check_signals: Callable[[], None]
 ) -> EvaluationResult:
     """Evaluate the model; neither its state nor the global random generators change."""
-    predictions = interruptible(components.learner.predict(components.bundle.splits[split]), check_signals)
+    predictions = interruptible(
+        components.learner.model().predict(components.bundle.splits[split]), check_signals
+    )
     with preserved_global_random():
         return evaluate_predictions(
             predictions,
@@ -265,7 +285,7 @@ def build_loop(
 def _remedies(components: Components) -> list[str]:
     """Return the settings of this framework that may keep the loss finite."""
     model = components.config.model
-    keys = components.learner.training_keys(model.type, model.params)
+    keys = components.framework.training_keys(model.type, model.params)
     advice = {
         "learning_rate": "lower training.learning_rate",
         "max_grad_norm": "set or lower training.max_grad_norm",

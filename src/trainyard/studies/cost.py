@@ -11,7 +11,7 @@ import numpy as np
 
 from trainyard.datasets.base import Split
 from trainyard.datasets.rows.arrays import Arrays
-from trainyard.frameworks.base import Framework
+from trainyard.frameworks.base import Model
 from trainyard.types import Batch
 
 _WARM_UP = 3
@@ -30,11 +30,11 @@ class Latency(NamedTuple):
     rows_per_second: float
 
 
-def latency(framework: Framework, split: Split) -> Latency:
+def latency(model: Model, split: Split) -> Latency:
     """Measure a loaded model on rows of a split, after a warm-up."""
     one, bulk = _rows(split, 1), _rows(split, _BULK_ROWS)
-    seconds = _median_seconds(lambda: _predict(framework, one))
-    return Latency(1000 * seconds, _BULK_ROWS / _median_seconds(lambda: _predict(framework, bulk)))
+    seconds = _median_seconds(lambda: _predict(model, one))
+    return Latency(1000 * seconds, _BULK_ROWS / _median_seconds(lambda: _predict(model, bulk)))
 
 
 def _rows(split: Split, count: int) -> Batch:
@@ -42,9 +42,9 @@ def _rows(split: Split, count: int) -> Batch:
     return split.take(np.arange(count, dtype=np.int64) % len(split))
 
 
-def _predict(framework: Framework, rows: Batch) -> None:
+def _predict(model: Model, rows: Batch) -> None:
     # A new split each time: an adapter may cache what it converted a split to, and even its predictions.
-    for _ in framework.predict(Arrays(rows)):
+    for _ in model.predict(Arrays(rows)):
         pass
 
 

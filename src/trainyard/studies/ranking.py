@@ -51,7 +51,7 @@ class Entry:
     @staticmethod
     def of(model: str, runs: Sequence[RunDir], first: Predicted) -> Entry:
         """Make an entry, and measure its latency."""
-        return Entry(model, runs, first, latency(first.framework, first.split))
+        return Entry(model, runs, first, latency(first.model, first.split))
 
     def values(self, metric: str) -> list[float]:
         """Return the metric on each fold.

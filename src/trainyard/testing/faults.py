@@ -1,10 +1,12 @@
-"""Faults of a store, for tests: errors before or after the effect, slow answers, kills.
+"""Faults for tests: a store's errors before or after the effect, slow answers, kills; wrapped learners.
 
     store = FaultyStore(LocalStore(root), Faults(fail, calls={3}, when="after"))
 
 To let whole runs meet them, put the wrapper in the place of a store:
 
     registry.replace_adapter("store", "file", lambda root: FaultyStore(LocalStore(root), faults))
+
+    wrap_learners(TorchFramework, step=lambda step: failing_at(7, step))
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any, Literal
 from trainyard.errors import CheckpointError
 from trainyard.stores.base import Store
 
+Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 WRITES = ("put", "put_if_absent", "delete", "move")
 READS = ("get", "download", "list")
 
@@ -69,6 +72,28 @@ def kill() -> None:
 def pause(seconds: float) -> Callable[[], None]:
     """Return an act that makes answers slow."""
     return lambda: time.sleep(seconds)
+
+
+def wrap_learners(framework: Any, *, step: Wrapper | None = None, predict: Wrapper | None = None) -> None:
+    """Wrap the steps of each learner that a framework makes from now on, or the predictions of its model.
+
+    Args:
+        framework: The class of the adapter.
+        step: Is given the learner's `step`, and returns what stands in for it.
+        predict: Is given the `predict` of the learner's `model()`, likewise.
+    """
+    make = framework.learner
+
+    def made(inputs: Any) -> Any:
+        learner = make(inputs)
+        if step is not None:
+            learner.step = step(learner.step)
+        if predict is not None:
+            model = learner.model()
+            model.predict = predict(model.predict)
+        return learner
+
+    framework.learner = staticmethod(made)
 
 
 class FaultyStore:

@@ -13,6 +13,7 @@ and `three_kills = ONE_STEP_THREE_KILLS`. A model of your own goes into `sources
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -63,6 +64,7 @@ Kills = Sequence[tuple[str, int]]
 
 
 VICTIM = "trainyard.testing.victim"
+LOADER = "trainyard.testing.loader"
 DATA_MODULES = ("numpy", "pandas", "sklearn.datasets")  # what most configs read their data with
 
 
@@ -233,7 +235,7 @@ class FrameworkSuite:
         for step in range(min(3, components.plan.total_steps)):
             components.learner.step(step, 0.01)
             other.learner.step(step, 0.01)
-            list(other.learner.predict(other.bundle.splits["val"]))
+            list(other.learner.model().predict(other.bundle.splits["val"]))
             other.learner.snapshot()
         assert tensor_records(components.learner.state()) == tensor_records(other.learner.state())
 
@@ -292,11 +294,26 @@ class FrameworkSuite:
     def test_predictions_cover_a_split_in_order(self, components: Components) -> None:
         """`predict` covers each row of a split once, in order."""
         components.learner.step(0, 0.01)
-        predictions = list(components.learner.predict(components.bundle.splits["val"]))
+        predictions = list(components.learner.model().predict(components.bundle.splits["val"]))
         assert [i for part in predictions for i in part.ids] == list(
             range(len(components.bundle.splits["val"]))
         )
         assert all(len(part.ids) == len(part.outputs) == len(part.targets) for part in predictions)
+
+    def test_a_loaded_model_serves_many_threads_and_changes_nothing(self, uninterrupted: RunDir) -> None:
+        """Threads get the outputs of one alone, the process stays as it was, and commands give the bits."""
+        if not self.starts_afresh:
+            pytest.skip("another class of the framework shows it")
+        modules = registry.adapter("framework", self.framework).base_modules
+        folder = Path(uninterrupted.require_manifest().working_directory)
+        done = shared(LOADER, *DATA_MODULES, *modules).run(str(uninterrupted.path), folder=folder)
+        assert done.returncode == 0, done.stderr
+        answer = json.loads(done.stdout.splitlines()[-1])
+        assert answer["changed"] == [], "loading or predicting changed the process"
+        assert answer["others"] == 0, "threads disturb each other"
+        assert answer["distance"] < 1e-5
+        metrics = uninterrupted.require_result().metrics
+        assert answer["metrics"] == {key: metrics[key] for key in answer["metrics"]}
 
     def test_its_module_is_light(self) -> None:
         """Reading names and options does not import the library."""

@@ -27,7 +27,7 @@ from trainyard.records.decision import Decision, Decisions
 from trainyard.runs import attempt
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.wiring import framework_name
-from trainyard.testing.faults import WRITES, Faults, FaultyStore
+from trainyard.testing.faults import WRITES, Faults, FaultyStore, wrap_learners
 
 PHASES = (
     *("start-up", "step", "decision", "evaluation", "write", "commit", "entry", "committed"),
@@ -80,15 +80,18 @@ def arm(
     if phase == "start-up":
         attempt.build = _before(tick, attempt.build)  # type: ignore[attr-defined]
     elif phase == "step":
-        framework.step = _after(tick, framework.step)
+        wrap_learners(framework, step=lambda step: _after(tick, step))
     elif phase == "decision":
         Journal.decision = _after(tick, Journal.decision)  # type: ignore[method-assign]
     elif phase == "evaluation":
-        framework.predict = _within(tick, framework.predict)
+        wrap_learners(framework, predict=lambda predict: _within(tick, predict))
     elif phase in _STORE_FAULTS:
         _wrap_stores(Faults(tick, **_STORE_FAULTS[phase]), remote_only=phase in ("request", "answer"))
     elif phase == "final-evaluation":
-        attempt.evaluate_outcome = _rearmed(tick, attempt.evaluate_outcome, framework)  # type: ignore[attr-defined]
+        final = Countdown(count, signum)
+        final.is_counting = False
+        attempt.evaluate_outcome = _counted_in(final, attempt.evaluate_outcome)  # type: ignore[attr-defined]
+        wrap_learners(framework, predict=lambda predict: _within(final, predict))
     elif phase == "end":
         attempt.evaluate_outcome = _after(tick, attempt.evaluate_outcome)  # type: ignore[attr-defined]
     elif phase != "never":
@@ -144,11 +147,11 @@ def _within(tick: Countdown, function: Callable[..., Iterator[Any]]) -> Callable
     return wrapped
 
 
-def _rearmed(tick: Countdown, function: Callable[..., Any], framework: Any) -> Callable[..., Any]:
-    """Count only the predictions that are made in `function`."""
+def _counted_in(tick: Countdown, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Count only from the call of `function` on."""
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        framework.predict = _within(tick, framework.predict)
+        tick.is_counting = True
         return function(*args, **kwargs)
 
     return wrapped
@@ -157,17 +160,20 @@ def _rearmed(tick: Countdown, function: Callable[..., Any], framework: Any) -> C
 def stop_in(step: int, framework: Any, then: Callable[[], None]) -> None:
     """Ask the run to stop in a step (from 1), and call `then` when that has become a decision."""
     watching: list[tuple[Outside, Callable[[], None]]] = []
-    start, take_step, write = Outside.start, framework.step, Journal.decision
+    start, write = Outside.start, Journal.decision
 
     def started(self: Outside, wake: Callable[[], None], train_seconds: float, decisions: Decisions) -> None:
         watching.append((self, wake))
         start(self, wake, train_seconds, decisions)
 
-    def stepped(self: Any, number: int, lr: float) -> Any:
-        if number + 1 == step:
-            watching[0][0].request = "stop"
-            watching[0][1]()
-        return take_step(self, number, lr)
+    def asking(take_step: Callable[[int, float], Any]) -> Callable[[int, float], Any]:
+        def stepped(number: int, lr: float) -> Any:
+            if number + 1 == step:
+                watching[0][0].request = "stop"
+                watching[0][1]()
+            return take_step(number, lr)
+
+        return stepped
 
     def decided(self: Journal, decision: Decision) -> None:
         write(self, decision)
@@ -176,7 +182,7 @@ def stop_in(step: int, framework: Any, then: Callable[[], None]) -> None:
 
     Outside.start = started  # type: ignore[method-assign]
     Journal.decision = decided  # type: ignore[method-assign]
-    framework.step = stepped
+    wrap_learners(framework, step=asking)
 
 
 def main(phase: str, count: str, first: str, second: str, stop: str = "") -> None:
@@ -186,13 +192,11 @@ def main(phase: str, count: str, first: str, second: str, stop: str = "") -> Non
     framework = registry.adapter("framework", name)
     if stop and phase == "decision":
         stop_in(int(stop), framework, Countdown(int(count), signal.SIGKILL))
-    elif stop and phase in _STORE_FAULTS:  # stores are wrapped before they are opened
+    elif stop:  # stores and learners are wrapped before they are made
         tick = Countdown(int(count), signal.SIGKILL)
         tick.is_counting = False
         arm(phase, int(count), framework, tick=tick)
         stop_in(int(stop), framework, lambda: setattr(tick, "is_counting", True))
-    elif stop:
-        stop_in(int(stop), framework, lambda: arm(phase, int(count), framework))
     else:
         arm(phase, int(count), framework)
     run = api.resume(second) if first == "--resume" else api.train(config, runs_dir=second)

@@ -1,88 +1,178 @@
-"""The canonical serialization of a CatBoost model: equal trees have equal bytes.
-
-CatBoost writes into a model the time of training, a random id, its version, the folder, the number of threads
-and the number of rounds that was set. These are left out, as are the remains of trees that were cut off.
-"""
+"""The model that predicts: the view of rounds in training, or one that was loaded and owns its trees."""
 
 from __future__ import annotations
 
-import json
-import struct
-import tempfile
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainyard.errors import ModelError
+import numpy as np
 
-_EMPTY = {
-    "model_guid": "",
-    "train_finish_time": "",
-    "catboost_version_info": "",
-    "output_options": "{}",
-    "training": "{}",
-}
-# The format of a file: 4 bytes, the size of the core (4 bytes), the core (a flatbuffer), and parts. The only
-# part here holds the statistics of categories.
-_CORE = 8  # offset of the core
-_PARTS = 3  # number of the core's field `ModelPartIds`
-# An empty part: present where all statistics were dropped, absent where there were none.
-_NO_STATISTICS = bytes(4)
+from trainyard.datasets.base import Split
+from trainyard.errors import ModelError, TrainingError
+from trainyard.frameworks.base import WEIGHTS_FILE, LearnerInputs, Model, ModelInputs
+from trainyard.frameworks.catboost.canonical import from_bytes, to_bytes
+from trainyard.frameworks.catboost.data import make_pool, rows_of
+from trainyard.frameworks.catboost.library import catboost, translated
+from trainyard.frameworks.catboost.objective import Objective, build_objective
+from trainyard.frameworks.catboost.params import model_spec
+from trainyard.frameworks.catboost.rounds import Rounds
+from trainyard.frameworks.support.estimators import check_estimator
+from trainyard.frameworks.support.stored import check_features, read_model
+from trainyard.types import FEATURES, TARGET, Array, Predictions
 
-
-def to_bytes(model: Any, rounds: int) -> bytes:
-    """Serialize the first `rounds` rounds of a model; trees that are not symmetric cannot be cut off."""
-    part = model.copy()
-    if rounds < part.tree_count_:
-        for _ in range(2):  # the second call drops statistics of categories that no remaining tree needs
-            part.shrink(ntree_end=rounds)
-    _clear_metadata(part)
-    data = _saved(part)
-    core = _CORE + struct.unpack_from("<I", data, 4)[0]
-    if data[core:] == _NO_STATISTICS:
-        data = _saved(from_bytes(_without_parts(data[:core]), type(part)))
-    return data
+_BLOCK = 1 << 16  # rows per yielded block of predictions
 
 
-def _saved(model: Any) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.cbm"
-        model.save_model(str(path))
-        return path.read_bytes()
+class CatboostModel(Model):
+    """Predict with the first rounds of a CatBoost model.
 
-
-def _without_parts(core: bytes) -> bytes:
-    """Return a file whose core lists no parts; `core` is the file up to the end of its core, a flatbuffer."""
-    data = bytearray(core)
-    root = _CORE + struct.unpack_from("<I", data, _CORE)[0]
-    fields = root - struct.unpack_from("<i", data, root)[0] + 4
-    struct.pack_into("<H", data, fields + 2 * _PARTS, 0)  # a field with offset 0 is absent
-    return bytes(data)
-
-
-def _clear_metadata(model: Any) -> None:
-    metadata = model.get_metadata()
-    for key in list(metadata.keys()):
-        if key in _EMPTY:
-            metadata[key] = _EMPTY[key]
-    params = json.loads(metadata["params"])
-    params["boosting_options"].pop("iterations", None)
-    for key in ("flat_params", "system_options", "logging_level"):
-        params.pop(key, None)
-    params["flat_params"] = {"loss_function": params["loss_function"]["type"]}
-    metadata["params"] = json.dumps(params, sort_keys=True)
-
-
-def from_bytes(data: bytes, cls: Any) -> Any:
-    """Load a model of class `cls`, `catboost.CatBoost` or a subclass.
-
-    Raises:
-        ModelError: The data are not a CatBoost model.
+    Args:
+        library: The module `catboost`.
+        inputs: What the model is built from.
+        objective: Its objective.
     """
-    model = cls()
-    try:
-        model.load_model(blob=data)
-    except Exception as error:
-        raise ModelError(
-            f"these are not the weights of a CatBoost model: {str(error).splitlines()[0]}"
-        ) from error
-    return model
+
+    def __init__(self, library: Any, inputs: ModelInputs, objective: Objective) -> None:
+        self.rounds = 0  # of the model; more may have been trained ahead
+        self._library = library
+        self._inputs = inputs
+        self._objective = objective
+
+    def predict(self, split: Split) -> Iterator[Predictions]:
+        """Yield the outputs for all rows of a split, block by block.
+
+        Raises:
+            TrainingError: CatBoost or the user's metric fails.
+        """
+        with translated("a prediction failed", TrainingError):
+            pool, targets = self._pool_of(split)
+            raw = self.raw(pool, self.rounds)
+        for start in range(0, len(split), _BLOCK):
+            values, labels = raw[start : start + _BLOCK], targets[start : start + _BLOCK]
+            with translated("a prediction failed", TrainingError):
+                loss = self._objective.loss(values, labels) * len(values)
+            ids = np.arange(start, start + len(values), dtype=np.int64)
+            yield Predictions(ids, self._objective.outputs(values).astype(np.float32), labels, loss)
+
+    def raw(self, pool: Any, rounds: int) -> Array:
+        """Return (rows, width) float64 raw values of the first `rounds` rounds for a pool."""
+        trained, info = self._trained(), self._inputs.info
+        if trained is None or not rounds:
+            width = 1 if info.task == "classification" and info.outputs == 2 else info.outputs
+            return np.zeros((pool.num_row(), width))
+        end = min(rounds, trained.tree_count_)
+        raw = trained.predict(
+            pool, prediction_type="RawFormulaVal", ntree_end=end, thread_count=self._inputs.threads
+        )
+        return np.asarray(raw, dtype=np.float64).reshape(pool.num_row(), -1)
+
+    @property
+    def native(self) -> Any:
+        """A `catboost.CatBoostClassifier` or `CatBoostRegressor`; a new one at each call."""
+        is_classifier = self._inputs.info.task == "classification"
+        name = "CatBoostClassifier" if is_classifier else "CatBoostRegressor"
+        return from_bytes(self.serialized(self.rounds), getattr(self._library, name))
+
+    def importance(self) -> Mapping[str, Array]:
+        """Return CatBoost's `PredictionValuesChange`, (features,) float64; it sums to 100."""
+        importance = self.native.get_feature_importance()
+        return {"prediction_change": np.asarray(importance, dtype=np.float64)}
+
+    def export(self, path: Path, form: str) -> None:
+        """Write the model in CatBoost's binary (`cbm`) or JSON format."""
+        self.native.save_model(str(path), format=form)
+
+    @abstractmethod
+    def serialized(self, rounds: int) -> bytes:
+        """Return the serialized model of the first `rounds` rounds; empty without any."""
+
+    @abstractmethod
+    def _trained(self) -> Any:
+        """Return the `catboost.CatBoost` of at least `rounds` rounds, or None before the first one."""
+
+    def _pool_of(self, split: Split) -> tuple[Any, Array]:
+        """Return the pool and the targets of a split."""
+        rows = rows_of(split)
+        pool = make_pool(self._library, self._inputs.info, rows[FEATURES], None, self._inputs.threads)
+        return pool, rows[TARGET]
+
+
+class LiveModel(CatboostModel):
+    """Predict with the rounds that a learner runs.
+
+    The pools of the run's own splits, which are predicted repeatedly, are kept.
+
+    Args:
+        library: The module `catboost`.
+        inputs: The inputs of the learner.
+        objective: Its objective.
+        source: The growing model.
+    """
+
+    def __init__(self, library: Any, inputs: LearnerInputs, objective: Objective, source: Rounds) -> None:
+        super().__init__(library, inputs, objective)
+        self._owns = inputs.owns
+        self._source = source
+        self._pools: dict[int, tuple[Any, Array]] = {}
+        self._serialized: tuple[int, bytes] | None = None  # (rounds, the model of these rounds)
+
+    def restore(self, rounds: int, data: bytes) -> None:
+        """Take the number of rounds of a restored model, and its serialization."""
+        self.rounds, self._serialized = rounds, (rounds, data)
+
+    def serialized(self, rounds: int) -> bytes:
+        """Return the serialized model of the first `rounds` rounds; empty without any."""
+        if self._serialized is None or self._serialized[0] != rounds:
+            model = self._source.model
+            self._serialized = rounds, to_bytes(model, rounds) if model is not None and rounds else b""
+        return self._serialized[1]
+
+    def _trained(self) -> Any:
+        return self._source.model
+
+    def _pool_of(self, split: Split) -> tuple[Any, Array]:
+        """Return the pool and the targets of a split; those of the run's own splits are kept."""
+        if id(split) in self._pools:
+            return self._pools[id(split)]
+        pool = super()._pool_of(split)
+        if self._owns(split):
+            self._pools[id(split)] = pool
+        return pool
+
+
+class LoadedModel(CatboostModel):
+    """Predict with trees that never change; CatBoost does so from several threads.
+
+    Args:
+        library: The module `catboost`.
+        inputs: What the model is built from.
+        objective: Its objective.
+        data: The serialized model.
+    """
+
+    def __init__(self, library: Any, inputs: ModelInputs, objective: Objective, data: bytes) -> None:
+        super().__init__(library, inputs, objective)
+        self._data = data
+        self._model = from_bytes(data, library.CatBoost) if data else None
+        if self._model is not None:
+            self.rounds = self._model.tree_count_
+            check_features(len(self._model.feature_names_), inputs.info)
+
+    def serialized(self, rounds: int) -> bytes:  # noqa: ARG002 - it has no others
+        """Return the serialized model."""
+        return self._data
+
+    def _trained(self) -> Any:
+        return self._model
+
+
+def load_model(inputs: ModelInputs, folder: Path) -> LoadedModel:
+    """Return the model in `folder`; see `Framework.load`."""
+    library = catboost()
+    spec = model_spec(inputs.config, inputs.model)
+    check_estimator(inputs, spec.task, spec.unused)
+    objective = build_objective(spec.params.objective, inputs.info, custom=spec.objective, metric=spec.metric)
+    with translated("these weights cannot be loaded", ModelError):
+        return LoadedModel(library, inputs, objective, read_model(folder / WEIGHTS_FILE, "a CatBoost"))

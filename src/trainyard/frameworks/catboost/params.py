@@ -149,6 +149,11 @@ class ModelSpec:
     unused: Sequence[str] = ()
 
 
+def changes_trees(params: CatboostParams) -> bool:
+    """Return whether a round changes earlier trees: with monotone constraints, CatBoost shrinks them."""
+    return bool(params.monotone_constraints)
+
+
 def catboost_params(params: CatboostParams) -> dict[str, Any]:
     """Return the options under CatBoost's names, except rounds, objective, metric and those of the pool."""
     options = params.model_dump(

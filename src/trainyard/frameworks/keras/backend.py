@@ -1,4 +1,4 @@
-"""Import Keras with a backend, and pin the backend's threads and determinism.
+"""Import Keras with a backend, find its device, and pin the backend's threads and determinism.
 
 No other module imports Keras before this one does.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -18,6 +18,7 @@ from typing import Any
 
 from trainyard.config.schema import RunConfig
 from trainyard.errors import ModelError
+from trainyard.order import INIT, stream_seed
 from trainyard.require import require, spared
 
 # The supported backends in order of preference -> the extra that installs each.
@@ -59,31 +60,38 @@ class Backend:
         }
 
 
-def start(config: RunConfig, threads: int, *, trains: bool) -> Backend:
-    """Import Keras with the backend that the config names, and pin threads and determinism.
+def current(config: RunConfig) -> Backend:
+    """Import Keras with the backend that the config names, and find its device.
 
-    Args:
-        config: The resolved config.
-        threads: Number of CPU threads to pin the backend to.
-        trains: Whether the run trains; if it only predicts, another number of threads is accepted.
+    Raises:
+        MissingExtraError: Keras or the backend is not installed.
+        ModelError: This process already uses another backend, or the device does not exist.
+    """
+    keras = import_keras(_configured_backend(config))
+    name = keras.config.backend()
+    gpus = _gpus(name)
+    return Backend(keras, name, _device(config.training.device, name, gpus), gpus)
+
+
+def pin(config: RunConfig, threads: int) -> None:
+    """Pin the number of threads of the backend that the config names, and its determinism.
 
     Raises:
         MissingExtraError: Keras or the backend is not installed.
         ModelError: This process already uses another backend or number of threads, or the device does not
             exist.
     """
-    keras = import_keras(_configured_backend(config))
-    name = keras.config.backend()
-    if name == "jax":
-        _pin_jax(threads, trains=trains)
-    gpus = _gpus(name)
-    device = _device(config.training.device, name, gpus)
-    strict = config.training.determinism == "bitwise"
-    if name == "tensorflow":
-        _pin_tensorflow(threads, deterministic=strict or device == "cpu", trains=trains)
-    elif name == "torch":
+    if import_keras(_configured_backend(config)).config.backend() == "jax":
+        _pin_jax(threads)  # which `current` would start with other threads
+    backend, strict = current(config), config.training.determinism == "bitwise"
+    if backend.name == "tensorflow":
+        _pin_tensorflow(
+            threads,
+            deterministic=strict or backend.device == "cpu",
+            seed=init_seed(config),
+        )
+    elif backend.name == "torch":
         _pin_torch(threads, strict=strict)
-    return Backend(keras, name, device, gpus)
 
 
 def may_use_gpu(config: RunConfig) -> tuple[str, bool]:
@@ -107,13 +115,12 @@ def import_keras(backend: str | None = None) -> Any:
         ModelError: Keras already uses another backend in this process, or one that cannot train.
     """
     if "keras" not in sys.modules:
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow logs errors only
         chosen = backend or os.environ.get("KERAS_BACKEND") or _installed()
-        if chosen is not None:
-            os.environ["KERAS_BACKEND"] = chosen  # Keras reads it during its import
+        level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow logs errors only
         # Keras imports sklearn and matplotlib for wrappers and plots, and TensorFlow imports JAX. That takes
         # seconds, and a run should import no framework but its own.
-        with spared("sklearn", "matplotlib", *([] if (chosen or _preferred()) == "jax" else ["jax"])):
+        hidden = spared("sklearn", "matplotlib", *([] if (chosen or _preferred()) == "jax" else ["jax"]))
+        with hidden, _environment(TF_CPP_MIN_LOG_LEVEL=level, KERAS_BACKEND=chosen):
             if chosen in BACKENDS:
                 require(chosen, BACKENDS[chosen])
             require("keras", "keras")
@@ -203,17 +210,25 @@ def _device(configured: str, backend: str, gpus: tuple[str, ...]) -> str:
     return device
 
 
-def _pin_tensorflow(threads: int, *, deterministic: bool, trains: bool) -> None:
-    """Set TensorFlow's thread counts, and enable deterministic kernels if asked for."""
-    config: Any = require("tensorflow", "keras").config
+def init_seed(config: RunConfig) -> int:
+    """Return the seed under which a run's model is built; backends accept seeds of 31 bits."""
+    return stream_seed(config.experiment.seed, INIT) & 0x7FFFFFFF
+
+
+def _pin_tensorflow(threads: int, *, deterministic: bool, seed: int) -> None:
+    """Set TensorFlow's thread counts and seed, and turn deterministic kernels on or off."""
+    tensorflow: Any = require("tensorflow", "keras")
+    config = tensorflow.config
+    tensorflow.random.set_seed(seed)  # a layer of the user's may draw constants when it is built
+    if deterministic:
+        config.experimental.enable_op_determinism()
+    else:  # an earlier run may have turned them on; the public API cannot turn them off
+        require("tensorflow.python.framework.config", "keras").disable_op_determinism()
     try:
         config.threading.set_intra_op_parallelism_threads(threads)
         config.threading.set_inter_op_parallelism_threads(threads)  # does not affect the bits
     except RuntimeError:  # TensorFlow has already started, after which its thread counts are fixed
-        if trains:
-            _refuse_other_threads("TensorFlow", threads, config.threading.get_intra_op_parallelism_threads())
-    if deterministic:
-        config.experimental.enable_op_determinism()
+        _refuse_other_threads("TensorFlow", threads, config.threading.get_intra_op_parallelism_threads())
 
 
 def _pin_torch(threads: int, *, strict: bool) -> None:
@@ -228,23 +243,31 @@ def _pin_torch(threads: int, *, strict: bool) -> None:
 _jax_threads = 0  # the thread count with which this module started JAX
 
 
-def _pin_jax(threads: int, *, trains: bool) -> None:
+def _pin_jax(threads: int) -> None:
     """Start JAX with a thread count; it reads NPROC when it starts, and cannot change the count later."""
     global _jax_threads  # noqa: PLW0603 - the thread pool belongs to the process
     bridge = require("jax._src.xla_bridge", "keras-jax")
     if bridge.backends_are_initialized():
-        if trains:
-            _refuse_other_threads("JAX", threads, _jax_threads)
+        _refuse_other_threads("JAX", threads, _jax_threads)
         return
-    before = os.environ.get("NPROC")
-    os.environ["NPROC"] = str(threads)
-    try:
+    with _environment(NPROC=str(threads)):
         require("jax", "keras-jax").devices()
-        _jax_threads = threads
+    _jax_threads = threads
+
+
+@contextmanager
+def _environment(**variables: str | None) -> Iterator[None]:
+    """Set environment variables that a library reads when it is imported or starts; None: as it is."""
+    before = {name: os.environ.get(name) for name, value in variables.items() if value is not None}
+    os.environ.update({name: value for name, value in variables.items() if value is not None})
+    try:
+        yield
     finally:
-        os.environ.pop("NPROC")
-        if before is not None:
-            os.environ["NPROC"] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _refuse_other_threads(library: str, configured: int, current: int) -> None:

@@ -21,7 +21,7 @@ from trainyard.types import TARGET, Array, Batch
 class Compilation:
     """A model with its loss, its optimizer and its random generators.
 
-    `optimizer` is None if the run only predicts. `generators` are the seed variables that the model's random
+    `optimizer` is None for a loaded model. `generators` are the seed variables that the model's random
     numbers come from. If `strict`, a model that draws random numbers from anywhere else is refused where that
     can be detected.
     """
@@ -33,7 +33,14 @@ class Compilation:
     strict: bool
 
 
-class BackendTrainer(Protocol):
+class BackendPredictor(Protocol):
+    """Predict on one backend, with random numbers that depend on `seeds`, (generators, 2) int64, alone."""
+
+    def forward(self, batch: Batch, seeds: Array) -> tuple[Array, float]:
+        """Return the model's outputs in inference mode, (rows, outputs) float32, and the mean loss."""
+
+
+class BackendTrainer(BackendPredictor, Protocol):
     """Train and predict on one backend.
 
     Each call first assigns `seeds`, (generators, 2) int64, to the generators, so that its random numbers
@@ -54,9 +61,6 @@ class BackendTrainer(Protocol):
         Returns:
             The mean loss over the samples, as a scalar of the backend.
         """
-
-    def forward(self, batch: Batch, seeds: Array) -> tuple[Array, float]:
-        """Return the model's outputs in inference mode, (rows, outputs) float32, and the mean loss."""
 
     def publish(self) -> None:
         """Copy the state into the model's and optimizer's variables, if the trainer keeps it elsewhere."""
@@ -89,17 +93,29 @@ def seeds_for(stream: int, count: int) -> Array:
 
 
 @contextmanager
-def seeded(backend: Backend, stream: int) -> Iterator[None]:
+def seeded(backend: Backend, seed: int) -> Iterator[None]:
     """Seed all random generators inside the context, and restore Python's and NumPy's on exit.
+
+    Args:
+        backend: The backend.
+        seed: A seed of 31 bits.
+    """
+    with seeded_python(seed):
+        shared_generator(backend.keras).assign([seed, 0])
+        random.seed(seed)  # `shared_generator` has drawn from it if it has created the generator
+        seed_backend(backend.name, seed)
+        yield
+
+
+@contextmanager
+def seeded_python(seed: int) -> Iterator[None]:
+    """Seed the generators of Python and NumPy inside the context, and restore them on exit.
 
     Layers seed themselves from Python's generator when they are created.
     """
     before = random.getstate(), np.random.get_state()
-    seed = stream & 0x7FFFFFFF
-    shared_generator(backend.keras).assign([seed, 0])
-    random.seed(seed)  # after `shared_generator`, which draws from it if it creates the generator
+    random.seed(seed)
     np.random.seed(seed)
-    seed_backend(backend.name, seed)
     try:
         yield
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from trainyard.errors import ModelError
-from trainyard.frameworks.base import FrameworkInputs
 from trainyard.frameworks.keras.backend import Backend
+from trainyard.frameworks.keras.building import Compiled
 from trainyard.frameworks.keras.losses import Outputs, is_from_keras, takes_one_hot
-from trainyard.frameworks.keras.models import Compiled
 from trainyard.types import Array, DataInfo
 
 log = logging.getLogger("trainyard")
@@ -53,28 +53,6 @@ class Measures(Mapping[str, float]):
         return len(self._values)
 
 
-def of_model(
-    backend: Backend, compiled: Compiled, outputs: Outputs, inputs: FrameworkInputs
-) -> CompiledMetrics | None:
-    """Return the metrics that a model was compiled with, if any.
-
-    Args:
-        backend: The backend.
-        compiled: What the model was compiled with.
-        outputs: The meaning of the model's outputs.
-        inputs: The inputs of the framework.
-
-    Raises:
-        ModelError: A metric cannot be computed.
-    """
-    if compiled.metrics is None:
-        return None
-    metrics = CompiledMetrics(backend, compiled, outputs, inputs.info)
-    if inputs.order is not None:
-        metrics.check()
-    return metrics
-
-
 class CompiledMetrics:
     """The metrics of `compile(metrics=..., weighted_metrics=...)`.
 
@@ -90,6 +68,7 @@ class CompiledMetrics:
         self._keras = backend.keras
         self._scope = replace(backend, device="cpu").scope  # on the CPU, metrics are deterministic
         self._meaning, self._info = outputs, info
+        self._lock = threading.Lock()  # names and states of the metric objects change while they compute
         self._own_take_one_hot = _loss_takes_one_hot(backend.keras, compiled.loss, outputs)
         original = compiled.metrics
         # A copy, since the model's own object may already have been built, with names and state.
@@ -127,6 +106,7 @@ class CompiledMetrics:
         """Compute all metrics over the parts; a value may have any shape."""
         # A stateless scope discards assignments to variables on exit, so the metrics keep no state.
         with (
+            self._lock,
             self._scope(),
             self._translated(),
             self._keras.StatelessScope(),

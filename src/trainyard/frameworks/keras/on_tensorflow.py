@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from trainyard.errors import ModelError
 from trainyard.frameworks.keras.backend_trainer import Compilation, shares
+from trainyard.frameworks.keras.draws import OwnDraws
 from trainyard.require import require
 from trainyard.types import FEATURES, TARGET, Array, Batch
 
@@ -18,61 +20,44 @@ Graph = Any  # a tf.function with one signature
 _RANDOM_OPS = re.compile("Random|Rng|Multinomial|TruncatedNormal|Stateful(Uniform|StandardNormal)|PyFunc")
 
 
-class TensorflowTrainer:
-    """See `BackendTrainer`; graphs accept any number of rows, so they do not depend on the first batch."""
+def _tensors(tf: Any, batch: Batch, seeds: Array) -> list[Any]:
+    """Convert features, targets and seeds to tensors."""
+    return [tf.constant(array) for array in (batch[FEATURES], batch[TARGET], seeds)]
 
-    def __init__(self, keras: Any, compilation: Compilation) -> None:
-        self._tf: Any = require("tensorflow", "keras")
-        self._keras = keras
-        self._compilation = compilation
-        self._variables = list(compilation.model.trainable_variables)
+
+class _Graphs:
+    """The graphs of some methods, each traced when it is first used.
+
+    Args:
+        tf: The module.
+        compilation: What the methods compute with.
+        consequence: What happens if the model draws from TensorFlow's own generators, for the message.
+    """
+
+    def __init__(self, tf: Any, compilation: Compilation, consequence: str) -> None:
+        self._tf, self._compilation, self._consequence = tf, compilation, consequence
         self._graphs: dict[Any, Graph] = {}
-        self._update = self._tf.function(self._apply)
+        self._tracing = threading.Lock()
 
-    def step(self, microbatches: Sequence[Batch], seeds: Sequence[Array], lr: float) -> Any:
-        """See `BackendTrainer`."""
-        rate = self._tf.constant(lr, dtype="float32")
-        if len(microbatches) == 1:
-            return self._graph(self._full_step, microbatches[0], rate)(
-                *self._tensors(microbatches[0], seeds[0]), rate
-            )
-        total, gradients = None, [None] * len(self._variables)
-        for part, some, share in zip(microbatches, seeds, shares(microbatches), strict=True):
-            weight = self._tf.constant(share, dtype="float32")
-            loss, new = self._graph(self._gradients, part, weight)(*self._tensors(part, some), weight)
-            total = loss if total is None else total + loss
-            gradients = [b if a is None else a + b for a, b in zip(gradients, new, strict=True)]
-        self._update(gradients, rate)
-        return total
-
-    def forward(self, batch: Batch, seeds: Array) -> tuple[Array, float]:
-        """See `BackendTrainer`."""
-        outputs, loss = self._graph(self._predict, batch)(*self._tensors(batch, seeds))
-        return outputs.numpy(), float(loss)
-
-    def publish(self) -> None:
-        """Do nothing: the variables are the state."""
-
-    def adopt(self) -> None:
-        """Do nothing: the variables are the state."""
-
-    def _tensors(self, batch: Batch, seeds: Array) -> list[Any]:
-        """Convert features, targets and seeds to tensors."""
-        return [self._tf.constant(array) for array in (batch[FEATURES], batch[TARGET], seeds)]
-
-    def _graph(self, body: Callable[..., Any], batch: Batch, *scalars: Any) -> Graph:
-        """Return the graph of a method for batches with these dtypes and shapes, tracing it on first use."""
+    def of(self, body: Callable[..., Any], batch: Batch, *scalars: Any) -> Graph:
+        """Return the graph of a method for batches with these dtypes and shapes."""
         key = (body.__name__, *((array.dtype.str, array.shape[1:]) for array in batch.values()))
         if key not in self._graphs:
-            spec = self._tf.TensorSpec
-            rows = [spec((None, *array.shape[1:]), array.dtype) for array in batch.values()]
-            rest = [
-                spec((len(self._compilation.generators), 2), "int64"),
-                *(spec((), "float32") for _ in scalars),
-            ]
-            self._graphs[key] = self._tf.function(body).get_concrete_function(*rows, *rest)
-            self._check_random_ops(self._graphs[key])
+            with self._tracing:
+                if key not in self._graphs:
+                    self._graphs[key] = self._traced(body, batch, scalars)
         return self._graphs[key]
+
+    def _traced(self, body: Callable[..., Any], batch: Batch, scalars: Sequence[Any]) -> Graph:
+        spec = self._tf.TensorSpec
+        rows = [spec((None, *array.shape[1:]), array.dtype) for array in batch.values()]
+        rest = [
+            spec((len(self._compilation.generators), 2), "int64"),
+            *(spec((), "float32") for _ in scalars),
+        ]
+        graph = self._tf.function(body).get_concrete_function(*rows, *rest)
+        self._check_random_ops(graph)
+        return graph
 
     def _check_random_ops(self, graph: Any) -> None:
         """Warn about TensorFlow's own generators, or refuse them: no checkpoint holds their state."""
@@ -84,13 +69,73 @@ class TensorflowTrainer:
         if not stateful:
             return
         message = (
-            f"the model draws from TensorFlow's own generators ({', '.join(sorted(stateful))}), so that a "
-            "resumed run differs from an uninterrupted one; draw with keras.random and a "
-            "keras.random.SeedGenerator"
+            f"the model draws from TensorFlow's own generators ({', '.join(sorted(stateful))}), so that "
+            f"{self._consequence}; draw with keras.random and a keras.random.SeedGenerator"
         )
         if self._compilation.strict:
             raise ModelError(f"training.determinism: bitwise was requested, but {message}")
         log.warning("%s", message)
+
+
+class TensorflowPredictor:
+    """See `BackendPredictor`; threads may share it, since nothing is assigned."""
+
+    def __init__(self, keras: Any, compilation: Compilation, draws: OwnDraws) -> None:
+        self._tf: Any = require("tensorflow", "keras")
+        self._keras, self._compilation, self._draws = keras, compilation, draws
+        self._graphs = _Graphs(self._tf, compilation, "its outputs differ from call to call")
+
+    def forward(self, batch: Batch, seeds: Array) -> tuple[Array, float]:
+        """See `BackendPredictor`."""
+        outputs, loss = self._graphs.of(self._predict, batch)(*_tensors(self._tf, batch, seeds))
+        return outputs.numpy(), float(loss)
+
+    def _predict(self, features: Any, targets: Any, seeds: Any) -> tuple[Any, Any]:
+        """Return the outputs in inference mode, (rows, outputs) float32, and the mean loss."""
+        with self._draws.seeded(self._compilation.generators, seeds):
+            outputs = self._keras.ops.cast(self._compilation.model(features, training=False), "float32")
+            return outputs, self._compilation.loss(outputs, targets)
+
+
+class TensorflowTrainer:
+    """See `BackendTrainer`; graphs accept any number of rows, so they do not depend on the first batch."""
+
+    def __init__(self, keras: Any, compilation: Compilation) -> None:
+        self._tf: Any = require("tensorflow", "keras")
+        self._keras = keras
+        self._compilation = compilation
+        self._variables = list(compilation.model.trainable_variables)
+        self._graphs = _Graphs(self._tf, compilation, "a resumed run differs from an uninterrupted one")
+        self._update = self._tf.function(self._apply)
+
+    def step(self, microbatches: Sequence[Batch], seeds: Sequence[Array], lr: float) -> Any:
+        """See `BackendTrainer`."""
+        rate = self._tf.constant(lr, dtype="float32")
+        if len(microbatches) == 1:
+            return self._graphs.of(self._full_step, microbatches[0], rate)(
+                *_tensors(self._tf, microbatches[0], seeds[0]), rate
+            )
+        total, gradients = None, [None] * len(self._variables)
+        for part, some, share in zip(microbatches, seeds, shares(microbatches), strict=True):
+            weight = self._tf.constant(share, dtype="float32")
+            loss, new = self._graphs.of(self._gradients, part, weight)(
+                *_tensors(self._tf, part, some), weight
+            )
+            total = loss if total is None else total + loss
+            gradients = [b if a is None else a + b for a, b in zip(gradients, new, strict=True)]
+        self._update(gradients, rate)
+        return total
+
+    def forward(self, batch: Batch, seeds: Array) -> tuple[Array, float]:
+        """See `BackendTrainer`."""
+        outputs, loss = self._graphs.of(self._predict, batch)(*_tensors(self._tf, batch, seeds))
+        return outputs.numpy(), float(loss)
+
+    def publish(self) -> None:
+        """Do nothing: the variables are the state."""
+
+    def adopt(self) -> None:
+        """Do nothing: the variables are the state."""
 
     def _seed(self, seeds: Any) -> None:
         """Assign the generators' seeds (generators, 2)."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from trainyard.frameworks.keras.backend_trainer import Compilation, shares
+from trainyard.frameworks.keras.draws import OwnDraws
 from trainyard.require import require
 from trainyard.types import FEATURES, TARGET, Array, Batch
 
@@ -67,3 +69,31 @@ class TorchTrainer:
         self._torch.manual_seed(int(seeds[-1, 0]))
         for generator, seed in zip(self._compilation.generators, seeds, strict=True):
             generator.assign(seed)
+
+
+class TorchPredictor:
+    """See `BackendPredictor`; threads may share it, since nothing is assigned."""
+
+    def __init__(self, keras: Any, compilation: Compilation, draws: OwnDraws) -> None:
+        self._torch: Any = require("torch", "torch")
+        self._keras, self._compilation, self._draws = keras, compilation, draws
+        self._uses_torchs: bool | None = None  # whether the model draws from torch's own generators
+
+    def forward(self, batch: Batch, seeds: Array) -> tuple[Array, float]:
+        """See `BackendPredictor`."""
+        from trainyard.frameworks.support.torch_draws import OwnGenerators
+
+        # As in `TorchTrainer._seed`. A mode costs time in each operation.
+        own = None if self._uses_torchs is False else OwnGenerators(int(seeds[-1, 0]))
+        with (
+            self._torch.no_grad(),
+            self._draws.seeded(self._compilation.generators, seeds),
+            own or nullcontext(),
+        ):
+            convert = self._keras.ops.convert_to_tensor
+            outputs = self._compilation.model(convert(batch[FEATURES]), training=False).float()
+            loss = self._compilation.loss(outputs, convert(batch[TARGET]))
+        if own is not None and self._uses_torchs is None:
+            self._uses_torchs = own.drew
+        values: Array = outputs.cpu().numpy()
+        return values, float(loss)

@@ -1,9 +1,10 @@
-"""The choice of a backend's trainer."""
+"""The choice of a backend's trainer or predictor."""
 
 from __future__ import annotations
 
 from trainyard.frameworks.keras.backend import Backend
-from trainyard.frameworks.keras.backend_trainer import BackendTrainer, Compilation
+from trainyard.frameworks.keras.backend_trainer import BackendPredictor, BackendTrainer, Compilation
+from trainyard.frameworks.keras.draws import OwnDraws
 
 
 def make_trainer(backend: Backend, compilation: Compilation) -> BackendTrainer:
@@ -19,3 +20,18 @@ def make_trainer(backend: Backend, compilation: Compilation) -> BackendTrainer:
     from trainyard.frameworks.keras.on_torch import TorchTrainer
 
     return TorchTrainer(backend.keras, compilation)
+
+
+def make_predictor(backend: Backend, compilation: Compilation, draws: OwnDraws) -> BackendPredictor:
+    """Return what predicts with a loaded model; many threads may use it at once."""
+    if backend.name == "tensorflow":
+        from trainyard.frameworks.keras.on_tensorflow import TensorflowPredictor
+
+        return TensorflowPredictor(backend.keras, compilation, draws)
+    if backend.name == "jax":  # where a prediction is a function of the state
+        from trainyard.frameworks.keras.on_jax import JaxTrainer
+
+        return JaxTrainer(backend.keras, compilation)
+    from trainyard.frameworks.keras.on_torch import TorchPredictor
+
+    return TorchPredictor(backend.keras, compilation, draws)

@@ -27,8 +27,8 @@ import numpy as np
 
 from trainyard.errors import TrainingError
 from trainyard.frameworks.lightgbm.data import Rows, Scores
-from trainyard.frameworks.lightgbm.model import Trees, split_model
 from trainyard.frameworks.lightgbm.objective import Gradients
+from trainyard.frameworks.lightgbm.trees import Trees, split_model
 from trainyard.order import INIT, STEP, stream_seed
 from trainyard.types import Array
 

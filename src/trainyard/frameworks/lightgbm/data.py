@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from trainyard.datasets.base import ArraySplit, Split
-from trainyard.frameworks.lightgbm.model import Trees
+from trainyard.frameworks.lightgbm.trees import Trees
 from trainyard.types import FEATURES, TARGET, Array, Batch, DataInfo
 
 _CACHE_VALUES = 1 << 22  # tree values that are looked up at once

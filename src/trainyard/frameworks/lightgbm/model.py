@@ -1,115 +1,210 @@
-"""A model as text: the trees in LightGBM's text format, kept one by one.
-
-Except with dart, a round adds trees and changes none of the earlier ones, so the text of an earlier model
-consists of the texts of its trees. The parameters that LightGBM writes after the trees, such as seeds, are
-left out: they may differ between a run and its resumption even though the models are equal.
-"""
+"""The model that predicts: the view of trees in training, or one that was loaded and owns its trees."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trainyard.errors import ModelError
-from trainyard.types import Array
+from trainyard.datasets.base import Split
+from trainyard.errors import ModelError, TrainingError
+from trainyard.frameworks.base import WEIGHTS_FILE, LearnerInputs, Model, ModelInputs
+from trainyard.frameworks.lightgbm.boosting import Boosting
+from trainyard.frameworks.lightgbm.data import Rows, Scores
+from trainyard.frameworks.lightgbm.estimators import ModelSpec, model_spec
+from trainyard.frameworks.lightgbm.library import lightgbm, translated
+from trainyard.frameworks.lightgbm.objective import Objective, build_objective
+from trainyard.frameworks.lightgbm.trees import Trees
+from trainyard.frameworks.support.estimators import check_estimator
+from trainyard.frameworks.support.stored import check_features, read_model
+from trainyard.types import Array, Predictions
 
-_SIZES, _END = "\ntree_sizes=", "end of trees\n"
+_BLOCK = 1 << 16  # rows per yielded block of predictions
 
 
-class Trees:
-    """The trees of a model in the order they were grown, `width` of them per round.
+class LightgbmModel(Model):
+    """Turn sums of trees into predictions and losses.
 
     Args:
         library: The module `lightgbm`.
-        width: Trees per round: 1, or the number of classes if there are more than two.
-        threads: Threads for predictions. LightGBM sets the number for the whole process, so this must be the
-            run's.
+        spec: The definition of the model.
+        objective: Its objective.
     """
 
-    def __init__(self, library: Any, width: int, threads: int) -> None:
+    def __init__(self, library: Any, spec: ModelSpec, objective: Objective) -> None:
         self._library = library
-        self.width = width
-        self._threads = threads
-        self._cached: tuple[int, Any] | None = None  # (rounds, the booster of these rounds)
-        self.head = ""
-        self.texts: list[str] = []
+        self._spec = spec
+        self._objective = objective
 
-    @property
-    def rounds(self) -> int:
-        """The number of rounds."""
-        return len(self.texts) // self.width
-
-    def parse(self, text: str) -> None:
-        """Replace the trees by those of a model's text.
+    def predict(self, split: Split) -> Iterator[Predictions]:
+        """Yield the outputs for all rows of a split, block by block.
 
         Raises:
-            ModelError: This is not a LightGBM model, or its objective, features or number of classes differ.
+            TrainingError: LightGBM or the user's metric fails.
         """
-        head, texts = split_model(text)
-        if f"\nnum_tree_per_iteration={self.width}\n" not in head + "\n":
-            raise ModelError("these weights are a LightGBM model for another number of classes")
-        if self.head:
-            _check_header(head, self.head)
-        self.head, self.texts, self._cached = head, texts, None
+        with translated("a prediction failed", TrainingError):
+            scores = self._scores_of(split)
+            raw, rows = scores.raw, scores.rows
+            if self._spec.params.boosting == "rf":
+                raw = raw / max(1, scores.rounds)
+        for start in range(0, len(split), _BLOCK):
+            targets = rows.targets[start : start + _BLOCK]
+            with translated("a prediction failed", TrainingError):
+                predictions = self._objective.predictions(raw[start : start + _BLOCK])
+                (loss,) = self.losses(predictions, targets, 1)
+            ids = np.arange(start, start + len(predictions), dtype=np.int64)
+            yield Predictions(
+                ids, self._objective.outputs(predictions).astype(np.float32), targets, loss * len(predictions)
+            )
 
-    def truncate(self, rounds: int) -> None:
-        """Keep only the first `rounds` rounds."""
-        del self.texts[rounds * self.width :]
-        self._cached = None
+    def losses(self, predictions: Array, targets: Array, count: int) -> list[float]:
+        """Return the mean loss of each of `count` models.
 
-    def part(self, rounds: int) -> tuple[str, list[str]]:
-        """Return the header and the trees of the first `rounds` rounds, for `join_model`."""
-        return self.head, self.texts[: rounds * self.width]
+        Args:
+            predictions: (count * rows, width), one model after the other.
+            targets: (count * rows,).
+            count: The number of models.
 
-    def booster(self) -> Any:
-        """Return a `lightgbm.Booster` of all rounds; it is cached until the trees change."""
-        if self._cached is None or self._cached[0] != self.rounds:
-            self._cached = self.rounds, self._library.Booster(model_str=join_model(self.head, self.texts))
-        return self._cached[1]
+        Raises:
+            ModelError: Higher values of the user's metric are better.
+        """
+        if self._spec.metric is None:
+            losses = self._objective.losses(self._objective.outputs(predictions), targets)
+            return [float(mean) for mean in losses.reshape(count, -1).mean(axis=1)]
+        single = predictions[:, 0] if self._objective.width == 1 else predictions
+        parts = zip(np.split(single, count), np.split(targets, count), strict=True)
+        # The metric gets a dataset that holds the targets, but neither features nor bins.
+        datasets = [
+            (part, self._library.Dataset(np.empty((len(labels), 0)), label=labels)) for part, labels in parts
+        ]
+        values = [self._spec.metric(part, dataset) for part, dataset in datasets]
+        if any(higher for _, _, higher in values):
+            raise ModelError(
+                "model.params.metric: higher is better, but it is the loss; return its negative, and False"
+            )
+        return [float(value) for _, value, _ in values]
 
-    def raw_scores(self, features: Array) -> Array:
-        """Return (rows, width) float64 sums of the values of all trees, added in the order of the trees."""
-        if not self.texts:
-            return np.zeros((len(features), self.width))
-        scores: Array = self.booster().predict(features, raw_score=True, num_threads=self._threads)
-        return scores.reshape(len(features), self.width)
+    def importance(self) -> Mapping[str, Array]:
+        """Return the importance of each feature, (features,) float64.
+
+        `gain` is the sum of the gains of the feature's splits, `split` the number of them.
+        """
+        booster = self._booster()
+        return {kind: booster.feature_importance(kind).astype(np.float64) for kind in ("gain", "split")}
+
+    def export(self, path: Path, form: str) -> None:  # noqa: ARG002 - the only format
+        """Write the model in LightGBM's text format."""
+        self._booster().save_model(str(path))
+
+    @abstractmethod
+    def _booster(self) -> Any:
+        """Return a `lightgbm.Booster` of all trees."""
+
+    @abstractmethod
+    def _scores_of(self, split: Split) -> Scores:
+        """Return the scores of all trees for a split."""
 
 
-def join_model(head: str, trees: Sequence[str]) -> str:
-    """Return the text of a model."""
-    numbered = [f"Tree={i}\n{tree}" for i, tree in enumerate(trees)]
-    return f"{head}{_SIZES}{' '.join(str(len(tree)) for tree in numbered)}\n\n{''.join(numbered)}{_END}"
+class LiveModel(LightgbmModel):
+    """Predict with the trees that a learner grows.
 
+    The scores of the run's own splits, which are predicted repeatedly, are kept.
 
-def split_model(text: str) -> tuple[str, list[str]]:
-    """Split a model's text into its header and its trees, each without its number.
-
-    Raises:
-        ModelError: This is not a LightGBM model.
+    Args:
+        inputs: The inputs of the learner.
+        spec: The definition of the model.
+        objective: Its objective.
+        trees: The trees.
+        boosting: What grows them.
     """
-    head, separator, rest = text.partition(_SIZES)
-    sizes, _, rest = rest.partition("\n")
-    start, texts = 1, []
-    for size in map(int, sizes.split()):
-        texts.append(rest[start : start + size].partition("\n")[2])
-        start += size
-    if not separator or not rest.startswith(_END, start):
-        raise ModelError("these are not the weights of a LightGBM model")
-    return head, texts
+
+    def __init__(
+        self, inputs: LearnerInputs, spec: ModelSpec, objective: Objective, trees: Trees, boosting: Boosting
+    ) -> None:
+        super().__init__(trees.library, spec, objective)
+        self._inputs = inputs
+        self._trees = trees
+        self._boosting = boosting
+        self._kept: dict[int, Scores] = {}
+
+    @property
+    def native(self) -> Any:
+        """A `lightgbm.Booster` with the present trees; a copy."""
+        return self._booster()
+
+    def forget(self) -> None:
+        """Discard the scores that are kept, after the trees were replaced."""
+        self._kept.clear()
+
+    def _booster(self) -> Any:
+        self._boosting.collect()
+        return self._trees.booster()
+
+    def _scores_of(self, split: Split) -> Scores:
+        """Return the scores of all trees; recompute them where earlier trees may have changed."""
+        boosting = self._boosting
+        scores = self._kept.get(id(split)) or Scores(Rows(split), self._objective.width)
+        if self._inputs.owns(split):
+            self._kept[id(split)] = scores
+        if 0 < scores.rounds <= boosting.rounds and self._spec.params.boosting != "dart":
+            scores.advance(boosting.rounds, boosting)
+        else:
+            boosting.collect()
+            scores.recompute(self._trees)
+        return scores
 
 
-def _check_header(initial: str, expected: str) -> None:
-    """Compare the header of the model to continue from with that of the run's own model.
+class LoadedModel(LightgbmModel):
+    """Predict with trees that never change.
 
-    Raises:
-        ModelError: Objective or features differ.
+    LightGBM predicts with one booster from several threads, if all of them ask for the same rounds. A user
+    may ask for others, so `native` is another booster.
+
+    Args:
+        library: The module `lightgbm`.
+        spec: The definition of the model.
+        objective: Its objective.
+        text: The model in LightGBM's format.
     """
-    for key in ("objective", "feature_names"):
-        line = re.compile(rf"^{key}=(.*)$", re.MULTILINE)
-        old, new = (line.search(head) for head in (initial, expected))
-        if (old and old[1]) != (new and new[1]):
-            was, will = (match[1] if match else "custom" for match in (old, new))
-            raise ModelError(f"the initial model has {key} {was}, the run {will}; make them agree")
+
+    def __init__(self, library: Any, spec: ModelSpec, objective: Objective, text: str) -> None:
+        super().__init__(library, spec, objective)
+        self._text = text
+        self._trees = Trees(library, objective.width, threads=None)
+        self._trees.parse(text)
+        self._trees.booster()  # it is cached, so that all threads have the same one
+
+    @property
+    def features(self) -> int:
+        """The number of features that it takes."""
+        return int(self._trees.booster().num_feature())
+
+    @property
+    def native(self) -> Any:
+        """A `lightgbm.Booster`; a new one at each call."""
+        return self._library.Booster(model_str=self._text)
+
+    def _booster(self) -> Any:
+        return self._trees.booster()
+
+    def _scores_of(self, split: Split) -> Scores:
+        scores = Scores(Rows(split), self._objective.width)
+        scores.recompute(self._trees)
+        return scores
+
+
+def load_model(inputs: ModelInputs, folder: Path) -> LoadedModel:
+    """Return the model in `folder`; see `Framework.load`."""
+    library = lightgbm()
+    spec = model_spec(inputs.config, inputs.model)
+    check_estimator(inputs, spec.task, spec.unused)
+    options, custom = spec.params, spec.gradients is not None
+    objective = build_objective(options.objective, options.alpha, inputs.info, custom=custom)
+    text = read_model(folder / WEIGHTS_FILE, "a LightGBM").decode()
+    with translated("these weights cannot be loaded", ModelError):
+        model = LoadedModel(library, spec, objective, text)
+    check_features(model.features, inputs.info)
+    return model

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from trainyard.config.schema import Section
+from trainyard.config.schema import RunConfig, Section
 from trainyard.errors import ModelError
 
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -137,6 +137,13 @@ def monotone_signs(params: LightgbmParams, names: Sequence[str]) -> dict[str, li
     """
     constraints = params.monotone_constraints
     return {} if constraints is None else {"monotone_constraints": _signs(constraints, names)}
+
+
+def device_of(config: RunConfig, params: LightgbmParams) -> str:
+    """Return `cpu`, `gpu` or `cuda`, with `:NUMBER` if one is set; `auto` is the CPU, which is exact."""
+    requested, _, number = config.training.device.partition(":")
+    device = params.device_type or ("cuda" if requested == "cuda" else "cpu")
+    return f"{device}:{number}" if number and device != "cpu" else device
 
 
 def _check(params: LightgbmParams) -> None:

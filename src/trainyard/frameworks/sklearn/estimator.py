@@ -8,15 +8,15 @@ import inspect
 import logging
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
 
 from trainyard.config.schema import RunConfig
 from trainyard.errors import InputError, ModelError
-from trainyard.frameworks.base import FrameworkInputs, require_plain_numbers
-from trainyard.frameworks.sklearn.models import PER_STEP, changed_options, entry, names_of_task
+from trainyard.frameworks.base import LearnerInputs, ModelInputs, require_plain_numbers
+from trainyard.frameworks.sklearn.params import PER_STEP, changed_options, entry, names_of_task
 from trainyard.frameworks.sklearn.steps import ensemble_family, sklearn_seed, step_kind
 from trainyard.order import INIT
 from trainyard.require import import_path, require
@@ -128,15 +128,21 @@ def _from_path(path: str, options: Mapping[str, Any]) -> Any:
 
 def _construct(name: str, make: Any, options: Mapping[str, Any], known: Iterable[str]) -> Any:
     """Call `make` with the options; `known` are the names that it accepts, for the message."""
+    try:
+        return make(**options)
+    except TypeError as error:
+        allowed = ", ".join(known)
+        raise ModelError(
+            f"model {name}: {make.__name__} does not accept these options: {error}; allowed: {allowed}"
+        ) from error
+
+
+@contextmanager
+def without_future_warnings() -> Iterator[None]:
+    """Ignore warnings of classes that a later scikit-learn will remove; not for use beside other threads."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # classes that a later scikit-learn will remove
-        try:
-            return make(**options)
-        except TypeError as error:
-            allowed = ", ".join(known)
-            raise ModelError(
-                f"model {name}: {make.__name__} does not accept these options: {error}; allowed: {allowed}"
-            ) from error
+        warnings.simplefilter("ignore", FutureWarning)
+        yield
 
 
 def _cloned(model: Any) -> Any:
@@ -153,11 +159,11 @@ def _cloned(model: Any) -> Any:
         raise ModelError(f"model: {type(model).__name__} cannot be cloned: {error}") from error
 
 
-def build_estimator(inputs: FrameworkInputs) -> Any:
+def build_estimator(inputs: ModelInputs) -> Any:
     """Construct the estimator of a run, with seeds set and adapted to the data.
 
     Raises:
-        ModelError: The estimator cannot be constructed, an option is invalid, or it does not suit the data.
+        ModelError: The estimator cannot be constructed, an option is invalid, or it does not do the task.
     """
     estimator = unfitted(inputs.config, inputs.model, kind_of_estimator(inputs.info))
     name = inputs.config.model.type
@@ -168,9 +174,16 @@ def build_estimator(inputs: FrameworkInputs) -> Any:
     if isinstance(weights := getattr(estimator, "class_weight", None), dict):
         estimator.class_weight = _by_index(weights, inputs.info)
     _check_options(name, estimator)
-    if inputs.order is not None:
-        _check_data(name, estimator, inputs)
     return estimator
+
+
+def stored_class(inputs: ModelInputs) -> Any:
+    """Return the class of the estimators that a short name stands for.
+
+    Raises:
+        ModelError: The name has no estimator for the task.
+    """
+    return _class_of(inputs.config.model.type, kind_of_estimator(inputs.info))
 
 
 def _check_task(name: str, estimator: Any, info: DataInfo) -> None:
@@ -246,7 +259,7 @@ def _is_seed(value: Any) -> bool:
     return value is not None and not isinstance(value, np.random.RandomState)
 
 
-def _adapt_ensemble(estimator: Any, inputs: FrameworkInputs) -> None:
+def _adapt_ensemble(estimator: Any, inputs: ModelInputs) -> None:
     """Turn off automatic early stopping of an ensemble, and tell it which features are categorical."""
     if getattr(estimator, "early_stopping", None) == "auto":
         estimator.early_stopping = False
@@ -292,11 +305,11 @@ def _parts(estimator: Any) -> Iterator[Any]:
     yield from (value for value in values if isinstance(value, BaseEstimator))
 
 
-def _check_data(name: str, estimator: Any, inputs: FrameworkInputs) -> None:
+def check_data(estimator: Any, inputs: LearnerInputs) -> None:
     """Raise a ModelError if the estimator cannot be trained on the data as they are prepared."""
     from sklearn.utils import get_tags
 
-    tags, info = get_tags(estimator), inputs.info
+    tags, info, name = get_tags(estimator), inputs.info, inputs.config.model.type
     if any(info.categories) and not hasattr(estimator, "categorical_features"):
         raise ModelError(
             f"data.encode: category gives codes, which {name} would treat as quantities; "

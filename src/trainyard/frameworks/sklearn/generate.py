@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trainyard.frameworks.sklearn.models import TABLE
+from trainyard.frameworks.sklearn.params import TABLE
 from trainyard.require import require
 
 TASKS = {"classifier": "classification", "regressor": "regression"}

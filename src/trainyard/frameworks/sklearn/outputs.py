@@ -37,8 +37,61 @@ def row_ranges(rows: int, size: int) -> Iterator[Ids]:
         yield np.arange(start, min(start + size, rows), dtype=np.int64)
 
 
-class Outputs:
-    """Compute an estimator's outputs; for a forest, cache the sums over its trees while it grows."""
+def is_forest(estimator: Any) -> bool:
+    """Return whether an estimator is one of scikit-learn's forests."""
+    return ensemble_family(estimator) is FAMILIES["BaseForest"]
+
+
+def parallel_jobs(estimator: Any, threads: int) -> int:
+    """Return the number of threads in which an estimator may predict by itself.
+
+    With several, a forest adds its trees in the order in which they finish; see `TreeSums`.
+    """
+    return 1 if is_forest(estimator) else threads
+
+
+def outputs_of(
+    estimator: Any, features: Array, info: DataInfo, threads: int, sums: TreeSums | None = None
+) -> Array:
+    """Compute the outputs of an estimator.
+
+    Class probabilities come from `predict_proba` if the estimator has it. Otherwise its decision values go
+    through the sigmoid (two classes) or the softmax (more), which keeps their order but is not calibrated. If
+    it only predicts classes, the predicted class gets probability 1.
+
+    Args:
+        estimator: The fitted estimator; its `n_jobs` is `parallel_jobs`.
+        features: (rows, features).
+        info: The description of the data.
+        threads: Number of threads.
+        sums: The sums over a forest's trees for these rows, as far as they are known.
+
+    Returns:
+        (rows, classes) probabilities, or (rows,) / (rows, outputs) values; float64.
+    """
+    if is_forest(estimator) and info.task != "multilabel":
+        outputs = (sums or TreeSums(features)).mean(estimator.estimators_, threads)
+    elif info.task == "multilabel":
+        outputs = label_probabilities(estimator, features)
+    elif info.task == "classification":
+        outputs = _probabilities(estimator, features)
+    else:
+        values = np.asarray(estimator.predict(features), dtype=np.float64)
+        outputs = values.reshape(len(features), -1) if info.outputs > 1 else values.reshape(len(features))
+    return _all_classes(estimator, outputs, info)
+
+
+def _all_classes(estimator: Any, outputs: Array, info: DataInfo) -> Array:
+    """Add a column of zeros for every class that no training row has."""
+    if info.task != "classification" or len(estimator.classes_) == info.outputs:
+        return outputs
+    probabilities = np.zeros((len(outputs), info.outputs))
+    probabilities[:, np.asarray(estimator.classes_, dtype=np.int64)] = outputs
+    return probabilities
+
+
+class OutputCache:
+    """The outputs of an estimator in training; those of a forest are sums that are kept while it grows."""
 
     def __init__(self, info: DataInfo, threads: int) -> None:
         self._info = info
@@ -50,49 +103,24 @@ class Outputs:
         self._sums = {}
 
     def of(self, estimator: Any, features: Array, key: Hashable = None) -> Array:
-        """Compute the outputs of an estimator.
-
-        Class probabilities come from `predict_proba` if the estimator has it. Otherwise its decision values
-        go through the sigmoid (two classes) or the softmax (more), which keeps their order but is not
-        calibrated. If it only predicts classes, the predicted class gets probability 1.
+        """Compute the outputs of an estimator; see `outputs_of`.
 
         Args:
             estimator: The fitted estimator.
             features: (rows, features).
             key: Identifies these rows in the cache; None does not cache them.
-
-        Returns:
-            (rows, classes) probabilities, or (rows,) / (rows, outputs) values; float64.
         """
-        if ensemble_family(estimator) is FAMILIES["BaseForest"] and self._info.task != "multilabel":
+        sums = None
+        if is_forest(estimator):
             sums = self._sums.get(key) or TreeSums(features)
             if key is not None:
                 self._sums[key] = sums
-            outputs = sums.mean(estimator.estimators_, self._threads)
-        else:
-            with temporary_parameters(estimator, n_jobs=self._threads):
-                outputs = self._predict(estimator, features)
-        return self._all_classes(estimator, outputs)
-
-    def _predict(self, estimator: Any, features: Array) -> Array:
-        if self._info.task == "multilabel":
-            return label_probabilities(estimator, features)
-        if self._info.task == "classification":
-            return _probabilities(estimator, features)
-        values = np.asarray(estimator.predict(features), dtype=np.float64)
-        return values.reshape(len(features), -1) if self._info.outputs > 1 else values.reshape(len(features))
-
-    def _all_classes(self, estimator: Any, outputs: Array) -> Array:
-        """Add a column of zeros for every class that no training row has."""
-        if self._info.task != "classification" or len(estimator.classes_) == self._info.outputs:
-            return outputs
-        probabilities = np.zeros((len(outputs), self._info.outputs))
-        probabilities[:, np.asarray(estimator.classes_, dtype=np.int64)] = outputs
-        return probabilities
+        with temporary_parameters(estimator, n_jobs=parallel_jobs(estimator, self._threads)):
+            return outputs_of(estimator, features, self._info, self._threads, sums)
 
 
 def _probabilities(estimator: Any, features: Array) -> Array:
-    """Return (rows, classes of the estimator) float64; see `Outputs.of`."""
+    """Return (rows, classes of the estimator) float64; see `outputs_of`."""
     classes = np.asarray(estimator.classes_)
     if hasattr(estimator, "predict_proba"):
         probabilities = np.asarray(estimator.predict_proba(features), dtype=np.float64)
@@ -112,7 +140,7 @@ def _probabilities(estimator: Any, features: Array) -> Array:
 def label_probabilities(estimator: Any, features: Array) -> Array:
     """Return the probability of each label, (rows, labels) float64.
 
-    It is estimated as in `Outputs.of`. Some estimators give one (rows, 2) array for each label, in which a
+    It is estimated as in `outputs_of`. Some estimators give one (rows, 2) array for each label, in which a
     label that all or no training rows have has one column.
     """
     if not hasattr(estimator, "predict_proba"):

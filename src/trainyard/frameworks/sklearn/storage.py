@@ -29,7 +29,7 @@ from zipfile import ZipFile
 import numpy as np
 
 from trainyard.errors import ModelError
-from trainyard.frameworks.sklearn.models import table
+from trainyard.frameworks.sklearn.params import table
 from trainyard.frameworks.support.stored import bytes_array
 from trainyard.types import Array
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from trainyard.config.schema import RunConfig
 from trainyard.errors import ModelError
-from trainyard.frameworks.base import FrameworkInputs
+from trainyard.frameworks.base import ModelInputs
 from trainyard.require import import_path
 
 log = logging.getLogger("trainyard")
@@ -54,11 +54,11 @@ def task_of(model: Any, tasks: Mapping[type, str], framework: str) -> str:
 _TASKS_OF = {"classification": ("classification", "multilabel")}
 
 
-def check_estimator(inputs: FrameworkInputs, task: str | None, unused: Sequence[str]) -> None:
+def check_estimator(inputs: ModelInputs, task: str | None, unused: Sequence[str]) -> None:
     """Check that an estimator fits the task of the data, and warn about its options that have no effect.
 
     Args:
-        inputs: The inputs of the framework.
+        inputs: The inputs of the model.
         task: The task of the estimator; None if it fits any.
         unused: The options that the run decides instead of the estimator.
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from trainyard.digest import FileRecord, array_buffer, write_tensors
 from trainyard.errors import ModelError
-from trainyard.types import Array, NamedBuffer
+from trainyard.types import Array, DataInfo, NamedBuffer
 
 Files = Mapping[str, Mapping[str, Array]]  # file name -> tensor name -> array
 
@@ -34,7 +34,7 @@ def named_buffer(name: str, array: Array) -> NamedBuffer:
 
 
 def buffers(files: Files) -> Iterator[NamedBuffer]:
-    """Yield every array as a tensor named FILE.TENSOR, as `Framework.state` does.
+    """Yield every array as a tensor named FILE.TENSOR, as `Learner.state` does.
 
     Raises:
         ModelError: Safetensors cannot hold the dtype of an array.
@@ -57,6 +57,35 @@ def read_arrays(path: Path) -> dict[str, Array]:
         return dict(load_file(path))
     except SafetensorError as error:
         raise ModelError(f"this is not a safetensors file: {error}") from error
+
+
+def read_model(path: Path, kind: str) -> bytes:
+    """Return the serialized model that a safetensors file holds as its only tensor, `model`.
+
+    Args:
+        path: The file.
+        kind: Whose model it should be, with its article, for the message: `an XGBoost`.
+
+    Raises:
+        ModelError: The file is not a safetensors file, or holds something else.
+    """
+    weights = read_arrays(path)
+    if set(weights) != {"model"}:
+        raise ModelError(
+            f"these are not the weights of {kind} model: expected one tensor 'model', "
+            f"got {', '.join(sorted(weights)[:5])}"
+        )
+    return weights["model"].tobytes()
+
+
+def check_features(count: int, info: DataInfo) -> None:
+    """Check that a stored model takes as many features as the data have.
+
+    Raises:
+        ModelError: It takes another number.
+    """
+    if count != (expected := int(np.prod(info.input_shape))):
+        raise ModelError(f"these weights are a model of {count} features, but the data have {expected}")
 
 
 class StoredSnapshot:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from trainyard.frameworks.torch import virtual_ranks
 from trainyard.frameworks.torch.data import Tensors, TensorSource
 from trainyard.frameworks.torch.losses import Loss, Outputs, as_float
 from trainyard.frameworks.torch.optim import update_of
@@ -23,6 +24,7 @@ class StepSettings:
     seed: int
     microbatch_size: int
     max_grad_norm: float | None
+    virtual_ranks: int = 1
 
 
 def generators(device: torch.device) -> list[torch.Generator]:
@@ -60,23 +62,44 @@ class TorchStep:
         self._apply = update_of(optimizer)
         self._stream = stream_seed(settings.seed, STEP)
         self._generators = generators(self._parameters[0].device)
+        self._tree = virtual_ranks.GradientTree(self._parameters)
 
     def __call__(self, step: int, lr: float, order: SampleOrder, source: TensorSource) -> StepResult:
         """Run step number `step`, counted from 0."""
-        ids = order.batch(step)  # (batch,)
-        size = self._settings.microbatch_size
-        if len(ids) <= size:
-            loss = self._microbatch(source, ids, stream_seed(self._stream, step, 0), 1.0)
+        ids, ranks = order.batch(step), self._settings.virtual_ranks  # (batch,)
+        if ranks == 1:
+            loss = self._part(source, ids, (step,), len(ids))
         else:
-            microbatches = [ids[start : start + size] for start in range(0, len(ids), size)]
-            # Each microbatch weighs as many samples as it has, so the sum is the mean over the batch.
-            losses = [
-                self._microbatch(source, part, stream_seed(self._stream, step, i), len(part) / len(ids))
-                for i, part in enumerate(microbatches)
-            ]
-            loss = torch.stack(losses).sum()  # ()
+            losses = []
+            for rank, part in enumerate(virtual_ranks.cut(ids, ranks)):
+                losses.append(self._part(source, part, (step, rank), len(ids)))
+                self._tree.take()
+            self._tree.put_back()
+            loss = virtual_ranks.tree_sum(losses)
         self._update(lr)
         return StepResult(loss, len(ids))
+
+    def _part(self, source: TensorSource, ids: Ids, stream: tuple[int, ...], batch: int) -> Tensor:
+        """Add the gradients of a part of the batch to the parameters, and return its share of the loss, ().
+
+        Args:
+            source: The training samples.
+            ids: (part,) its samples.
+            stream: What the random stream of the part depends on: the step, and its virtual rank.
+            batch: Number of samples in the whole batch.
+        """
+        size = self._settings.microbatch_size
+        if len(ids) <= size:
+            if not len(ids):
+                return torch.zeros((), device=self._parameters[0].device)
+            return self._microbatch(source, ids, stream_seed(self._stream, *stream, 0), len(ids) / batch)
+        microbatches = [ids[start : start + size] for start in range(0, len(ids), size)]
+        # Each microbatch weighs as many samples as it has, so the sum is the mean over the batch.
+        losses = [
+            self._microbatch(source, some, stream_seed(self._stream, *stream, i), len(some) / batch)
+            for i, some in enumerate(microbatches)
+        ]
+        return torch.stack(losses).sum()
 
     def _microbatch(self, source: TensorSource, ids: Ids, seed: int, share: float) -> Tensor:
         """Add a microbatch's gradients to those of the batch, and return its share of the loss."""

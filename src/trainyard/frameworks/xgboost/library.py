@@ -1,10 +1,17 @@
-"""The import of XGBoost."""
+"""The import of XGBoost, and the translation of its errors."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from trainyard.errors import TrainyardError
 from trainyard.require import require
+
+# The time, source file and line before the library's message.
+_LOG_PREFIX = re.compile(r"^\[[\d:]+\] \S+:\d+: ")
 
 
 def xgboost() -> Any:
@@ -17,3 +24,17 @@ def xgboost() -> Any:
         MissingExtraError: XGBoost is not installed.
     """
     return require("xgboost", "xgboost", spare="sklearn")
+
+
+@contextmanager
+def translated(what: str, kind: type[TrainyardError]) -> Iterator[None]:
+    """Raise errors of the library and of the user's functions as `kind`, in one line without a C++ stack."""
+    try:
+        yield
+    except TrainyardError:
+        raise
+    except Exception as error:
+        lines = str(error).splitlines() or [""]
+        message = _LOG_PREFIX.sub("", lines[0])
+        name = "" if type(error).__name__ == "XGBoostError" else f"{type(error).__name__}: "
+        raise kind(f"{what}: {name}{message}; see where with --debug") from error

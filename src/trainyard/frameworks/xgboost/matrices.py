@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainyard.datasets.base import ArraySplit, Split
-from trainyard.frameworks.base import FrameworkInputs, loss_sample
+from trainyard.frameworks.base import LearnerInputs, ModelInputs, loss_sample
 from trainyard.frameworks.xgboost.params import XgboostParams
 from trainyard.types import FEATURES, TARGET, Array, Batch, DataInfo
 
@@ -28,13 +28,12 @@ _LOCK_FILE = "owner"
 class Matrices:
     """The matrix of each split, built once: XGBoost caches the margins and adds only new trees to them."""
 
-    def __init__(self, inputs: FrameworkInputs, params: XgboostParams) -> None:
+    def __init__(self, inputs: LearnerInputs, params: XgboostParams) -> None:
         self._inputs = inputs
         self._params = params
-        self._options = _options(inputs)
         self._cache: dict[int, xgb.DMatrix] = {}
         self._folder: Path | None = None
-        if params.external_memory and inputs.order is not None:
+        if params.external_memory:
             self._folder, lock = _create_folder()
             # Matrices remove their own files and fail if these are gone, so they are released first.
             weakref.finalize(self, _clean_up, self._cache, self._folder, lock)
@@ -59,33 +58,21 @@ class Matrices:
     def sample(self) -> xgb.DMatrix:
         """Return a matrix of the training rows on which the loss of a step is computed."""
         split, ids = self._inputs.splits["train"], loss_sample(self._inputs, 100)
-        return self._plain(split.take(np.arange(len(split), dtype=np.int64) if ids is None else ids))
+        return _plain(self._inputs, _all_rows(split) if ids is None else split.take(ids), names=None)
 
     def _build(self, split: Split) -> xgb.DMatrix:
-        train = self._inputs.splits.get("train") if self._inputs.order is not None else None
-        if split is train and self._params.grown_by == "hist":
+        if split is self._inputs.splits["train"] and self._params.grown_by == "hist":
             return self._binned(split)
-        if train is not None and self._params.external_memory:
+        if self._params.external_memory:
             return self._binned(split, self.train)
-        if isinstance(split, ArraySplit):
-            return self._plain(split.arrays)
-        return self._plain(split.take(np.arange(len(split), dtype=np.int64)))
-
-    def _plain(self, batch: Batch) -> xgb.DMatrix:
-        import xgboost as xgb
-
-        return xgb.DMatrix(
-            _flat(batch[FEATURES]),
-            label=batch[TARGET],
-            nthread=self._inputs.threads,
-            enable_categorical=True,
-            **self._options,
-        )
+        # There are no names: XGBoost would compare those of booster and matrix in every call.
+        return _plain(self._inputs, _all_rows(split), names=None)
 
     def _binned(self, split: Split, like: xgb.DMatrix | None = None) -> xgb.DMatrix:
         """Return a quantile matrix of the split, with the bins of the matrix `like` if there is one."""
         import xgboost as xgb
 
+        types = _feature_types(self._inputs.info)
         kwargs: dict[str, Any] = {
             "max_bin": self._params.max_bin,
             "ref": like,
@@ -93,26 +80,43 @@ class Matrices:
             "enable_categorical": True,
         }
         if self._params.external_memory:
-            cache = str(self._folder / "rows")  # type: ignore[operator]
-            return xgb.ExtMemQuantileDMatrix(_parts(split, self._options, cache), **kwargs)
+            return xgb.ExtMemQuantileDMatrix(
+                _parts(split, types, str(self._folder / "rows")),  # type: ignore[operator]
+                **kwargs,
+            )
         if isinstance(split, ArraySplit):
             return xgb.QuantileDMatrix(
-                _flat(split.arrays[FEATURES]), label=split.arrays[TARGET], **kwargs, **self._options
+                _flat(split.arrays[FEATURES]), label=split.arrays[TARGET], feature_types=types, **kwargs
             )
-        return xgb.QuantileDMatrix(_parts(split, self._options), **kwargs)
+        return xgb.QuantileDMatrix(_parts(split, types), **kwargs)
 
 
-def _options(inputs: FrameworkInputs) -> dict[str, Any]:
-    """Return the column names and types of a matrix.
+def named_matrix(inputs: ModelInputs, split: Split) -> xgb.DMatrix:
+    """Return the matrix of a split with the names of its columns, for a booster that has them, too."""
+    return _plain(inputs, _all_rows(split), feature_names(inputs.info))
 
-    There are no names for training: XGBoost would compare those of booster and matrix in every call.
-    """
-    categories = inputs.info.categories
-    types = ["c" if count else "float" for count in categories] if any(categories) else None
-    return {
-        "feature_names": feature_names(inputs.info) if inputs.order is None else None,
-        "feature_types": types,
-    }
+
+def _plain(inputs: ModelInputs, batch: Batch, names: list[str] | None) -> xgb.DMatrix:
+    import xgboost as xgb
+
+    return xgb.DMatrix(
+        _flat(batch[FEATURES]),
+        label=batch[TARGET],
+        nthread=inputs.threads,
+        enable_categorical=True,
+        feature_names=names,
+        feature_types=_feature_types(inputs.info),
+    )
+
+
+def _all_rows(split: Split) -> Batch:
+    if isinstance(split, ArraySplit):
+        return split.arrays
+    return split.take(np.arange(len(split), dtype=np.int64))
+
+
+def _feature_types(info: DataInfo) -> list[str] | None:
+    return ["c" if count else "float" for count in info.categories] if any(info.categories) else None
 
 
 def feature_names(info: DataInfo) -> list[str] | None:
@@ -128,7 +132,7 @@ def _flat(features: Array) -> Array:
     return features.reshape(len(features), -1)
 
 
-def _parts(split: Split, options: dict[str, Any], cache: str | None = None) -> xgb.DataIter:
+def _parts(split: Split, types: list[str] | None, cache: str | None = None) -> xgb.DataIter:
     """Return an iterator that reads a split in parts; XGBoost makes several passes."""
     import xgboost as xgb
 
@@ -145,7 +149,7 @@ def _parts(split: Split, options: dict[str, Any], cache: str | None = None) -> x
                 return False
             stop = min(self._start + self._size, len(split))
             batch = split.take(np.arange(self._start, stop, dtype=np.int64))
-            input_data(data=_flat(batch[FEATURES]), label=batch[TARGET], **options)
+            input_data(data=_flat(batch[FEATURES]), label=batch[TARGET], feature_types=types)
             self._start = stop
             return True
 

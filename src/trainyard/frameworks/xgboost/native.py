@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from trainyard.errors import ModelError
-from trainyard.frameworks.base import FrameworkInputs
+from trainyard.frameworks.base import ModelInputs
 from trainyard.frameworks.xgboost.matrices import feature_names
 from trainyard.frameworks.xgboost.params import XgboostParams
 from trainyard.types import DataInfo
@@ -65,9 +65,7 @@ def _column_number(name: str | int, info: DataInfo) -> int:
     raise ModelError(f"constraints: there is no feature {name!r}; {hint}")
 
 
-def check_initial_model(
-    raw: bytearray, inputs: FrameworkInputs, params: XgboostParams, objective: str
-) -> None:
+def check_initial_model(raw: bytearray, inputs: ModelInputs, params: XgboostParams, objective: str) -> None:
     """Check that training can continue from the serialized model `raw`.
 
     Raises:

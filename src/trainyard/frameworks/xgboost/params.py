@@ -214,6 +214,16 @@ class XgboostParams(Section):
         """Whether rows or features are sampled."""
         return min(self.subsample, self.colsample_bytree, self.colsample_bylevel, self.colsample_bynode) < 1
 
+    def boundary(self, rows: int) -> int:
+        """Return how many rounds lie between two resets of the tree updater; part of the model's definition.
+
+        Args:
+            rows: Number of training rows.
+        """
+        if not self.samples:
+            return 1
+        return 50 if rows < 1_000_000 else 10
+
     def native(self) -> dict[str, Any]:
         """Return the options that are passed to XGBoost unchanged and have an effect."""
         options = {"tree_method": self.grown_by}

@@ -15,7 +15,17 @@ from pydantic import BaseModel, Field
 from trainyard.config.schema import RunConfig, Section
 from trainyard.datasets.base import Split
 from trainyard.digest import FileRecord, write_tensors
-from trainyard.frameworks.base import WEIGHTS_FILE, Framework, FrameworkInputs, Plan, Snapshot, minibatch_plan
+from trainyard.frameworks.base import (
+    WEIGHTS_FILE,
+    Framework,
+    Learner,
+    LearnerInputs,
+    Model,
+    ModelInputs,
+    Plan,
+    Snapshot,
+    minibatch_plan,
+)
 from trainyard.order import INIT, STEP, stream_seed
 from trainyard.types import Determinism, Ids, NamedBuffer, Predictions, StepResult
 
@@ -51,7 +61,43 @@ class ToyFramework(Framework):
     def plan(config: RunConfig, rows: int, model: Any = None) -> Plan:
         return minibatch_plan(config, rows)
 
-    def __init__(self, inputs: FrameworkInputs) -> None:
+    @staticmethod
+    def determinism(config: RunConfig) -> Determinism:
+        return Determinism("bitwise", "NumPy on one thread")
+
+    @staticmethod
+    def learner(inputs: LearnerInputs) -> Learner:
+        return ToyLearner(inputs)
+
+    @staticmethod
+    def load(inputs: ModelInputs, folder: Path) -> Model:
+        return ToyModel(_read(folder, WEIGHTS_FILE))
+
+
+class ToyModel(Model):
+    """Predicts with the tensor `w`, (features, classes), as it is at the call."""
+
+    def __init__(self, tensors: Mapping[str, Any]) -> None:
+        self.tensors = tensors
+
+    def predict(self, split: Split) -> Iterator[Predictions]:
+        for start in range(0, len(split), 64):
+            ids: Ids = np.arange(start, min(start + 64, len(split)), dtype=np.int64)
+            batch = split.take(ids)
+            features, targets = batch["features"], batch["target"]
+            outputs = _softmax(features @ self.tensors["w"]).astype(np.float32)
+            loss = -np.log(outputs[np.arange(len(ids)), targets] + 1e-12).sum()
+            yield Predictions(ids, outputs, targets, float(loss))
+
+    @property
+    def native(self) -> Any:
+        return self.tensors["w"]
+
+
+class ToyLearner(Learner):
+    """Trains in place."""
+
+    def __init__(self, inputs: LearnerInputs) -> None:
         self._inputs = inputs
         self._momentum = float(inputs.config.training.optimizer.params.get("momentum", 0.9))
         self._noise = float(inputs.model_params["noise"])
@@ -61,16 +107,15 @@ class ToyFramework(Framework):
             WEIGHTS_FILE: {"w": generator.normal(0, 0.01, shape)},
             _OPTIMIZER_FILE: {"v": np.zeros(shape)},
         }
+        self._model = ToyModel(self._tensors[WEIGHTS_FILE])
 
-    @staticmethod
-    def determinism(config: RunConfig) -> Determinism:
-        return Determinism("bitwise", "NumPy on one thread")
+    def model(self) -> ToyModel:
+        return self._model
 
     def describe(self) -> Mapping[str, str]:
         return {"numpy": np.__version__}
 
     def step(self, step: int, lr: float) -> StepResult:
-        assert self._inputs.order is not None, "made only to predict"
         ids = self._inputs.order.batch(step)
         batch = self._inputs.splits["train"].take(ids)
         seed = stream_seed(self._inputs.config.experiment.seed, STEP, step)
@@ -87,15 +132,6 @@ class ToyFramework(Framework):
         w -= lr * v
         return StepResult(loss, len(ids))
 
-    def predict(self, split: Split) -> Iterator[Predictions]:
-        for start in range(0, len(split), 64):
-            ids: Ids = np.arange(start, min(start + 64, len(split)), dtype=np.int64)
-            batch = split.take(ids)
-            features, targets = batch["features"], batch["target"]
-            outputs = _softmax(features @ self._tensors[WEIGHTS_FILE]["w"]).astype(np.float32)
-            loss = -np.log(outputs[np.arange(len(ids)), targets] + 1e-12).sum()
-            yield Predictions(ids, outputs, targets, float(loss))
-
     def snapshot(self, *, weights_only: bool = False, step: int | None = None) -> Snapshot:
         return _Snapshot(
             {
@@ -105,18 +141,12 @@ class ToyFramework(Framework):
         )
 
     def restore(self, folder: Path, *, weights_only: bool = False) -> None:
-        from safetensors.numpy import load_file
-
-        for file in self._files(weights_only):
-            self._tensors[file] = load_file(folder / file)
+        for file, named in self._files(weights_only).items():
+            named.update(_read(folder, file))
 
     def state(self, *, weights_only: bool = False) -> Iterator[NamedBuffer]:
         for file, named in self._files(weights_only).items():
             yield from (_buffer(f"{Path(file).stem}.{name}", array) for name, array in named.items())
-
-    @property
-    def native(self) -> Any:
-        return self._tensors[WEIGHTS_FILE]["w"]
 
     def _files(self, weights_only: bool) -> dict[str, dict[str, Any]]:
         return {
@@ -136,6 +166,12 @@ class _Snapshot:
 
     def release(self) -> None:
         """Nothing to give back."""
+
+
+def _read(folder: Path, file: str) -> dict[str, Any]:
+    from safetensors.numpy import load_file
+
+    return dict(load_file(folder / file))
 
 
 def _buffer(name: str, array: Any) -> NamedBuffer:

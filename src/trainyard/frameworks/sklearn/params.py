@@ -14,7 +14,8 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import Field, create_model
 
-from trainyard.config.schema import Section
+from trainyard.config.schema import RunConfig, Section
+from trainyard.errors import ModelError
 
 TABLE = Path(__file__).with_name("models.json")
 OWN_DEFAULT = "default"  # stands for scikit-learn's own default, where that depends on the task
@@ -161,3 +162,15 @@ def defaults(name: str) -> dict[str, Any]:
         # Naive Bayes learns nothing more from a second epoch.
         values["training.epochs"] = 1 if name.endswith(("_nb", "_bayes")) else 50
     return values
+
+
+def iterations_per_step(config: RunConfig) -> int:
+    """Return the number of iterations that a step adds to an ensemble.
+
+    Raises:
+        ModelError: The option is no whole number of at least 1.
+    """
+    iterations = config.model.params.get(PER_STEP, ITERATIONS)
+    if not isinstance(iterations, int) or iterations < 1:
+        raise ModelError(f"model.params.{PER_STEP}: expected a whole number of at least 1")
+    return iterations

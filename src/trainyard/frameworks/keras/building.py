@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,13 +14,13 @@ import numpy as np
 
 from trainyard.digest import sha256_json
 from trainyard.errors import InputError, ModelError
-from trainyard.frameworks.base import FrameworkInputs
+from trainyard.frameworks.base import LearnerInputs, ModelInputs
 from trainyard.frameworks.keras.builtin import BUILT_IN
 from trainyard.frameworks.keras.losses import Outputs, takes_logits, treats_columns_independently
 from trainyard.frameworks.keras.optim import saved_config
 from trainyard.frameworks.support.definition import path_of
 from trainyard.require import import_path
-from trainyard.types import FEATURES, Array, DataInfo
+from trainyard.types import Array, DataInfo
 
 log = logging.getLogger("trainyard")
 
@@ -38,14 +38,14 @@ class Compiled(NamedTuple):
     metrics: Any = None  # Keras's CompileMetrics, which holds the arguments of `compile`
 
 
-def build_model(keras: Any, inputs: FrameworkInputs, policy: str) -> tuple[Any, Compiled]:
+def build_model(keras: Any, inputs: ModelInputs, policy: str) -> tuple[Any, Compiled]:
     """Return the model of a run, and what it was compiled with.
 
-    New weights are drawn from Python's random generator, which must be seeded.
+    New weights are drawn from Python's random generator.
 
     Args:
         keras: The keras module.
-        inputs: The inputs of the framework.
+        inputs: What the model is built from.
         policy: Keras's dtype policy for the layers.
 
     Raises:
@@ -92,7 +92,7 @@ def definition(model: Any) -> dict[str, str]:
     return {"layers": sha256_json(plain(json.loads(model.to_json()))), **own}
 
 
-def _checked(model: Any, inputs: FrameworkInputs) -> Any:
+def _checked(model: Any, inputs: ModelInputs) -> Any:
     """Return the model, after checking that no code of its own would be silently ignored.
 
     Raises:
@@ -105,15 +105,22 @@ def _checked(model: Any, inputs: FrameworkInputs) -> Any:
             "steps itself and never calls that; move the code into layers (`add_loss` adds losses), or "
             "into a compiled loss"
         )
-    measures = not _of_keras(type(model).compute_metrics) or any(
-        layer._metrics for layer in model._flatten_layers()
-    )
-    if measures and inputs.order:
-        log.warning(
-            "model %s: metrics that it was not compiled with are never computed; pass them to compile",
-            inputs.config.model.type,
-        )
     return model
+
+
+def check_trainable(model: Any, inputs: LearnerInputs) -> None:
+    """Check that a built model can be trained, and warn of metrics that are never computed.
+
+    Raises:
+        ModelError: It has no weights to train.
+    """
+    name = inputs.config.model.type
+    if not model.trainable_variables:
+        raise ModelError(f"model {name}: it has no weights to train")
+    if not _of_keras(type(model).compute_metrics) or any(layer._metrics for layer in model._flatten_layers()):
+        log.warning(
+            "model %s: metrics that it was not compiled with are never computed; pass them to compile", name
+        )
 
 
 def _of_keras(thing: Any) -> bool:
@@ -150,7 +157,7 @@ def _set_policy(model: Any, policy: str) -> None:
             layer.dtype_policy = policy
 
 
-def _copied(keras: Any, model: Any, inputs: FrameworkInputs) -> Any:
+def _copied(keras: Any, model: Any, inputs: ModelInputs) -> Any:
     """Return a copy of a model object with the same weights.
 
     Training must not change the user's object, because running again must start from the same weights.
@@ -222,7 +229,7 @@ def _loaded(keras: Any, params: Mapping[str, Any]) -> Any:
         ) from error
 
 
-def _constructed(keras: Any, inputs: FrameworkInputs) -> Any:
+def _constructed(keras: Any, inputs: ModelInputs) -> Any:
     """Construct a built-in model, or call the user's class or function.
 
     The arguments are `params` and, if the callable has parameters with these names that `params` does not
@@ -290,27 +297,25 @@ def _trial_rows(info: DataInfo, dtype: Any) -> Array:
     return draw.integers(0, 2, (_TRIAL_ROWS, *info.input_shape)).astype(dtype)
 
 
-def check_outputs(keras: Any, model: Any, compiled: Compiled, inputs: FrameworkInputs) -> Outputs:
+def check_outputs(
+    keras: Any, model: Any, compiled: Compiled, inputs: ModelInputs, dtypes: Sequence[Any]
+) -> Outputs:
     """Call the model on trial rows, which builds its weights, and check that its outputs fit the data.
 
     Args:
         keras: The keras module.
         model: The model.
         compiled: What the model was compiled with.
-        inputs: The inputs of the framework.
+        inputs: What the model is built from.
+        dtypes: The dtypes that the features may have; the first one that the model takes is used.
 
     Returns:
         The meaning of the outputs.
 
     Raises:
-        ModelError: The call fails, the model has no weights to train, or the outputs do not fit the data.
+        ModelError: The call fails, or the outputs do not fit the data.
     """
     info, name = inputs.info, inputs.config.model.type
-    dtypes = (
-        [inputs.splits["train"].take(np.zeros(1, dtype=np.int64))[FEATURES].dtype]
-        if inputs.order
-        else [np.float32, np.int64]
-    )
     outputs: Any = None
     for dtype in dtypes:
         rows = _trial_rows(info, dtype)
@@ -322,8 +327,6 @@ def check_outputs(keras: Any, model: Any, compiled: Compiled, inputs: FrameworkI
                 raise ModelError(
                     f"model {name}: it fails on features of shape {rows.shape}: {_first_line(error)}"
                 ) from error
-    if not model.trainable_variables and inputs.order:
-        raise ModelError(f"model {name}: it has no weights to train")
     shape = tuple(outputs.shape) if hasattr(outputs, "shape") else ()
     columns = {info.outputs, 1} if info.task == "classification" and info.outputs == 2 else {info.outputs}
     if shape not in {(_TRIAL_ROWS, count) for count in columns} | (
@@ -339,7 +342,7 @@ def check_outputs(keras: Any, model: Any, compiled: Compiled, inputs: FrameworkI
     return _meaning(keras, model, compiled.loss, values, inputs)
 
 
-def _meaning(keras: Any, model: Any, loss: Any, outputs: Array, inputs: FrameworkInputs) -> Outputs:
+def _meaning(keras: Any, model: Any, loss: Any, outputs: Array, inputs: ModelInputs) -> Outputs:
     """Find out what the outputs of a model mean.
 
     The last activation determines whether they are logits or probabilities. Otherwise the values of several
@@ -350,7 +353,7 @@ def _meaning(keras: Any, model: Any, loss: Any, outputs: Array, inputs: Framewor
         model: The model.
         loss: The loss that the model was compiled with, if any.
         outputs: (8,) or (8, outputs) float32 outputs of trial rows.
-        inputs: The inputs of the framework.
+        inputs: What the model is built from.
 
     Raises:
         ModelError: The compiled loss trains the model and contradicts its outputs, or nothing determines the

@@ -1,0 +1,174 @@
+"""Train a `torch.nn.Module` on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from trainyard.config.schema import TrainingConfig
+from trainyard.datasets.base import Split
+from trainyard.digest import sha256_bytes
+from trainyard.errors import ModelError, TrainyardError
+from trainyard.frameworks.base import (
+    WEIGHTS_FILE,
+    Learner,
+    LearnerInputs,
+    Snapshot,
+    require_plain_numbers,
+)
+from trainyard.frameworks.support.definition import path_of
+from trainyard.frameworks.torch import layout, optim
+from trainyard.frameworks.torch.data import TensorSource
+from trainyard.frameworks.torch.model import LiveModel
+from trainyard.frameworks.torch.network import Network, translated
+from trainyard.frameworks.torch.process import device_model
+from trainyard.frameworks.torch.snapshot import TrainingState, named_buffer
+from trainyard.frameworks.torch.step import StepSettings, TorchStep
+from trainyard.frameworks.torch.unsaved import fingerprints
+from trainyard.order import INIT, stream_seed
+from trainyard.types import NamedBuffer, StepResult
+
+
+class TorchLearner(Learner):
+    """Train a `torch.nn.Module` on one device."""
+
+    def __init__(self, inputs: LearnerInputs) -> None:
+        require_plain_numbers(inputs)
+        training, seed = inputs.config.training, inputs.config.experiment.seed
+        torch.manual_seed(stream_seed(seed, INIT))
+        self._inputs = inputs
+        self._network = Network(inputs)
+        self._module = self._network.module
+        if not any(parameter.requires_grad for parameter in self._module.parameters()):
+            raise ModelError(f"model {inputs.config.model.type}: it has no parameters to train")
+        self._sources: dict[int, TensorSource] = {}
+        self._train = self._source(inputs.splits["train"])
+        self._network.check_fit(self._train.take(np.zeros(1, dtype=np.int64)))
+        _refuse_single_sample(self._module, inputs)
+        _refuse_batch_norm(self._module, inputs)
+        optimizer = self._build_optimizer(training)
+        self._state = TrainingState(self._module, optimizer, self._network.precision, self._network.built)
+        ranks = inputs.config.distributed.virtual_ranks
+        assert isinstance(ranks, int), "config.load resolves auto"
+        micro = training.microbatch_size or training.batch_size
+        settings = StepSettings(seed, micro, training.max_grad_norm, ranks)
+        self._step = TorchStep(
+            self._network.call, self._network.loss, optimizer, self._network.precision, settings
+        )
+        self._model = LiveModel(self._network, self._state, self._source)
+
+    def step(self, step: int, lr: float) -> StepResult:
+        """Run one optimizer step; see `step.TorchStep`.
+
+        Raises:
+            TrainingError: Torch fails. Options and data are checked before.
+        """
+        try:
+            return self._step(step, lr, self._inputs.order, self._train)
+        except TrainyardError:
+            raise
+        except Exception as error:
+            raise translated(error, f"step {step + 1}") from error
+
+    def read(self, losses: Sequence[Any]) -> list[float]:
+        """Copy the losses of some steps from the device, all at once."""
+        if not losses:
+            return []
+        return [float(value) for value in torch.stack(list(losses)).tolist()]  # (steps,)
+
+    def model(self) -> LiveModel:
+        """Return the view of the live module."""
+        return self._model
+
+    def snapshot(self, *, weights_only: bool = False, step: int | None = None) -> Snapshot:  # noqa: ARG002 - not cumulative
+        """Copy the state to the host."""
+        return self._state.copy(weights_only=weights_only)
+
+    def restore(self, folder: Path, *, weights_only: bool = False) -> None:
+        """Restore what a snapshot wrote."""
+        self._state.load(folder, weights_only=weights_only)
+
+    def state(self, *, weights_only: bool = False) -> Iterator[NamedBuffer]:
+        """Yield `weights.*`, then `optimizer.*` and `module.*`; see `snapshot`."""
+        for file, tensors in self._state.files(weights_only=weights_only).items():
+            if weights_only and file != WEIGHTS_FILE:
+                continue
+            for name, tensor in tensors.items():
+                yield named_buffer(f"{Path(file).stem}.{name}", tensor)
+
+    def unsaved_state(self) -> Mapping[str, str]:
+        """Return a hash of each attribute of the modules that a snapshot leaves out."""
+        self._state.check_parameters()
+        return fingerprints(self._module, self._state.not_restored)
+
+    def describe(self) -> Mapping[str, str]:
+        """Return torch's version, the device's model, and the precision; on CUDA, the version of cuDNN."""
+        device, cudnn = self._network.device, {}
+        if device.type == "cuda":
+            cudnn["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
+        precision = {"precision": self._network.precision.name}
+        return {"torch": torch.__version__, "device": device_model(device), **precision, **cudnn}
+
+    def definition(self) -> Mapping[str, str]:
+        """Return the layers of a model that was passed as an object, with the import paths of own classes."""
+        model = self._inputs.model
+        if model is None:
+            return {}
+        parts = [("class", model), *((name, part) for name, part in model.named_modules() if name)]
+        own = {
+            name: path_of(type(part))
+            for name, part in parts
+            if not type(part).__module__.startswith("torch.")
+        }
+        return {"layers": sha256_bytes(repr(model).encode()), **own}
+
+    def _source(self, split: Split) -> TensorSource:
+        """Return the samples of a split as tensors; those of the run's own splits are kept."""
+        source = self._sources.get(id(split)) or TensorSource(split, self._network.device)
+        if self._inputs.owns(split):
+            self._sources[id(split)] = source
+        return source
+
+    def _build_optimizer(self, training: TrainingConfig) -> torch.optim.Optimizer:
+        for name, parameter in self._module.named_parameters():
+            if parameter.requires_grad and layout.is_expanded(parameter):
+                raise ModelError(
+                    f"parameter {name} is expanded: its elements share memory, and no optimizer can update "
+                    "it; make the parameter of the tensor before expand(), and expand it in forward"
+                )
+        sparse = [
+            name for name, module in self._module.named_modules() if getattr(module, "sparse", 0) is True
+        ]
+        return optim.build_optimizer(training, self._module.parameters(), self._network.device, sparse)
+
+
+def _refuse_batch_norm(model: torch.nn.Module, inputs: LearnerInputs) -> None:
+    """Refuse batch normalization with virtual ranks: its statistics would be those of a part of the batch."""
+    kinds = (torch.nn.modules.batchnorm._BatchNorm,)
+    names = [
+        name or type(module).__name__ for name, module in model.named_modules() if isinstance(module, kinds)
+    ]
+    if inputs.config.distributed.virtual_ranks != 1 and names:
+        raise ModelError(
+            f"distributed.virtual_ranks: {names[0]} normalizes over the batch, which virtual ranks cut into "
+            "parts; leave virtual_ranks out, or normalize otherwise (GroupNorm, LayerNorm)"
+        )
+
+
+def _refuse_single_sample(model: torch.nn.Module, inputs: LearnerInputs) -> None:
+    """Refuse a last (micro)batch of one sample, which batch normalization of flat rows cannot normalize."""
+    training, rows = inputs.config.training, len(inputs.splits["train"])
+    micro = training.microbatch_size or training.batch_size
+    batches = {min(training.batch_size, rows), rows % training.batch_size}
+    single = micro == 1 or any(batch % micro == 1 for batch in batches)
+    flat = len(inputs.info.input_shape) == 1
+    if flat and single and any(isinstance(module, torch.nn.BatchNorm1d) for module in model.modules()):
+        raise ModelError(
+            f"the model has batch normalization, and {rows} rows in batches of {training.batch_size} "
+            f"(microbatches of {micro}) leave one of a single sample, which it cannot normalize; "
+            "change training.batch_size or microbatch_size"
+        )

@@ -1,0 +1,183 @@
+"""A module that predicts: the live one of a learner, and one that was loaded."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+
+from trainyard.datasets.base import Split
+from trainyard.errors import ModelError, TrainyardError
+from trainyard.frameworks.base import WEIGHTS_FILE, Model, ModelInputs
+from trainyard.frameworks.support.torch_draws import OwnGenerators
+from trainyard.frameworks.torch import structure
+from trainyard.frameworks.torch.data import TensorSource
+from trainyard.frameworks.torch.network import Network, translated
+from trainyard.frameworks.torch.snapshot import TrainingState
+from trainyard.frameworks.torch.step import generators, seed_generators
+from trainyard.frameworks.torch.unsaved import fingerprints
+from trainyard.types import Ids, Predictions
+
+_LISTED = 5  # attributes that a message names
+
+
+class _TorchModel(Model):
+    """What both kinds have in common."""
+
+    def __init__(self, network: Network, state: TrainingState) -> None:
+        self._network = network
+        self._module = network.module
+        self._state = state
+
+    @property
+    def input_names(self) -> Sequence[str]:
+        """The arrays that `forward` names."""
+        return self._network.names
+
+    @property
+    def native(self) -> torch.nn.Module:
+        """The module itself."""
+        return self._module
+
+    def export(self, path: Path, form: str) -> None:  # noqa: ARG002 - there is one
+        """Write the weights as a safetensors file."""
+        self._state.copy(weights_only=True).write(path.parent)
+        (path.parent / WEIGHTS_FILE).rename(path)
+
+
+class LiveModel(_TorchModel):
+    """The view of a module in training; `source_of` gives the samples of a split."""
+
+    def __init__(
+        self, network: Network, state: TrainingState, source_of: Callable[[Split], TensorSource]
+    ) -> None:
+        super().__init__(network, state)
+        self._source_of = source_of
+        self._generators = generators(network.device)
+
+    def predict(self, split: Split) -> Iterator[Predictions]:
+        """Yield the outputs for all rows of a split.
+
+        What an evaluation changes in buffers is undone if it is not finished, since a resume repeats it.
+
+        Raises:
+            TrainingError: Torch fails.
+        """
+        module, source = self._module, self._source_of(split)
+        modes = structure.modes(module)
+        held: structure.Held | None = self._state.hold()
+        module.eval()
+        try:
+            for ids in self._network.parts(len(split)):
+                # The module may draw here, too: Monte Carlo dropout, say.
+                seed_generators(self._generators, self._network.stream(ids))
+                yield self._network.predict(source, ids)
+            held = None
+        except TrainyardError:
+            raise
+        except Exception as error:
+            raise translated(error, "a prediction") from error
+        finally:
+            module.train()
+            structure.set_modes(module, modes)
+            if held is not None:
+                held.put_back()
+
+
+class LoadedModel(_TorchModel):
+    """A module of its own, for many threads.
+
+    Most modules only read their weights when they predict, and threads call them at the same time. The first
+    call finds out whether this one does. A module that changes its buffers is called by one thread at a time,
+    and they are put back after each part. One that keeps other state from call to call (it has a generator of
+    its own, say) may be used by the first thread only, as nothing could put that back.
+    """
+
+    def __init__(self, inputs: ModelInputs, folder: Path) -> None:
+        with OwnGenerators():  # the initial weights are not those that a learner has: they are replaced
+            network = Network(inputs)
+        super().__init__(network, TrainingState(network.module, None, network.precision, network.built))
+        self._state.load(folder, weights_only=True)
+        self._module.eval()
+        self._lock = threading.Lock()
+        self._is_known = False  # whether the following are known
+        self._draws = self._changes_buffers = False
+        self._owner: int | None = None  # the only thread that may predict
+        self._kept = ""  # the state for which there is such a thread
+
+    def predict(self, split: Split) -> Iterator[Predictions]:
+        """Yield the outputs for all rows of a split.
+
+        Raises:
+            ModelError: The module keeps state from call to call, and another thread has used it.
+            TrainingError: Torch fails.
+        """
+        source = TensorSource(split, self._network.device)
+        for ids in self._network.parts(len(split)):
+            try:
+                yield self._part(source, ids)
+            except TrainyardError:
+                raise
+            except Exception as error:
+                raise translated(error, "a prediction") from error
+
+    def _part(self, source: TensorSource, ids: Ids) -> Predictions:
+        """Return the outputs for some rows, in the way that the module permits."""
+        if not self._is_known:
+            with self._lock:
+                if not self._is_known:
+                    return self._examined(source, ids)
+        if self._owner is not None and self._owner != threading.get_ident():
+            raise ModelError(
+                f"model {self._network.inputs.config.model.type} keeps {self._kept} from one prediction to "
+                "the next, so that only the thread that used it first may use it: load one for each thread"
+            )
+        if not self._changes_buffers:
+            return self._predicted(source, ids, self._generators(ids))
+        with self._lock:
+            held = self._state.hold()
+            try:
+                return self._predicted(source, ids, self._generators(ids))
+            finally:
+                held.put_back()
+
+    def _predicted(self, source: TensorSource, ids: Ids, generators: OwnGenerators | None) -> Predictions:
+        with generators or nullcontext():
+            return self._network.predict(source, ids)
+
+    def _generators(self, ids: Ids) -> OwnGenerators | None:
+        """Return the generators of a part if the module draws: a mode costs time in each operation."""
+        return OwnGenerators(self._network.stream(ids)) if self._draws else None
+
+    def _examined(self, source: TensorSource, ids: Ids) -> Predictions:
+        """Predict some rows for the first time, and find out what that changes."""
+        generators, held = OwnGenerators(self._network.stream(ids)), self._state.hold()
+        before, versions = fingerprints(self._module), self._buffer_versions()
+        try:
+            part = self._predicted(source, ids, generators)
+            after = fingerprints(self._module)
+            kept = sorted(generators.borrowed)
+            if after != before:  # attributes that are made once, such as a cache, have their last value now
+                self._predicted(source, ids, OwnGenerators(self._network.stream(ids)))
+                again = fingerprints(self._module)
+                kept += [name for name, value in again.items() if after.get(name) != value]
+            self._changes_buffers = self._buffer_versions() != versions
+        finally:
+            held.put_back()
+        self._draws = generators.drew
+        if kept:
+            self._owner, self._kept = threading.get_ident(), ", ".join(kept[:_LISTED])
+        self._is_known = True
+        return part
+
+    def _buffer_versions(self) -> list[tuple[int, int]]:
+        """Return what changes when a buffer is changed or replaced."""
+        return [
+            (id(buffer), buffer._version)
+            for module in self._module.modules()
+            for buffer in module._buffers.values()
+            if buffer is not None
+        ]

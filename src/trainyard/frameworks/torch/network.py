@@ -1,0 +1,116 @@
+"""A module with what turns a batch into its outputs, loss and predictions."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import torch
+
+from trainyard.errors import ModelError, TrainingError
+from trainyard.frameworks.base import ModelInputs
+from trainyard.frameworks.torch import losses
+from trainyard.frameworks.torch.data import Tensors, TensorSource
+from trainyard.frameworks.torch.models import build_model
+from trainyard.frameworks.torch.precision import Precision
+from trainyard.frameworks.torch.process import device_of
+from trainyard.frameworks.torch.structure import Structure
+from trainyard.order import PREDICT, stream_seed
+from trainyard.registry import task_for
+from trainyard.types import Ids, Predictions
+
+
+class Network:
+    """The module of a run on its device; building it may draw its initial weights from torch's generators."""
+
+    def __init__(self, inputs: ModelInputs) -> None:
+        training = inputs.config.training
+        self.inputs = inputs
+        self.device = device_of(training.device)
+        # An object is an input, so training must not change it: `reproduce` starts from its weights again.
+        module: torch.nn.Module = copy.deepcopy(inputs.model)
+        if inputs.model is None:
+            module = build_model(inputs.config.model.type, inputs.model_params, inputs.info)
+        self.module = module.to(self.device)
+        self.built = Structure.of(self.module.train())
+        self.task = task_for(inputs.info)
+        self.loss = losses.build_loss(training.loss, self.task)
+        self.names = losses.input_names(self.module, inputs.info)
+        self.call = losses.call_of(self.module, self.names)
+        self.precision = Precision(training.precision, self.device)
+
+    @property
+    def rows(self) -> int:
+        """The number of rows that are predicted at once; the bits depend on it."""
+        training = self.inputs.config.training
+        return self.inputs.config.evaluation.batch_size or 4 * (
+            training.microbatch_size or training.batch_size
+        )
+
+    def parts(self, rows: int) -> list[Ids]:
+        """Return the ids of the rows that are predicted at once, in order."""
+        return [
+            np.arange(start, min(start + self.rows, rows), dtype=np.int64)
+            for start in range(0, rows, self.rows)
+        ]
+
+    def stream(self, ids: Ids) -> int:
+        """Return the seed of what is drawn in the prediction of some rows: the stream of the first one."""
+        return stream_seed(self.inputs.config.experiment.seed, PREDICT, int(ids[0]))
+
+    def predict(self, source: TensorSource, ids: Ids) -> Predictions:
+        """Return the outputs for the rows `ids`, (n,); the module is in evaluation mode."""
+        batch = source.take(ids)  # tensors (n, ...)
+        with torch.no_grad(), self.precision.autocast():
+            outputs = losses.as_float(self.call(batch))  # (n, outputs), or several such
+            # The sum over the n rows. A task whose predictions are sums has its loss in them.
+            loss = 0.0 if self.task.sums else float(self.loss(outputs, batch)) * len(ids)
+            values = losses.to_predictions(losses.first_output(outputs), batch, self.task).cpu().numpy()
+        targets = np.empty((len(ids), 0)) if self.task.sums else batch[self.task.target].cpu().numpy()
+        return Predictions(ids, values, targets, loss)
+
+    def check_fit(self, sample: Tensors) -> None:
+        """Feed the module one sample, so that a misfit is an error here and not a traceback of step 1.
+
+        Args:
+            sample: Tensors (1, ...).
+
+        Raises:
+            ModelError: The module or the loss fails on it, or the outputs have another shape than the task's.
+        """
+        info, name = self.inputs.info, self.inputs.config.model.type
+        shapes = ", ".join(f"{input_} {tuple(sample[input_].shape)}" for input_ in self.names)
+        try:
+            with torch.no_grad():  # not inference_mode: training may use what the model caches here
+                self.module.eval()
+                outputs = self.call(sample)
+        except Exception as error:
+            raise ModelError(f"model {name} fails on {shapes}: {error}") from error
+        finally:
+            self.module.train()
+        shape, expected = tuple(losses.first_output(outputs).shape), (1, *self.task.output_shape)
+        if shape != expected and not (shape == (1,) and expected == (1, 1)):
+            raise ModelError(
+                f"model {name}: for one sample it gives {shape}, but the data has {info.outputs} "
+                f"{self.task.noun}: a tensor of shape {expected} is expected"
+            )
+        try:
+            with torch.no_grad():
+                self.loss(losses.as_float(outputs), sample)
+        except ModelError:
+            raise
+        except Exception as error:
+            raise ModelError(
+                f"training.loss: {self.inputs.config.training.loss} fails on the outputs of model {name}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+
+def translated(error: Exception, where: str) -> TrainingError:
+    """Return one of our errors for one of torch's."""
+    hint = "see where with --debug"
+    if type(error).__name__ == "OutOfMemoryError":
+        hint = (
+            "set training.microbatch_size: a smaller one needs less memory, with the same step up to rounding"
+        )
+    return TrainingError(f"{where} failed: {type(error).__name__}: {error}; {hint}")

@@ -1,0 +1,71 @@
+"""The virtual ranks of a batch: fixed parts, whose gradients are summed by one binary tree.
+
+Floating-point sums depend on their order. Here the order is fixed by the number of virtual ranks, so that it
+does not matter which process computes which part. (VirtualFlow, MLSys 2022, and EasyScale, SC 2023, have the
+idea of logical workers whose number stays as that of the processes changes.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from trainyard.types import Ids
+
+Gradients: TypeAlias = list[Tensor | None]  # of each parameter; None where the loss does not depend on it
+
+
+def cut(ids: Ids, ranks: int) -> list[Ids]:
+    """Cut the samples of a batch, (batch,), into one part for each virtual rank; it may be empty."""
+    edges = [len(ids) * rank // ranks for rank in range(ranks + 1)]
+    return [ids[start:stop] for start, stop in pairwise(edges)]
+
+
+def tree_sum(values: Sequence[Tensor]) -> Tensor:
+    """Return the sum of as many tensors as there are virtual ranks, by the binary tree."""
+    sums = list(values)
+    while len(sums) > 1:
+        sums = [left + right for left, right in zip(sums[::2], sums[1::2], strict=True)]
+    return sums[0]
+
+
+class GradientTree:
+    """Adds up the gradients of the virtual ranks, which come one after the other.
+
+    The sums of complete subtrees are kept, one for each level: log2(ranks) copies of the gradients at most.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self._parameters = parameters
+        self._sums: list[tuple[int, Gradients]] = []  # (parts, their sum) of subtrees, the largest first
+
+    def take(self) -> None:
+        """Take the gradients of the next virtual rank from the parameters, which have none afterwards."""
+        parts, gradients = 1, [parameter.grad for parameter in self._parameters]
+        for parameter in self._parameters:
+            parameter.grad = None
+        while self._sums and self._sums[-1][0] == parts:
+            _, left = self._sums.pop()
+            parts, gradients = 2 * parts, _added(left, gradients)
+        self._sums.append((parts, gradients))
+
+    def put_back(self) -> None:
+        """Give the parameters the sum over all virtual ranks."""
+        ((_, total),) = self._sums
+        for parameter, gradient in zip(self._parameters, total, strict=True):
+            parameter.grad = gradient
+        self._sums.clear()
+
+
+def _added(left: Gradients, right: Gradients) -> Gradients:
+    """Return the sums, in the memory of `left`."""
+    both = [
+        (one, other) for one, other in zip(left, right, strict=True) if one is not None and other is not None
+    ]
+    if both:
+        torch._foreach_add_(*map(list, zip(*both, strict=True)))
+    return [right_ if left_ is None else left_ for left_, right_ in zip(left, right, strict=True)]

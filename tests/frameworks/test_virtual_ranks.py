@@ -1,0 +1,98 @@
+"""The parts of a batch, and the tree that their gradients are summed by."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import trainyard
+from small_runs import SMALL
+from trainyard.errors import ConfigError, ModelError
+from trainyard.frameworks.torch.virtual_ranks import GradientTree, cut, tree_sum
+
+
+@pytest.mark.parametrize(("samples", "ranks"), [(12, 4), (13, 4), (3, 8), (1, 1), (64, 2)])
+def test_the_parts_are_the_batch_in_its_order(samples: int, ranks: int) -> None:
+    parts = cut(np.arange(samples), ranks)
+    assert len(parts) == ranks
+    assert [i for part in parts for i in part] == list(range(samples))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def by_halves(values: list[Any]) -> Any:
+    """The sum of the first half and that of the second half; None counts as nothing."""
+    if len(values) == 1:
+        return values[0]
+    left, right = by_halves(values[: len(values) // 2]), by_halves(values[len(values) // 2 :])
+    if left is None or right is None:
+        return right if left is None else left
+    return np.float32(left + right)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8, 16])
+def test_the_tree_adds_halves_to_halves(ranks: int) -> None:
+    random = np.random.default_rng(ranks)
+    # Numbers whose sum depends on the order, and parameters that the loss does not always depend on.
+    table = [
+        [np.float32(random.normal() * 10.0 ** random.integers(-6, 6)) for _ in range(3)] for _ in range(ranks)
+    ]
+    missing = random.random((ranks, 3)) < 0.3
+    missing[:, 2] = True
+    parameters = [torch.zeros(1, requires_grad=True) for _ in range(3)]
+    tree = GradientTree(parameters)
+    for row, gone in zip(table, missing, strict=True):
+        for parameter, value, is_gone in zip(parameters, row, gone, strict=True):
+            parameter.grad = None if is_gone else torch.tensor([value])
+        tree.take()
+        assert all(parameter.grad is None for parameter in parameters)
+    tree.put_back()
+    for i, parameter in enumerate(parameters):
+        expected = by_halves([None if gone[i] else row[i] for row, gone in zip(table, missing, strict=True)])
+        assert (parameter.grad is None) == (expected is None)
+        assert parameter.grad is None or parameter.grad.item() == expected
+    values = [row[0] for row in table]
+    assert tree_sum([torch.tensor(value) for value in values]).item() == by_halves(values)
+
+
+def test_one_virtual_rank_is_none(tmp_path: Path) -> None:
+    plain = trainyard.train(SMALL, runs_dir=tmp_path)
+    again = trainyard.train(SMALL, {"distributed.virtual_ranks": 1}, runs_dir=tmp_path)
+    parts = trainyard.train(SMALL, {"distributed.virtual_ranks": 4}, runs_dir=tmp_path)
+    assert (plain.digest, plain.manifest["computation_hash"]) == (
+        again.digest,
+        again.manifest["computation_hash"],
+    )
+    assert parts.digest != plain.digest
+    assert parts.manifest["computation_hash"] != plain.manifest["computation_hash"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "error", "message"),
+    [
+        ({"distributed.virtual_ranks": 3}, ConfigError, "3 is not a power of two"),
+        ({"distributed.virtual_ranks": 0}, ConfigError, "0 is not a power of two"),
+        ({"distributed.virtual_ranks": 32}, ConfigError, "32 is more than the batch_size of 16"),
+        (
+            {"distributed.virtual_ranks": 2, "model": "logistic_regression"},
+            ModelError,
+            "sklearn computes a step as a whole",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    overrides: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=message):
+        trainyard.train(
+            {**SMALL, **({"model": overrides.pop("model")} if "model" in overrides else {})},
+            overrides,
+            runs_dir=tmp_path,
+        )
+
+
+def test_batch_normalization_is_refused(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3))
+    with pytest.raises(ModelError, match=r"distributed.virtual_ranks: 1 normalizes over the batch"):
+        trainyard.train(SMALL, {"distributed.virtual_ranks": 2, "model": {}}, runs_dir=tmp_path, model=model)
