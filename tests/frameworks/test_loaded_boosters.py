@@ -164,6 +164,7 @@ def config_of(case: Case, params: Mapping[str, Any] | None = None) -> RunConfig:
 class Stored(NamedTuple):
     """A trained model, its weights, and what is needed to load it."""
 
+    case: Case
     components: Components
     framework: type[Framework]
     inputs: ModelInputs
@@ -186,7 +187,7 @@ def stored(case: Case, folder: Path) -> Stored:
         made.learner.step(step, made.plan.learning_rate or 1)
     made.learner.snapshot(weights_only=True).write(folder)
     inputs = ModelInputs(made.config, made.bundle.info, made.config.model.params, 2)
-    return Stored(made, framework_for(made.config, made.bundle.info), inputs, folder)
+    return Stored(case, made, framework_for(made.config, made.bundle.info), inputs, folder)
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -229,6 +230,22 @@ def test_a_loaded_model_has_the_bits_of_the_training(each: Stored) -> None:
         np.testing.assert_array_equal(importance[kind], values)
 
 
+@pytest.mark.parametrize("case", EACH, ids=lambda case: case.framework)
+def test_the_view_of_a_learner_has_the_weights_of_the_moment(case: Case, tmp_path: Path) -> None:
+    made = build(config_of(case), 1, Objects(data=bundle(case)))
+    split: Any = made.bundle.splits["val"]
+    model, outputs = made.learner.model(), []
+    for step in range(2):
+        made.learner.step(step, 0.1)
+        outputs.append(predicted(model, split.arrays))
+        if step == 0:
+            made.learner.snapshot(weights_only=True).write(tmp_path)
+    made.learner.restore(tmp_path, weights_only=True)
+    assert made.learner.model() is model
+    assert outputs[0] != outputs[1]
+    assert predicted(model, split.arrays) == outputs[0]
+
+
 def test_eight_threads_get_the_bits_of_one(each: Stored) -> None:
     """The models are used for the first time by all threads at once; half of these use a second model."""
     expected, first, second = each.load(), each.load(), each.load()
@@ -243,46 +260,42 @@ def test_eight_threads_get_the_bits_of_one(each: Stored) -> None:
         assert found == [wanted] * 4
 
 
-def _library_outputs(framework: str, path: Path, features: Array, categories: bool) -> Array:
+def _library_outputs(case: Case, path: Path, features: Array) -> Array:
     """Return the raw values or predictions of a model file, by the library alone."""
-    if framework == "xgboost":
-        types = ["c" if name == "kind" else "float" for name in NAMES] if categories else None
+    if case.framework == "xgboost":
+        types = ["c" if name == "kind" else "float" for name in NAMES] if case.categories else None
         matrix = xgboost.DMatrix(
-            features, feature_names=NAMES, feature_types=types, enable_categorical=categories
+            features, feature_names=NAMES, feature_types=types, enable_categorical=case.categories
         )
         return np.asarray(xgboost.Booster(model_file=path).predict(matrix))
-    if framework == "lightgbm":
+    if case.framework == "lightgbm":
         return np.asarray(lightgbm.Booster(model_file=path).predict(features))
     model = catboost.CatBoost().load_model(str(path))
     rows = features.astype(object)
-    if categories:
+    if case.categories:
         rows[:, 2] = [-1 if np.isnan(code) else int(code) for code in features[:, 2]]
     return np.asarray(model.predict(rows))
 
 
-def _shares(framework: str, outputs: Array, own: bool) -> Array:
+def _shares(case: Case, outputs: Array) -> Array:
     """Return probabilities of classes, from what a library returns of them."""
     raw = outputs.astype(np.float64)
-    if framework == "catboost" and raw.ndim == 2:
+    if case.framework == "catboost" and raw.ndim == 2:
         return np.exp(raw) / np.exp(raw).sum(axis=1, keepdims=True)
-    if framework == "catboost" or (framework == "lightgbm" and own):  # the library knows no link
+    # The library knows no link.
+    if case.framework == "catboost" or (case.framework == "lightgbm" and "objective" in case.params):
         raw = 1 / (1 + np.exp(-raw))
     return raw if raw.ndim == 2 else np.column_stack([1 - raw, raw])
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_outputs_are_those_of_the_library_alone(name: str, tmp_path: Path) -> None:
-    case = CASES[name]
-    it = stored(case, tmp_path)
-    model = it.load()
-    form = it.framework.formats[0]
-    model.export(tmp_path / f"model.{form}", form)
-    library = _library_outputs(
-        case.framework, tmp_path / f"model.{form}", it.val["features"], case.categories
-    )
+def test_outputs_are_those_of_the_library_alone(each: Stored, tmp_path: Path) -> None:
+    case, model, form = each.case, each.load(), each.framework.formats[0]
+    path = tmp_path / f"model.{form}"
+    model.export(path, form)
+    library = _library_outputs(case, path, each.val["features"])
     if case.target != "values":
-        library = _shares(case.framework, library, own="objective" in case.params)
-    (part,) = model.predict(Arrays(dict(it.val)))
+        library = _shares(case, library)
+    (part,) = model.predict(Arrays(dict(each.val)))
     np.testing.assert_allclose(part.outputs, library, rtol=1e-5, atol=1e-6)
 
 

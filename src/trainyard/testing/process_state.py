@@ -9,6 +9,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from ctypes import c_int
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,10 @@ _LIBRARIES: Mapping[str, Mapping[str, Callable[[Any], object]]] = {
     "keras": _OF_KERAS,
     "tensorflow": _OF_TENSORFLOW,
     "xgboost": {"config": lambda xgboost: xgboost.get_config()},
-    "lightgbm": {"logger": lambda lightgbm: id(lightgbm.basic._LOGGER)},
+    "lightgbm": {
+        "logger": lambda lightgbm: id(lightgbm.basic._LOGGER),
+        "threads": lambda lightgbm: c_int.in_dll(lightgbm.basic._LIB, "LGBM_DEFAULT_NUM_THREADS").value,
+    },
     "sklearn": {"config": lambda sklearn: sklearn.get_config()},
     "threadpoolctl": {
         "pools": lambda threadpoolctl: sorted(
