@@ -64,6 +64,8 @@ def work(
     cannot be undone is refused: a process chooses the backend of Keras, and the number of threads of
     TensorFlow and JAX, once.
 
+    Call it from one thread of a process at a time.
+
     The attempt is that of `train`, or of `resume` without overrides. A run that is completed, or that was
     stopped or pruned, is left as it is.
 
