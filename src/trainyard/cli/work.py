@@ -23,9 +23,10 @@ _ENDED_BY_SIGNAL = ("preempted", "interrupted")
 @options.runs_dir
 @options.as_json
 def create(config: str, overrides: Sequence[str], runs_dir: str | None, as_json: bool) -> None:
-    """Create a run without training it, and print its path or URL.
+    """Create a run, and print its path or URL.
 
-    `trainyard work` with this path or URL trains it, in any process that has the code and the data.
+    Nothing is trained: `trainyard work` with this path or URL does that, in any process that has the code
+    and the data.
     """
     run = trainyard.create(config, overrides, runs_dir=runs_dir)
     show(run_document(run) | {"url": run.url}, [run.url or str(run.path)], as_json)
@@ -41,11 +42,11 @@ def create(config: str, overrides: Sequence[str], runs_dir: str | None, as_json:
 def work(
     ctx: click.Context, runs: Sequence[str], trust: bool, runs_dir: str | None, quiet: bool, as_json: bool
 ) -> None:
-    """Make one attempt of each RUN, the first one or one that resumes, in this process.
+    """Train each RUN in this process: its first attempt, or a resume.
 
-    A run that has ended as completed, stopped or pruned is left as it is. A run that fails does not keep the
-    next ones from being trained; a signal does. The exit code is that of the first run that was not done, as
-    of `resume`.
+    A run that is completed, stopped or pruned is left as it is. If a run fails, the next ones are trained all
+    the same; after a signal they are not. The exit code is the first one that is not 0, and that of each run
+    is as for `resume`.
     """
     if len(runs) == 1:
         close_process()
