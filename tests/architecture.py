@@ -321,7 +321,7 @@ def heavy_imports(tree: Tree, heavy: Collection[str], table: Table, free: Collec
     """Modules that import an optional library while they are imported, themselves or through another module.
 
     Allowed are the inner modules of an adapter's folder (the adapter imports them when it is constructed),
-    the integration that is named after a library, and the packages in `free`.
+    the integration or the module of `support` that is named after a library, and the packages in `free`.
     """
     direct = {name: _heavy_at_once(tree.syntax[name], heavy) for name in tree.files}
     some((libraries for libraries in direct.values() if libraries), "import of an optional library")
@@ -332,8 +332,9 @@ def heavy_imports(tree: Tree, heavy: Collection[str], table: Table, free: Collec
         libraries = sorted(set().union(*(direct[other] for other in reached)))
         inner = any(name != entry and name.startswith(f"{entry}.") for entry in entries)
         integration = name.startswith("integrations.") and name.split(".")[1] in heavy
+        support = ".support." in name and name.rpartition(".")[2].split("_")[0] in heavy
         exempt = any(f"{name}.".startswith(f"{package}.") for package in free)
-        if libraries and not (inner or integration or exempt):
+        if libraries and not (inner or integration or support or exempt):
             wrong.append(f"{name} imports {', '.join(libraries)} at once")
     return wrong
 

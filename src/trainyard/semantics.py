@@ -1,4 +1,4 @@
-"""The versions of the parts of our code that bits depend on: the one table.
+"""The versions of the parts of our code that bits depend on, in one table.
 
 A run records the versions of its parts, and a resume compares them. Raise a version by hand when a change of
 its part alters the bits, or the recorded values, of an unchanged config, and give it an entry under *Changed
@@ -44,11 +44,11 @@ _OF_FRAMEWORKS = {name for name, part in PARTS.items() if f"frameworks/{name}" i
 
 
 def versions(framework: str) -> dict[str, int]:
-    """Return the versions of our parts that a run of a framework depends on, whoever made the framework."""
+    """Return the versions of our parts that a run of a framework, ours or a plugin, depends on."""
     others = _OF_FRAMEWORKS - {framework}
     return {name: part.version for name, part in PARTS.items() if name not in others}
 
 
 def decides(name: str) -> str:
-    """Return what a part decides, for messages; of a part of another version of ours, its name."""
+    """Return what a part decides, for messages; the name of a part that only another version of ours has."""
     return PARTS[name].decides if name in PARTS else name

@@ -53,7 +53,7 @@ def test_the_text_is_cut_in_its_own_order(tmp_path: Path) -> None:
 def test_each_byte_is_predicted_once(size: int, whole: bool) -> None:
     """All but the first in validation; in training, what fills no window is left out."""
     text = np.arange(size, dtype=np.uint8)
-    split = Windows(text, 8, whole=whole)
+    split = Windows(text, 8, every_byte=whole)
     labels = split.take(np.arange(len(split)))[LABELS]
     predicted = labels[labels != NO_LABEL].tolist()
     assert predicted == list(range(1, size if whole else 1 + (size - 1) // 8 * 8))

@@ -321,8 +321,8 @@ def test_a_decision_that_is_known_is_not_added_again() -> None:
     assert list(decisions) == [STOP, GO_ON]
     assert decisions == Decisions([STOP, GO_ON]) != Decisions([STOP])
     assert decisions.end(0) is None
-    assert decisions.next_step(8) == 9
-    assert decisions.next_step(9) is None
+    assert decisions.next_end(8) == 9
+    assert decisions.next_end(9) is None
 
 
 def test_decisions_are_found_in_a_damaged_journal(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from trainyard.digest import sha256_file
 from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
 from trainyard.frameworks.base import ModelInputs
 from trainyard.frameworks.keras import KerasFramework
-from trainyard.frameworks.keras.backend import import_keras
+from trainyard.frameworks.keras.backend import _pin_tensorflow, import_keras
 from trainyard.frameworks.keras.building import _last_activation
 from trainyard.frameworks.keras.losses import Outputs
 from trainyard.frameworks.keras.params import COMPILED, OPTIMIZERS
@@ -1265,6 +1265,17 @@ def test_threads_that_cannot_be_had_any_more_are_told(tmp_path: Path) -> None:
         ModelError, match=r"training.threads: 7 given, but TensorFlow already runs with 1 threads"
     ):
         train(tmp_path, {"training.threads": 7})
+
+
+def test_pinning_undoes_what_another_run_has_set() -> None:
+    from tensorflow.python.framework.config import is_op_determinism_enabled
+
+    for deterministic in (False, True):  # the last is what the other tests need
+        _pin_tensorflow(1, deterministic=deterministic, seed=5)
+        assert is_op_determinism_enabled() is deterministic
+    before = tf.random.uniform(()).numpy()
+    _pin_tensorflow(1, deterministic=True, seed=5)
+    assert tf.random.uniform(()).numpy() == before
 
 
 def test_a_model_predicts_on_any_number_of_threads(tmp_path: Path) -> None:

@@ -19,9 +19,12 @@ from torch.nn import functional
 import trainyard
 from small_runs import checkpoints
 from trainyard.errors import DataError, InputError, ModelError
+from trainyard.frameworks.torch.losses import build_loss
 from trainyard.frameworks.torch.models.gpt import Gpt
 from trainyard.records.journal import losses, read
+from trainyard.registry import task_for
 from trainyard.testing.framework_suite import FEW_KILLS, FrameworkSuite, Kills
+from trainyard.types import NO_LABEL, ArraySpec, DataInfo
 
 LENGTH, BATCH, SEED = 12, 8, 3
 TEXT = Path(textwrap.__file__).read_bytes()[:6000]
@@ -75,7 +78,8 @@ def by_hand(steps: int) -> tuple[Gpt, list[float]]:
         ids = epoch_order(SEED, step // per_epoch, rows)[step % per_epoch * BATCH :][:BATCH]
         seed_torch(stream(SEED, STEP), step, 0)
         logits = model(inputs[ids])
-        loss = functional.cross_entropy(logits.reshape(-1, 256), labels[ids].reshape(-1))
+        nats = functional.cross_entropy(logits.transpose(1, 2), labels[ids], reduction="none")  # (rows, length)
+        loss = (nats.sum(dim=1) / LENGTH).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -133,6 +137,21 @@ def test_what_a_gpt_cannot_do_is_said(here: Path) -> None:
         trainyard.train(gpt(), ["evaluation.metrics=[f1]"])
 
 
+def test_the_loss_of_a_batch_is_the_mean_of_its_rows() -> None:
+    """Rows with few labels weigh as much as others, so that microbatches change nothing but rounding."""
+    info = DataInfo("language_modeling", {"input_ids": ArraySpec((5,), "int64")}, 7)
+    loss = build_loss("auto", task_for(info))
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(4, 5, 7, generator=generator)
+    labels = torch.randint(0, 7, (4, 5), generator=generator)
+    labels[0, 1:] = labels[2, 3:] = labels[3] = NO_LABEL
+    means = []
+    for row, given in zip(logits.log_softmax(-1).tolist(), labels.tolist(), strict=True):
+        nats = [-token[label] for token, label in zip(row, given, strict=True) if label != NO_LABEL]
+        means.append(sum(nats) / max(1, len(nats)))
+    assert loss(logits, {"labels": labels}).item() == pytest.approx(sum(means) / 4, rel=1e-6)
+
+
 def test_a_gpt_predicts_and_explains_as_far_as_it_can(here: Path) -> None:
     run = trainyard.train(gpt(max_steps=6), ["evaluation.explain=true"])
     model = trainyard.load(run.id)
@@ -140,7 +159,13 @@ def test_a_gpt_predicts_and_explains_as_far_as_it_can(here: Path) -> None:
         "input_ids": np.frombuffer(TEXT[: 2 * LENGTH], np.uint8).reshape(2, LENGTH).astype(np.int64),
         "labels": np.frombuffer(TEXT[1 : 2 * LENGTH + 1], np.uint8).reshape(2, LENGTH).astype(np.int64),
     }
-    assert (model.predict(rows)["bits_per_byte"] > 4).all()
+    logits = model.native(torch.from_numpy(rows["input_ids"]))  # (2, length, 256)
+    nats = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(rows["labels"]).flatten())
+    bits = model.predict(rows)["bits_per_byte"].mean()
+    assert bits == pytest.approx(nats.item() / np.log(2), rel=1e-5)
+    assert bits != pytest.approx(model.predict(rows | {"labels": rows["labels"] * 0})["bits_per_byte"].mean())
+    with pytest.raises(InputError, match=r"no labels given.*give them too"):
+        model.predict({"input_ids": rows["input_ids"]})
     assert model.evaluate("test").metrics == {
         name: value for name, value in run.metrics.items() if name.startswith("test_")
     }

@@ -1,4 +1,4 @@
-"""Runs in a store: made, resumed and read with nothing but the URL, while the store fails, is slow, or is away."""
+"""Runs in a store: created, resumed and read by URL alone, while the store fails, is slow or unreachable."""
 
 import json
 import os

@@ -2,7 +2,7 @@
 
 `data.path` is a file, or a folder whose files are read one after the other, in the order of their names. The
 text is cut once into training, validation and test text, in this order, and each part into windows of
-`length` bytes. A sample is a window and the bytes that follow it by one position.
+`length` bytes. The labels of a sample are its bytes shifted by one position: the byte that follows each.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TextParams(Section):
 
 
 class TextDataset:
-    """A text file or a folder of text files, to be cut into splits; or one such for each split."""
+    """A text file or a folder of text files, to be cut into splits; or a file or folder for each split."""
 
     names: ClassVar[Sequence[str]] = ("text",)
     Params: ClassVar[type[BaseModel]] = TextParams
@@ -62,7 +62,7 @@ class TextDataset:
                     "smaller length"
                 )
         splits = {
-            name: Windows(texts[name], length, whole=name != "train") for name in SPLITS if name in texts
+            name: Windows(texts[name], length, every_byte=name != "train") for name in SPLITS if name in texts
         }
         return DataBundle(
             info=DataInfo(_TASK, {INPUT_IDS: ArraySpec((length,), "int64")}, _BYTES, target=LABELS),
@@ -105,7 +105,7 @@ def _refuse_settings(config: DataConfig) -> None:
 
 
 def _cut(texts: Mapping[SplitName, Text], config: DataConfig) -> dict[SplitName, Text]:
-    """Cut the training text where validation or test have none of their own: they get its end."""
+    """Cut validation and test text off the end of the training text, unless they have files of their own."""
     val, test = fractions(config.split, provided_splits(texts, config))
     train = texts["train"]
     first_val, first_test = (int(len(train) * share) for share in (1 - val - test, 1 - test))
@@ -123,15 +123,15 @@ class Windows:
     Args:
         text: (bytes,) uint8.
         length: The number of bytes in a window.
-        whole: Whether every byte but the first is predicted exactly once. Then the last window overlaps the
-            one before, where it has no labels. Otherwise, bytes that fill no window are left out.
+        every_byte: Whether every byte but the first is predicted exactly once. The last window then overlaps
+            the one before it, and has no labels there. Otherwise, bytes that fill no window are left out.
     """
 
-    def __init__(self, text: Text, length: int, *, whole: bool) -> None:
+    def __init__(self, text: Text, length: int, *, every_byte: bool) -> None:
         self._text = np.ascontiguousarray(text)
         self._length = length
         self._rows = (len(text) - 1) // length
-        self._rest = (len(text) - 1) % length if whole else 0  # bytes that only the last window predicts
+        self._rest = (len(text) - 1) % length if every_byte else 0  # bytes that only the last window predicts
 
     def __len__(self) -> int:
         return self._rows + (self._rest > 0)
@@ -139,7 +139,7 @@ class Windows:
     def take(self, ids: Ids) -> Batch:
         """Return the windows `ids` as (rows, length) int64 tokens and labels."""
         starts = ids * self._length
-        is_last = ids == self._rows  # only where there is a rest
+        is_last = ids == self._rows  # none is, unless there is a rest
         if self._rest:
             starts[is_last] = len(self._text) - 1 - self._length
         windows = self._text[starts[:, None] + np.arange(self._length + 1)].astype(np.int64)
@@ -149,7 +149,7 @@ class Windows:
         return {INPUT_IDS: windows[:, :-1].copy(), LABELS: labels}
 
     def fingerprint(self) -> str:
-        """Return the digest over the text, the length of a window, and what becomes of the rest."""
+        """Return the digest of the text, the length of a window, and the number of bytes in the rest."""
         return self._fingerprint
 
     @cached_property

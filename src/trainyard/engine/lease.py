@@ -1,4 +1,4 @@
-"""The right of one attempt to write to a run."""
+"""The lease of a run: the right of one attempt to write to it."""
 
 from __future__ import annotations
 
@@ -15,45 +15,50 @@ from trainyard.errors import CheckpointError, RunLockedError, RunLostError
 from trainyard.records.log import WRITERS, Entry, Kind, Log, StoredFile
 
 log = logging.getLogger("trainyard")
-_BEAT = 15.0  # seconds between two signs of life
+_BEAT = 15.0  # seconds between two heartbeats
 
 
 class Upload(Protocol):
-    """What brings the files of a run into a store; on a local disk there is nothing to bring."""
+    """The store of a run, as its attempt needs it; a run on the local disk has none."""
 
     def upload(
         self, folder: str, checkpoints: Collection[str], best: Collection[str]
     ) -> dict[str, StoredFile]:
-        """Store what has changed, in objects under `folder` and with these checkpoints; return all files.
+        """Store the files that have changed, and return all files of the run.
+
+        Args:
+            folder: The beginning of the keys of new objects.
+            checkpoints: The checkpoints to include.
+            best: The best models to include.
 
         Raises:
-            OSError: Something cannot be stored.
+            OSError: A file cannot be stored.
         """
 
     def published(self, entry: Entry) -> None:
-        """Note that the entry is in the log: what it does not name may be deleted."""
+        """Note that the entry is in the log: objects that it does not name may be deleted."""
 
-    def beat(self, attempt: int) -> bool:
-        """Give a sign of life, and return whether the attempt is asked to stop.
+    def beat(self, attempt: int) -> None:
+        """Store a heartbeat; called from a thread of its own."""
 
-        It is called from another thread.
-        """
+    def is_asked_to_stop(self, attempt: int) -> bool:
+        """Return whether the attempt is asked to stop; called from the same thread."""
 
     def stop_beating(self, attempt: int) -> None:
-        """Take the sign of life back."""
+        """Delete the heartbeat, and a request to stop."""
 
 
 class Lease:
-    """The entries of one attempt in the log of its run.
+    """Write the entries of one attempt into the log of its run.
 
     Taking the lease is an entry, and so is each commit and each end. An attempt that finds its next number
-    taken by another has lost the run. Not for several threads at a time.
+    taken by another has lost the run. Methods may not be called from several threads at once.
 
     Args:
         log: The log.
         number: The number of the newest entry that was read.
         attempt: The number of this attempt.
-        upload: Brings the files of the run into its store, if it is in one.
+        upload: The store of the run, if it is in one.
     """
 
     def __init__(self, log: Log, number: int, attempt: int, upload: Upload | None = None) -> None:
@@ -63,7 +68,7 @@ class Lease:
         self._upload = upload
         self._writer = f"process {os.getpid()} on {socket.gethostname()}, {secrets.token_hex(8)}"
         self._serial = 0
-        self.is_asked_to_stop = False  # by somebody who reaches only the store
+        self.is_asked_to_stop = False  # through the store; set by the thread of the heartbeats
         self._ended = threading.Event()
         self._has_beaten = False
         self._names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
@@ -93,17 +98,18 @@ class Lease:
             ) from error
         WRITERS.add(self._writer)
         if self._upload:
-            threading.Thread(target=self._live, name="trainyard-heartbeat", daemon=True).start()
+            threading.Thread(target=self._keep_alive, name="trainyard-heartbeat", daemon=True).start()
 
-    def _live(self) -> None:
-        """Give signs of life until the lease is released."""
+    def _keep_alive(self) -> None:
+        """Store heartbeats, and look for a request to stop, until the lease is released."""
         assert self._upload
         while not self._ended.wait(_BEAT):
             self._has_beaten = True
-            self.is_asked_to_stop |= self._upload.beat(self.attempt)
+            self._upload.beat(self.attempt)
+            self.is_asked_to_stop |= self._upload.is_asked_to_stop(self.attempt)
 
     def release(self) -> None:
-        """End the signs of life."""
+        """Stop the heartbeats; the attempt writes nothing more."""
         self._ended.set()
         WRITERS.discard(self._writer)
         if self._upload and self._has_beaten:
@@ -111,7 +117,7 @@ class Lease:
             self._upload.stop_beating(self.attempt)
 
     def renew(self) -> None:
-        """Bring what has changed into the store, if the run is in one; if it is away, the next commit does.
+        """Store what has changed, if the run is in a store; if that fails, the next commit does it.
 
         Raises:
             RunLostError: Another attempt has taken the run over.
@@ -123,16 +129,16 @@ class Lease:
                 log.warning("the store cannot be reached now: %s", error)
 
     def commit(self, checkpoints: Collection[str], best: Collection[str]) -> None:
-        """Say that these checkpoints and best models exist from now on, and no others.
+        """Record that these checkpoints and best models exist from now on, and no others.
 
         Raises:
             RunLostError: Another attempt has taken the run over; nothing was committed.
-            OSError: The entry cannot be written. It may be in the log all the same; the next one replaces it.
+            OSError: Writing the entry failed. It may be in the log nevertheless; the next one replaces it.
         """
         self._append("commit", checkpoints, best)
 
     def end(self, status: str) -> None:
-        """Say how the attempt has ended; errors as in `commit`."""
+        """Record how the attempt has ended; errors as in `commit`."""
         self._append("end", *self._names, status)
 
     def check(self) -> None:
@@ -180,7 +186,7 @@ class Lease:
             written = self._log.write(entry)
             if written.writer != self._writer:
                 raise self._lost(written)
-            # An entry whose answer was lost may be there already: go on behind it.
+            # The number may hold an earlier entry of ours, whose answer was lost: try the next one.
             self._number, serial = written.number, written.serial
         try:
             is_newest = self._log.is_newest(self._number)

@@ -4,8 +4,8 @@ The order within a step is fixed: step, evaluate, decide, journal, checkpoint. A
 every consequence of s. The one exception is an evaluation that a signal cut short: then `settled` < `step` in
 the checkpoint, and a resume begins with that evaluation.
 
-What comes from outside (a request to stop, the time limit, a verdict) becomes a decision: it is on the disk
-before it has a consequence, and a resume or a repetition replays it at the same step.
+A request to stop, the time limit and a verdict become decisions: a decision is on the disk before it has a
+consequence, and a resume or a repetition replays it at the same step.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class LoopParts:
 
 
 class Loop:
-    """The training loop: it goes from `state` to the last step, or until a signal comes."""
+    """The training loop, from `state` to the last step, or until a signal comes."""
 
     def __init__(self, parts: LoopParts, state: RunState) -> None:
         self.parts = parts
@@ -119,7 +119,7 @@ class Loop:
             check()
 
     def _settle(self) -> None:
-        """Evaluate, decide, journal and save as far as the last step makes it due."""
+        """Do what is due after the last step: evaluate, decide, journal, save."""
         parts, state = self.parts, self.state
         self._drain()
         if state.settled < state.step:
@@ -172,13 +172,13 @@ class Loop:
         self._judge(metrics)
 
     def _natural_end(self) -> int:
-        """Return the last step, as far as inputs and evaluations determine it."""
+        """Return the last step of a run that nothing ends early but its own rules."""
         return self.parts.rules.last_step(self.state.evaluations)
 
     # -- decisions
 
     def _take_request(self) -> None:
-        """Make a decision of a request that came from outside since the last time."""
+        """Turn a request to stop or the time limit, if one came since the last call, into a decision."""
         request, outside = self.parts.outside.take(), self.parts.outside
         if request is None:
             return
@@ -190,7 +190,7 @@ class Loop:
 
         Raises:
             InputError: The verdict is neither `keep` nor `prune`.
-            TrainingError: There is no verdict, since an error was raised.
+            TrainingError: The function that judges has raised an error.
         """
         verdict, step, decisions = self.parts.outside.verdict, self.state.step, self.state.decisions
         if verdict is None or step <= decisions.judged or decisions.at(step) or step >= self._natural_end():
@@ -248,11 +248,11 @@ class Loop:
         self._learning_rate_factor = parts.rules.learning_rate_factor(state.evaluations)
         self._next_due = min(
             parts.rules.next_due(state.step),
-            state.decisions.next_step(state.step) or self._last_step,
+            state.decisions.next_end(state.step) or self._last_step,
             state.step + _DRAIN_STEPS,
             self._last_step,
         )
-        # A request that came during the lines above.
+        # A request may have come, and woken the loop, before `_next_due` was set above.
         if parts.signals.status or parts.saver.overdue or parts.outside.request:
             self._wake()
 

@@ -1,4 +1,4 @@
-"""What may end a run from outside: its time limit, a request to stop it, a verdict on an evaluation."""
+"""What may end a run early: its time limit, a request to stop it, a verdict on an evaluation."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ POLL_SECONDS = 0.5
 
 
 class Outside:
-    """Watches the clock and the user for a running loop, in a thread of its own.
+    """Watch for the time limit and for a request to stop while the loop runs, in a thread of its own.
 
-    What it sees becomes `request`, and wakes the loop, which alone decides at which step it takes effect.
+    Either becomes `request` and wakes the loop. The loop alone decides at which step it takes effect.
 
     Args:
-        max_minutes: The most minutes of training since the run last went on after its end; None: no limit.
-        is_asked: Returns whether somebody asked to stop the run; None: nobody can.
-        verdict: Judges each evaluation; None: no verdict.
+        max_minutes: The limit of the training time, counted anew after each resume of a stopped run; None: no
+            limit.
+        is_asked: Returns whether the run is asked to stop; None: it cannot be.
+        verdict: Judges each evaluation; None: nothing does.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Outside:
         """
         left = None
         if self.max_minutes is not None:
-            left = decisions.granted_seconds() + 60 * self.max_minutes - train_seconds
+            left = decisions.seconds_before_limit() + 60 * self.max_minutes - train_seconds
         if left is not None or self._is_asked is not None:
             name = "trainyard-outside"
             threading.Thread(target=self._watch, args=(wake, left), name=name, daemon=True).start()

@@ -1,4 +1,4 @@
-"""Passes on what happens in a run: to the journal first, then to the callbacks."""
+"""Record what happens in a run: in the journal first, then through the callbacks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Recorder:
         self._callbacks.append(callback)
 
     def started(self, run: RunView) -> None:
-        """Announce the start of the attempt."""
+        """Tell the callbacks that the attempt starts."""
         self._call(lambda callback: callback.on_start(run))
 
     def losses(self, first: int, values: Sequence[float]) -> None:
@@ -66,15 +66,15 @@ class Recorder:
     def decided(self, decision: Decision) -> None:
         """Record a decision; when this returns, it is on the disk."""
         self.journal.decision(decision)
-        if decision.kind != "keep":  # nothing has happened
+        if decision.kind != "keep":  # which changes nothing
             self._call(lambda callback: callback.on_event(decision.step, decision.kind, decision.detail))
 
     def saving(self, step: int) -> None:
-        """Announce that a checkpoint of a step is being saved."""
+        """Tell the callbacks that a checkpoint of a step is being saved."""
         self._call(lambda callback: callback.on_checkpoint(step))
 
     def ended(self, step: int, status: Ended, metrics: Metrics) -> None:
-        """Record the end of the attempt, and announce it."""
+        """Record the end of the attempt, and tell the callbacks."""
         self.journal.end(step, status)
         self._call(lambda callback: callback.on_end(status, metrics))
 

@@ -195,10 +195,10 @@ class Framework(ABC):
     # else, may name classes of the framework's library that derive from them, and no others.
     model_bases: ClassVar[Sequence[str]] = ()
     formats: ClassVar[Sequence[str]] = ()  # the formats that `Model.export` writes, the default first
-    tasks: ClassVar[Collection[str] | None] = None  # the names of the tasks that it can do; None: any
+    tasks: ClassVar[Collection[str] | None] = None  # the names of the tasks that it supports; None: all
     takes_named_inputs: ClassVar[bool] = False  # whether models take other arrays than `features`
     has_virtual_ranks: ClassVar[bool] = False  # whether a step may be cut into virtual ranks
-    unsaved_hint: ClassVar[str] = ""  # what a user can do to have `Learner.unsaved_state` saved
+    unsaved_hint: ClassVar[str] = ""  # how a user can have the state saved that `Learner.unsaved_state` finds
 
     @staticmethod
     def defaults(model: str) -> Mapping[str, Any]:  # noqa: ARG004 - most models have no defaults of their own
@@ -283,7 +283,7 @@ class Framework(ABC):
         """Set what the bits depend on in the whole process, such as thread counts and determinism flags.
 
         It is called before `learner`, and before `load` by commands that promise the bits of the training. It
-        must undo what another run in this process has set.
+        must override what an earlier run in this process has set.
 
         Args:
             config: The resolved config.
@@ -350,15 +350,15 @@ class Learner(ABC):
         """
 
     def read(self, losses: Sequence[Any]) -> list[float]:
-        """Return the values of `StepResult.loss` of some steps; only here the loop waits for the device."""
+        """Return the losses of some steps as floats; the loop waits for the device only here."""
         return [float(loss) for loss in losses]
 
     @abstractmethod
     def model(self) -> Model:
-        """Return the view of the live weights; each call returns the same object.
+        """Return a view of the live weights; each call returns the same object.
 
-        It predicts with the weights as they are at the call, from the thread of the loop only, and changes no
-        state of the training.
+        It predicts with the weights as they are at the time, only in the loop's thread, and changes no state
+        of the training.
         """
 
     @abstractmethod
@@ -402,8 +402,8 @@ class Learner(ABC):
     def describe(self) -> Mapping[str, str]:
         """Return the framework's part of the numeric environment.
 
-        It is the library's version, the model of the device, the resolved precision, and whatever else of the
-        library changes how numbers are computed.
+        It holds the library's version, the model of the device, the resolved precision, and every other
+        setting of the library that changes how numbers are computed.
         """
 
     def definition(self) -> Mapping[str, str]:
@@ -436,8 +436,8 @@ class Model(ABC):
     def predict(self, split: Split) -> Iterator[Predictions]:
         """Yield the outputs for all rows of a split, in order.
 
-        A model that draws random numbers draws those of (seed, row), so that the outputs depend only on the
-        weights and the split.
+        A model that draws random numbers derives them from the seed and the position of the rows, so that the
+        outputs depend only on the config, the weights and the split.
 
         Raises:
             TrainingError: The library fails.

@@ -1,4 +1,4 @@
-"""Keep the working copies of runs in a store equal to the store, for those who read them."""
+"""Bring the working copies of runs up to date with their store, for commands that read runs."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from trainyard.records.remote import (
 from trainyard.records.run_dir import RunDir
 
 _THREADS = 16  # requests at a time, for a long list of runs
-_TRIES = 3  # while the run goes on elsewhere
+_TRIES = 3  # a process elsewhere may commit, and delete files, while they are downloaded
 
 log = logging.getLogger("trainyard")
 
 
 def refresh(runs_dir: Path) -> None:
-    """Bring down the records of the runs under a URL, given the folder of their working copies.
+    """Download the records of the runs under a URL, given the folder of their working copies.
 
     Any other folder is left as it is. A run that cannot be read is named in a warning.
 
@@ -58,7 +58,7 @@ def refresh(runs_dir: Path) -> None:
 
 
 def bring_small(run: RunDir) -> None:
-    """Bring down what is no checkpoint of a run; do nothing for one on the local disk.
+    """Download the files of a run, without its checkpoints; do nothing for a run on the local disk.
 
     Raises:
         CheckpointError: The store cannot be read, or a file there is damaged.
@@ -67,7 +67,7 @@ def bring_small(run: RunDir) -> None:
 
 
 def bring_all(run: RunDir) -> None:
-    """Bring down all files of a run; do nothing for one on the local disk. Errors as in `bring_small`."""
+    """Download all files of a run, as `bring_small` does for those that are no checkpoints."""
     _bring_if_remote(run, is_any)
 
 
@@ -84,7 +84,7 @@ def _bring_records(remote: RemoteRun) -> None:
 
 
 def _bring(remote: RemoteRun, wanted: Callable[[str], bool]) -> None:
-    """Bring files down, unless a process here trains in the working copy: that is the newer one."""
+    """Download files, unless a process here trains in the working copy, which is then the newer one."""
     make_folders(remote.path)
     run = RunDir(remote.path)
     if run.is_locked():

@@ -12,18 +12,18 @@ from trainyard.records.status import Ended
 
 # choice       a choice made by measuring, before step 1; its detail holds the choices by name
 # time_limit   `training.max_minutes` ends the run after this step
-# stop         somebody asked to stop the run after this step
-# keep, prune  the verdict from outside on this step: train on, or end the run after it
-# resume       the run goes on from this step, at which it had been ended
+# stop         a user asked to stop the run; it ends after this step
+# keep, prune  the verdict of the user's function on this step: train on, or end the run after it
+# resume       the run, which had ended at this step, goes on
 Kind = Literal["choice", "time_limit", "stop", "keep", "prune", "resume"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-# How a run ends whose end is one of these decisions.
+# The status of a run that one of these decisions has ended.
 ENDS: Mapping[str, Ended] = {"time_limit": "stopped", "stop": "stopped", "prune": "pruned"}
 
 
 @dataclass(frozen=True)
 class Decision:
-    """A decision takes effect after `step`; `detail` says what JSON can hold of its reason."""
+    """A decision, which takes effect after `step`; `detail` holds its reason as JSON values."""
 
     step: int
     kind: Kind
@@ -37,15 +37,15 @@ class Decision:
 class Decisions(Sequence[Decision]):
     """The decisions of a run, in the order in which they were made.
 
-    Each step asks here first, so that what was decided once is never decided again.
+    They are consulted at each step before anything is decided, so that nothing is decided twice.
     """
 
     def __init__(self, made: Sequence[Decision] = ()) -> None:
         self._made: list[Decision] = []
         self._known: set[tuple[int, str]] = set()  # step and kind, which no two decisions share
-        self._ends: dict[int, Decision] = {}  # by step; those of runs that went on are among them
+        self._ends: dict[int, Decision] = {}  # by step, including those after which the run went on
         self._resumed: set[int] = set()
-        self.judged = 0  # the last step on which there is a verdict
+        self.judged = 0  # the last step that has a verdict
         for decision in made:
             self.add(decision)
 
@@ -64,7 +64,7 @@ class Decisions(Sequence[Decision]):
     __hash__ = None  # type: ignore[assignment] # it changes
 
     def add(self, decision: Decision) -> None:
-        """Append a decision; one that is there already is not added again."""
+        """Append a decision, unless it is there already."""
         if decision in self:
             return
         self._known.add((decision.step, decision.kind))
@@ -76,8 +76,8 @@ class Decisions(Sequence[Decision]):
         if decision.kind in ("keep", "prune"):
             self.judged = max(self.judged, decision.step)
 
-    def next_step(self, step: int) -> int | None:
-        """Return the first step after `step` at which a run was ended, whether it went on or not."""
+    def next_end(self, step: int) -> int | None:
+        """Return the first step after `step` at which the run was ended, whether it went on or not."""
         return min((at for at in self._ends if at > step), default=None)
 
     def at(self, step: int) -> Decision | None:
@@ -105,8 +105,8 @@ class Decisions(Sequence[Decision]):
             for name, value in decision.detail.items()
         }
 
-    def granted_seconds(self) -> float:
-        """Return the training time, in seconds, from which the present time limit counts."""
+    def seconds_before_limit(self) -> float:
+        """Return the training time, in seconds, that the time limit does not count: that before a resume."""
         return max((one.detail["train_seconds"] for one in self._made if one.kind == "resume"), default=0.0)
 
     def to_json(self) -> list[list[Any]]:

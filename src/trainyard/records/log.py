@@ -2,14 +2,14 @@
 
     log/000000001   attempt 1 takes the lease
     log/000000002   attempt 1 commits a checkpoint
-    log/000000003   attempt 2 takes the lease: attempt 1 finds the number that it needs next taken
+    log/000000003   attempt 2 takes the lease: attempt 1, which needs this number next, has lost the run
 
 In a store, the log of a run that waits for its first attempt begins with an entry that says that it exists.
 
 The newest entry is the whole state: it names all checkpoints and best models that exist and, in a store, all
-files. So older entries may be deleted ("folded") at any time, and a crash in the middle of that leaves
-nothing but entries that nobody reads. A writer that was stopped for so long that its next number was taken
-*and* folded sees, after its write, that there are later entries: its own does not count.
+files. So older entries may be deleted ("folded") at any time; a crash meanwhile leaves only entries that
+nobody reads. A writer may be suspended for so long that its next number is taken *and* folded. After its
+write it sees that there are later entries, so that its own does not count.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from trainyard.stores.base import Store
 
 Kind = Literal["create", "lease", "commit", "end"]
 FOLDER = "log/"
-_TRIES = 5  # of a reader whose entry is folded before it is read
-_KEPT = 2  # entries: a reader that has just listed the newest one should find it
+_TRIES = 5  # to read the newest entry: it may be folded after it was listed
+_KEPT = 2  # newest entries that are not folded: a reader may just have listed the one before the last
 
-WRITERS: set[str] = set()  # of this process: those that may still write
+WRITERS: set[str] = set()  # the writers of this process that hold a lease
 
 log = logging.getLogger("trainyard")
 
@@ -156,7 +156,7 @@ class Log:
                     self.delete(old)
 
     def delete(self, number: int) -> None:
-        """Delete an entry that does not count any more, if that is possible now."""
+        """Delete an entry that does not count any more; one that cannot be deleted now is left."""
         try:
             self._store.delete(self._key(number))
         except OSError as error:
@@ -178,7 +178,7 @@ class Log:
 def committed(store: Store, kind: str) -> Collection[str] | None:
     """Return the names of the checkpoints of a kind that the log in a run directory says exist.
 
-    None if there is no log that says so (earlier versions wrote none): then every valid manifest counts.
+    None if there is no log (earlier versions wrote none), or it cannot be read: every valid manifest counts.
     """
     try:
         head = Log(store).head()

@@ -1,13 +1,13 @@
 """Runs in a store: `--runs-dir s3://bucket/runs`, with a working copy on the local disk.
 
 Under the URL, `log/<experiment>/<run-id>/<k>` are the entries of each run's log, and the objects under
-`files/<experiment>/<run-id>/<attempt>-<serial>/` hold what the entries name. What an attempt stores has its
-number and a counter in the key, so that none overwrites what is another's. `alive/...` are the heartbeats:
-they say early that a run is owned; the log decides all the same.
+`files/<experiment>/<run-id>/<attempt>-<serial>/` hold what the entries name. The keys of an attempt begin
+with its number and a counter, so that no attempt overwrites an object of another. `alive/...` are heartbeats.
+They only say early that a run is owned; the log decides.
 
 A working copy is an ordinary run directory in the cache folder (`TRAINYARD_CACHE`, by default
-`~/.cache/trainyard`): training writes there, `upload` brings it into the store at each commit, and
-`bring_down` makes a copy equal to the newest entry again.
+`~/.cache/trainyard`). Training writes there; `upload` stores what has changed at each commit, and
+`bring_down` makes a working copy what the newest entry says.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _RECORDS = re.compile(r"(config\.yaml|created\.json|manifest\.json|result\.json|
 _LOCAL = re.compile(r"(lock|log/.*|(.*/)?\..*|journal/.*\.summary)")  # stays on the local disk
 _APPENDED = re.compile(r"journal/\d+\.jsonl")
 _INLINE_BYTES = 2000  # a smaller text is in the entry itself
-_MOST_PARTS = 32  # of a journal; then it is stored as one again
+_MAX_PARTS = 32  # of a journal segment; then it is stored in one part again
 _OWNER_FILE = ".owner"  # in a working copy: the process that trains the run elsewhere
-SILENCE = 60.0  # seconds without a sign of life after which the owner of a run counts as dead
+SILENCE = 60.0  # seconds without a heartbeat after which the owner of a run counts as dead
 
 
 # --- URLs and the folders of working copies
@@ -122,10 +122,10 @@ def run_url(path: Path) -> str | None:
 
 
 def refuse_lost_copy(path: Path) -> None:
-    """Refuse to train in a working copy that is not in the cache folder: nothing would reach the store.
+    """Refuse to train in a working copy outside of the cache folder: nothing would reach the store.
 
     Raises:
-        InputError: It is one.
+        InputError: The run directory is such a copy.
     """
     if (path.absolute().parent.parent / _URL_FILE).exists():
         raise InputError(
@@ -185,9 +185,9 @@ class RemoteRun:
         self.log = Log(store, f"log/{name}/")
         self._files = f"files/{name}/"
         self._beats = f"alive/{name}/"
-        self._stored: dict[str, StoredFile] = {}  # what each file was when it was last stored
-        self._seen: dict[str, tuple[int, int]] = {}  # its time of change and size then
-        self._hashes: dict[str, hashlib._Hash] = {}  # of what is stored of each segment of the journal
+        self._stored: dict[str, StoredFile] = {}  # by name: each file as it was last stored
+        self._seen: dict[str, tuple[int, int]] = {}  # by name: its modification time and size then
+        self._hashes: dict[str, hashlib._Hash] = {}  # by name: of the stored part of a journal segment
 
     @staticmethod
     def of(path: Path) -> RemoteRun | None:
@@ -205,31 +205,33 @@ class RemoteRun:
 
     # -- the owner
 
-    def beat(self, attempt: int) -> bool:
-        """Store a sign of life of an attempt, and return whether it is asked to stop.
+    def beat(self, attempt: int) -> None:
+        """Store a heartbeat of an attempt.
 
-        If the store is away, the next sign is stored: an attempt that trains needs the store only for its
-        commits.
+        If the store cannot be reached, this heartbeat is lost: training needs the store only for its commits.
         """
         with contextlib.suppress(OSError), tempfile.NamedTemporaryFile(prefix=".up-", dir=self.path) as file:
             file.write(f"{time.time()}".encode())
             file.flush()
             self._store.put(f"{self._beats}{attempt:04d}", Path(file.name))
+
+    def is_asked_to_stop(self, attempt: int) -> bool:
+        """Return whether an attempt is asked to stop; False if the store cannot be reached."""
         with contextlib.suppress(OSError, CheckpointError):
             return self._stop_request(attempt) in self._store.list(self._beats)
         return False
 
     def stop_beating(self, attempt: int) -> None:
-        """Delete the sign of life of an attempt that has ended, and a request to stop it."""
+        """Delete the heartbeat of an attempt that has ended, and a request to stop it."""
         for key in (f"{self._beats}{attempt:04d}", self._stop_request(attempt)):
             with contextlib.suppress(OSError):
                 self._store.delete(key)
 
     def ask_to_stop(self, attempt: int) -> None:
-        """Ask an attempt that another machine may make to stop; it sees that at its next sign of life.
+        """Ask an attempt, on whatever machine, to stop; it reads the request at its next heartbeat.
 
         Raises:
-            OSError: The store is away.
+            OSError: The request cannot be stored.
         """
         self._store.put_if_absent(self._stop_request(attempt), b"")
 
@@ -240,7 +242,7 @@ class RemoteRun:
         """Refuse a run that another process seems to train, by the newest entry of its log.
 
         Raises:
-            RunLockedError: There was a sign of life a moment ago.
+            RunLockedError: The last heartbeat is less than `SILENCE` old.
         """
         if self._is_alive(entry):
             owner = entry.writer.partition(",")[0]
@@ -254,13 +256,13 @@ class RemoteRun:
         if not entry.has_owner:
             (self.path / _OWNER_FILE).unlink(missing_ok=True)
         else:
-            self._note_sign_of_life(time.time() if self._is_alive(entry) else 0.0)
+            self._note_heartbeat(time.time() if self._is_alive(entry) else 0.0)
 
     def forget_owner(self) -> None:
         """Note that no process elsewhere owns the run, and that its attempt has not ended."""
-        self._note_sign_of_life(0.0)
+        self._note_heartbeat(0.0)
 
-    def _note_sign_of_life(self, seconds: float) -> None:
+    def _note_heartbeat(self, seconds: float) -> None:
         write_atomically(self.path / _OWNER_FILE, json.dumps({"time": seconds}).encode())
 
     def _is_alive(self, entry: Entry) -> bool:
@@ -274,7 +276,7 @@ class RemoteRun:
     # -- down
 
     def bring_down(self, entry: Entry, wanted: Callable[[str], bool]) -> None:
-        """Make the wanted files of the working copy those that an entry names.
+        """Download the wanted files that an entry names, and delete the wanted ones that it does not name.
 
         Raises:
             CheckpointError: A file is not in the store, or not what was stored.
@@ -283,7 +285,7 @@ class RemoteRun:
         for name, file in entry.files.items():
             if not _is_safe(name):
                 raise CheckpointError(
-                    f"the log of run {self.path.name} names a file {name!r}, which is no run's"
+                    f"the log of run {self.path.name} names a file {name!r}, which no run has"
                 )
             if wanted(name) and not _holds(self.path / name, file):
                 self._download(name, file)
@@ -300,22 +302,22 @@ class RemoteRun:
             write_atomically(target, file.text.encode())
             return
         with tempfile.TemporaryDirectory(prefix=".down-", dir=self.path) as folder:
-            whole = Path(folder) / "whole"
+            content = Path(folder) / "content"
             for number, part in enumerate(file.parts):
                 piece = Path(folder) / f"{number}"
-                self._store.download(self._files + part, piece if len(file.parts) > 1 else whole)
+                self._store.download(self._files + part, piece if len(file.parts) > 1 else content)
                 if len(file.parts) > 1:
-                    with open(piece, "rb") as source, open(whole, "ab") as joined:
+                    with open(piece, "rb") as source, open(content, "ab") as joined:
                         shutil.copyfileobj(source, joined)
-            with open(whole, "ab") as joined:
+            with open(content, "ab") as joined:
                 os.fsync(joined.fileno())
-            if whole.stat().st_size != file.bytes or sha256_file(whole) != file.sha256:
+            if content.stat().st_size != file.bytes or sha256_file(content) != file.sha256:
                 raise CheckpointError(f"{name} of run {self.path.name} is not in the store as it was stored")
-            whole.replace(target)
+            content.replace(target)
         fsync_folder(target.parent)
 
     def _keep(self, entry: Entry) -> None:
-        """Keep the entry in the working copy, alone: what it says holds for the checkpoints there."""
+        """Make the entry the only one in the working copy: the checkpoints there are those that it names."""
         name = f"{entry.number:09d}"
         folder = self.path / FOLDER
         make_folders(folder)
@@ -383,7 +385,7 @@ class RemoteRun:
             if before.parts and not lines:
                 return before
             size = before.bytes + len(lines)
-            if len(before.parts) >= _MOST_PARTS:
+            if len(before.parts) >= _MAX_PARTS:
                 file.seek(0)
                 before, lines = StoredFile(bytes=0, sha256=""), file.read(size)
         with tempfile.NamedTemporaryFile(prefix=".up-", dir=self.path) as part:
@@ -398,7 +400,7 @@ class RemoteRun:
             return hashlib.sha256(file.read(size))
 
     def published(self, entry: Entry) -> None:
-        """Keep the entry here, and delete the objects of this and earlier attempts that it does not name."""
+        """Copy the entry here, and delete objects of this and earlier attempts that it does not name."""
         self._stored = dict(entry.files)
         try:
             self._keep(entry)
@@ -425,7 +427,7 @@ class RemoteRun:
                 self._store.delete(key)
 
     def _local_names(self) -> Iterator[str]:
-        """Yield the names of the files of the working copy that belong into the store."""
+        """Yield the names of the files of the working copy that belong in the store."""
         for folder, folders, files in os.walk(self.path):
             folders[:] = [name for name in folders if not name.startswith(".")]
             for file in files:
@@ -465,7 +467,7 @@ def _has_ended(writer: str) -> bool:
 
 
 def is_record(name: str) -> bool:
-    """Return whether a file says what a run is and how it stands: what a list of runs shows."""
+    """Return whether a file is one of the records that a list of runs is made from."""
     return _RECORDS.fullmatch(name) is not None
 
 
@@ -474,9 +476,9 @@ def is_small(name: str) -> bool:
     return not name.startswith(tuple(f"{kind}/" for kind in _CHECKPOINTS))
 
 
-def is_any(name: str) -> bool:
+def is_any(name: str) -> bool:  # noqa: ARG001 - a filter, as the two above
     """Return True: all files are wanted."""
-    return bool(name)
+    return True
 
 
 def _is_safe(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""The decisions that an attempt begins with: those that it replays, and that to go on after the run's end."""
+"""The decisions with which an attempt begins: those to replay, and the one to resume a run that had ended."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def known_decisions(saved: Mapping[str, Any], journalled: Decisions, parent: Par
     """Return the decisions that were made before this attempt.
 
     Args:
-        saved: The state in the checkpoint that it continues from; empty where there is none.
-        journalled: The decisions in the run's journal, which may be later ones.
+        saved: The state in the checkpoint that it continues from; empty if there is none.
+        journalled: The decisions in the run's journal; some may be newer than the checkpoint.
         parent: The run's parent; a repetition begins with the decisions of the run that it repeats.
     """
     inherited = parent.decisions if parent else []
@@ -39,9 +39,9 @@ def known_decisions(saved: Mapping[str, Any], journalled: Decisions, parent: Par
 
 
 def go_on(run: RunDir, decisions: Decisions, state: RunState) -> None:
-    """Add the decision to go on, if the run was stopped or pruned.
+    """Add the decision to resume the run, if it was stopped or pruned.
 
-    A run that died before it had carried out the decision that ends it does not go on: it ends by it now.
+    A run that was decided to end, but died before it did, is not resumed beyond that step: it ends there now.
     """
     ended = {record.step for record in run.attempts() if record.status in DECIDED}
     for end in decisions.ends():

@@ -30,7 +30,7 @@ def publish(run: RunDir) -> None:
 def take_lease(run: RunDir) -> Lease:
     """Take the lease of a run that this process owns, for a new attempt.
 
-    The working copy of a run in a store becomes what the newest entry of its log says.
+    For a run in a store, this also makes the working copy what the newest entry of the log says.
 
     Raises:
         RunLockedError: Another process has just taken the run.
@@ -55,12 +55,13 @@ def take_lease(run: RunDir) -> Lease:
     existing = run_checkpoints(run)
     if remote:
         remote.forget_owner()
-    lease.take(existing.resume.names(), existing.best.names())  # with those that have lost their manifest
+    # Checkpoints that have lost their manifest are included, so that a resume names them as damaged.
+    lease.take(existing.resume.names(), existing.best.names())
     return lease
 
 
 def _readable_head(log: Log) -> Entry | None:
-    """Return the newest entry; None if it is damaged: then each valid checkpoint counts, as without a log."""
+    """Return the newest entry; None if it is damaged, in which case every valid checkpoint counts."""
     try:
         return log.head()
     except CheckpointError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,9 @@ from trainyard.runs.wiring import default_threads, framework_for, load_data, wan
 from trainyard.types import FEATURES, TARGET, Array, ArraySpec, DataInfo, SplitName
 
 log = logging.getLogger("trainyard")
+
+# Of two threads that load at once, one would preserve the state in which the other has put the generators.
+_LOADING = threading.Lock()
 
 
 class Predictor:
@@ -67,7 +71,7 @@ class Predictor:
         if pinned:
             _pin(self._framework, self.config, threads)
         inputs = ModelInputs(self.config, self.info, self.config.model.params, threads, model=model)
-        with preserved_global_random():
+        with _LOADING, preserved_global_random():
             self.model = self._framework.load(inputs, stored.folder)
 
     @property
@@ -142,13 +146,32 @@ class Predictor:
                 preprocessed arrays, or a mapping of arrays where it provided several.
 
         Raises:
-            InputError: The rows lack an input of the model, or it has another shape.
+            InputError: The rows lack an input of the model, or it has another shape; or they lack the targets
+                of a task whose predictions are sums over them.
         """
         inputs = self._inputs(rows)
-        rows = len(next(iter(inputs.values())))
-        unknown = Arrays({**inputs, self._task.target: self._task.blank_targets(rows)})
-        parts = [part.outputs for part in self.model.predict(unknown)]
+        targets = self._targets(rows, len(next(iter(inputs.values()))))
+        split = Arrays({**inputs, self._task.target: targets})
+        parts = [part.outputs for part in self.model.predict(split)]
         return np.concatenate(parts) if parts else np.empty((0, self.info.outputs), dtype=np.float32)
+
+    def _targets(self, rows: Any, count: int) -> Array:
+        """Return placeholders; the rows' own targets where predictions are sums that depend on them.
+
+        Raises:
+            InputError: The rows lack them, or they have another shape.
+        """
+        blank, name = self._task.blank_targets(count), self._task.target
+        if not self._task.sums:
+            return blank
+        targets = np.asarray(rows[name]) if isinstance(rows, Mapping) and name in rows else None
+        if targets is None or targets.shape != blank.shape:
+            got = f"no {name}" if targets is None else f"{name} of shape {targets.shape}"
+            raise InputError(
+                f"{got} given; the predictions of {self._task.name} compare the model's outputs with {name}, "
+                f"{blank.shape} {blank.dtype}: give them too, or use model.native for the outputs alone"
+            )
+        return targets.astype(blank.dtype)
 
     def _inputs(self, rows: Any) -> dict[str, Array]:
         """Return the arrays that the model is called with.

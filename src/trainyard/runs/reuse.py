@@ -1,4 +1,4 @@
-"""Inputs as they are now, and the completed run of the same ones, which need not be trained again."""
+"""Find the completed run with the same inputs, and compute what the inputs of a run are now."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class CompletedRuns:
         self._runs_dir, self._experiment = runs_dir, experiment
 
     def find(self, resolved: Resolved, objects: Objects) -> RunDir | None:
-        """Return the newest run with the inputs that a run of a config would have here and now, or None.
+        """Return the newest run with the inputs that a run of this config would have now, or None.
 
         No model is built, unless the initial weights depend on more than the config.
         """
@@ -60,7 +60,7 @@ class CompletedRuns:
 
     @cached_property
     def _by_computation(self) -> Mapping[str, Sequence[Path]]:
-        """Paths by computation hash, the newest first; one read of the index answers for a whole study."""
+        """Paths by computation hash, newest first; cached, so that a study reads the index once."""
         paths: dict[str, list[Path]] = {}
         for summary in summaries(self._runs_dir, self._experiment):
             if summary["status"] == "completed" and (computation := summary.get("computation_hash")):
@@ -75,7 +75,7 @@ def _announce(run: RunDir, resolved: Resolved) -> None:
 
 
 def _unusable(run: RunDir) -> str | None:
-    """Return why a run is not what its inputs alone give."""
+    """Return why a run's result may not be a function of its inputs alone; None if it is."""
     manifest = run.require_manifest()
     if manifest.trainer is not None:
         return f"{manifest.trainer.name} made it"
@@ -87,7 +87,7 @@ def _unusable(run: RunDir) -> str | None:
 
 
 def _difference(run: RunDir, resolved: Resolved, objects: Objects) -> str | None:
-    """Return the first input that is not as it was."""
+    """Return the first input that differs from the run's; None if none does."""
     before = run.require_manifest()
     if before.objects != objects.names:
         return "it was given other objects"
@@ -98,7 +98,7 @@ def _difference(run: RunDir, resolved: Resolved, objects: Objects) -> str | None
 
 
 def _weights_source(config: RunConfig, run: RunDir) -> Path | None:
-    """Return where a run that begins now takes its initial weights from.
+    """Return the file or run that a new run would take its initial weights from.
 
     Raises:
         InputError: They are not there.
@@ -110,7 +110,7 @@ def _weights_source(config: RunConfig, run: RunDir) -> Path | None:
 
 
 def _damage(run: RunDir) -> str | None:
-    """Return the first of a run's files that is not as it was written.
+    """Return what is wrong with the first damaged file of a run; None if all are as they were written.
 
     Raises:
         CheckpointError, InputError: The model is damaged, or a file that it depends on.
@@ -126,11 +126,11 @@ def _damage(run: RunDir) -> str | None:
 
 
 def _outside_decision(run: RunDir) -> str | None:
-    """Return a decision that somebody made for the run, such as to stop it, though it was resumed later."""
+    """Return which decision, such as a stop, has shaped a run, even if it was resumed; None if none has."""
     parent = run.require_manifest().parent
     inherited = [kind for _, kind, _ in getattr(parent, "decisions", [])]  # by a repetition
     journalled = [record["name"] for record in read(run.journal) if record["kind"] == "decision"]
-    outside = [kind for kind in [*inherited, *journalled] if kind != "choice"]  # that is made by measuring
+    outside = [kind for kind in [*inherited, *journalled] if kind != "choice"]  # a measurement
     return f"a decision from outside shaped it: {outside[0]}" if outside else None
 
 
@@ -152,7 +152,7 @@ def present_inputs(run: RunDir, resolved: Resolved, objects: Objects, source: Pa
     Args:
         run: The run.
         resolved: The config, of the same computation.
-        objects: What is given in Python.
+        objects: The objects that are passed in Python.
         source: The file or run with the initial weights, if any; if it is gone, they count as unchanged.
 
     Raises:
@@ -172,9 +172,10 @@ def present_inputs(run: RunDir, resolved: Resolved, objects: Objects, source: Pa
 
 
 def _known_device(before: Manifest, config: RunConfig, objects: Objects) -> str | None:
-    """Return the device, if the initial weights follow from config and environment; None: build the model.
+    """Return the device if the initial weights follow from config and environment, else None.
 
-    Code of the user's may draw initial weights from anywhere, and `init_from` may hold others by now.
+    If None, the model has to be built to know them: the user's code may draw initial weights from anywhere,
+    and what `init_from` names may have changed.
     """
     own_code = any(import_paths([config.model.type, config.model.params, config.training.loss]))
     if objects.model is not None or config.model.init_from or before.model or own_code:

@@ -1,4 +1,4 @@
-"""Stop the attempt that trains a run, in whatever process it is."""
+"""Stop the attempt that trains a run, in another process or on another machine."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from trainyard.records.remote import RemoteRun
 from trainyard.records.run_dir import RunDir
 from trainyard.safe_open import open_regular
 
-_PAUSE = 0.1  # seconds between two looks at a run
-_STORE_PAUSE = 2.0  # at one in a store
+_PAUSE = 0.1  # seconds between two checks of a run on this machine
+_STORE_PAUSE = 2.0  # seconds between two checks of a run in a store
 
 
 def stop_run(run: RunDir, *, wait: bool) -> None:
     """Ask the running attempt to stop, and wait until it has ended.
 
-    An attempt on another machine, which shares only the store, notices the request at its next sign of life.
+    An attempt on another machine, which shares only the store, reads the request at its next heartbeat.
 
     Raises:
-        InputError: The run is not running, or its directory cannot be written.
+        InputError: The run is not running, or its directory or store cannot be written.
     """
     if not run.is_owned():
         raise InputError(f"run {run.id} is {run.status()}, not running: there is nothing to stop")
@@ -34,7 +34,7 @@ def stop_run(run: RunDir, *, wait: bool) -> None:
 
 
 def _ask(run: RunDir) -> bool:
-    """Ask the present attempt to stop; return whether there is one, and not only its beginning."""
+    """Ask the running attempt to stop; return False if it is only starting, and has no record yet."""
     attempts = run.attempts()
     if not attempts or attempts[-1].status is not None:
         return False
@@ -48,7 +48,7 @@ def _ask(run: RunDir) -> bool:
 
 
 def _ask_elsewhere(run: RunDir) -> bool:
-    """Ask the present attempt through the run's store; return whether there is one."""
+    """Ask the running attempt to stop, through the run's store; return whether there is one."""
     remote = RemoteRun.of(run.path)
     head = remote.log.head() if remote else None
     if remote is None or head is None or head.kind == "end":

@@ -1,4 +1,4 @@
-"""The contract of stores: objects by key, in a place that a URL names.
+"""The contract of stores: objects by key, under a URL.
 
 A store is constructed with its URL (`s3://bucket/runs`), and registered under the URL's scheme. A key is a
 relative path with `/` as separator. Each call is atomic (an object exists completely or not at all) and
@@ -18,17 +18,17 @@ class Store(Protocol):
     """Objects that are addressed by key."""
 
     def put(self, key: str, source: Path) -> None:
-        """Store the content of a file as the object `key`, replacing any earlier one; the file stays.
+        """Store the content of a file as the object `key`, replacing any earlier one; the file is kept.
 
         Raises:
-            OSError: It cannot be stored. The earlier object is untouched, or replaced completely.
+            OSError: It cannot be stored. The earlier object is either untouched or completely replaced.
         """
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Create the object unless it exists; of several concurrent writers, at most one gets True.
 
-        False means only that the object exists: this call may have created it, if it had to be retried
-        because an answer was lost. The caller reads the object to see whose it is.
+        False means only that the object exists. This call may have created it, if the answer to a first
+        request was lost and the request was retried. The caller reads the object to see who created it.
 
         Raises:
             OSError: It is unknown whether the object was created.
@@ -67,10 +67,13 @@ class Store(Protocol):
 
 
 class FileStore(Store, Protocol):
-    """A store whose objects are files of the local disk; checkpoints are written there first."""
+    """A store whose objects are files on the local disk, where every checkpoint is written first."""
 
     def move(self, key: str, source: Path) -> None:
-        """Store the fsynced file as the object `key`, as `put` does, and take the file away."""
+        """Store a file as the object `key`, as `put` does, without keeping the file.
+
+        The file is in a folder that `staging` returned, and has been fsynced.
+        """
 
     def folder(self, prefix: str) -> Path:
         """Return the folder with the objects under `prefix`; callers only read it."""
@@ -79,4 +82,7 @@ class FileStore(Store, Protocol):
         """Create and return an empty folder from which `move` is cheap."""
 
     def sweep(self) -> None:
-        """Delete the staging folders of dead processes; only the owner of the run may call this."""
+        """Delete all staging folders, which processes that died have left.
+
+        Only a process that has the store to itself may call this: no other one may be writing.
+        """

@@ -29,7 +29,7 @@ class LocalStore:
     """
 
     def __init__(self, root: Path | str) -> None:
-        self._is_created = isinstance(root, str)
+        self._may_create_root = isinstance(root, str)
         self._root = _path_of(root) if isinstance(root, str) else root
 
     def put(self, key: str, source: Path) -> None:
@@ -61,7 +61,7 @@ class LocalStore:
         try:
             fsync_folder(target.parent)
         except OSError:
-            target.unlink()  # its name may not be durable, and the caller may try again
+            target.unlink()  # its name may not be durable: the caller has to try again
             raise
         return True
 
@@ -125,7 +125,7 @@ class LocalStore:
         return self._root / prefix
 
     def staging(self) -> Path:
-        """Create and return a folder on the same file system, so that `put` is a rename."""
+        """Create and return a folder on the same file system, so that `move` is a rename."""
         if not self._root.is_dir():
             raise RunGoneError(self._root)
         return Path(tempfile.mkdtemp(prefix=_STAGING, dir=self._root))
@@ -138,10 +138,10 @@ class LocalStore:
     def _target(self, key: str) -> Path:
         """Return the object's path, with its folders created.
 
-        The root is created only if it was given as a URL. That of a run directory stays away if it is gone.
+        The root is created only if it was given as a URL: a run directory that is gone is not made again.
         """
         target = self._root / key
-        if self._is_created and not self._root.is_dir():
+        if self._may_create_root and not self._root.is_dir():
             make_folders(self._root)
         refuse_links(target.parent, depth=_depth(key) - 1)
         for folder in [path for path in target.parents[: _depth(key) - 1] if not path.is_dir()][::-1]:

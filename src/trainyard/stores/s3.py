@@ -13,7 +13,8 @@ from trainyard.errors import CheckpointError
 from trainyard.require import require
 
 _CHUNK_BYTES = 8 << 20
-# A service that is away fails a call after half a minute; the caller tries again at the next save.
+_ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT")
+# A call to a service that cannot be reached fails after a minute at most; the next save tries again.
 _RETRIES: dict[str, Any] = {
     "max_retries": 8,
     "retry_timeout": timedelta(seconds=60),
@@ -47,7 +48,7 @@ class S3Store:
         self._bucket = self._api.store.S3Store.from_url(self._url, retry_config=_RETRIES, **options)
 
     def put(self, key: str, source: Path) -> None:
-        """Upload the file; a large one in parts, which become an object together."""
+        """Upload the file; a large one in parts, which become visible together."""
         with self._writing("put", key), open(source, "rb") as file:
             self._api.put(self._bucket, key, file)
 
@@ -116,9 +117,6 @@ class S3Store:
                 raise OSError(f"{verb} {self._url}/{key}: {_brief(error)}") from error
         except self._api.exceptions.BaseError as error:
             raise OSError(f"{verb} {self._url}/{key}: {_brief(error)}") from error
-
-
-_ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT")
 
 
 def _brief(error: Exception) -> str:

@@ -98,18 +98,18 @@ class ExplainedOutput(NamedTuple):
 class Task(ABC):
     """What a model is asked.
 
-    The defaults are those of a task whose targets are numbers, and whose outputs are one value for each.
+    The defaults fit a task whose targets are numbers, and whose model gives one value for each of them.
     """
 
     name: ClassVar[str]
     metrics: ClassVar[Mapping[str, Metric]]
     default_metrics: ClassVar[Sequence[str]]  # what is computed if the config names none
-    usual_metric: ClassVar[str]  # the metric that stands for `loss` where two models are compared
+    usual_metric: ClassVar[str]  # the metric by which two models are compared where `loss` is named
     # Losses by the names that frameworks know them by, the default first. A task may name its own loss, as
     # package.module:function, which gets (outputs, batch) and returns the mean over the samples.
     losses: ClassVar[Sequence[str]]
     target: ClassVar[str] = TARGET  # the name of the array in a batch that holds the targets
-    sums: ClassVar[Sequence[str]] = ()  # the sums over a row that a prediction consists of
+    sums: ClassVar[Sequence[str]] = ()  # the sums over a row that make up its prediction; empty: none do
     scales_target: ClassVar[bool] = False  # whether a framework may train on standardized targets
     gives_probabilities: ClassVar[bool] = False
     noun: ClassVar[str] = "targets"  # what `DataInfo.outputs` counts, for messages
@@ -144,16 +144,15 @@ class Task(ABC):
 
     @classmethod
     def labels(cls, values: Array) -> list[Any] | None:  # noqa: ARG003 - most tasks have none
-        """Return the labels of a column's classes in the order of their indices; None if it holds values."""
+        """Return the class labels of a column in index order; None if it holds values.
+
+        Splits are stratified by them.
+        """
         return None
 
     def blank_targets(self, rows: int) -> Array:
-        """Return targets for rows of which only the features are known."""
+        """Return placeholders for the targets of rows of which only the features are known."""
         return np.zeros((rows,) if self.info.outputs == 1 else (rows, self.info.outputs), np.float32)
-
-    def strata(self, targets: Array) -> Array | None:  # noqa: ARG002 - most targets have none
-        """Return the stratum of each row, (rows,) int64, whose shares every split keeps; None for none."""
-        return None
 
     # -- outputs
 
@@ -163,7 +162,7 @@ class Task(ABC):
         return (self.info.outputs,)
 
     def predictions(self, outputs: Array) -> Array:
-        """Return the predictions that a model's raw outputs mean, for adapters without a rule of their own.
+        """Convert a model's raw outputs to predictions, for adapters that have no conversion of their own.
 
         Args:
             outputs: (rows, outputs) float32, as the loss gets them.
@@ -178,9 +177,9 @@ class Task(ABC):
         """
         expected = (len(targets), self.info.outputs)
         if outputs.shape != expected and not (outputs.size == targets.size == np.prod(expected)):
-            raise self._misfit(outputs, expected, "one value per target")
+            raise self._shape_error(outputs, expected, "one value per target")
 
-    def _misfit(self, outputs: Array, expected: tuple[int, ...], what: str) -> ModelError:
+    def _shape_error(self, outputs: Array, expected: tuple[int, ...], what: str) -> ModelError:
         return ModelError(
             f"the model returned outputs of shape {outputs.shape}; expected {expected}: {what} for each row"
         )
@@ -193,19 +192,22 @@ class Task(ABC):
         )
 
     def loss(self, scores: Scores) -> float | None:  # noqa: ARG002 - the framework's own, in most tasks
-        """Return the loss of a whole split; None if it is the mean over its rows."""
+        """Return the loss of a whole split; None if it is the mean of what the framework reports by row."""
         return None
 
     # -- tables
 
     def columns(self, outputs: Array) -> Columns:
-        """Return the columns of a table of predictions; the first is called `prediction`, or begins so."""
+        """Return the columns of a table of predictions, (rows,) each.
+
+        A task that predicts one thing for each row calls its column `prediction`.
+        """
         if outputs.ndim == 1 or outputs.shape[1] == 1:
             return {"prediction": outputs.reshape(len(outputs))}
         return {f"prediction_{i}": outputs[:, i] for i in range(outputs.shape[1])}
 
     def target_columns(self, targets: Array) -> Columns:
-        """Return the true values as columns that stand beside those of `columns`."""
+        """Return the true values as columns, whose names differ from those of `columns`."""
         if targets.ndim == 1 or targets.shape[1] == 1:
             return {"target": targets.reshape(len(targets))}
         return {f"target_{i}": targets[:, i] for i in range(targets.shape[1])}
@@ -221,10 +223,10 @@ class Task(ABC):
 
     # -- explanations
 
-    def explained_outputs(self, targets: Array, most: int) -> list[ExplainedOutput]:  # noqa: ARG002
-        """Return the outputs to explain, at most `most`; `targets` are those of a sample of rows."""
+    def explained_outputs(self, targets: Array, limit: int) -> list[ExplainedOutput]:  # noqa: ARG002
+        """Return the outputs to explain, at most `limit`; `targets` are those of a sample of rows."""
         names = self._names([self.info.target])
-        return [ExplainedOutput(i, name) for i, name in enumerate(names)][:most]
+        return [ExplainedOutput(i, name) for i, name in enumerate(names)][:limit]
 
     def _names(self, single: Iterable[str]) -> list[str]:
         if self.info.outputs == 1:
@@ -232,9 +234,12 @@ class Task(ABC):
         return [f"{self.info.target} {i}" for i in range(self.info.outputs)]
 
     def links(self, *, binary: bool) -> Mapping[str, Callable[[Floats], Floats]]:  # noqa: ARG002
-        """Return the usual ways from margins, (rows, outputs), to predictions, by the margins' unit.
+        """Return the usual inverse link functions, from margins to predictions, by the unit of the margins.
 
         Args:
             binary: Whether one margin stands for two classes.
+
+        Returns:
+            Functions of (rows, outputs) float64 margins.
         """
         return {"value": lambda margins: margins, "log of the value": np.exp}

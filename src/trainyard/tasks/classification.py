@@ -56,7 +56,7 @@ def _metrics() -> dict[str, Metric]:
 
 
 class ClassificationTask(Task):
-    """Say of which class each row is.
+    """Predict the class of each row.
 
     Targets are (rows,) int64 indices of the classes, predictions (rows, classes) float32 probabilities.
     """
@@ -102,10 +102,6 @@ class ClassificationTask(Task):
         """Return (rows,) int64 zeros."""
         return np.zeros(rows, np.int64)
 
-    def strata(self, targets: Array) -> Array | None:
-        """Return the class of each row."""
-        return targets
-
     # -- outputs
 
     def predictions(self, outputs: Array) -> Array:
@@ -116,7 +112,7 @@ class ClassificationTask(Task):
         """Check that there is one probability per class."""
         expected = (len(targets), self.info.outputs)
         if outputs.shape != expected:
-            raise self._misfit(outputs, expected, "one probability per class")
+            raise self._shape_error(outputs, expected, "one probability per class")
 
     def scores(self, outputs: Array, targets: Array) -> Scores:
         """Return (rows, classes) probabilities in their own dtype, and (rows,) int64 class indices."""
@@ -145,21 +141,11 @@ class ClassificationTask(Task):
         """Return `confusion` (for at most 200 classes), `per_class` and `worst`."""
         labels = [as_json(value) for value in self._labels]
         table = classes.per_class(scores.confusion)
-        columns = zip(labels, table.precision, table.recall, table.f1, table.support, strict=True)
         return {
             "confusion": {"labels": labels, "matrix": scores.confusion.tolist()}
             if len(labels) <= MAX_CONFUSION
             else None,
-            "per_class": [
-                {
-                    "label": name,
-                    "precision": float(precision),
-                    "recall": float(recall),
-                    "f1": float(f1),
-                    "support": int(support),
-                }
-                for name, precision, recall, f1, support in columns
-            ],
+            "per_class": table.to_json(labels),
             "worst": self._worst(scores, ids, labels),
         }
 
@@ -180,13 +166,13 @@ class ClassificationTask(Task):
 
     # -- explanations
 
-    def explained_outputs(self, targets: Array, most: int) -> list[ExplainedOutput]:
+    def explained_outputs(self, targets: Array, limit: int) -> list[ExplainedOutput]:
         """Return the second of two classes, or those with the most rows, in the order of the classes."""
         every = [ExplainedOutput(i, str(as_json(label))) for i, label in enumerate(self._labels)]
         if len(every) == 2:  # the first is the complement of the second
             return every[1:]
         rows = np.bincount(targets, minlength=len(every))
-        return [every[i] for i in sorted(np.argsort(-rows, kind="stable")[:most].tolist())]
+        return [every[i] for i in sorted(np.argsort(-rows, kind="stable")[:limit].tolist())]
 
     def links(self, *, binary: bool) -> Mapping[str, Callable[[Floats], Floats]]:
         """Return the identity, and the logistic function or the softmax."""

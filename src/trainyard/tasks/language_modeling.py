@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from trainyard.errors import DataError, ModelError
+from trainyard.errors import DataError
 from trainyard.tasks.base import Columns, ExplainedOutput, Floats, Json, Metric, Scores, Task
 from trainyard.types import INPUT_IDS, LABELS, Array, Ids
 
@@ -35,7 +35,7 @@ def _perplexity(scores: Scores) -> float:
 
 
 def _surprise(scores: Scores) -> Floats | None:
-    """Return the nats of each row, (rows,), which decide between models if all rows have as many tokens."""
+    """Return the nats of each row, (rows,), by which models are paired; None unless all rows are as long."""
     tokens = scores.outputs[:, _TOKENS]
     return scores.outputs[:, _NATS] if (tokens == tokens[0]).all() else None
 
@@ -44,9 +44,12 @@ class LanguageModelingTask(Task):
     """Predict the next token at each position.
 
     A batch holds `input_ids` and `labels`, (rows, length) int64; a model returns (rows, length, tokens)
-    logits. The labels are the tokens that follow the inputs, so that the model needs no shift; NO_LABEL marks
-    positions that do not count. Too large to keep, the outputs of a row become three sums over its positions:
-    the surprise in nats, the number of tokens, and how many of them had the highest logit.
+    logits. The labels are shifted by one position already: `labels[:, i]` follows `input_ids[:, i]`. NO_LABEL
+    marks positions that do not count. The outputs of a row are too large to keep. Three sums over its
+    positions stand for them: the negative log-likelihood in nats, the number of tokens, and the number of
+    hits, which are tokens that had the highest logit.
+
+    A token is a byte of the text: `bits_per_byte` relies on it.
     """
 
     name: ClassVar[str] = "language_modeling"
@@ -90,20 +93,21 @@ class LanguageModelingTask(Task):
         return (*self.info.inputs[INPUT_IDS].shape, self.info.outputs)
 
     def check_outputs(self, outputs: Array, targets: Array) -> None:
-        """Check that the sums are there.
+        """Check that there is a value for each of the sums.
 
         Raises:
-            ModelError: They are not.
+            ModelError: There is not.
         """
-        if outputs.shape != (len(targets), len(self.sums)):
-            raise ModelError(f"the framework gave {outputs.shape} instead of {', '.join(self.sums)} by row")
+        expected = (len(targets), len(self.sums))
+        if outputs.shape != expected:
+            raise self._shape_error(outputs, expected, " and ".join(self.sums))
 
     def scores(self, outputs: Array, targets: Array) -> Scores:
         """Return the sums, (rows, 3) float64; the targets are in them."""
         return Scores(type(self), outputs.astype(np.float64), targets)
 
     def loss(self, scores: Scores) -> float | None:
-        """Return the mean surprise of a token, in nats."""
+        """Return the mean negative log-likelihood of a token, in nats."""
         return _nats_per_token(scores)
 
     def columns(self, outputs: Array) -> Columns:
@@ -122,6 +126,6 @@ class LanguageModelingTask(Task):
         """Return no tables."""
         return {}
 
-    def explained_outputs(self, targets: Array, most: int) -> list[ExplainedOutput]:  # noqa: ARG002
+    def explained_outputs(self, targets: Array, limit: int) -> list[ExplainedOutput]:  # noqa: ARG002
         """Return no outputs."""
         return []

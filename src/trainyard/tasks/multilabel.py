@@ -1,4 +1,4 @@
-"""MultilabelTask classification: each row has any number of labels."""
+"""Multilabel classification: each row has any number of labels."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _metrics() -> dict[str, Metric]:
 
 
 class MultilabelTask(Task):
-    """Say which labels each row has.
+    """Predict which labels each row has.
 
     Targets are (rows, labels) float32 of 0 and 1, predictions (rows, labels) float32 probabilities. A label
     is predicted if its probability is above 0.5.
@@ -96,7 +96,7 @@ class MultilabelTask(Task):
         """
         expected = (len(targets), self.info.outputs)
         if outputs.shape != expected:
-            raise self._misfit(outputs, expected, "one probability per label")
+            raise self._shape_error(outputs, expected, "one probability per label")
         if len(outputs) and (outputs.min() < 0 or outputs.max() > 1):
             raise ModelError(
                 f"the model returned values from {outputs.min():.6g} to {outputs.max():.6g}; expected "
@@ -128,18 +128,8 @@ class MultilabelTask(Task):
         """Return `per_class` with a row for each label, and `worst` with the most confident mistakes."""
         table = labels.per_label(scores)
         names = [as_json(label) for label in self._labels]
-        columns = zip(names, table.precision, table.recall, table.f1, table.support, strict=True)
         return {
-            "per_class": [
-                {
-                    "label": name,
-                    "precision": float(precision),
-                    "recall": float(recall),
-                    "f1": float(f1),
-                    "support": int(support),
-                }
-                for name, precision, recall, f1, support in columns
-            ],
+            "per_class": table.to_json(names),
             "worst": self._worst(scores, ids, names),
         }
 
@@ -162,11 +152,11 @@ class MultilabelTask(Task):
 
     # -- explanations
 
-    def explained_outputs(self, targets: Array, most: int) -> list[ExplainedOutput]:
+    def explained_outputs(self, targets: Array, limit: int) -> list[ExplainedOutput]:
         """Return the labels that most rows have, in their order."""
         every = [ExplainedOutput(i, str(as_json(label))) for i, label in enumerate(self._labels)]
         rows = targets.sum(axis=0)  # (labels,)
-        return [every[i] for i in sorted(np.argsort(-rows, kind="stable")[:most].tolist())]
+        return [every[i] for i in sorted(np.argsort(-rows, kind="stable")[:limit].tolist())]
 
     def links(self, *, binary: bool) -> Mapping[str, Callable[[Floats], Floats]]:  # noqa: ARG002 - each is
         """Return the identity and the logistic function."""

@@ -16,7 +16,7 @@ MAX_POINTS = 2000  # of the scatter plot
 
 
 class RegressionTask(Task):
-    """Predict one value of each row, or several.
+    """Predict one value for each row, or several.
 
     Targets and predictions are (rows,) or (rows, outputs) float32, in the data's own unit.
     """

@@ -52,7 +52,7 @@ class DatasetSuite:
         """Load the data set."""
         return self.make(tmp_path).load()
 
-    def test_says_what_it_answers_to(self, tmp_path: Path) -> None:
+    def test_it_has_names_and_options(self, tmp_path: Path) -> None:
         """It has names without a colon, and a schema of its options."""
         cls = type(self.make(tmp_path))
         assert all(name and ":" not in name for name in cls.names)
@@ -71,7 +71,7 @@ class DatasetSuite:
         )
         assert done.stdout.strip() == "[]"
 
-    def test_gives_the_same_again_from_another_place(self, bundle: DataBundle, tmp_path: Path) -> None:
+    def test_another_folder_gives_the_same_splits(self, bundle: DataBundle, tmp_path: Path) -> None:
         """Equal inputs in another folder give equal splits."""
         elsewhere = tmp_path / "elsewhere"
         elsewhere.mkdir()
@@ -176,9 +176,7 @@ class DatasetSuite:
         np.testing.assert_array_equal(again.features(rows), preparation.features(rows))
         np.testing.assert_array_equal(again.targets(rows), preparation.targets(rows))
 
-    def test_preparation_makes_of_raw_rows_what_was_trained_on(
-        self, bundle: DataBundle, tmp_path: Path
-    ) -> None:
+    def test_preparing_raw_rows_gives_what_was_trained_on(self, bundle: DataBundle, tmp_path: Path) -> None:
         """Preparing the raw rows gives the features of the splits."""
         rows, preparation = self._raw_rows_to_prepare(bundle, tmp_path)
         if not bundle.rows:

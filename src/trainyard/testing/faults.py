@@ -1,8 +1,8 @@
-"""Faults for tests: a store's errors before or after the effect, slow answers, kills; wrapped learners.
+"""Faults for tests: a store that fails, is slow or kills the process, and wrappers of learners.
 
     store = FaultyStore(LocalStore(root), Faults(fail, calls={3}, when="after"))
 
-To let whole runs meet them, put the wrapper in the place of a store:
+To inject faults into whole runs, register the wrapper instead of the store:
 
     registry.replace_adapter("store", "file", lambda root: FaultyStore(LocalStore(root), faults))
 
@@ -30,14 +30,14 @@ READS = ("get", "download", "list")
 
 @dataclass
 class Faults:
-    """Act at some of the calls of a store.
+    """Rules that say at which calls of a store something happens, and what.
 
     Args:
-        act: What to do: `fail`, `kill`, `pause(seconds)`, or any function.
-        calls: The numbers of the calls, from 1; None: each.
-        operations: Only these operations count.
-        keys: Only keys that contain this text count.
-        when: Before the call has its effect, or after it. An error after the effect is a lost answer.
+        act: What happens: `fail`, `kill`, `pause(seconds)`, or any function.
+        calls: The numbers of the calls, from 1; None: all.
+        operations: Only these operations are counted.
+        keys: Only calls whose key contains this text are counted.
+        when: Before or after the call takes effect. An error after the effect is a lost answer.
     """
 
     act: Callable[[], None]
@@ -50,7 +50,7 @@ class Faults:
         self._count = 0
         self._lock = threading.Lock()
 
-    def met(self, operation: str, key: str, when: str) -> bool:
+    def is_due(self, operation: str, key: str, when: str) -> bool:
         """Count a call, and return whether the fault acts now."""
         if when != self.when or operation not in self.operations or self.keys not in key:
             return False
@@ -60,7 +60,7 @@ class Faults:
 
 
 def fail() -> None:
-    """Raise the error of a store that is away."""
+    """Raise the error of a store that cannot be reached."""
     raise ConnectionError("injected: the store is away")
 
 
@@ -70,7 +70,7 @@ def kill() -> None:
 
 
 def pause(seconds: float) -> Callable[[], None]:
-    """Return an act that makes answers slow."""
+    """Return an action that delays the answer."""
     return lambda: time.sleep(seconds)
 
 
@@ -79,8 +79,8 @@ def wrap_learners(framework: Any, *, step: Wrapper | None = None, predict: Wrapp
 
     Args:
         framework: The class of the adapter.
-        step: Is given the learner's `step`, and returns what stands in for it.
-        predict: Is given the `predict` of the learner's `model()`, likewise.
+        step: Takes the learner's `step`, and returns what replaces it.
+        predict: Takes the `predict` of the learner's `model()`, and returns what replaces it.
     """
     make = framework.learner
 
@@ -97,7 +97,7 @@ def wrap_learners(framework: Any, *, step: Wrapper | None = None, predict: Wrapp
 
 
 class FaultyStore:
-    """Pass the calls on to a store, with faults."""
+    """A store that passes calls on to another one, with faults."""
 
     def __init__(self, store: Store, *faults: Faults) -> None:
         self._store: Any = store
@@ -148,16 +148,16 @@ class FaultyStore:
         self._store.sweep()
 
     def _call(self, operation: str, key: str, *args: Any) -> Any:
-        self._meet(operation, key, "before")
+        self._inject(operation, key, "before")
         result = getattr(self._store, operation)(key, *args)
         if operation == "list":
             result = list(result)
-        self._meet(operation, key, "after")
+        self._inject(operation, key, "after")
         return result
 
-    def _meet(self, operation: str, key: str, when: str) -> None:
+    def _inject(self, operation: str, key: str, when: str) -> None:
         for fault in self._faults:
-            if fault.met(operation, key, when):
+            if fault.is_due(operation, key, when):
                 try:
                     fault.act()
                 except OSError as error:

@@ -1,9 +1,9 @@
-"""A process that loads the model of a run and uses it from many threads, for the suite of frameworks.
+"""A process that loads a run's model and uses it from many threads, for the contract suite of frameworks.
 
     python -m trainyard.testing.loader RUN
 
-It prints JSON: what loading and predicting changed in the process, how many of the threads had other
-outputs than one thread alone, how far these outputs are from those of a pinned process, and the metrics of
+It prints JSON: what loading and predicting changed in the process; how many calls from threads gave other
+outputs than a single thread; how far these outputs are from those of a pinned process; and the metrics of
 `evaluate`.
 """
 

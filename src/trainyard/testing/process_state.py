@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-# How much of each library is looked at; none is imported for it.
+# The settings of each library that are compared; a library that is not imported yet is skipped.
 _OF_TORCH: Mapping[str, Callable[[Any], object]] = {
     "threads": lambda torch: torch.get_num_threads(),
     "interop threads": lambda torch: torch.get_num_interop_threads(),

@@ -5,7 +5,7 @@
             return MineStore(f"mine://{root.name}")
 
 The contract is in `stores/base.py`. A new store object with the same `root` stands in for a process that
-died: the adapter must keep nothing in memory that a new object would lack.
+died: the adapter must keep no state in memory that a new object would lack.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class StoreSuite:
     """Tests of the contract; subclass it in a test module of the adapter."""
 
     def make(self, root: Path) -> Store:
-        """Return a new store object on `root`, a folder that is empty at first and has a name of its own.
+        """Return a new store object for `root`, a folder that is empty at first and has a unique name.
 
-        A store that is elsewhere keeps the objects of one `root` apart from those of others.
+        A store that keeps its objects elsewhere must keep those of different roots apart.
         """
         raise NotImplementedError
 
@@ -130,7 +130,7 @@ class StoreSuite:
         check_store(store, "the store")
         assert list(store.list()) == []
 
-    def test_what_is_not_there_is_said_so(self, store: Store) -> None:
+    def test_a_missing_object_is_reported(self, store: Store) -> None:
         """Reading a missing object is an error; deleting one is not."""
         with pytest.raises(CheckpointError, match="a/missing"):
             store.get("a/missing")
@@ -167,7 +167,7 @@ class StoreSuite:
         self.put(store, "a/one", b"again")
         assert store.get("a/one") == b"again"
 
-    def test_threads_may_write_side_by_side(self, store: Store) -> None:
+    def test_threads_may_write_at_the_same_time(self, store: Store) -> None:
         """`put` is safe to call from several threads."""
         keys = [f"checkpoints/step-{i % 3}/{i}" for i in range(30)]
         with ThreadPoolExecutor(_WRITERS) as pool:

@@ -54,7 +54,7 @@ class TaskSuite:
         assert all(metric.mode in ("min", "max") and metric.description for metric in task.metrics.values())
 
     def test_the_description_of_the_data_is_read_back(self) -> None:
-        """What is written to data.json makes the same task."""
+        """The description that data.json holds makes the same task."""
         info = self.make().info
         assert DataInfo.from_json(json.loads(json.dumps(info.to_json()))).to_json() == info.to_json()
 
@@ -62,21 +62,24 @@ class TaskSuite:
         """The metrics do not depend on how the rows were divided, and those by default are finite."""
         task, parts = self.make(), self._predictions()
         outputs, targets = self.drawn(_ROWS, 1)
-        whole = [Predictions(np.arange(_ROWS), outputs, targets, 2.0)]
-        found = [evaluate_predictions(some, list(task.metrics), task.info, "val") for some in (parts, whole)]
-        np.testing.assert_equal(found[0].metrics, found[1].metrics)  # a NaN equals a NaN
-        assert all(math.isfinite(found[0].metrics[f"val_{name}"]) for name in task.default_metrics)
-        assert math.isfinite(found[0].metrics["val_loss"])
-        assert set(found[0].metrics) == {"val_loss", *(f"val_{name}" for name in task.metrics)}
+        at_once = [Predictions(np.arange(_ROWS), outputs, targets, 2.0)]
+        metrics, expected = (
+            evaluate_predictions(predictions, list(task.metrics), task.info, "val").metrics
+            for predictions in (parts, at_once)
+        )
+        np.testing.assert_equal(metrics, expected)  # a NaN equals a NaN
+        assert all(math.isfinite(metrics[f"val_{name}"]) for name in task.default_metrics)
+        assert math.isfinite(metrics["val_loss"])
+        assert set(metrics) == {"val_loss", *(f"val_{name}" for name in task.metrics)}
 
     def test_without_rows_all_metrics_are_nan(self) -> None:
-        """An empty split is no error."""
+        """An empty split gives NaN, not an error."""
         task = self.make()
-        found = evaluate_predictions([], list(task.metrics), task.info, "val").metrics
-        assert all(math.isnan(value) for value in found.values())
+        metrics = evaluate_predictions([], list(task.metrics), task.info, "val").metrics
+        assert all(math.isnan(value) for value in metrics.values())
 
     def test_outputs_that_are_not_finite_give_nan(self) -> None:
-        """A model that diverged has no metrics, and its table has no tables."""
+        """A model that diverged has no metrics, and no rows in its tables."""
         task, parts = self.make(), self._predictions()
         broken = parts[0].outputs.copy()
         broken.reshape(-1)[0] = np.nan
@@ -96,8 +99,8 @@ class TaskSuite:
                 assert values.dtype == np.float64, name
                 assert math.isclose(float(values.mean()), metric.function(scores), rel_tol=1e-6), name
 
-    def test_what_pairs_models_decides_between_them(self) -> None:
-        """`Metric.paired` has the smaller mean for the model that is better, or the larger one."""
+    def test_paired_values_agree_with_the_metric(self) -> None:
+        """By the mean of `Metric.paired`, the same one of two models is better as by the metric."""
         task = self.make()
         outputs, targets = self.drawn(_ROWS, 1)
         others, _ = self.drawn(_ROWS, 2)
@@ -136,7 +139,7 @@ class TaskSuite:
             assert (blank.dtype, blank.shape[1:]) == (targets.dtype, targets.shape[1:])
 
     def test_explained_outputs_are_among_the_outputs(self) -> None:
-        """At most as many outputs are explained as there is room for."""
+        """`explained_outputs` keeps to the limit, and to the outputs that there are."""
         task = self.make()
         outputs, targets = self.drawn(_ROWS, 1)
         for most in (1, 20):

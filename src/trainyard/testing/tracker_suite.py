@@ -8,7 +8,7 @@
             return {...}            # read from the tracker's server or files, not through the adapter
 
 The contract is in `trackers/base.py`. A new tracker object with the same `root` stands in for a process that
-died: the adapter must keep nothing in memory that a new object would lack.
+died: the adapter must keep no state in memory that a new object would lack.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class TrackerSuite:
         tracker.log(line("train_loss", 1, 2500))
         assert [step for step, _ in self.points(root, run)["train_loss"]] == list(range(1, 2501))
 
-    def test_nan_and_infinity_are_taken(self, root: Path, run: RunCard) -> None:
+    def test_nan_and_infinity_are_accepted(self, root: Path, run: RunCard) -> None:
         """NaN and infinite values are stored."""
         tracker = self.make(root)
         tracker.open(run)
@@ -128,7 +128,7 @@ class TrackerSuite:
         assert self.make(root).open(run) == {"loss": 3}
 
     @pytest.mark.parametrize("name", ["top 5 (val)", "f1@10", "group/loss", "précision", "_x41_"])
-    def test_any_metric_name_is_taken_and_told_again(self, root: Path, run: RunCard, name: str) -> None:
+    def test_any_metric_name_is_accepted_and_reported(self, root: Path, run: RunCard, name: str) -> None:
         """`open` reports unusual metric names unchanged."""
         tracker = self.make(root)
         tracker.open(run)
@@ -167,7 +167,7 @@ class TrackerSuite:
         second.log([point for point in sent if point.step > held.get(point.metric, -1)])
         assert [step for step, _ in self.points(root, run)["train_loss"]] == list(range(1, 101))
 
-    def test_runs_are_told_apart(self, root: Path, run: RunCard, tmp_path: Path) -> None:
+    def test_runs_are_kept_apart(self, root: Path, run: RunCard, tmp_path: Path) -> None:
         """Runs with other ids have points of their own."""
         (tmp_path / "other").mkdir()
         other = card(tmp_path / "other", run_id="20260101-120000-def456")

@@ -1,7 +1,7 @@
 """Processes that start fast: forks of one process that has already imported a framework.
 
 A test that kills twenty processes would otherwise import the framework forty times. A fork can be killed like
-any other process; the tests compare its bits with those of a process that was started afresh.
+any other process; the tests compare its bits with those of a process that was started anew.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pathlib import Path
 class WarmProcesses:
     """Run `MODULE.main(*words)` in forks of one process, which imports `imports` first.
 
-    It also imports what a fork that came to its end had imported, so that later forks find that, too. The
-    user's own modules are left to the forks.
+    It also imports what the forks that ended by themselves had imported, so that later forks need not. The
+    user's own modules are imported only by the forks.
     """
 
     def __init__(self, module: str, imports: Sequence[str]) -> None:
@@ -39,8 +39,8 @@ class WarmProcesses:
         """Run one process in `folder` to its end; return its exit code (-9: killed) and its output."""
         assert self._server.stdin is not None
         assert self._server.stdout is not None
-        with tempfile.TemporaryDirectory() as aside:
-            outputs = [str(Path(aside) / name) for name in ("stdout", "stderr", "modules")]
+        with tempfile.TemporaryDirectory() as output_folder:
+            outputs = [str(Path(output_folder) / name) for name in ("stdout", "stderr", "modules")]
             self._server.stdin.write(json.dumps([words, str(folder), outputs]) + "\n")
             self._server.stdin.flush()
             answer = self._server.stdout.readline()

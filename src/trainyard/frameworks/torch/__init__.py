@@ -97,7 +97,7 @@ class TorchFramework(Framework):
 
     @staticmethod
     def load(inputs: ModelInputs, folder: Path) -> Model:
-        """Return a module of its own, in evaluation mode."""
+        """Return a model that owns its weights, in evaluation mode."""
         _imported()
         from trainyard.frameworks.torch.model import LoadedModel
 
@@ -105,7 +105,7 @@ class TorchFramework(Framework):
 
 
 def _imported() -> None:
-    """Check that what the other files of this folder import is installed."""
+    """Check that the libraries that the other files of this package import are installed."""
     require("torch", "torch")
     require("safetensors", "torch")
 

@@ -17,7 +17,7 @@ Strides = dict[str, list[int]]
 
 
 def is_dense(tensor: Tensor) -> bool:
-    """Return whether the elements fill one piece of memory, each once, in whatever order of dimensions."""
+    """Return whether the elements fill one block of memory, each once, in any order of the dimensions."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size == 1:
@@ -36,7 +36,7 @@ def is_expanded(tensor: Tensor) -> bool:
 
 
 def unusual_strides(tensors: Mapping[str, Tensor]) -> Strides:
-    """Return the strides of the tensors that are not in row-major order, by name."""
+    """Return the strides of those tensors that are not in row-major order, by name."""
     return {name: list(tensor.stride()) for name, tensor in tensors.items() if not tensor.is_contiguous()}
 
 

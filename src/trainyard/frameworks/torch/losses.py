@@ -1,4 +1,4 @@
-"""Losses, each the mean over the samples, and what raw outputs mean for each task."""
+"""Losses, each the mean over the samples, and the conversion of raw outputs to predictions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def first_output(outputs: Outputs) -> Tensor:
 
 
 def as_float(outputs: Outputs) -> Outputs:
-    """Return outputs, of which floating-point tensors become float32: autocast may have made them shorter."""
+    """Convert floating-point outputs to float32: autocast may have lowered their precision."""
     if isinstance(outputs, Tensor):
         return outputs.float() if outputs.is_floating_point() else outputs
     if isinstance(outputs, Mapping):
@@ -56,8 +56,8 @@ def as_float(outputs: Outputs) -> Outputs:
 def build_loss(name: str, task: Task) -> Loss:
     """Return the loss that `training.loss` names.
 
-    Losses of regression are computed in units of the targets' standard deviation. A loss of the user's own
-    (package.module:function) is called with what the model returns and the batch, a mapping of tensors.
+    Losses of regression are computed in units of the targets' standard deviation. The user's own loss
+    (package.module:function) is called with what the model returned and the batch, a mapping of tensors.
 
     Raises:
         ModelError: The loss does not fit the task, or cannot be imported.
@@ -83,7 +83,7 @@ def build_loss(name: str, task: Task) -> Loss:
 
 
 def _own(path: str) -> Any:
-    """Return the loss of an installed task, which no config has to be trusted for."""
+    """Import the loss of an installed task; unlike one that a config names, it needs no trust."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
 
@@ -122,8 +122,15 @@ def _binary_cross_entropy(outputs: Outputs, batch: Tensors) -> Tensor:
 
 
 def _token_cross_entropy(outputs: Outputs, batch: Tensors) -> Tensor:
-    logits = first_output(outputs)  # (rows, length, tokens)
-    return functional.cross_entropy(logits.flatten(0, 1), batch[LABELS].flatten(), ignore_index=NO_LABEL)
+    """Return the mean over the rows of the mean over a row's labels, ().
+
+    So the loss of a batch is the mean of those of its parts, however many labels each row has.
+    """
+    logits, labels = first_output(outputs), batch[LABELS]  # (rows, length, tokens), (rows, length)
+    nats = functional.cross_entropy(
+        logits.transpose(1, 2), labels, ignore_index=NO_LABEL, reduction="none"
+    )  # (rows, length)
+    return (nats.sum(dim=1) / (labels != NO_LABEL).sum(dim=1).clamp(min=1)).mean()
 
 
 _LOSSES: Mapping[str, Loss] = {
@@ -144,7 +151,7 @@ def _regression(loss: Callable[[Tensor, Tensor], Tensor], info: DataInfo) -> Los
 
 
 def to_predictions(outputs: Tensor, batch: Tensors, task: Task) -> Tensor:
-    """Return the predictions of a task, as its own file states them.
+    """Convert raw outputs to the predictions of a task, as its own file states them.
 
     Args:
         outputs: The raw float32 outputs of the model: (rows, outputs), or (rows,) if there is one.

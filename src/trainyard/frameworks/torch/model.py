@@ -25,7 +25,7 @@ _LISTED = 5  # attributes that a message names
 
 
 class _TorchModel(Model):
-    """What both kinds have in common."""
+    """A torch module as a `Model`."""
 
     def __init__(self, network: Network, state: TrainingState) -> None:
         self._network = network
@@ -49,7 +49,7 @@ class _TorchModel(Model):
 
 
 class LiveModel(_TorchModel):
-    """The view of a module in training; `source_of` gives the samples of a split."""
+    """A view of a module in training; `source_of` returns the samples of a split."""
 
     def __init__(
         self, network: Network, state: TrainingState, source_of: Callable[[Split], TensorSource]
@@ -61,7 +61,8 @@ class LiveModel(_TorchModel):
     def predict(self, split: Split) -> Iterator[Predictions]:
         """Yield the outputs for all rows of a split.
 
-        What an evaluation changes in buffers is undone if it is not finished, since a resume repeats it.
+        If the predictions are not read to the end, what they changed in buffers is undone: a resume repeats
+        them.
 
         Raises:
             TrainingError: Torch fails.
@@ -72,7 +73,7 @@ class LiveModel(_TorchModel):
         module.eval()
         try:
             for ids in self._network.parts(len(split)):
-                # The module may draw here, too: Monte Carlo dropout, say.
+                # The module may draw random numbers here, too, as in Monte Carlo dropout.
                 seed_generators(self._generators, self._network.stream(ids))
                 yield self._network.predict(source, ids)
             held = None
@@ -88,12 +89,12 @@ class LiveModel(_TorchModel):
 
 
 class LoadedModel(_TorchModel):
-    """A module of its own, for many threads.
+    """A module that owns its weights and may be used from many threads.
 
-    Most modules only read their weights when they predict, and threads call them at the same time. The first
-    call finds out whether this one does. A module that changes its buffers is called by one thread at a time,
-    and they are put back after each part. One that keeps other state from call to call (it has a generator of
-    its own, say) may be used by the first thread only, as nothing could put that back.
+    Most modules only read their weights when they predict, so threads may call them at the same time. The
+    first call finds out whether this one does. A module that changes its buffers is called by one thread at a
+    time, and its buffers are restored after each part. A module that keeps other state from call to call (it
+    has a generator of its own, say) may be used by the first thread only: that state could not be restored.
     """
 
     def __init__(self, inputs: ModelInputs, folder: Path) -> None:
@@ -103,10 +104,10 @@ class LoadedModel(_TorchModel):
         self._state.load(folder, weights_only=True)
         self._module.eval()
         self._lock = threading.Lock()
-        self._is_known = False  # whether the following are known
+        self._is_examined = False  # whether the first call has set the following
         self._draws = self._changes_buffers = False
-        self._owner: int | None = None  # the only thread that may predict
-        self._kept = ""  # the state for which there is such a thread
+        self._owner: int | None = None  # the only thread that may predict; None: all may
+        self._kept = ""  # names of the state that the module keeps from call to call
 
     def predict(self, split: Split) -> Iterator[Predictions]:
         """Yield the outputs for all rows of a split.
@@ -125,11 +126,11 @@ class LoadedModel(_TorchModel):
                 raise translated(error, "a prediction") from error
 
     def _part(self, source: TensorSource, ids: Ids) -> Predictions:
-        """Return the outputs for some rows, in the way that the module permits."""
-        if not self._is_known:
+        """Return the outputs for some rows, with the precautions that the module needs."""
+        if not self._is_examined:
             with self._lock:
-                if not self._is_known:
-                    return self._examined(source, ids)
+                if not self._is_examined:
+                    return self._first(source, ids)
         if self._owner is not None and self._owner != threading.get_ident():
             raise ModelError(
                 f"model {self._network.inputs.config.model.type} keeps {self._kept} from one prediction to "
@@ -149,11 +150,11 @@ class LoadedModel(_TorchModel):
             return self._network.predict(source, ids)
 
     def _generators(self, ids: Ids) -> OwnGenerators | None:
-        """Return the generators of a part if the module draws: a mode costs time in each operation."""
+        """Return the generators of a part; None if the module draws nothing, as they slow down every call."""
         return OwnGenerators(self._network.stream(ids)) if self._draws else None
 
-    def _examined(self, source: TensorSource, ids: Ids) -> Predictions:
-        """Predict some rows for the first time, and find out what that changes."""
+    def _first(self, source: TensorSource, ids: Ids) -> Predictions:
+        """Predict some rows for the first time, and examine what that changes in the module."""
         generators, held = OwnGenerators(self._network.stream(ids)), self._state.hold()
         before, versions = fingerprints(self._module), self._buffer_versions()
         try:
@@ -170,11 +171,11 @@ class LoadedModel(_TorchModel):
         self._draws = generators.drew
         if kept:
             self._owner, self._kept = threading.get_ident(), ", ".join(kept[:_LISTED])
-        self._is_known = True
+        self._is_examined = True
         return part
 
     def _buffer_versions(self) -> list[tuple[int, int]]:
-        """Return what changes when a buffer is changed or replaced."""
+        """Return values that differ after a buffer was changed or replaced."""
         return [
             (id(buffer), buffer._version)
             for module in self._module.modules()

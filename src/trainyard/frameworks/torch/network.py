@@ -1,4 +1,4 @@
-"""A module with what turns a batch into its outputs, loss and predictions."""
+"""A module, and how it turns a batch into outputs, loss and predictions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Network:
         ]
 
     def stream(self, ids: Ids) -> int:
-        """Return the seed of what is drawn in the prediction of some rows: the stream of the first one."""
+        """Return the seed of the random numbers in the prediction of some rows, by the first of them."""
         return stream_seed(self.inputs.config.experiment.seed, PREDICT, int(ids[0]))
 
     def predict(self, source: TensorSource, ids: Ids) -> Predictions:
@@ -63,14 +63,14 @@ class Network:
         batch = source.take(ids)  # tensors (n, ...)
         with torch.no_grad(), self.precision.autocast():
             outputs = losses.as_float(self.call(batch))  # (n, outputs), or several such
-            # The sum over the n rows. A task whose predictions are sums has its loss in them.
+            # The sum over the n rows. Where predictions are sums, the task computes the loss from them.
             loss = 0.0 if self.task.sums else float(self.loss(outputs, batch)) * len(ids)
             values = losses.to_predictions(losses.first_output(outputs), batch, self.task).cpu().numpy()
         targets = np.empty((len(ids), 0)) if self.task.sums else batch[self.task.target].cpu().numpy()
         return Predictions(ids, values, targets, loss)
 
     def check_fit(self, sample: Tensors) -> None:
-        """Feed the module one sample, so that a misfit is an error here and not a traceback of step 1.
+        """Call the module with one sample, so that a wrong shape is an error here, not a traceback of step 1.
 
         Args:
             sample: Tensors (1, ...).
@@ -107,7 +107,7 @@ class Network:
 
 
 def translated(error: Exception, where: str) -> TrainingError:
-    """Return one of our errors for one of torch's."""
+    """Return our error for an exception of torch."""
     hint = "see where with --debug"
     if type(error).__name__ == "OutOfMemoryError":
         hint = (

@@ -1,4 +1,4 @@
-"""Optimizers by name, and their update without overhead."""
+"""Optimizers by name, and their update without torch's overhead."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def _refuse_dense_only(config: TrainingConfig, sparse: Sequence[str]) -> None:
 def update_of(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
     """Return `optimizer.step` without what torch wraps around it; call it under `no_grad`.
 
-    The bits are the same. What is left out are hooks and profiler ranges, which we do not use, and marks for
-    the compiler, for which the first call would import all of `torch._dynamo`.
+    The bits are the same. It skips hooks and profiler ranges, which we do not use, and marks for the
+    compiler, for which the first call would import all of `torch._dynamo`.
     """
     plain = partial(inspect.unwrap(type(optimizer).step), optimizer)
     options = optimizer.param_groups[0]
@@ -94,7 +94,7 @@ def update_of(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
 class FusedAdam:
     """The update of a fused Adam or AdamW with one parameter group, from lists that are gathered once.
 
-    `step` of torch gathers parameters, moments and counters again each time. For a small model that takes
+    Torch's `step` gathers parameters, moments and counters again each time. For a small model that takes
     longer than the kernel itself.
     """
 

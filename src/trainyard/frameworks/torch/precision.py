@@ -13,8 +13,8 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class Precision:
     """One of `fp32`, `bf16`, `fp16` and `mixed` (fp16 on CUDA, bf16 elsewhere) on a device.
 
-    `name` is the one that computes. Weights stay in float32. fp16 scales the loss, so that small gradients do
-    not vanish, and skips steps whose gradients overflow (Micikevicius et al., 2018).
+    `name` is the precision that is used, never `mixed`. Weights stay in float32. fp16 scales the loss, so
+    that small gradients do not vanish, and skips steps whose gradients overflow (Micikevicius et al., 2018).
     """
 
     def __init__(self, name: str, device: torch.device) -> None:
@@ -26,7 +26,7 @@ class Precision:
         self.scaler: Any = torch.amp.GradScaler(self._device) if name == "fp16" else None
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Return the context of a forward pass."""
+        """Return the context manager of a forward pass."""
         return torch.autocast(self._device, dtype=self._dtype) if self._dtype else nullcontext()
 
     def state(self) -> dict[str, torch.Tensor]:

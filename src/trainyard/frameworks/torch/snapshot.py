@@ -1,4 +1,4 @@
-"""The state of a model and its optimizer: as named tensors, copied aside, written, and restored.
+"""Copy, write and restore the state of a model and its optimizer, as named tensors.
 
 A checkpoint has up to three files:
 
@@ -56,7 +56,7 @@ _DTYPES = {
 
 
 def named_buffer(name: str, tensor: torch.Tensor) -> NamedBuffer:
-    """Return a tensor's bytes on the host; a tensor that is there already is not copied."""
+    """Return a tensor's bytes on the host; a contiguous tensor that is there already is not copied."""
     if tensor.dtype not in _DTYPES:
         raise ModelError(f"tensor {name!r} of the model is of {tensor.dtype}, which a checkpoint cannot hold")
     if tensor.layout != torch.strided:
@@ -106,7 +106,7 @@ class TrainingState:
         return files | ({MODULE_FILE: module} if module else {})
 
     def copy(self, *, weights_only: bool) -> TorchSnapshot:
-        """Copy the state, into the memory of an earlier snapshot if there is one: that is 5 times faster."""
+        """Copy the state, into the memory of an earlier snapshot where one is spare: 5 times faster."""
         live = self.files(weights_only=weights_only)
         spare = self._spare[weights_only]
         buffers = spare.pop() if spare else {}
@@ -163,7 +163,7 @@ class TrainingState:
     # -- the model
 
     def _state_dict(self) -> tuple[Tensors, dict[str, Any]]:
-        """Return what `state_dict` holds: the tensors, and the rest, which must be fit for JSON."""
+        """Return the tensors of `state_dict`, and its other values, which JSON must be able to hold."""
         state = self._model.state_dict()
         tensors = {name: value.detach() for name, value in state.items() if isinstance(value, torch.Tensor)}
         extra = {name: value for name, value in state.items() if name not in tensors}
@@ -193,7 +193,7 @@ class TrainingState:
                     tensor.data = with_strides(tensor.data, wanted, tensor.device)
 
     def _hint_of(self, weights: Tensors) -> str:
-        """Return what to do if it is only buffers that do not fit: they may have grown in training."""
+        """Return what to do if only buffers do not fit: they may have grown in training."""
         own = {name: tensor.shape for name, tensor in self._model.named_parameters()}
         if any(name not in weights or weights[name].shape != shape for name, shape in own.items()):
             return ""
@@ -253,7 +253,7 @@ class TrainingState:
 
 
 class TorchSnapshot:
-    """Tensors on the host that training does not touch; their memory is spare again when they are written."""
+    """Tensors on the host that training does not touch; `release` makes their memory spare again."""
 
     def __init__(self, files: dict[str, Tensors], spare: list[dict[str, Tensors]]) -> None:
         self._files = files
@@ -297,7 +297,7 @@ def _non_persistent_buffers(model: torch.nn.Module) -> Tensors:
 
 
 def _named_tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield parameters and buffers themselves, of which `state_dict` gives aliases."""
+    """Yield the parameters and buffers themselves; `state_dict` would give aliases of them."""
     yield from model.named_parameters(remove_duplicate=False)
     yield from model.named_buffers(remove_duplicate=False)
 

@@ -1,4 +1,4 @@
-"""State of a module that no checkpoint holds, found by fingerprints of its attributes."""
+"""Find state of a module that no checkpoint holds, by fingerprints of its attributes."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _COMPRESSED = {
 def fingerprints(model: nn.Module, also: Collection[str] = ()) -> dict[str, str]:
     """Return a hash of each attribute of the modules that a checkpoint does not hold, by its dotted name.
 
-    Covered are attributes of modules, of their parameters and buffers, and of the user's classes, and hooks.
-    Left out are the memory of parameters and buffers, attributes that torch computes again in each forward
-    pass, and all of modules that define `get_extra_state`.
+    These are the attributes of modules, of their parameters and buffers, and of the user's classes, and the
+    hooks. The memory of parameters and buffers is left out, and so are attributes that torch computes again
+    in each forward pass, and modules that define `get_extra_state`.
 
     Args:
         model: The module.
-        also: Names of buffers to be treated as attributes.
+        also: Names of buffers to treat as attributes.
     """
     buffers = dict(model.named_buffers(remove_duplicate=False))
     memory = _Memory([*model.parameters(), *(tensor for name, tensor in buffers.items() if name not in also)])
@@ -47,7 +47,7 @@ def fingerprints(model: nn.Module, also: Collection[str] = ()) -> dict[str, str]
 
 
 def _values(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield what may hold state that no checkpoint holds, with its dotted name."""
+    """Yield each value that may hold state that no checkpoint holds, with its dotted name."""
     for prefix, module in model.named_modules():
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             continue
@@ -76,7 +76,7 @@ def _recomputed(module: nn.Module) -> set[str]:
 
 
 class _Memory:
-    """The memory that a checkpoint holds: that of parameters and buffers."""
+    """The memory of parameters and buffers, which a checkpoint holds."""
 
     def __init__(self, saved: Collection[Tensor] = ()) -> None:
         self._saved: dict[int, list[Tensor]] = {}  # by the address of their storage

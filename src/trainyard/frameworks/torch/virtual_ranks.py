@@ -1,8 +1,8 @@
 """The virtual ranks of a batch: fixed parts, whose gradients are summed by one binary tree.
 
 Floating-point sums depend on their order. Here the order is fixed by the number of virtual ranks, so that it
-does not matter which process computes which part. (VirtualFlow, MLSys 2022, and EasyScale, SC 2023, have the
-idea of logical workers whose number stays as that of the processes changes.)
+does not matter which process computes which part. (The idea of logical workers, whose number stays fixed
+while that of the processes changes, is from VirtualFlow, MLSys 2022, and EasyScale, SC 2023.)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Gradients: TypeAlias = list[Tensor | None]  # of each parameter; None where the 
 
 
 def cut(ids: Ids, ranks: int) -> list[Ids]:
-    """Cut the samples of a batch, (batch,), into one part for each virtual rank; it may be empty."""
+    """Cut the samples of a batch, (batch,), into one part for each virtual rank; a part may be empty."""
     edges = [len(ids) * rank // ranks for rank in range(ranks + 1)]
     return [ids[start:stop] for start, stop in pairwise(edges)]
 
@@ -44,7 +44,7 @@ class GradientTree:
         self._sums: list[tuple[int, Gradients]] = []  # (parts, their sum) of subtrees, the largest first
 
     def take(self) -> None:
-        """Take the gradients of the next virtual rank from the parameters, which have none afterwards."""
+        """Add the gradients of the next virtual rank, and reset them in the parameters to None."""
         parts, gradients = 1, [parameter.grad for parameter in self._parameters]
         for parameter in self._parameters:
             parameter.grad = None
@@ -54,7 +54,7 @@ class GradientTree:
         self._sums.append((parts, gradients))
 
     def put_back(self) -> None:
-        """Give the parameters the sum over all virtual ranks."""
+        """Set the gradients of the parameters to the sum over all virtual ranks."""
         ((_, total),) = self._sums
         for parameter, gradient in zip(self._parameters, total, strict=True):
             parameter.grad = gradient
@@ -62,7 +62,7 @@ class GradientTree:
 
 
 def _added(left: Gradients, right: Gradients) -> Gradients:
-    """Return the sums, in the memory of `left`."""
+    """Return the sums, which reuse the memory of `left`."""
     both = [
         (one, other) for one, other in zip(left, right, strict=True) if one is not None and other is not None
     ]

@@ -1,1 +1,1 @@
-"""What tasks share: the functions of metrics, columns of targets, links and the worst rows."""
+"""What tasks share: the functions of metrics, columns of targets, link functions and the worst rows."""

@@ -14,16 +14,15 @@ They agree with scikit-learn's functions of the same names. Edge cases:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.tasks.base import Scores
+from trainyard.tasks.base import Floats, Json, Scores
 from trainyard.types import Array
 
-Floats = NDArray[np.float64]
 Average = Literal["macro", "micro", "weighted", "binary"]
 AVERAGES: tuple[Average, ...] = ("macro", "micro", "weighted", "binary")
 
@@ -36,6 +35,20 @@ class PerClass(NamedTuple):
     f1: Floats
     support: NDArray[np.int64]
     predicted: NDArray[np.int64]
+
+    def to_json(self, labels: Sequence[Any]) -> list[Json]:
+        """Return a row for each class, for the report."""
+        columns = zip(labels, self.precision, self.recall, self.f1, self.support, strict=True)
+        return [
+            {
+                "label": label,
+                "precision": float(precision),
+                "recall": float(recall),
+                "f1": float(f1),
+                "support": int(support),
+            }
+            for label, precision, recall, f1, support in columns
+        ]
 
 
 def ratio(numerator: Array, denominator: Array) -> Floats:

@@ -8,7 +8,7 @@ import numpy as np
 
 from trainyard.types import Array
 
-FEW = 20  # more different integers are taken for values rather than classes
+FEW = 20  # integers with more distinct values than this are taken for amounts, not classes
 
 
 def as_json(label: Any) -> str | int | float | bool:
@@ -72,7 +72,9 @@ def infer_task_of_matrix(targets: Array, where: str) -> tuple[str, list[str]]:
 
 
 def infer_task_of_sample(targets: Array, where: str) -> tuple[str, list[str]]:
-    """Return the task that a sample of targets suggests; too small a sample to count values, unlike a column.
+    """Return the task that a sample of targets suggests, by its dtype and shape.
+
+    Distinct values are not counted, as for a column: a sample is too small for that.
 
     Args:
         targets: (rows,) or (rows, ...) raw targets.

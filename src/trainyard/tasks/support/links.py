@@ -1,4 +1,4 @@
-"""The usual ways from a model's raw outputs to probabilities."""
+"""Inverse link functions: from a model's raw outputs to probabilities."""
 
 from __future__ import annotations
 

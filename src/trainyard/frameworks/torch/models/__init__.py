@@ -21,10 +21,10 @@ _BUILT_IN: dict[str, type[torch.nn.Module]] = {"gpt": Gpt, "mlp": Mlp, "transfor
 def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> torch.nn.Module:
     """Build the model that `model.type` names.
 
-    A class, or a function that makes a model, is called with `params`. Of `in_features` (the number of
-    features), `input_shape` (of one sample), `out_features` (classes, values or labels), `tokens` (different
-    ones) and `length` (of a sequence of tokens) it also gets those that it takes and that `params` does not
-    set.
+    A class, or a function that makes a model, is called with `params`. It is also passed those of the
+    following arguments that it accepts and that `params` does not set: `in_features` (number of features),
+    `input_shape` (of one sample), `out_features` (number of classes, values or labels), `vocab_size` (number
+    of different tokens) and `context_length` (of a sequence of tokens).
 
     Raises:
         ModelError: The model cannot be imported, its constructor fails, or it is not a `torch.nn.Module`.
@@ -44,7 +44,7 @@ def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> to
         features *= length
     known = {"in_features": features, "input_shape": info.input_shape, "out_features": info.outputs}
     if INPUT_IDS in info.inputs:
-        known |= {"tokens": info.outputs, "length": info.inputs[INPUT_IDS].shape[0]}
+        known |= {"vocab_size": info.outputs, "context_length": info.inputs[INPUT_IDS].shape[0]}
     accepted = inspect.signature(make).parameters
     added = {name: value for name, value in known.items() if name in accepted and name not in params}
     try:
