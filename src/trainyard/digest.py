@@ -17,9 +17,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:  # bring NumPy, which readers of records do without
 CHUNK_BYTES = 16 << 20
 TEMPORARY_SUFFIX = ".tmp"  # of files that replace another one when they are whole
 _THREADS = min(4, os.cpu_count() or 1)
+_SMALL_BYTES = 1 << 16  # up to here, to ask a thread for a hash takes longer than to compute it
 _DTYPES = {  # NumPy name -> safetensors name
     "float64": "F64",
     "float32": "F32",
@@ -150,11 +152,8 @@ def array_buffer(name: str, array: Array) -> NamedBuffer:
 def tensor_records(buffers: Iterable[NamedBuffer]) -> list[TensorRecord]:
     """Return the records of tensors in memory."""
     with ThreadPoolExecutor(_THREADS) as pool:
-        pending = [
-            (buffer, [pool.submit(sha256_bytes, part) for part in _parts(buffer.buffer)])
-            for buffer in buffers
-        ]
-        return [_tensor_record(buffer, [part.result() for part in parts]) for buffer, parts in pending]
+        pending = [(buffer, [_hash_in(pool, part) for part in _parts(buffer.buffer)]) for buffer in buffers]
+        return [_tensor_record(buffer, [sha256() for sha256 in hashes]) for buffer, hashes in pending]
 
 
 def _tensor_record(buffer: NamedBuffer, chunks: Sequence[str]) -> TensorRecord:
@@ -215,13 +214,21 @@ def _safetensors_header(buffers: Sequence[NamedBuffer]) -> bytes:
 def _write_parts(path: Path, parts: Sequence[memoryview]) -> list[Chunk]:
     """Write and fsync in this thread while others hash, so that disk and processors work at the same time."""
     with ThreadPoolExecutor(_THREADS) as pool, open(path, "wb", buffering=0) as file:
-        hashes = [pool.submit(sha256_bytes, part) for part in parts]
+        hashes = [_hash_in(pool, part) for part in parts]
         for part in parts:
             done = 0
             while done < len(part):
                 done += file.write(part[done:]) or 0
         os.fsync(file.fileno())
-        return [Chunk(len(part), found.result()) for part, found in zip(parts, hashes, strict=True)]
+        return [Chunk(len(part), sha256()) for part, sha256 in zip(parts, hashes, strict=True)]
+
+
+def _hash_in(pool: ThreadPoolExecutor, part: memoryview) -> Callable[[], str]:
+    """Return a function that waits for the SHA-256 of a part; the pool starts no thread for small ones."""
+    if len(part) > _SMALL_BYTES:
+        return pool.submit(sha256_bytes, part).result
+    sha256 = sha256_bytes(part)
+    return lambda: sha256
 
 
 def damage(path: Path, record: FileRecord, *, depth: int = 1) -> str | None:
@@ -245,10 +252,13 @@ def _damage(path: Path, record: FileRecord, depth: int) -> str | None:
         if size != record.bytes:
             return f"{record.name}: {size} bytes instead of {record.bytes}"
         for chunk in record.chunks:
-            pending.append((offset, chunk, pool.submit(_read_sha256, fd, offset, chunk.bytes)))
+            if chunk.bytes > _SMALL_BYTES:
+                pending.append((offset, chunk, pool.submit(_read_sha256, fd, offset, chunk.bytes).result))
+            else:
+                pending.append((offset, chunk, partial(_read_sha256, fd, offset, chunk.bytes)))
             offset += chunk.bytes
-        for start, chunk, found in pending:
-            if found.result() != chunk.sha256:
+        for start, chunk, sha256 in pending:
+            if sha256() != chunk.sha256:
                 return (
                     f"{record.name}: bytes {start} to {start + chunk.bytes} are not those that were written"
                 )

@@ -10,7 +10,6 @@ is hidden only where it is a word of its own: such short texts are parts of many
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import re
@@ -125,6 +124,8 @@ def fingerprinted(key: str, value: Any) -> Any:
     if not is_secret(key, value) or _FINGERPRINTED.fullmatch(value):
         return value
     shown = without_literals(_line(key, value)).removeprefix(_line(key, ""))
+    import hashlib  # loads OpenSSL, which `--help` does without
+
     return f"{shown} (sha256 {hashlib.sha256(value.encode()).hexdigest()[:8]})"
 
 

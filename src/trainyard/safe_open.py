@@ -75,6 +75,7 @@ def read_regular(path: Path, *, depth: int = 1) -> bytes:
 
 def refuse_links(path: Path, *, depth: int) -> None:
     """Raise OSError if one of the last `depth` names of a path is a symbolic link; see `open_regular`."""
-    for one in [path, *path.parents][:depth]:
-        if one.is_symlink():
-            raise OSError(errno.ELOOP, "it is a symbolic link, which is not followed", str(one))
+    for _ in range(depth):
+        if path.is_symlink():
+            raise OSError(errno.ELOOP, "it is a symbolic link, which is not followed", str(path))
+        path = path.parent

@@ -150,7 +150,7 @@ def test_a_store_that_was_away_takes_the_next_commit(tmp_path: Path) -> None:
 
 def test_an_entry_that_cannot_be_checked_is_no_success_and_no_harm(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    lease = leased(FaultyStore(store, Faults(fail, [6], operations=["list"])))
+    lease = leased(FaultyStore(store, Faults(fail, [5], operations=["list"])))
     with pytest.raises(OSError, match="the store is away"):
         lease.commit(["a"], [])
     lease.commit(["b"], [])

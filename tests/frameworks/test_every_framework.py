@@ -103,20 +103,28 @@ def test_the_tabular_dialect_trains_as_it_stands(model: str, shop: Path, empty_m
     assert len(unused) == len(named), "each is named once"
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_splits_and_targets_are_the_same_in_all(model: str, shop: Path, tmp_path: Path) -> None:
+def trained(model: dict[str, Any], shop: Path, folder: Path) -> Any:
     config = {
         "data": {"path": str(shop / "data" / "train.parquet")},
-        "model": {"type": model, "params": MODELS[model]},
+        "model": model,
         "training": {"epochs": 1, "threads": 1},
     }
-    reference = {**config, "model": {"type": "toy"}}
-    ids = [
-        trainyard.train(one, runs_dir=tmp_path / str(i)).manifest["data"]
-        for i, one in enumerate((config, reference))
-    ]
-    assert [part["splits"]["test"]["rows"] for part in ids] == [60, 60]
-    assert ids[0]["rows"]["test"] == ids[1]["rows"]["test"]
+    return trainyard.train(config, runs_dir=folder).manifest["data"]
+
+
+@pytest.fixture(scope="module")
+def reference(shop: Path) -> Any:
+    """The data of a run of the toy framework."""
+    return trained({"type": "toy"}, shop, shop / "reference")
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_splits_and_targets_are_the_same_in_all(
+    model: str, shop: Path, tmp_path: Path, reference: Any
+) -> None:
+    data = trained({"type": model, "params": MODELS[model]}, shop, tmp_path)
+    assert [part["splits"]["test"]["rows"] for part in (data, reference)] == [60, 60]
+    assert data["rows"]["test"] == reference["rows"]["test"]
 
 
 @pytest.mark.parametrize("model", MODELS)

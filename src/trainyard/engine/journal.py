@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -52,36 +52,30 @@ class Journal:
         self._summary = summary(self._path) if summary else None
         self._write({"kind": "start", "time": time.time(), "attempt": attempt, "from_step": from_step})
         self.flush()
-        with self._file_named():
+        try:
             fsync_folder(folder)  # makes the file's name durable; `sync` does that for its content
+        except OSError as error:
+            raise self._named(error) from error
 
     def _write(self, record: Line) -> None:
         if os.getpid() != self._owner:  # the user's code forked, and the child trains, too
             raise RuntimeError("a forked child must not continue the training of its parent")
         line = _encode(record).encode() + b"\n"
-        with self._file_named():
+        try:
             self._file.write(line)
+        except OSError as error:
+            raise self._named(error) from error
         if self._summary:
             self._summary.add(record, line)
 
-    @contextmanager
-    def _file_named(self) -> Iterator[None]:
-        """Add the file's name to errors of the disk, which otherwise say only that there is no space."""
-        try:
-            yield
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self._path)) from error
+    def _named(self, error: OSError) -> OSError:
+        """Add the file's name to an error of the disk, which otherwise says only that there is no space."""
+        return OSError(error.errno, error.strerror, str(self._path))
 
     def losses(self, first: int, values: Sequence[float]) -> None:
         """Write the losses of the steps `first`, `first` + 1, ..."""
-        self._write(
-            {
-                "kind": "losses",
-                "time": time.time(),
-                "first": first,
-                "values": [finite(value) for value in values],
-            }
-        )
+        clean = [*values] if all(map(isfinite, values)) else [finite(value) for value in values]
+        self._write({"kind": "losses", "time": time.time(), "first": first, "values": clean})
 
     def values(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """Write a record of kind `metrics`, `evaluation` or `histograms`."""
@@ -108,15 +102,19 @@ class Journal:
 
     def flush(self) -> None:
         """Hand the lines to the operating system: they survive this process."""
-        with self._file_named():
+        try:
             self._file.flush()
+        except OSError as error:
+            raise self._named(error) from error
         if self._summary:
             self._summary.flushed()
 
     def sync(self) -> None:
         """Bring what was flushed to the disk: it survives the machine. May be called from any thread."""
-        with self._file_named():
+        try:
             os.fsync(self._file.fileno())
+        except OSError as error:
+            raise self._named(error) from error
 
     def close(self) -> None:
         """Close the file."""

@@ -8,7 +8,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from trainyard.errors import CheckpointError, RunLockedError, RunLostError
@@ -174,12 +174,15 @@ class Lease:
             files=self._upload.upload(folder, *names) if self._upload else {},
             status=status,
         )
-        self._write(entry)
+        numbers = self._write(entry)
         self._names = names
-        self._log.fold(self._number)
+        self._log.fold(self._number, numbers)
 
-    def _write(self, entry: Entry) -> None:
-        """Write an entry under the next number that is free of entries of this attempt."""
+    def _write(self, entry: Entry) -> Sequence[int]:
+        """Write an entry under the next number that is free of entries of this attempt.
+
+        Return the numbers of the entries that there are now.
+        """
         serial = 0
         while serial != entry.serial:
             entry = entry.model_copy(update={"number": self._number + 1})
@@ -189,14 +192,15 @@ class Lease:
             # The number may hold an earlier entry of ours, whose answer was lost: try the next one.
             self._number, serial = written.number, written.serial
         try:
-            is_newest = self._log.is_newest(self._number)
+            numbers = self._log.numbers()
         except CheckpointError as error:
             raise OSError(str(error)) from error
-        if not is_newest:  # our number had been taken and folded
+        if max(numbers, default=0) > self._number:  # our number had been taken and folded
             self._log.delete(self._number)
             raise self._lost(self._log.head())
         if self._upload:
             self._upload.published(entry)
+        return numbers
 
     def _lost(self, entry: Entry | None) -> RunLostError:
         owner = entry.writer.partition(",")[0] if entry else "its log is gone"

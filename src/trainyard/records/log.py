@@ -148,12 +148,14 @@ class Log:
         """
         return max(self.numbers(), default=0) <= number
 
-    def fold(self, number: int) -> None:
-        """Delete the entries that an entry has made superfluous; what cannot be deleted now is left."""
-        with contextlib.suppress(CheckpointError):
-            for old in self.numbers():
-                if old <= number - _KEPT:
-                    self.delete(old)
+    def fold(self, number: int, numbers: Collection[int]) -> None:
+        """Delete those of some entries that an entry has made superfluous.
+
+        What cannot be deleted now is left.
+        """
+        for old in numbers:
+            if old <= number - _KEPT:
+                self.delete(old)
 
     def delete(self, number: int) -> None:
         """Delete an entry that does not count any more; one that cannot be deleted now is left."""

@@ -10,6 +10,7 @@ from typing import Any
 from trainyard.digest import write_atomically
 from trainyard.reports import explanations, pages
 from trainyard.reports.rundir import RunFiles, read_run
+from trainyard.reports.templates import template
 
 Section = Callable[[RunFiles], Any]
 
@@ -41,16 +42,10 @@ def write_report(run_dir: Path) -> Path:
 
 
 def _rendered(run: RunFiles) -> str:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    templates = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(
-        loader=templates, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
     problems = [*run.problems, *run.history.problems]
     sections = {name: _built(name, section, run, problems) for name, section in _SECTIONS.items()}
     made = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-    return environment.get_template("report.html.j2").render(
+    return template("report.html.j2").render(
         **sections, run_id=run.run_id, experiment=run.experiment, problems=problems, made=made
     )
 

@@ -20,6 +20,7 @@ CACHED_FROM = 4 << 20  # bytes of a segment: shorter ones are parsed in no time
 _UNMARKED = ("best",)  # comes again and again; the last one has a marker of its own
 _DECISIONS = (*ENDS, "resume")  # that are shown as events; they count in superseded parts, too
 _MOST_ROWS = 4096  # that wait to be added to their curves
+_BATCH_BYTES = 1 << 16  # that wait to be summed up: many lines at once cost half as much as one by one
 
 
 @dataclass
@@ -78,22 +79,32 @@ class SegmentSummary:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._scan = _Scan()
-        self._size = self._lines = self._crc = self._saved = 0
+        self._waiting: list[tuple[Line, bytes]] = []  # records that are not summed up yet, and their lines
+        self._size = self._summed = self._saved = 0  # bytes
+        self._lines = self._crc = 0  # of what is summed up
 
     def add(self, record: Line, line: bytes) -> None:
         """Take note of a line; `record` is what it holds."""
-        self._scan.add(record)
+        self._waiting.append((record, line))
         self._size += len(line)
-        self._lines += 1
-        self._crc = zlib.crc32(line, self._crc)
 
     def flushed(self) -> None:
         """Write the cache, if the file has grown by much; all lines are in it."""
-        if self._size - self._saved >= CACHED_FROM:
+        is_due = self._size - self._saved >= CACHED_FROM
+        if is_due or self._size - self._summed >= _BATCH_BYTES:
+            self._sum_up()
+        if is_due:
             self._saved = self._size
             part = self._scan.part(self._size, self._lines)
             if part is not None:
                 save(self._path, part, self._crc)
+
+    def _sum_up(self) -> None:
+        for record, _ in self._waiting:
+            self._scan.add(record)
+        self._lines += len(self._waiting)
+        self._crc = zlib.crc32(b"".join(line for _, line in self._waiting), self._crc)
+        self._waiting, self._summed = [], self._size
 
 
 def _scan(path: Path, problems: list[str], before: Part | None = None) -> Part | None:

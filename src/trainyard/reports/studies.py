@@ -21,6 +21,7 @@ from trainyard.reports.history import title as metric_title
 from trainyard.reports.rundir import Json, numbers, part
 from trainyard.reports.scales import duration, number
 from trainyard.reports.study_charts import Point, Spread, dot_plot, trade_off
+from trainyard.reports.templates import template
 
 Rows = list[list[str]]
 Section = dict[str, Any]
@@ -40,12 +41,6 @@ def write_report(folder: Path) -> Path:
 
 
 def _rendered(folder: Path) -> str:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    templates = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(
-        loader=templates, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
     record, result = _record(folder), _read(folder, StudyRecord.RESULT)
     kind, state = (record.kind, record.status) if record else ("", "unknown")
     made: Section = dict.fromkeys(("picture", "summary", "detail", "trade_off", "pooled")) | {
@@ -54,9 +49,9 @@ def _rendered(folder: Path) -> str:
     }
     if result and state in ("completed", "failed"):
         made |= _benchmark(result) if kind == "benchmark" else _cross_validation(folder, result)
-    return environment.get_template(_TEMPLATE).render(
+    return template(_TEMPLATE).render(
         **made,
-        style=_style(environment),
+        style=_style(),
         kind={"cv": "Cross-validation", "benchmark": "Benchmark"}.get(kind, "Study"),
         study_id=folder.name,
         experiment=record.experiment if record else folder.parent.name,
@@ -67,9 +62,9 @@ def _rendered(folder: Path) -> str:
     )
 
 
-def _style(environment: Any) -> Markup:
+def _style() -> Markup:
     """Return the style sheet of the runs' page, which is part of its template."""
-    source = environment.loader.get_source(environment, "report.html.j2")[0]
+    source = Path(__file__).with_name("report.html.j2").read_text(encoding="utf-8")
     match = re.search(r"<style>(.*?)</style>", source, re.DOTALL)
     return Markup(match[1] if match else "")  # it is ours, and holds no values of a run
 

@@ -121,7 +121,7 @@ def code_inputs(roots: Collection[str], working_directory: Path) -> CodeIdentity
     sources = dict(sorted(_user_modules(roots).items()))
     on_disk = {name: sha256_file(path) if path.is_file() else REMOVED for name, path in sources.items()}
     modules = {name: source_hash(name, path) or on_disk[name] for name, path in sources.items()}
-    own = {str(path.relative_to(_own_folder())): sha256_file(path) for path in _own_sources(roots)}
+    adapters = {root.split(".")[2] for root in roots if root.startswith("trainyard.frameworks.")}
     edited = {name: sha256 for name, sha256 in on_disk.items() if sha256 != modules[name]}
     for name in edited:
         log.warning(
@@ -132,7 +132,7 @@ def code_inputs(roots: Collection[str], working_directory: Path) -> CodeIdentity
     return CodeIdentity(
         hash=sha256_json(modules | {f"{name} on disk": sha256 for name, sha256 in edited.items()}),
         trainyard=VERSION,
-        trainyard_sha256=sha256_json(own),
+        trainyard_sha256=_own_hash(frozenset(adapters)),
         modules=modules,
         edited=edited,
         git=_git(working_directory),
@@ -144,16 +144,18 @@ def _own_folder() -> Path:
     return Path(__file__).parent.parent
 
 
-def _own_sources(roots: Collection[str]) -> list[Path]:
-    """Return our sources that can affect a run's bits; other frameworks' adapters are left out."""
+@cache  # once in a process, which runs what it has imported
+def _own_hash(frameworks: Collection[str]) -> str:
+    """Return the hash of our sources that can affect a run's bits; of adapters, only these `frameworks`."""
     without = {"cli", "reports", "trackers", "callbacks", "testing", "integrations", "studies"}
-    used = {root.split(".")[2] for root in roots if root.startswith("trainyard.frameworks.")}
-    others = {("frameworks", name) for name in set(registry.BUILT_IN["framework"]) - used}
-    inside = {
-        path: path.relative_to(_own_folder()).with_suffix("").parts for path in _own_folder().rglob("*.py")
-    }
-    return sorted(
-        path for path, parts in inside.items() if parts[0] not in without and parts[:2] not in others
+    others = {("frameworks", name) for name in set(registry.BUILT_IN["framework"]) - set(frameworks)}
+    inside = {path.relative_to(_own_folder()): path for path in sorted(_own_folder().rglob("*.py"))}
+    return sha256_json(
+        {
+            str(name): sha256_file(path)
+            for name, path in inside.items()
+            if name.parts[0] not in without and name.with_suffix("").parts[:2] not in others
+        }
     )
 
 
@@ -201,13 +203,18 @@ def _user_source(module: ModuleType | None) -> Path | None:
     file = getattr(module, "__file__", None)
     if file is None:
         return None
-    paths = sysconfig.get_paths()
-    installed = [Path(paths[key]).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib")]
-    installed += [Path(sys.prefix).resolve(), _own_folder()]
     path = Path(file).resolve()
     is_there = path.is_file() or source_hash(str(getattr(module, "__name__", "")), path) is not None
-    is_ours = path.suffix == ".py" and is_there and not any(map(path.is_relative_to, installed))
+    is_ours = path.suffix == ".py" and is_there and not any(map(path.is_relative_to, _installed()))
     return path if is_ours else None
+
+
+@cache
+def _installed() -> list[Path]:
+    """Return the folders whose sources are not the user's."""
+    paths = sysconfig.get_paths()
+    installed = [Path(paths[key]).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return [*installed, Path(sys.prefix).resolve(), _own_folder()]
 
 
 def _git(folder: Path) -> GitState | None:
@@ -298,14 +305,24 @@ def _own_requirements() -> frozenset[str]:
     """Return Trainyard, what it requires without any extra, and what that requires, but for NumPy."""
     names, waiting = {"trainyard"}, ["trainyard"]
     while waiting:
-        try:
-            requirements = importlib.metadata.requires(waiting.pop()) or []
-        except importlib.metadata.PackageNotFoundError:
-            continue
+        requirements = _requirements(waiting.pop())
         needed = {_normalized(_NAME.match(text)[0]) for text in requirements if "extra ==" not in text}  # type: ignore[index]
         waiting += needed - names - {"numpy"}
         names |= needed
     return frozenset(names - {"numpy"})
+
+
+def _requirements(name: str) -> list[str]:
+    """Return what an installed distribution requires; as in `packages`, only the head of a file is read."""
+    try:
+        installed = importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    text = installed.read_text("METADATA")
+    if text is None:  # another format
+        return installed.requires or []
+    head = itertools.takewhile(str.strip, text.splitlines())
+    return [line.partition(": ")[2] for line in head if line.startswith("Requires-Dist: ")]
 
 
 def _normalized(name: str) -> str:

@@ -92,16 +92,13 @@ class LocalStore:
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the keys that begin with `prefix`, sorted by path components."""
         # Only the folder of the prefix is walked: the run directory may contain many other files.
-        start = self._root / prefix.rpartition("/")[0]
-        _refuse_links(start, _depth(prefix) - 1)
-        for path in sorted(start.rglob("*")):
-            key = path.relative_to(self._root).as_posix()
-            if (
-                key.startswith(prefix)
-                and not key.startswith(_STAGING)
-                and (path.is_symlink() or path.is_file())
-            ):
-                yield key
+        folder = prefix.rpartition("/")[0]
+        _refuse_links(self._root / folder, _depth(prefix) - 1)
+        keys = _keys(str(self._root / folder), f"{folder}/" if folder else "")
+        yield from sorted(
+            (key for key in keys if key.startswith(prefix) and not key.startswith(_STAGING)),
+            key=lambda key: key.split("/"),
+        )
 
     def delete(self, key: str) -> None:
         """Delete the file, and its folder if that is now empty."""
@@ -155,6 +152,20 @@ def _path_of(url: str) -> Path:
     if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
         raise InputError(f"{url} names no folder of this machine; write file:///path/of/the/folder")
     return Path(unquote(parts.path))
+
+
+def _keys(folder: str, prefix: str) -> Iterator[str]:
+    """Yield `prefix` + path of each file and link below a folder; each commit lists, so no `Path` is made."""
+    try:
+        entries = os.scandir(folder)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    with entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _keys(entry.path, f"{prefix}{entry.name}/")
+            elif entry.is_symlink() or entry.is_file():
+                yield prefix + entry.name
 
 
 def _depth(key: str) -> int:

@@ -19,6 +19,10 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from trainyard.registry import plugins
+from trainyard.reports.templates import template
+from trainyard.runs.inputs import imported_packages
+
 
 class WarmProcesses:
     """Run `MODULE.main(*words)` in forks of one process, which imports `imports` first.
@@ -59,6 +63,13 @@ def shared(module: str, *imports: str) -> WarmProcesses:
     processes = WarmProcesses(module, imports)
     atexit.register(processes.close)
     return processes
+
+
+def prepare() -> None:
+    """Compute what each run computes once in its process, and what is the same in all forks."""
+    plugins()
+    imported_packages()
+    template("report.html.j2")
 
 
 def serve(main: Callable[..., object]) -> None:
@@ -114,4 +125,5 @@ def _import_installed(names: Path) -> None:
 if __name__ == "__main__":
     for imported in sys.argv[2:]:
         importlib.import_module(imported)
+    prepare()
     serve(importlib.import_module(sys.argv[1]).main)
