@@ -22,6 +22,7 @@ __all__ = [
     "check",
     "clean",
     "compare",
+    "create",
     "cross_validate",
     "evaluate",
     "explain",
@@ -38,6 +39,7 @@ __all__ = [
     "stop",
     "sync",
     "train",
+    "work",
 ]
 
 watch()
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
         check,
         clean,
         compare,
+        create,
         cross_validate,
         evaluate,
         explain,
@@ -64,6 +67,7 @@ if TYPE_CHECKING:
         stop,
         sync,
         train,
+        work,
     )
     from trainyard.runs.run import Run
 

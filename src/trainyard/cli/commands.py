@@ -12,6 +12,8 @@ _MODULES = {
     "init": "init",
     "train": "train",
     "resume": "train",
+    "create": "work",
+    "work": "work",
     "stop": "stop",
     "reproduce": "train",
     "cross-validate": "studies",

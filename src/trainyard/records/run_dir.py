@@ -2,6 +2,7 @@
 
 runs/<experiment>/<run-id>/
     config.yaml         the resolved config
+    created.json        where and when the run was created
     manifest.json       every input of the computation; written before step 1
     data.json           how raw rows become features, and outputs classes; data-0002.json after a change
     attempts/0001.json  one process life: when, where, how it ended
@@ -27,6 +28,7 @@ from typing import Any
 
 from trainyard.digest import TEMPORARY_SUFFIX, fsync_folder, make_folders, sha256_bytes, write_atomically
 from trainyard.errors import CheckpointError, InputError
+from trainyard.records.creation import Creation
 from trainyard.records.document import Document, dump, parse_json
 from trainyard.records.lock import Lock, locked_error
 from trainyard.records.manifest import Manifest
@@ -62,7 +64,9 @@ class RunDir:
             make_folders(run.path.parent)
             run.path.mkdir()
             fsync_folder(run.path.parent)
+            Creation(working_directory=str(Path.cwd()), time=time.time()).save(run.path / Creation.FILE)
             private = without_literals(config) != config
+            # Last: a folder without a config is no run.
             write_atomically(run.config_file, config.encode(), mode=0o600 if private else 0o666)
         except OSError as error:
             raise InputError(
@@ -156,6 +160,17 @@ class RunDir:
                 f"{self.path / Result.FILE} is missing: the run has not ended yet, or it was removed"
             )
         return result
+
+    def creation(self) -> Creation | None:
+        """Return how the run was created.
+
+        None if that is damaged, or an earlier version of Trainyard did not record it.
+        """
+        try:
+            return Creation.load(self.path / Creation.FILE)
+        except CheckpointError as error:
+            log.warning("%s", error)
+            return None
 
     def attempts(self) -> list[AttemptRecord]:
         """Return the records of the attempts, oldest first.

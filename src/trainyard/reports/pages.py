@@ -244,6 +244,8 @@ def repeat(run: RunFiles) -> Section:
 
 
 def _own_commands(run: RunFiles) -> Facts:
+    if run.status == "created":
+        return [("make its first attempt", f"trainyard work {shlex.quote(run.run_id)}")]
     commands = [("train it again, and compare every bit", f"trainyard reproduce {shlex.quote(run.run_id)}")]
     if run.status != "completed":
         commands.insert(
