@@ -257,7 +257,7 @@ TRACKER = {
         (
             "framework",
             type("Frame", (Framework,), {"models": {}, "base_modules": ("x",)}),
-            "it lacks __init__, ",
+            "it lacks determinism, learner, load, ",
         ),
         ("store", type("Shop", (), {}), "it lacks delete, download, get, "),
         ("store", LocalStore(Path()), "it is of type LocalStore, not a class"),
