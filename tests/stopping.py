@@ -2,6 +2,7 @@
 
 python stopping.py SIGNAL STEP CONFIG RUNS_DIR [CACHE]
 python stopping.py SIGNAL STEP --resume RUN [CACHE [FOLDER NAME COUNT]]
+python stopping.py SIGNAL STEP --work RUN [CACHE [FOLDER NAME COUNT]]
 
 With FOLDER, it waits until COUNT processes have made files there, each with its NAME.
 """
@@ -32,6 +33,8 @@ class SignalOnce(Callback):
 def train(callbacks: list[Callback], first: str, second: str) -> Run:
     if first == "--resume":
         return trainyard.resume(second, callbacks=callbacks)
+    if first == "--work":
+        return trainyard.work(second, callbacks=callbacks)
     return trainyard.train(Path(first), runs_dir=second, callbacks=callbacks)
 
 

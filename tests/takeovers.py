@@ -33,15 +33,15 @@ def two_processes() -> Iterator[list[WarmProcesses]]:
 
 
 def race(
-    both: list[WarmProcesses], name: str, folder: Path, caches: list[Path]
+    both: list[WarmProcesses], name: str, folder: Path, caches: list[Path], verb: str = "--resume"
 ) -> list[CompletedProcess[str]]:
-    """Let two processes resume a run at one moment."""
+    """Let two processes resume a run at one moment, or make its first attempt (`--work`)."""
     folder.mkdir()
     (folder / "meeting").mkdir()
 
     def resume(i: int) -> CompletedProcess[str]:
         meeting = [str(folder / "meeting"), str(i), "2"]
-        return both[i].run("SIGCONT", "999", "--resume", name, str(caches[i]), *meeting, folder=folder)
+        return both[i].run("SIGCONT", "999", verb, name, str(caches[i]), *meeting, folder=folder)
 
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(resume, range(2)))

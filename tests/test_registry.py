@@ -257,7 +257,7 @@ TRACKER = {
         (
             "framework",
             type("Frame", (Framework,), {"models": {}, "base_modules": ("x",)}),
-            "it lacks __init__, ",
+            "it lacks determinism, learner, load, ",
         ),
         ("store", type("Shop", (), {}), "it lacks delete, download, get, "),
         ("store", LocalStore(Path()), "it is of type LocalStore, not a class"),
@@ -266,3 +266,9 @@ TRACKER = {
 def test_what_a_class_lacks(kind: registry.Kind, cls: Any, said: str | None) -> None:
     found = registry._lacks(kind, cls)
     assert found is None if said is None else str(found).startswith(said)
+
+
+@pytest.mark.parametrize("name", registry.BUILT_IN["framework"])
+def test_a_framework_is_called_like_its_library(name: str) -> None:
+    """`runs.process` finds by its name whether the library is imported."""
+    assert registry.adapter("framework", name).base_modules == (name,)

@@ -22,6 +22,7 @@ __all__ = [
     "check",
     "clean",
     "compare",
+    "create",
     "cross_validate",
     "evaluate",
     "explain",
@@ -39,6 +40,7 @@ __all__ = [
     "stop",
     "sync",
     "train",
+    "work",
 ]
 
 watch()
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
         check,
         clean,
         compare,
+        create,
         cross_validate,
         evaluate,
         explain,
@@ -66,6 +69,7 @@ if TYPE_CHECKING:
         stop,
         sync,
         train,
+        work,
     )
     from trainyard.runs.run import Run
 

@@ -547,7 +547,8 @@ def test_clean_leaves_what_is_owned_taken_up_or_damaged(
         acquire(run)
 
     monkeypatch.setattr(RunDir, "acquire", taken_up_before)
-    assert [run.path for run in trainyard.clean(tmp_path, dry_run=False)] == [plain.path]
+    cleaned = trainyard.clean(tmp_path, statuses=["created", "crashed"], dry_run=False)
+    assert [run.path for run in cleaned] == [plain.path]
     assert f"run {damaged.id} is skipped" in caplog.text
     assert {run.path for run in all_runs(tmp_path)} == {owned.path, taken.path, damaged.path}
     owned.release()
@@ -558,7 +559,7 @@ def test_clean_loses_the_race_for_a_run_with_grace(tmp_path: Path, monkeypatch: 
     owner = RunDir(run.path)
     owner.acquire()
     monkeypatch.setattr(RunDir, "is_owned", lambda _: False)  # as it was when it was looked at
-    assert trainyard.clean(tmp_path, dry_run=False) == []
+    assert trainyard.clean(tmp_path, statuses=["created"], dry_run=False) == []
     assert run.path.exists()
     owner.release()
 

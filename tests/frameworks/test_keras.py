@@ -96,6 +96,28 @@ OPTIMIZER_OPTIONS: list[dict[str, Any]] = [
 ]
 
 
+def test_a_reset_gives_keras_the_settings_of_a_fresh_process() -> None:
+    def settings() -> tuple[Any, ...]:
+        config = keras.config
+        names = keras.layers.Dense(2).name, sorted(keras.saving.get_custom_objects())
+        return (
+            config.floatx(),
+            config.epsilon(),
+            config.image_data_format(),
+            config.dtype_policy().name,
+            names,
+        )
+
+    keras.config.set_floatx("float64")
+    keras.config.set_epsilon(1e-3)
+    keras.config.set_image_data_format("channels_first")
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    keras.saving.register_keras_serializable("mine")(type("Mine", (keras.layers.Dense,), {}))
+    settings()
+    KerasFramework.reset()
+    assert settings() == ("float32", 1e-7, "channels_last", "float32", ("dense", []))
+
+
 @pytest.mark.parametrize(
     "options", OPTIMIZER_OPTIONS, ids=lambda options: "-".join(map(str, options.values()))
 )

@@ -108,7 +108,7 @@ def edit(file: Path, *, checked: bool = False, **values: Any) -> None:
 
 def records(run: Run, folder: Path | str) -> None:
     """Makes a run say that it was started in a folder."""
-    for file in [run.path / "manifest.json", *(run.path / "attempts").iterdir()]:
+    for file in [run.path / "created.json", run.path / "manifest.json", *(run.path / "attempts").iterdir()]:
         edit(file, working_directory=str(folder))
 
 
@@ -236,7 +236,7 @@ def test_only_a_private_folder_above_the_working_directory_counts(
     records(run, "/")
     assert own_code(RunDir(run.path)) == [here / "sub"]
     records(run, here)
-    assert own_code(RunDir(run.path)) == [here / "sub", here]
+    assert own_code(RunDir(run.path)) == [here, here / "sub"]
     here.chmod(0o777)
     assert own_code(RunDir(run.path)) == [here / "sub"]
     assert own_code(RunDir(run.path), trust=True) == [here / "sub", here]

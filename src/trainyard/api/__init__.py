@@ -6,6 +6,7 @@ from trainyard.api.housekeeping import clean, get, list_runs, summaries, sync
 from trainyard.api.results import compare, evaluate, explain, export, load, predict, report
 from trainyard.api.studies import benchmark, cross_validate
 from trainyard.api.training import reproduce, resume, stop, train
+from trainyard.api.working import create, work
 from trainyard.runs.run import Run
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "check",
     "clean",
     "compare",
+    "create",
     "cross_validate",
     "evaluate",
     "explain",
@@ -32,4 +34,5 @@ __all__ = [
     "summaries",
     "sync",
     "train",
+    "work",
 ]

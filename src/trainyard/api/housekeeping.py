@@ -54,8 +54,8 @@ def clean(
 
     Args:
         runs_dir: The folder of the runs.
-        statuses: Delete the runs with one of these statuses, with or without checkpoints. Default: `created`,
-            `crashed` and `failed` runs without a checkpoint.
+        statuses: Delete the runs with one of these statuses, with or without checkpoints. Default: `crashed`
+            and `failed` runs without a checkpoint. A run that is only `created` may wait for a worker.
         dry_run: Delete nothing.
     """
     chosen = []

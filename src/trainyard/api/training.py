@@ -78,7 +78,7 @@ def train(
     if model is not None:
         config, overrides = name_model(config, overrides, model)
     resolved = load_resolved(config, overrides, Catalog(), objects=data is not None)
-    _log_notes(resolved)
+    log_notes(resolved)
     folder = runs_folder(runs_dir)
     objects = make_objects(resolved, model, data, callbacks)
     if data is None:
@@ -95,7 +95,7 @@ def train(
             require_objects(found, "resume", model=model, data=data)
             with of_own_config(found, resolved):
                 placement = resolved.placement(explicit=True)
-                run_attempt(Request(own, found, objects, placement=placement, verdict=verdict))
+                run_attempt(Request(own, found, objects, placement=placement, verdict=verdict, keep=True))
             return Run(found)
         run = RunDir.create(folder, resolved.config.experiment.name, resolved.dump())
         run_attempt(Request(resolved, run, objects, verdict=verdict))
@@ -177,6 +177,7 @@ def resume(
                 placement=placement,
                 allow_change=allow_change,
                 verdict=verdict,
+                keep=True,
             )
         )
     return Run(found)
@@ -279,7 +280,8 @@ def _ended(run: RunDir) -> str:
     return f"is {status}" + (f" ({error})" if error else "")
 
 
-def _log_notes(resolved: Resolved) -> None:
+def log_notes(resolved: Resolved) -> None:
+    """Log what the user should know about a config before a run is made of it."""
     resolved.log_notes()
     if resolved.config.distributed.enabled:
         log.warning("config: distributed.enabled has no effect: this version trains in one process")

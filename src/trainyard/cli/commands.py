@@ -13,6 +13,8 @@ _MODULES = {
     "train": "train",
     "resume": "train",
     "fork": "train",
+    "create": "work",
+    "work": "work",
     "stop": "stop",
     "reproduce": "train",
     "cross-validate": "studies",

@@ -214,7 +214,7 @@ def sync(ctx: click.Context, run: str, runs_dir: str | None, as_json: bool) -> N
     multiple=True,
     type=click.Choice([*UNFINISHED, "completed"]),
     help="Delete runs of this status, with or without checkpoints; may be given several times.  "
-    "[default: created, crashed and failed runs without a checkpoint to resume from]",
+    "[default: crashed and failed runs without a checkpoint to resume from]",
 )
 @click.option("--yes", is_flag=True, help="Delete them; without it, nothing is deleted.")
 @options.runs_dir

@@ -49,7 +49,7 @@ def train(
     as_json: bool,
 ) -> None:
     """Train one run, from config to report."""
-    with _progress_callbacks(quiet, as_json) as callbacks:
+    with progress_callbacks(quiet, as_json) as callbacks:
         run = trainyard.train(
             config, overrides, runs_dir=runs_dir, resume=resume, reuse=reuse, callbacks=callbacks
         )
@@ -86,7 +86,7 @@ def resume(
     A run that has ended stays as it is; with another length, a new run goes on after it:
     `trainyard resume RUN training.epochs=60`.
     """
-    with _progress_callbacks(quiet, as_json) as callbacks:
+    with progress_callbacks(quiet, as_json) as callbacks:
         resumed = trainyard.resume(
             run, overrides, runs_dir=runs_dir, allow_change=allow_change, callbacks=callbacks, trust=trust
         )
@@ -124,7 +124,7 @@ def fork(
     Where no checkpoint of step N is kept, the steps before it are repeated from an earlier one, with the
     settings of the other run. That run stays as it is.
     """
-    with _progress_callbacks(quiet, as_json) as callbacks:
+    with progress_callbacks(quiet, as_json) as callbacks:
         child = trainyard.fork(
             run,
             overrides,
@@ -152,14 +152,14 @@ def reproduce(
     Lists the inputs that differ, then says `identical`, or `different` with the first step and the first
     tensor that differ; the exit code is 3 then.
     """
-    with _progress_callbacks(quiet, as_json) as callbacks:
+    with progress_callbacks(quiet, as_json) as callbacks:
         reproduction = trainyard.reproduce(run, runs_dir=runs_dir, callbacks=callbacks, trust=trust)
     show(reproduction.to_json(), _verdict(reproduction), as_json)
     ctx.exit(0 if reproduction.verdict == "identical" else _DIFFERENT)
 
 
 @contextmanager
-def _progress_callbacks(quiet: bool, as_json: bool) -> Iterator[list[Callback]]:
+def progress_callbacks(quiet: bool, as_json: bool) -> Iterator[list[Callback]]:
     """Yield the callbacks that show the progress; on stderr if stdout gets a document."""
     if quiet:
         yield []
@@ -175,19 +175,29 @@ def _progress_callbacks(quiet: bool, as_json: bool) -> Iterator[list[Callback]]:
 
 def _finish(run: Run, runs_dir: str | None, as_json: bool) -> None:
     """Print the result, and exit with the code of the run's status."""
-    from trainyard.records.run_dir import RunDir
-
-    status = RunDir(run.path).status_on_disk()
     if as_json:
         show(run_document(run), (), as_json)
     else:
-        _say_result(run, status, f" --runs-dir {shlex.quote(runs_dir)}" if runs_dir else "")
-    click.get_current_context().exit(EXIT_CODES.get(status, 1))
+        say_result(run, runs_dir)
+    click.get_current_context().exit(exit_code(run))
 
 
-def _say_result(run: Run, status: Status, option: str) -> None:
+def exit_code(run: Run) -> int:
+    """Return the exit code for the status of a run."""
+    return EXIT_CODES.get(_status(run), 1)
+
+
+def _status(run: Run) -> Status:
+    from trainyard.records.run_dir import RunDir
+
+    return RunDir(run.path).status_on_disk()
+
+
+def say_result(run: Run, runs_dir: str | None) -> None:
+    """Print the result of a run for people, and what can be done with it next."""
     from trainyard.reports.summary import summary_table
 
+    status, option = _status(run), f" --runs-dir {shlex.quote(runs_dir)}" if runs_dir else ""
     facts = summary_table(run.path)
     report = run.path / "report.html"
     files = [("directory", run.path), *([("report", report)] if report.exists() else [])]

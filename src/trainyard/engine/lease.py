@@ -73,6 +73,15 @@ class Lease:
         self._has_beaten = False
         self._names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
+    def create(self) -> None:
+        """Say that the run exists, and that no attempt of it was made yet.
+
+        Raises:
+            RunLostError: It exists already.
+            OSError: The entry cannot be written.
+        """
+        self._append("create", (), ())
+
     def take(self, checkpoints: Collection[str], best: Collection[str]) -> None:
         """Take the lease; the checkpoints and best models are those that exist.
 

@@ -224,6 +224,16 @@ class Framework(ABC):
         """
 
     @staticmethod
+    def reset() -> None:
+        """Give the library the settings that it has after its import.
+
+        A worker process that makes several runs calls it before each of them, if the library is imported:
+        code of the user's may have changed what holds for the whole process (default types, precision ...).
+        What each run sets anyway need not be reset.
+        """
+        return
+
+    @staticmethod
     @abstractmethod
     def plan(config: RunConfig, rows: int, model: Any = None) -> Plan:
         """Return the plan of a run.

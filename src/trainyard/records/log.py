@@ -4,6 +4,8 @@
     log/000000002   attempt 1 commits a checkpoint
     log/000000003   attempt 2 takes the lease: attempt 1, which needs this number next, has lost the run
 
+In a store, the log of a run that waits for its first attempt begins with an entry that says that it exists.
+
 The newest entry is the whole state: it names all checkpoints and best models that exist and, in a store, all
 files. So older entries may be deleted ("folded") at any time; a crash meanwhile leaves only entries that
 nobody reads. A writer may be suspended for so long that its next number is taken *and* folded. After its
@@ -23,7 +25,7 @@ from trainyard.errors import CheckpointError
 from trainyard.records.document import Document, Record, dump
 from trainyard.stores.base import Store
 
-Kind = Literal["lease", "commit", "end"]
+Kind = Literal["create", "lease", "commit", "end"]
 FOLDER = "log/"
 _TRIES = 5  # to read the newest entry: it may be folded after it was listed
 _KEPT = 2  # newest entries that are not folded: a reader may just have listed the one before the last
@@ -59,6 +61,11 @@ class Entry(Document):
     best: tuple[str, ...] = ()
     files: dict[str, StoredFile] = Field(default_factory=dict)
     status: str | None = None
+
+    @property
+    def has_owner(self) -> bool:
+        """Whether its writer owns the run after it."""
+        return self.kind in ("lease", "commit")
 
     def names(self, kind: str) -> frozenset[str]:
         """Return the names of the checkpoints of a kind (`checkpoints` or `best`) that exist."""

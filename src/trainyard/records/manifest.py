@@ -154,8 +154,12 @@ class Environment(NumericEnvironment):
         }
 
 
-# Flags that adapters set where they are absent.
-_DEFAULTS = {("CUBLAS_WORKSPACE_CONFIG", ":4096:8")}
+# Flags that adapters and their libraries set where they are absent.
+_DEFAULTS = {
+    ("CUBLAS_WORKSPACE_CONFIG", ":4096:8"),
+    ("KMP_DUPLICATE_LIB_OK", "True"),
+    ("KMP_INIT_AT_FORK", "FALSE"),
+}
 _IF_RECORDED = ("python", "system", "processor", "instructions", "threads", "framework ")
 
 

@@ -43,7 +43,9 @@ log = logging.getLogger("trainyard")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _URL_FILE = ".url"  # beside the working copies of the runs under a URL
 _CHECKPOINTS = ("checkpoints", "best")
-_RECORDS = re.compile(r"(config\.yaml|parent\.json|manifest\.json|result\.json|attempts/\d+\.json)")
+_RECORDS = re.compile(
+    r"(config\.yaml|created\.json|parent\.json|manifest\.json|result\.json|attempts/\d+\.json)"
+)
 _LOCAL = re.compile(r"(lock|log/.*|(.*/)?\..*|journal/.*\.summary)")  # stays on the local disk
 _APPENDED = re.compile(r"journal/\d+\.jsonl")
 _INLINE_BYTES = 2000  # a smaller text is in the entry itself
@@ -114,6 +116,12 @@ def url_of(runs_dir: Path) -> str | None:
     except (OSError, ValueError):
         return None
     return url if runs_dir.name == _hash(url) else None
+
+
+def run_url(path: Path) -> str | None:
+    """Return the URL of the run with this working copy, or None for a run on the local disk."""
+    url = url_of(path.absolute().parent.parent)
+    return None if url is None else f"{url}/{path.parent.name}/{path.name}"
 
 
 def refuse_lost_copy(path: Path) -> None:
@@ -248,7 +256,7 @@ class RemoteRun:
 
     def note_owner(self, entry: Entry) -> None:
         """Note in the working copy whether a process trains the run elsewhere, for its status."""
-        if entry.kind == "end":
+        if not entry.has_owner:
             (self.path / _OWNER_FILE).unlink(missing_ok=True)
         else:
             self._note_heartbeat(time.time() if self._is_alive(entry) else 0.0)
@@ -261,7 +269,7 @@ class RemoteRun:
         write_atomically(self.path / _OWNER_FILE, json.dumps({"time": seconds}).encode())
 
     def _is_alive(self, entry: Entry) -> bool:
-        if entry.kind == "end" or _has_ended(entry.writer):
+        if not entry.has_owner or _has_ended(entry.writer):
             return False
         beat = entry.time
         with contextlib.suppress(CheckpointError, ValueError):
@@ -399,7 +407,7 @@ class RemoteRun:
         self._stored = dict(entry.files)
         try:
             self._keep(entry)
-            if entry.kind == "end":
+            if not entry.has_owner:
                 (self.path / _OWNER_FILE).unlink(missing_ok=True)
             named = {part for file in entry.files.values() for part in file.parts}
             for key in self._store.list(self._files):

@@ -2,6 +2,7 @@
 
 runs/<experiment>/<run-id>/
     config.yaml         the resolved config
+    created.json        where and when the run was created
     parent.json         the run that it was forked from, goes on after, or repeats; if there is one
     initial/            the checkpoint of the parent that it starts from, and the parent's config
     manifest.json       every input of the computation; written before step 1
@@ -31,6 +32,7 @@ from typing import Any
 
 from trainyard.digest import TEMPORARY_SUFFIX, fsync_folder, make_folders, sha256_bytes, write_atomically
 from trainyard.errors import CheckpointError, InputError, TrainyardError
+from trainyard.records.creation import Creation
 from trainyard.records.document import Document, dump, parse_json
 from trainyard.records.lineage import Lineage
 from trainyard.records.lock import Lock, locked_error
@@ -75,9 +77,10 @@ class RunDir:
             make_folders(run.path.parent)
             run.path.mkdir()
             fsync_folder(run.path.parent)
+            Creation(working_directory=str(Path.cwd()), time=time.time()).save(run.path / Creation.FILE)
             if fill is not None:
                 fill(run)
-            write_config(run.config_file, config)
+            write_config(run.config_file, config)  # last: a folder without a config is no run
         except TrainyardError:
             shutil.rmtree(run.path, ignore_errors=True)
             raise
@@ -182,6 +185,17 @@ class RunDir:
                 f"{self.path / Result.FILE} is missing: the run has not ended yet, or it was removed"
             )
         return result
+
+    def creation(self) -> Creation | None:
+        """Return how the run was created.
+
+        None if that is damaged, or an earlier version of Trainyard did not record it.
+        """
+        try:
+            return Creation.load(self.path / Creation.FILE)
+        except CheckpointError as error:
+            log.warning("%s", error)
+            return None
 
     def attempts(self) -> list[AttemptRecord]:
         """Return the records of the attempts, oldest first.

@@ -258,6 +258,8 @@ def _origin(run: RunFiles) -> list[str]:
 
 
 def _own_commands(run: RunFiles) -> Facts:
+    if run.status == "created":
+        return [("make its first attempt", f"trainyard work {shlex.quote(run.run_id)}")]
     commands = [("train it again, and compare every bit", f"trainyard reproduce {shlex.quote(run.run_id)}")]
     if run.status != "completed":
         commands.insert(

@@ -115,7 +115,8 @@ def read_run(folder: Path) -> RunFiles:
     """Read a run directory, as far as it is there and undamaged."""
     run, problems = RunDir(folder), list[str]()
     manifest = _undamaged(run.manifest, Manifest.FILE, folder, problems)
-    if manifest is None and not problems:
+    is_waiting = run.creation() is not None and run.next_attempt() == 1
+    if manifest is None and not problems and not is_waiting:
         problems.append(f"{Manifest.FILE}: missing, so the inputs of this run are not known")
     result = _undamaged(run.result, Result.FILE, folder, problems)
     if result and 0 < result.attempts < _newest_attempt(folder / "journal"):

@@ -68,7 +68,8 @@ class Request:
     """The arguments of an attempt.
 
     `parent` is the run that this one repeats, or the study that it is in; `placement` replaces the config's,
-    by dotted key (threads, device); `verdict` judges each evaluation.
+    by dotted key (threads, device); `verdict` judges each evaluation. With `keep`, the run was there before
+    the caller: it stays if its first attempt fails at once.
     """
 
     resolved: Resolved
@@ -78,6 +79,7 @@ class Request:
     placement: Mapping[str, Any] = field(default_factory=dict)
     allow_change: bool = False
     verdict: Verdict | None = None
+    keep: bool = False
 
 
 def run_attempt(request: Request) -> Result:
@@ -85,7 +87,7 @@ def run_attempt(request: Request) -> Result:
 
     Raises:
         InputError: Something that the user gave is wrong. A run whose first attempt fails before its journal
-            is opened is removed.
+            is opened is removed, unless the request keeps it.
         TrainingError: The training failed; `resume` continues from the last commit.
         Stopped: A signal came before there was a step to finish.
     """
@@ -126,7 +128,8 @@ class _Attempt:
             raise
         except Exception as error:
             message = self._hidden(error)
-            if isinstance(error, InputError) and self._session.number == 1 and not run.journal.exists():
+            is_new = self._session.number == 1 and not run.journal.exists() and not self._request.keep
+            if isinstance(error, InputError) and is_new:
                 discard_run(run, self._session.lease)  # nothing was computed, and nobody has seen it before
             raise
         finally:
@@ -147,6 +150,7 @@ class _Attempt:
         request, run, config = self._request, self._run, self._request.resolved.config
         if any(import_paths(config.model_dump())):
             open_process()  # before anything is imported for the config
+        seed_global_random(config.experiment.seed)  # a module of the user's may draw when it is imported
         self._checkpoints.resume.sweep()
         before = run.manifest()
         commit = self._newest_commit()

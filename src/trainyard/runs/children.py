@@ -105,7 +105,7 @@ def create_child(request: ChildRequest) -> RunDir:
             start = _Start(request)
             start.check()
             return RunDir.create(runs_dir, experiment, request.resolved.dump(), start.fill)
-        except (CheckpointError, FileNotFoundError) as error:  # it is pruned while it is copied
+        except CheckpointError as error:  # it is pruned while it is copied
             if not left or request.parent.status() != "running":
                 raise InputError(f"run {request.parent.id} cannot be forked: {error}") from error
     raise AssertionError("the loop returns or raises")

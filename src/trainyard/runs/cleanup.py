@@ -14,7 +14,7 @@ from trainyard.records.remote import RemoteRun
 from trainyard.records.run_dir import RunDir
 
 log = logging.getLogger("trainyard")
-CLEANED = ("created", "crashed", "failed")
+CLEANED = ("crashed", "failed")  # not `created`: a run may wait for a worker
 
 
 def is_unwanted(run: RunDir, statuses: Sequence[str] | None) -> bool:

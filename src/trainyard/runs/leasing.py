@@ -1,14 +1,30 @@
-"""Take the right to write to a run: on the local disk, or in its store."""
+"""Put a new run into its store, and take the right to write to a run: on the local disk, or in its store."""
 
 from __future__ import annotations
 
 from trainyard import registry
 from trainyard.engine.lease import Lease
-from trainyard.errors import CheckpointError
+from trainyard.errors import CheckpointError, InputError, TrainyardError
 from trainyard.records.log import Entry, Log
 from trainyard.records.remote import RemoteRun, is_any, refuse_lost_copy
 from trainyard.records.run_dir import RunDir
+from trainyard.runs.cleanup import discard_folder
 from trainyard.runs.wiring import run_checkpoints
+
+
+def publish(run: RunDir) -> None:
+    """Make a run that was just created exist in its store; on the local disk, it does already.
+
+    Raises:
+        InputError: The store cannot be used. Nothing is left of the run.
+    """
+    try:
+        if remote := RemoteRun.of(run.path):
+            remote.check()
+            Lease(remote.log, 0, 0, remote).create()
+    except (TrainyardError, OSError) as error:
+        discard_folder(run.path)
+        raise InputError(f"the run cannot be created: {error}") from error
 
 
 def take_lease(run: RunDir) -> Lease:

@@ -346,9 +346,12 @@ def copy_state(source: RunCheckpoints, commit: Commit, folder: Path) -> None:
         CheckpointError, OSError: A file is gone or damaged, or the copy cannot be written.
     """
     store = registry.adapter("store", "file")(folder)
-    for model in available_best(source, commit).values():
-        source.best.copy_to(model, store)
-    source.resume.copy_to(commit, store)
+    try:
+        for model in available_best(source, commit).values():
+            source.best.copy_to(model, store)
+        source.resume.copy_to(commit, store)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"checkpoint {commit.name} was removed while it was copied") from error
 
 
 def longer(total_steps: int) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from trainyard.records.decision import journalled_decisions
 from trainyard.records.journal import number, read
+from trainyard.records.remote import run_url
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import Status
 
@@ -31,6 +32,11 @@ class Run:
     def path(self) -> Path:
         """The run directory."""
         return self._dir.path
+
+    @property
+    def url(self) -> str | None:
+        """The URL of a run in a store; None for one on the local disk."""
+        return run_url(self.path)
 
     @property
     def status(self) -> Status:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,7 @@ class RunImports:
 
     def check_module(self, path: str, module: str) -> None:
         """Refuse a module unless it is of a framework's library or the user's own; see `ImportRule`."""
+        _refuse_other_file(module)
         if self._trusted:
             self._announce(path)
         elif not self._is_named(path) and not (self._is_own(module) or _is_of_framework(module)):
@@ -135,6 +136,24 @@ def _came_with(run: RunDir, folder: Path) -> list[Path]:
     project, there = folder.resolve(), run.path.resolve()
     inside = there.is_relative_to(project) and there != project
     return [there, *([project / there.relative_to(project).parts[0]] if inside else [])]
+
+
+def _refuse_other_file(module: str) -> None:
+    """Refuse a module of the user's that this process has imported from another file than would be now.
+
+    Raises:
+        InputError: Another project has a module of this name.
+    """
+    name = _top(module)
+    loaded = getattr(sys.modules.get(name), "__file__", None)
+    if loaded is None or is_installed(os.path.abspath(loaded)):  # noqa: PTH100
+        return
+    spec = PathFinder.find_spec(name)
+    if spec is not None and spec.origin and Path(spec.origin).resolve() != Path(loaded).resolve():
+        raise InputError(
+            f"module {name!r} is already imported in this process, from {loaded}; "
+            f"the run needs {spec.origin}: start a new process for it"
+        )
 
 
 def _files(module: str) -> Iterator[Path | None]:

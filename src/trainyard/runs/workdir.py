@@ -16,19 +16,24 @@ from trainyard.runs.trust import RunImports
 def working_directory(run: RunDir) -> Path:
     """Return the folder that relative paths in the run's config start from.
 
-    It is the one in which the run was started, or the current one where that is gone or cannot be right: a
-    relative one, or one inside the run directory.
+    It is the one in which the run was created. Where that is gone or cannot be right (a relative one, or one
+    inside the run directory), it is the one of the first attempt, or else the current one.
     """
-    attempts = run.attempts()
-    recorded = Path(attempts[0].working_directory) if attempts else Path()
-    usable = recorded.is_absolute() and recorded.is_dir() and not _is_inside(recorded, run.path)
-    return recorded if usable else Path.cwd()
+    creation, attempts = run.creation(), run.attempts()
+    recorded = [creation.working_directory] if creation else []
+    recorded += [attempt.working_directory for attempt in attempts[:1]]
+    usable = (
+        path
+        for path in map(Path, recorded)
+        if path.is_absolute() and path.is_dir() and not _is_inside(path, run.path)
+    )
+    return next(usable, Path.cwd())
 
 
 def own_code(run: RunDir, *, resume: bool = False, trust: bool = False) -> list[Path]:
     """Return the folders of the user's own project, from which the run may import code.
 
-    The first is the caller's working directory. The one that the run records counts, too, but the run
+    The caller's working directory always counts. The one that the run records counts, too, but the run
     directory may come from someone else, so that something else must speak for it: the caller works below it;
     or resumes the run, which continues their own work, and the folder of runs is in it; or the user trusts
     the run. A folder inside the run directory never counts.
@@ -41,8 +46,15 @@ def own_code(run: RunDir, *, resume: bool = False, trust: bool = False) -> list[
     here, recorded = Path.cwd(), working_directory(run)
     runs = run.path.resolve().parent.parent
     holds_runs = recorded.resolve() in (runs, runs.parent)
-    counts = trust or (_is_private(recorded) and ((resume and holds_runs) or here.is_relative_to(recorded)))
-    folders = [here, *([recorded] if counts and recorded != here else [])]
+    folders = [here]
+    if (
+        recorded != here
+        and _is_private(recorded)
+        and ((resume and holds_runs) or here.is_relative_to(recorded))
+    ):
+        folders = [recorded, here]  # in the other one there may be another project's module of the same name
+    elif recorded != here and trust:
+        folders = [here, recorded]
     return [folder for folder in folders if not _is_inside(folder, run.path)]
 
 

@@ -50,6 +50,13 @@ class KerasFramework(Framework):
         return TrainingConfig.model_fields
 
     @staticmethod
+    def reset() -> None:
+        """Undo what code of the user's may have set in Keras for the whole process."""
+        from trainyard.frameworks.keras import settings
+
+        settings.reset()
+
+    @staticmethod
     def plan(config: RunConfig, rows: int, model: Any = None) -> Plan:
         """Plan minibatch steps, with the compiled learning rate if the config leaves it open.
 

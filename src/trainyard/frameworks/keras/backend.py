@@ -126,6 +126,11 @@ def import_keras(backend: str | None = None) -> Any:
             require("keras", "keras")
     keras: Any = require("keras", "keras")
     current = keras.config.backend()
+    if backend is None and current != (wanted := _default_backend()):
+        raise ModelError(
+            f"Keras already uses {current} in this process, and this run would use {wanted}, as nothing "
+            f"names another: start a new process, or set KERAS_BACKEND={current}"
+        )
     if backend not in (None, current):
         raise ModelError(
             f"model.params.backend: {backend} given, but Keras already uses {current} in this process; "
@@ -144,6 +149,11 @@ def _configured_backend(config: RunConfig) -> str | None:
     return None if ":" in config.model.type else config.model.params.get("backend")
 
 
+def _default_backend() -> str:
+    """Return the backend that a fresh process uses where the config names none."""
+    return os.environ.get("KERAS_BACKEND") or _installed() or _preferred() or next(iter(BACKENDS))
+
+
 def _installed() -> str | None:
     """Return an installed backend to use if TensorFlow, Keras's default, is missing; None if it is not."""
     if find_spec("tensorflow") is not None:
@@ -151,13 +161,20 @@ def _installed() -> str | None:
     return next((name for name in BACKENDS if find_spec(name) is not None), None)
 
 
-def _preferred() -> str | None:
-    """Return the backend named in Keras's own settings file, if there is one."""
+def own_settings() -> Mapping[str, Any]:
+    """Return the content of Keras's own settings file; empty if there is none."""
     file = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras") / "keras.json"
     try:
-        return str(json.loads(file.read_text(encoding="utf-8"))["backend"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        settings = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return settings if isinstance(settings, dict) else {}
+
+
+def _preferred() -> str | None:
+    """Return the backend named in Keras's own settings file, if there is one."""
+    backend = own_settings().get("backend")
+    return None if backend is None else str(backend)
 
 
 def _version(distribution: str) -> str | None:

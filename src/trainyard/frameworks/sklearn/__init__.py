@@ -53,6 +53,13 @@ class SklearnFramework(Framework):
         return ("scheduler",) if model == "hist_gradient_boosting" else ()
 
     @staticmethod
+    def reset() -> None:
+        """Undo what code of the user's may have set in scikit-learn for the whole process."""
+        from trainyard.frameworks.sklearn import settings
+
+        settings.reset()
+
+    @staticmethod
     def plan(config: RunConfig, rows: int, model: Any = None) -> Plan:
         """Plan minibatch steps, iterations of an ensemble, or a single `fit`; see `steps.py`.
 

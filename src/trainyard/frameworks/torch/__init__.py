@@ -47,6 +47,13 @@ class TorchFramework(Framework):
         return TrainingConfig.model_fields
 
     @staticmethod
+    def reset() -> None:
+        """Undo what code of the user's may have set in torch for the whole process."""
+        from trainyard.frameworks.torch import settings
+
+        settings.reset()
+
+    @staticmethod
     def plan(config: RunConfig, rows: int, model: Any = None) -> Plan:  # noqa: ARG004 - the same for all models
         """Return the plan of a framework that trains on minibatches."""
         return minibatch_plan(config, rows)

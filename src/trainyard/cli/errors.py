@@ -1,0 +1,80 @@
+"""Say what an error means: a message, an exit code, and a document."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from typing import Any
+
+import click
+
+from trainyard.engine.signals import Stopped
+from trainyard.errors import ConfigError, TrainyardError
+from trainyard.records.status import EXIT_CODES
+from trainyard.redact import printable, redacted
+
+log = logging.getLogger("trainyard")
+
+
+def report(error: BaseException) -> tuple[int, dict[str, Any]]:
+    """Tell the user on stderr what happened; return the exit code, and the error as a document."""
+    if log.isEnabledFor(logging.DEBUG) and not isinstance(error, click.ClickException):
+        to_stderr("".join(traceback.format_exception(error)).rstrip())
+    word, message, code = _explain(error)
+    message = redacted(message)
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+        to_stderr(message)  # the help
+    else:
+        to_stderr("\n".join([*_usage(error), f"trainyard: {word}{message}"]))
+    problems = [vars(problem) for problem in error.problems] if isinstance(error, ConfigError) else []
+    return code, {"type": type(error).__name__, "message": message, "exit_code": code, "problems": problems}
+
+
+def to_stderr(text: str) -> None:
+    """Print text for people to stderr, without secrets."""
+    sys.stderr.write(printable(redacted(text)) + "\n")
+    sys.stderr.flush()
+
+
+def _usage(error: BaseException) -> list[str]:
+    """Return how to call the command, if it was called wrongly."""
+    if not isinstance(error, click.UsageError) or error.ctx is None:
+        return []
+    return [error.ctx.get_usage(), f"Try '{error.ctx.command_path} --help' for help."]
+
+
+def _explain(error: BaseException) -> tuple[str, str, int]:
+    """Return the word before the message for an error, the message, and the exit code."""
+    if isinstance(error, TrainyardError):
+        return "error: ", str(error), error.exit_code
+    if isinstance(error, click.ClickException):
+        return "error: ", error.format_message(), error.exit_code
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        return "", "interrupted", EXIT_CODES["interrupted"]
+    if isinstance(error, Stopped):
+        return "", _stopped(error), EXIT_CODES[error.status]
+    return *_failed(error), 1
+
+
+def _stopped(error: Stopped) -> str:
+    again = f"resume with: trainyard resume {error.run_id}" if error.run_id else "give the same command again"
+    return f"{error.status} before a step was made: nothing is lost; {again}"
+
+
+def _failed(error: BaseException) -> tuple[str, str]:
+    if isinstance(error, SystemExit):
+        return "error: ", f"code of the model or the data ended the process by sys.exit({error.code!r})"
+    if isinstance(error, OSError) and error.strerror:
+        return "error: ", ": ".join([*([str(error.filename)] if error.filename else []), error.strerror])
+    return "internal error: ", f"{_one_line(error)}; run again with --debug"
+
+
+def _one_line(error: BaseException) -> str:
+    """Return type, text and location; the location is the innermost one outside of installed libraries."""
+    text = " ".join(str(error).split())
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages" not in frame.filename
+    ]
+    location = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}{': ' if text else ''}{text}{location}"

@@ -1,0 +1,127 @@
+"""Undo what a run changes in its process, so that the next run there finds it as good as fresh."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import locale
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Collection, Iterator
+from types import ModuleType
+
+import numpy as np
+
+from trainyard import registry
+from trainyard.module_sources import is_installed
+
+# scikit-learn sets these when it is imported, for every OpenMP library that this process loads later.
+_OF_THE_PROCESS = ("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
+
+
+@contextlib.contextmanager
+def as_fresh_process() -> Iterator[None]:
+    """Run what is inside in a process that is as good as a fresh one, and undo its changes at the end.
+
+    The user's modules that it imports are forgotten: the next run imports its own, which may have the same
+    names, and whatever they compute or draw when they are imported is done again.
+    """
+    _reset_libraries()
+    known = set(sys.modules)
+    undo = [_environment(), _search_path(), _signal_handlers(), _others()]
+    with warnings.catch_warnings():
+        try:
+            yield
+        finally:
+            for restore in undo:
+                restore()
+            _forget_modules(set(sys.modules) - known)
+
+
+def _reset_libraries() -> None:
+    """Give the libraries of frameworks that are imported the settings that they have after their import."""
+    # Ours are called like their libraries, so that no adapter is imported to find out.
+    imported = [name for name in registry.BUILT_IN["framework"] if name in sys.modules]
+    plugins = (plugin for plugin in registry.plugins() if plugin.kind == "framework" and not plugin.ignored)
+    used = (plugin for plugin in plugins if plugin.target.partition(":")[0] in sys.modules)
+    for name in [*imported, *(plugin.name for plugin in used if registry.error_of(plugin) is None)]:
+        framework = registry.adapter("framework", name)
+        if any(module in sys.modules for module in framework.base_modules):
+            framework.reset()
+
+
+def _environment() -> Callable[[], None]:
+    """Return what restores the environment variables."""
+    before = dict(os.environ)
+
+    def restore() -> None:
+        for name in set(os.environ) - set(before) - set(_OF_THE_PROCESS):
+            del os.environ[name]
+        os.environ.update(before)
+        time.tzset()
+
+    return restore
+
+
+def _search_path() -> Callable[[], None]:
+    """Return what restores the folders that modules are imported from."""
+    before = list(sys.path)
+
+    def restore() -> None:
+        sys.path[:] = before
+
+    return restore
+
+
+def _signal_handlers() -> Callable[[], None]:
+    """Return what restores the signal handlers, as far as they were set in Python."""
+    if threading.current_thread() is not threading.main_thread():  # no other thread may set them
+        return lambda: None
+    before = {number: signal.getsignal(number) for number in signal.valid_signals()}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            if handler is not None and signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
+
+    return restore
+
+
+def _others() -> Callable[[], None]:
+    """Return what restores NumPy's error handling, the locale, the processors, the way processes start."""
+    errors, language = np.geterr(), locale.setlocale(locale.LC_ALL)
+    start = multiprocessing.get_start_method(allow_none=True)
+    processors = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+
+    def restore() -> None:
+        np.seterr(**errors)
+        locale.setlocale(locale.LC_ALL, language)
+        multiprocessing.set_start_method(start, force=True)
+        if processors is not None and os.sched_getaffinity(0) != processors:
+            os.sched_setaffinity(0, processors)
+
+    return restore
+
+
+def _forget_modules(names: Collection[str]) -> None:
+    """Forget modules of the user's; libraries, and the packages that plugins come from, stay."""
+    plugins = {plugin.target.partition(":")[0].partition(".")[0] for plugin in registry.plugins()}
+    for name in names:
+        if name.partition(".")[0] not in plugins and _is_users(sys.modules.get(name)):
+            del sys.modules[name]
+    importlib.invalidate_caches()  # a file may have been edited a moment ago
+    gc.collect()  # what the run has computed with may fill the memory of a device
+
+
+def _is_users(module: ModuleType | None) -> bool:
+    """Return whether a module is Python source of the user's, or a folder of such modules."""
+    file = getattr(module, "__file__", None)
+    paths = [file] if file else list(getattr(module, "__path__", ()))
+    is_source = file is None or file.endswith(".py")
+    return bool(paths) and is_source and not any(map(is_installed, paths))

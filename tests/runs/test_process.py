@@ -1,0 +1,311 @@
+"""Many runs in one worker process: each gets the bits of a fresh process, whatever the ones before did there."""
+
+import functools
+import json
+import locale
+import multiprocessing
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import trainyard
+from small_runs import SMALL
+from trainyard.errors import InputError, ModelError
+from trainyard.frameworks.keras.backend import import_keras
+from trainyard.runs.process import as_fresh_process
+from trainyard.testing.warm import WarmProcesses
+from warm_commands import TESTS, command
+
+# What holds for the whole process is changed, and a number is drawn and a state kept while the module lives.
+LEAKY = """
+import os, sys, warnings
+import numpy as np, torch
+import sizes
+os.environ["SCALE"] = "7"
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "lib"))
+torch.set_default_dtype(torch.float64)
+np.seterr(all="raise")
+warnings.simplefilter("error")
+NOISE = torch.from_numpy(np.random.rand(4).astype("float32"))
+MADE = []
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        MADE.append(self)
+        self.inner = torch.nn.Linear(4, sizes.HIDDEN + len(MADE), dtype=torch.float32)
+        self.outer = torch.nn.Linear(sizes.HIDDEN + len(MADE), 3, dtype=torch.float32)
+        self.dropout = torch.nn.Dropout(0.3)
+
+    def forward(self, x):
+        return self.outer(self.dropout(torch.relu(self.inner(x + NOISE))))
+"""
+PLAIN = """
+import os, warnings
+import numpy as np, torch
+import sizes
+try:
+    from only_in_lib import SCALE
+except ImportError:
+    SCALE = float(os.environ.get("SCALE", "2")) + float(np.exp(np.float32(-1000)))
+warnings.warn("no error", UserWarning)
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, sizes.HIDDEN)
+        self.outer = torch.nn.Linear(sizes.HIDDEN, 3)
+
+    def forward(self, x):
+        return self.outer(torch.tanh(self.inner(x * SCALE)))
+"""
+
+
+def project(folder: Path, model: str, hidden: int, seed: int) -> Path:
+    """A folder with a config and modules, which have the same names in each project."""
+    (folder / "lib").mkdir(parents=True)
+    (folder / "lib" / "only_in_lib.py").write_text("SCALE = 5.0\n")
+    (folder / "model.py").write_text(model)
+    (folder / "sizes.py").write_text(f"HIDDEN = {hidden}\n")
+    config = SMALL | {
+        "experiment": {"name": folder.name, "seed": seed},
+        "model": {"type": "model:Net"},
+        "training": SMALL["training"] | {"max_steps": 9},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def created(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(folder)
+    return str(trainyard.create("config.json", runs_dir="runs").path)
+
+
+def outcome(run: str) -> tuple[str | None, Mapping[str, float]]:
+    result = trainyard.get(run)
+    assert result.status == "completed", result
+    return result.digest, result.metrics
+
+
+@pytest.mark.slow
+def test_runs_of_two_projects_in_a_row_have_the_bits_of_fresh_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leaky = project(tmp_path / "leaky", LEAKY, hidden=5, seed=1)
+    plain = project(tmp_path / "plain", PLAIN, hidden=9, seed=2)
+    fresh = {folder: created(folder, monkeypatch) for folder in (leaky, plain)}
+    for run in fresh.values():
+        done = command("work", run, "-q", folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+    order = [plain, leaky, leaky, plain, leaky]
+    runs = [created(folder, monkeypatch) for folder in order]
+    done = command("work", *runs, "-q", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [outcome(run) for run in runs] == [outcome(fresh[folder]) for folder in order]
+    manifests = [trainyard.get(run).manifest for run in (runs[3], fresh[plain])]
+    assert manifests[0]["environment"] == manifests[1]["environment"]
+    assert manifests[0]["code"] == manifests[1]["code"]
+
+
+def test_code_that_was_edited_between_two_runs_is_imported_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = project(tmp_path / "edited", PLAIN, hidden=4, seed=1)
+    runs = [created(folder, monkeypatch) for _ in range(2)]
+    trainyard.work(runs[0])
+    (folder / "sizes.py").write_text("HIDDEN = 11  # edited\n")
+    trainyard.work(runs[1])
+    first, second = (trainyard.get(run).manifest for run in runs)
+    assert first["code"]["modules"]["sizes"] != second["code"]["modules"]["sizes"]
+    assert second["code"]["edited"] == {}
+    assert first["weights"] != second["weights"]
+    assert not {"model", "sizes"} & set(sys.modules)
+
+
+def test_a_module_that_the_process_has_from_another_project_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A notebook that works for another project: its own modules cannot be forgotten."""
+    other = project(tmp_path / "other", PLAIN, hidden=4, seed=1)
+    monkeypatch.syspath_prepend(str(other))
+    monkeypatch.setitem(sys.modules, "sizes", __import__("sizes"))
+    monkeypatch.setitem(sys.modules, "model", __import__("model"))
+    run = created(project(tmp_path / "mine", PLAIN, hidden=4, seed=1), monkeypatch)
+    with pytest.raises(
+        InputError, match=r"(?s)'model' is already imported.*other.*mine.*start a new process"
+    ):
+        trainyard.work(run, trust=True)
+
+
+# -- libraries
+
+
+def config(model: str, **params: Any) -> dict[str, Any]:
+    return SMALL | {"model": {"type": model, "params": params}, "training": {"max_steps": 8, "threads": 2}}
+
+
+BATCHES = {"max_steps": 8, "batch_size": 16}
+KINDS: dict[str, dict[str, Any]] = {
+    "torch": SMALL | {"training": BATCHES | {"threads": 1}},
+    "bitwise": SMALL | {"training": BATCHES | {"threads": 2, "determinism": "bitwise"}},
+    "keras": config("keras_mlp", backend="torch", hidden=[8], dropout=0.2) | {"training": BATCHES},
+    "forest": SMALL | {"model": "random_forest", "training": {"threads": 2}},
+    "xgboost": config("xgboost", subsample=0.7),
+    "lightgbm": config("lightgbm", subsample=0.7, subsample_freq=1),
+    "catboost": config("catboost"),
+}
+
+
+def check_order(run_command: Any, kinds: Sequence[str], folder: Path) -> None:
+    """Let one process train a run of each kind, in this order, and one process each kind."""
+
+    def worked(kinds: Sequence[str]) -> list[Any]:
+        runs = [str(trainyard.create(KINDS[kind], runs_dir=folder).path) for kind in kinds]
+        done = run_command("work", *runs, "-q", folder=folder)
+        assert done.returncode == 0, done.stderr
+        return [outcome(run) for run in runs]
+
+    fresh = {kind: worked([kind])[0] for kind in set(kinds)}
+    assert worked(kinds) == [fresh[kind] for kind in kinds]
+
+
+@pytest.mark.slow
+def test_five_runs_in_a_row_have_the_bits_of_fresh_processes(tmp_path: Path) -> None:
+    check_order(command, ["bitwise", "xgboost", "torch", "forest", "torch"], tmp_path)
+
+
+@pytest.mark.soak
+def test_each_kind_of_run_after_each_other_has_the_bits_of_a_fresh_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An order in which each follows each, itself included."""
+    after = {kind: list(KINDS) for kind in KINDS}
+    way, order = ["torch"], list[str]()
+    while way:  # an Eulerian circuit
+        if after[way[-1]]:
+            way.append(after[way[-1]].pop())
+        else:
+            order.append(way.pop())
+    assert len(order) == len(KINDS) ** 2 + 1
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    processes = WarmProcesses("signaller", ["torch", "keras", "sklearn.datasets", "trainyard.api"])
+    check_order(functools.partial(processes.run, "-", "-", "0"), order, tmp_path)
+    processes.close()
+
+
+def test_another_backend_of_keras_is_refused_where_the_config_names_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A fresh process would use the default one."""
+    keras = SimpleNamespace(config=SimpleNamespace(backend=lambda: "torch"))
+    monkeypatch.setitem(sys.modules, "keras", keras)  # type: ignore[misc]
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    assert import_keras() is keras
+    monkeypatch.delenv("KERAS_BACKEND")
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    with pytest.raises(
+        ModelError, match="already uses torch in this process, and this run would use tensorf"
+    ):
+        import_keras()
+    (tmp_path / "keras.json").write_text('{"backend": "torch"}')
+    assert import_keras() is keras
+
+
+def test_settings_of_libraries_are_those_of_a_fresh_process() -> None:
+    import sklearn
+    import torch
+
+    torch.set_default_dtype(torch.float64)
+    torch.set_float32_matmul_precision("medium")
+    torch.set_grad_enabled(False)
+    torch.set_default_device("meta")
+    torch.backends.cudnn.allow_tf32 = False
+    sklearn.set_config(transform_output="pandas", assume_finite=True)
+    with as_fresh_process():
+        now = (
+            torch.get_default_dtype(),
+            torch.get_float32_matmul_precision(),
+            torch.is_grad_enabled(),
+            torch.get_default_device(),
+            torch.backends.cudnn.allow_tf32,
+        )
+        assert now == (torch.float32, "highest", True, torch.device("cpu"), True)
+        settings = sklearn.get_config()
+        assert (settings["transform_output"], settings["assume_finite"]) == ("default", False)
+
+
+# -- the rest of the process
+
+
+def _ignore(*_: object) -> None:
+    pass
+
+
+CHANGES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "a variable": (lambda: os.environ.get("HOME"), lambda: os.environ.update(HOME="/nowhere")),
+    "a new variable": (lambda: os.environ.get("XLA_FLAGS"), lambda: os.environ.update(XLA_FLAGS="--other")),
+    "no variable": (lambda: os.environ.get("PATH"), lambda: os.environ.pop("PATH")),
+    "search path": (lambda: list(sys.path), lambda: sys.path.insert(0, "/nowhere")),
+    "signal": (lambda: signal.getsignal(signal.SIGALRM), lambda: signal.signal(signal.SIGALRM, _ignore)),
+    "numpy": (np.geterr, lambda: np.seterr(all="raise")),
+    "warnings": (lambda: list(warnings.filters), lambda: warnings.simplefilter("error")),
+    "locale": (lambda: locale.setlocale(locale.LC_ALL), lambda: locale.setlocale(locale.LC_ALL, "C")),
+    "start": (
+        lambda: multiprocessing.get_start_method(allow_none=True),
+        lambda: multiprocessing.set_start_method("spawn", force=True),
+    ),
+    "processors": (
+        lambda: os.sched_getaffinity(0),
+        lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_a_run_changes_in_the_process_is_undone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, change = CHANGES[name]
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    locale.setlocale(locale.LC_ALL, "C.UTF-8")
+    before = read()
+    with as_fresh_process():
+        change()
+        assert read() != before
+    assert read() == before
+
+
+def test_it_is_undone_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--mine")
+
+    def fail() -> None:
+        os.environ["XLA_FLAGS"] = "--other"
+        raise ModelError("the run failed")
+
+    with pytest.raises(ModelError), as_fresh_process():
+        fail()
+    assert os.environ["XLA_FLAGS"] == "--mine"
+
+
+def test_libraries_and_plugins_stay_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what they set for all libraries of the process when they were imported stays set."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "part.py").write_text("VALUE = 1\n")  # `mine` is a namespace package
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("colorsys", "mine", "mine.part"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.delenv("KMP_INIT_AT_FORK", raising=False)
+    with as_fresh_process():
+        __import__("colorsys")
+        __import__("mine.part")
+        os.environ["KMP_INIT_AT_FORK"] = "FALSE"
+    assert "colorsys" in sys.modules
+    assert not {"mine", "mine.part"} & set(sys.modules)
+    assert os.environ["KMP_INIT_AT_FORK"] == "FALSE"
