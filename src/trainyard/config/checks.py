@@ -10,7 +10,7 @@ import re
 from pathlib import PurePath
 
 from trainyard.config.schema import DEFAULT_TEST_SHARE, METRIC_KEYS, SplitConfig, TrainingConfig
-from trainyard.config.tree import Node, Problems, Source, find, find_value, mapping, put
+from trainyard.config.tree import DEFAULT, Node, Problems, Source, find, find_value, mapping, put
 
 FILE_TYPES = {
     ".csv": "csv",
@@ -45,7 +45,7 @@ def fill_defaults(root: Node, stem: str, *, length: bool, objects: bool) -> None
         put(root, "training.epochs", Node(DEFAULT_EPOCHS, Source("default")))
     ranks = find(root, "distributed.virtual_ranks")
     if ranks is None or ranks.value == "auto":
-        put(root, "distributed.virtual_ranks", Node(1, Source("default (number of processes)")))
+        put(root, "distributed.virtual_ranks", Node(1, DEFAULT if ranks is None else ranks.source))
     scheduler = find(root, "training.scheduler")
     if isinstance(scheduler and scheduler.value, dict):
         mapping(scheduler).setdefault("type", Node("constant", Source("default")))
