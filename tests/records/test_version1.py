@@ -75,3 +75,14 @@ def test_all_runs_are_listed(runs_dir: Path, capsys: pytest.CaptureFixture[str])
     assert (
         pd.Series([run.status for run in trainyard.list_runs(runs_dir)]).isin(["completed", "failed"]).all()
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("framework", "key"), [("torch", "training.max_steps"), ("lightgbm", "model.params.n_estimators")]
+)
+def test_a_completed_run_is_forked(framework: str, key: str, runs_dir: Path) -> None:
+    run = run_of(runs_dir, framework)
+    child = trainyard.fork(run, {key: 2 * run.result["steps"]})
+    assert (child.status, child.result["steps"]) == ("completed", 2 * run.result["steps"])
+    assert trainyard.reproduce(child).verdict == "identical"

@@ -37,6 +37,7 @@ from trainyard.engine.saver import Saver
 from trainyard.errors import ChangedInputsError, CheckpointError, InputError
 from trainyard.order import EPOCH, permutation, stream_seed
 from trainyard.records.lineage import Lineage
+from trainyard.records.manifest import ForeignTrainer, Manifest
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.run import Run
@@ -632,6 +633,22 @@ def test_models_with_few_places_to_go_on_from(tmp_path: Path) -> None:
     assert "the last step has added fewer iterations than the others" in initial(child)["differs"]
 
 
+def test_runs_of_other_trainers_belong_to_their_scripts(parent: Run) -> None:
+    run = RunDir(parent.path)
+    trainer = ForeignTrainer(name="transformers")
+    run.write(Manifest.FILE, run.require_manifest().model_copy(update={"trainer": trainer}))
+    with pytest.raises(InputError, match="the Trainer of transformers, so trainyard cannot fork it"):
+        trainyard.fork(parent, SLOWER)
+    assert trainyard.resume(parent, LONGER).path == parent.path, "as before: nothing is left to do"
+
+
+def test_a_config_that_was_edited_is_refused(parent: Run) -> None:
+    file = parent.path / "config.yaml"
+    file.write_text(file.read_text().replace("learning_rate: 0.01", "learning_rate: 0.02"))
+    with pytest.raises(InputError, match=r"not what the run was trained with: training\.learning_rate has"):
+        trainyard.fork(parent, LONGER)
+
+
 def test_objects_are_asked_for_again(tmp_path: Path) -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
     run = trainyard.train({**SMALL, "model": None}, runs_dir=tmp_path, model=net)
@@ -656,19 +673,25 @@ def test_the_family_on_the_command_line(
     assert main(["fork", child, "training.max_steps=38", "--json", "--runs-dir", runs, "-q"]) == 0
     grandchild = json.loads(capsys.readouterr().out)["run_id"]
 
+    depths = {parent.id: 0, child: 1, grandchild: 2, longer: 1}
+    first, second = sorted([child, longer])  # the older one first, as far as ids tell
+    rows = [
+        row for one in (parent.id, first, second) for row in ([one, grandchild] if one == child else [one])
+    ]
     for _ in range(2):  # the second time from the index
         assert main(["runs", "list", "--tree", "--runs-dir", runs]) == 0
         lines = capsys.readouterr().out.splitlines()[1:]
-        assert [line.split()[0] for line in lines] == [parent.id, child, grandchild, longer]
-        assert [len(line) - len(line.lstrip()) for line in lines] == [0, 2, 4, 2]
-        assert lines[1].endswith("fork at step 25")
-        assert lines[3].endswith("continue at step 30")
+        assert [line.split()[0] for line in lines] == rows
+        assert [len(line) - len(line.lstrip()) for line in lines] == [2 * depths[row] for row in rows]
+        assert lines[rows.index(child)].endswith("fork at step 25")
+        assert lines[rows.index(longer)].endswith("continue at step 30")
     assert main(["runs", "list", "--tree", "--json", "--runs-dir", runs]) == 0
     documents = json.loads(capsys.readouterr().out)
-    assert [one["depth"] for one in documents] == [0, 1, 2, 1]
-    assert documents[2]["parent"] == {"run_id": child, "relation": "fork", "step": 36}
+    assert {one["run_id"]: one["depth"] for one in documents} == depths
+    (one,) = (one for one in documents if one["run_id"] == grandchild)
+    assert one["parent"] == {"run_id": child, "relation": "fork", "step": 36}
     assert main(["runs", "list", "--json", "--runs-dir", runs]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["run_id"] == grandchild
+    assert {one["run_id"] for one in json.loads(capsys.readouterr().out)} == set(rows)
 
     assert main(["runs", "show", child, "--runs-dir", runs]) == 0
     shown = capsys.readouterr().out

@@ -11,7 +11,6 @@ from trainyard import registry
 from trainyard.config import Overrides, Resolved
 from trainyard.config import load as load_resolved
 from trainyard.config.schema import PLACEMENT, CosineSchedule, LinearSchedule
-from trainyard.config.tree import DEFAULT
 from trainyard.engine.checkpoint import Commit, RunCheckpoints, step_of
 from trainyard.engine.rules import NOTHING_PAST, Past, Rules
 from trainyard.errors import CheckpointError, InputError
@@ -234,7 +233,10 @@ class _Start:
         now = self._manifest.model_copy(update={"computation": own.computation()})
         keys = _differing(known, type(now).model_validate(now.to_json()).computation)
         # A version of Trainyard that is newer than the run may have more settings.
-        if edited := [key for key in keys if key in known or own.sources.get(key) != DEFAULT]:
+        known_keys = (
+            key for key in keys if key in known or not str(own.sources.get(key)).startswith("default")
+        )
+        if edited := list(known_keys):
             raise InputError(
                 f"config.yaml of run {self._parent.id} is not what the run was trained with: {edited[0]} has "
                 "changed; put it back"
