@@ -75,6 +75,7 @@ environment = dict(os.environ)
 keras = import_keras(backend)
 ours = {"KERAS_BACKEND", "TF_CPP_MIN_LOG_LEVEL", "NPROC"}
 assert all(os.environ.get(name) == environment.get(name) for name in ours)
+os.environ["KERAS_BACKEND"] = backend  # for models whose config names none
 import trainyard
 from trainyard.datasets.rows.arrays import Arrays
 

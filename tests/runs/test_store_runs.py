@@ -473,7 +473,7 @@ def test_an_entry_writes_nothing_outside_of_its_run(name: str, folder_url: str, 
     copy = RemoteRun(tmp_path / "copy" / "small" / "run", LocalStore(folder_url))
     file = StoredFile(bytes=1, sha256="0" * 64, text="x")
     entry = Entry(number=1, writer="w", serial=1, attempt=1, kind="commit", time=0, files={name: file})
-    with pytest.raises(CheckpointError, match=r"which is no run.s"):
+    with pytest.raises(CheckpointError, match=r"which no run has"):
         copy.bring_down(entry, lambda _: True)
     assert not list(tmp_path.rglob("outside"))
 

@@ -40,11 +40,11 @@ from trainyard.redact import redacted
 from trainyard.require import import_paths, open_process
 from trainyard.runs.cleanup import discard_run
 from trainyard.runs.decisions import go_on, known_decisions, repeats
-from trainyard.runs.forks import in_owner
 from trainyard.runs.manifest import check_unchanged, lower_tier, make_manifest
 from trainyard.runs.objects import Objects
 from trainyard.runs.origin import Origin
 from trainyard.runs.outcome import evaluate_outcome, result_so_far, weights_digest
+from trainyard.runs.process_forks import in_owner
 from trainyard.runs.session import Session
 from trainyard.runs.weights import initial_source, initialize
 from trainyard.runs.wiring import (
