@@ -39,6 +39,22 @@ def test_not_found_says_what_there_is(runs: list[RunDir], tmp_path: Path) -> Non
         find_run("last", tmp_path / "empty")
 
 
+def test_runs_of_one_second_are_in_the_order_of_their_time() -> None:
+    ids = [make_id() for _ in range(3000)]
+    assert [one[:19] for one in ids] == sorted(one[:19] for one in ids)
+    assert len(set(ids)) == len(ids)
+
+
+def test_two_runs_never_share_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = iter(["20260101-000000-00000000", "20260101-000000-00000000", "20260101-000000-00100000"])
+    monkeypatch.setattr("trainyard.records.run_dir.make_id", lambda: next(ids))
+    first = RunDir.create(tmp_path, "e", "model: mlp\n")
+    (first.path / "result.json").write_text("kept")
+    second = RunDir.create(tmp_path, "e", "model: mlp\n")
+    assert second.id == "20260101-000000-00100000"
+    assert (first.path / "result.json").read_text() == "kept"
+
+
 def test_ids_are_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
     before = make_id()
     monkeypatch.setenv("TZ", "America/Los_Angeles")

@@ -71,11 +71,8 @@ class RunDir:
         Raises:
             InputError: The directory cannot be written.
         """
-        run_id = make_id()
-        run = RunDir(runs_dir / experiment / run_id)
+        run = RunDir(_new_folder(runs_dir / experiment))
         try:
-            make_folders(run.path.parent)
-            run.path.mkdir()
             fsync_folder(run.path.parent)
             Creation(working_directory=str(Path.cwd()), time=time.time()).save(run.path / Creation.FILE)
             if fill is not None:
@@ -86,10 +83,7 @@ class RunDir:
             raise
         except OSError as error:
             shutil.rmtree(run.path, ignore_errors=True)
-            raise InputError(
-                f"cannot make the run directory {run.path}: {error.strerror}; "
-                "choose another folder with --runs-dir"
-            ) from error
+            raise _cannot_make(run.path, error) from error
         return run
 
     @property
@@ -345,8 +339,37 @@ def write_config(path: Path, config: str) -> None:
 
 
 def make_id() -> str:
-    """Return a new id, which begins with the time in UTC: the order of ids is that of time everywhere."""
-    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
+    """Return a new id, which begins with the time in UTC: the order of ids is that of time everywhere.
+
+    After the second come three digits for its fraction, in units of 1/4096 s, and five random ones.
+    """
+    seconds, nanoseconds = divmod(time.time_ns(), 10**9)
+    fraction = nanoseconds * 4096 // 10**9
+    date = time.strftime("%Y%m%d-%H%M%S", time.gmtime(seconds))
+    return f"{date}-{fraction:03x}{secrets.randbits(20):05x}"
+
+
+def _new_folder(experiment: Path) -> Path:
+    """Make the folder of a new run.
+
+    Raises:
+        InputError: It cannot be made.
+    """
+    while True:
+        path = experiment / make_id()
+        try:
+            make_folders(experiment)
+            path.mkdir()
+            return path
+        except OSError as error:
+            if not path.is_dir():  # else it is another run's, which has just been made
+                raise _cannot_make(path, error) from error
+
+
+def _cannot_make(path: Path, error: OSError) -> InputError:
+    return InputError(
+        f"cannot make the run directory {path}: {error.strerror}; choose another folder with --runs-dir"
+    )
 
 
 def _depth(name: str) -> int:
