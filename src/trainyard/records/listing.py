@@ -73,9 +73,9 @@ def find_run(name: str, runs_dir: Path, before: RunDir | None = None) -> RunDir:
 def _named(name: str, runs_dir: Path, before: RunDir | None) -> RunDir:
     if (Path(name) / "config.yaml").is_file():
         return RunDir(Path(name))
-    runs = [run for run in all_runs(runs_dir) if before is None or _age(run) < _age(before)]
+    runs = [run for run in all_runs(runs_dir) if before is None or run.id < before.id]
     if name == "last" and runs:
-        return max(runs, key=_age)
+        return runs[0]
     matches = [run for run in runs if run.id == name]
     matches = matches or [run for run in runs if name and run.id.startswith(name)]
     if len(matches) == 1:
@@ -88,8 +88,3 @@ def _named(name: str, runs_dir: Path, before: RunDir | None) -> RunDir:
         f"no run {name!r} in {url_of(runs_dir) or runs_dir.absolute()} ({known}); "
         "give a path, an id, the beginning of an id, or `last`"
     )
-
-
-def _age(run: RunDir) -> tuple[str, int]:
-    """Return what orders runs by time; the ids of one second differ in their random ending only."""
-    return run.id[:15], run.config_file.stat().st_mtime_ns

@@ -199,7 +199,7 @@ class FrameworkSuite:
             assert killed.returncode == -signal.SIGKILL, killed.stderr
         assert processes.run("never", "0", "--resume", name, folder=folder).returncode == 0
         bring_all(run)
-        assert len(run.attempts()) == 4
+        assert len(run.attempts()) == 4, [one.attempt for one in run.attempts()]
         self._assert_same(run, uninterrupted)
 
     def test_a_damaged_checkpoint_is_never_loaded(
