@@ -53,6 +53,14 @@ def test_show(command: Command, runs_dir: Path) -> None:
     )
 
 
+def test_show_says_why_a_run_failed(command: Command, runs_dir: Path) -> None:
+    path = next(runs_dir.glob(f"*/{FAILED}/result.json"))
+    content = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(content | {"error": "the loss is NaN\n  at step 3"}), encoding="utf-8")
+    rows = command("runs", "show", FAILED, "--runs-dir", runs_dir).out.splitlines()
+    assert ["error", "the", "loss", "is", "NaN"] in [row.split() for row in rows]
+
+
 def test_show_of_no_run(command: Command, runs_dir: Path) -> None:
     done = command("runs", "show", "nothing", "--runs-dir", runs_dir)
     assert done.code == 2

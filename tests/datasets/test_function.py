@@ -112,7 +112,7 @@ def test_one_pair_is_divided() -> None:
         ("my_data:", r"data\.type: .* is not an import path: write package\.module:name"),
         ("my_data:fails", "my_data:fails failed: KeyError: 'sea'"),
         ("my_data:nothing", r"what my_data:nothing returned is NoneType; it must be \(train, val\)"),
-        ("my_data:misnamed", "has a split 'valid'; the splits are called train, val, test"),
+        ("my_data:misnamed", "has a split 'valid'; the splits are called train, val, test; for named inputs"),
     ],
 )
 def test_refused(name: str, says: str) -> None:

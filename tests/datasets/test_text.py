@@ -86,6 +86,7 @@ def test_splits_of_their_own(tmp_path: Path) -> None:
     ("settings", "said"),
     [
         ({"length": 100}, "the val text has 100 bytes, too few for a sample of data.params.length: 100"),
+        ({"length": 9999}, r"the train text has .*; give more text, or a smaller length$"),
         ({"task": "classification"}, "data.task does not apply to text"),
         ({"features": ["a"]}, "data.features does not apply to text"),
         ({"split": {"group": "a"}}, "data.split.group does not apply to text"),

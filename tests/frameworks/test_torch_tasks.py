@@ -137,6 +137,10 @@ def test_what_a_gpt_cannot_do_is_said(here: Path) -> None:
         trainyard.train(gpt(), ["model.params.num_heads=3"])
     with pytest.raises(InputError, match=r"metric 'f1' is for .*classification.*, but the task is language_"):
         trainyard.train(gpt(), ["evaluation.metrics=[f1]"])
+    with pytest.raises(
+        ModelError, match=r"model gpt needs text: data\.type: text, or arrays named input_ids"
+    ):
+        trainyard.train({"data": {"type": "iris"}, "model": {"type": "gpt"}})
 
 
 def test_the_loss_of_a_batch_is_the_mean_of_its_rows() -> None:
@@ -173,6 +177,8 @@ def test_a_gpt_predicts_and_explains_as_far_as_it_can(here: Path) -> None:
     }
     with pytest.raises(InputError, match=r"input_ids \(12,\) int64, and a table holds no such arrays: call"):
         trainyard.predict(run.id, "words.txt")
+    with pytest.raises(InputError, match=r"splits are evaluated by `trainyard evaluate --split`"):
+        trainyard.evaluate(run.id, data="words.txt")
     assert trainyard.reproduce(run.id).verdict == "identical"
 
 
@@ -283,6 +289,13 @@ def test_a_model_with_named_inputs_is_that_of_the_loop_by_hand(here: Path) -> No
     np.testing.assert_allclose(loaded.outputs(rows), expected.numpy(), rtol=1e-5)
     with pytest.raises(InputError, match=r"rows without text_ids given; .*numbers \(6,\) float32, text_ids"):
         loaded.predict({"numbers": rows["numbers"]})
+    with pytest.raises(InputError, match="different numbers of rows given: numbers 40, text_ids 5; give as"):
+        loaded.predict(rows | {"text_ids": rows["text_ids"][:5]})
+    with pytest.raises(InputError, match=r"rows of text_ids of shape \(\) given; .*text_ids \(5,\) int64"):
+        loaded.predict(rows | {"text_ids": "words"})
+    for dtype in (np.uint8, np.float64):
+        same = loaded.outputs(rows | {"text_ids": rows["text_ids"].astype(dtype)})
+        np.testing.assert_array_equal(same, loaded.outputs(rows))
 
 
 def test_items_with_named_inputs_are_the_same_data(here: Path) -> None:

@@ -13,6 +13,7 @@ import trainyard
 from small_runs import SMALL, assert_same, checkpoints, crashed, preempted
 from trainyard.callbacks.base import Callback
 from trainyard.errors import ChangedInputsError, CheckpointError, TrainingError
+from trainyard.frameworks.torch import TorchFramework
 from trainyard.records.run_dir import RunDir
 from trainyard.reports.rundir import read_run
 from trainyard.runs.run import Run
@@ -198,3 +199,43 @@ def test_a_checkpoint_names_the_best_models_that_it_needs(whole: Run) -> None:
     manifest = json.loads((newest / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["best"] == [whole.result["best"]["step"]]
     assert sorted(manifest["run_files"]) == ["config.yaml", "data.json"]
+
+
+class Replaced:
+    """Wraps `TorchFramework.load`: at the first calls, the training has just deleted the files to read."""
+
+    def __init__(self, times: int) -> None:
+        self._load, self._times, self.calls = TorchFramework.load, times, 0
+
+    def __call__(self, inputs: Any, folder: Path) -> Any:
+        self.calls += 1
+        if self.calls > self._times:
+            return self._load(inputs, folder)
+        aside = folder.rename(folder.with_name("aside"))
+        try:
+            return self._load(inputs, folder)
+        finally:
+            aside.rename(folder)
+
+
+def test_a_run_in_training_is_read_again_if_its_best_model_was_replaced(
+    run: Run, whole: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = trainyard.evaluate(whole)
+    load = Replaced(times=2)
+    monkeypatch.setattr(TorchFramework, "load", load)
+    owner = RunDir(run.path)
+    owner.acquire()
+    try:
+        assert trainyard.evaluate(run) == expected
+    finally:
+        owner.release()
+    assert load.calls == 3
+
+
+def test_a_run_that_has_ended_is_read_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = Replaced(times=9)
+    monkeypatch.setattr(TorchFramework, "load", load)
+    with pytest.raises(OSError, match="No such file"):
+        trainyard.load(run)
+    assert load.calls == 1

@@ -15,6 +15,7 @@ from s3_server import S3Server, Trouble
 from small_runs import SMALL, assert_same, crashed, every_save_on_disk, preempted
 from trainyard import registry
 from trainyard.callbacks.base import Callback
+from trainyard.cli.main import main
 from trainyard.errors import CheckpointError, DataError, InputError, RunLockedError, TrainingError
 from trainyard.records.journal import read
 from trainyard.records.listing import runs_folder
@@ -433,12 +434,48 @@ def test_a_run_is_stopped_from_a_machine_that_shares_only_the_store(
         ("s3://key:secret@bucket/runs", "holds no credentials"),
         ("s3://bucket/runs?region=eu", "holds no credentials or options"),
         ("file://host/runs", "names no folder of this machine"),
+        ("file:/tmp/runs", "file:/tmp/runs is neither a folder nor a URL; write file:///tmp/runs"),
+        ("s3:bucket/runs", "s3:bucket/runs is neither a folder nor a URL; write s3://bucket/runs"),
+        ("s3:///runs", "names no bucket; write s3://bucket/prefix"),
+        (__file__, r"test_store_runs\.py is a file; give the folder of the runs, or the URL of a store"),
     ],
 )
 def test_a_url_that_cannot_be_used_is_an_input_error(url: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as refused:
         trainyard.train(SMALL, runs_dir=url)
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("runs_dir", [__file__, "file:/tmp/runs"])
+def test_a_folder_that_is_none_holds_no_list(runs_dir: str) -> None:
+    with pytest.raises(InputError, match=r"is a file|write file:///tmp/runs"):
+        trainyard.list_runs(runs_dir)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("s3://bucket", "s3://bucket names no run; give URL/EXPERIMENT/RUN"),
+        ("s3://bucket/run", "s3://bucket/run names no run; give URL/EXPERIMENT/RUN"),
+        ("FOLDER/small", "no run 'small' in file://.*give file://.*/EXPERIMENT/RUN, an id"),
+    ],
+)
+def test_a_url_of_no_run_is_an_input_error(url: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        trainyard.get(url.replace("FOLDER", (tmp_path / "a" / "runs").as_uri()))
+
+
+def test_the_next_commands_find_a_run_that_was_named_by_its_url(
+    folder_url: str, elsewhere: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere()
+    url = f"{folder_url}/small/{trainyard.create(SMALL, ['training.max_steps=3'], runs_dir=folder_url).id}"
+    assert main(["work", url, "--quiet"]) == 0
+    facts, _, commands = capsys.readouterr().out.partition("next:\n")
+    assert ["url", url] in [line.split() for line in facts.splitlines()]
+    assert commands.splitlines()[0] == f"  trainyard runs show {url}"
+    assert main(["runs", "show", url]) == 0
+    assert ["url", url] in [line.split() for line in capsys.readouterr().out.splitlines()]
 
 
 def test_what_cannot_be_kept_in_a_store_says_so(folder_url: str) -> None:

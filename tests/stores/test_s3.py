@@ -1,6 +1,8 @@
 """The contract suite for S3, against moto's server; requests that fail, are slow, or whose answer is lost."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,6 +11,21 @@ from trainyard.errors import CheckpointError, InputError
 from trainyard.records.remote import check_store
 from trainyard.stores.s3 import S3Store
 from trainyard.testing.store_suite import StoreSuite
+
+
+@pytest.fixture
+def store_of_errors(bucket: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], S3Store]:
+    """Return a store whose library raises an error with a text."""
+    import obstore
+
+    def make(text: str) -> S3Store:
+        def get(*_: Any) -> None:
+            raise obstore.exceptions.GenericError(text)
+
+        monkeypatch.setattr(obstore, "get", get)
+        return S3Store("s3://bucket")
+
+    return make
 
 
 class TestS3(StoreSuite):
@@ -59,6 +76,49 @@ class TestS3(StoreSuite):
                 read()
         with pytest.raises(InputError, match="cannot be used as a store: put s3://"):
             check_store(away, self._url)
+
+
+@pytest.mark.parametrize("url", ["s3:", "s3:///runs"])
+def test_a_url_without_a_bucket_is_refused(url: str) -> None:
+    with pytest.raises(InputError, match=rf"{url} names no bucket; write s3://bucket/prefix"):
+        S3Store(url)
+
+
+def test_an_endpoint_without_a_scheme_is_refused(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "127.0.0.1:9")
+    with pytest.raises(InputError, match=r"AWS_ENDPOINT_URL is not a URL; write https://host, or http://"):
+        S3Store(bucket)
+
+
+def test_a_bucket_that_does_not_exist_is_named(bucket: str) -> None:
+    missing = S3Store(f"{bucket}x/runs")
+    with pytest.raises(CheckpointError, match=r"list s3://.*x/runs/log/: there is no such bucket; create it"):
+        list(missing.list("log/"))
+    with pytest.raises(OSError, match=r"put s3://.*x/runs/a/key: there is no such bucket"):
+        missing.put_if_absent("a/key", b"content")
+
+
+@pytest.mark.parametrize(
+    ("error", "brief"),
+    [
+        (
+            "Generic S3 error: PUT http://169.254.169.254/latest/api/token: 403\nDebug source: ...",
+            "there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+        ),
+        (
+            "403 Forbidden: <?xml?>\n<Error><Code>AccessDenied</Code><Message>Not yours</Message></Error>",
+            "the service answers AccessDenied: Not yours",
+        ),
+        ("Generic error: no connection\nDebug source: ...", "Generic error: no connection"),
+    ],
+)
+def test_an_error_is_said_in_a_line(
+    error: str, brief: str, store_of_errors: Callable[[str], S3Store]
+) -> None:
+    with pytest.raises(CheckpointError) as raised:
+        store_of_errors(error).get("a/key")
+    assert str(raised.value).startswith(f"get s3://bucket/a/key: {brief}")
+    assert "\n" not in str(raised.value)
 
 
 class Forgetful:

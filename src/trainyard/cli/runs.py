@@ -78,6 +78,7 @@ def _brief(metrics: dict[str, Any], count: int = 3) -> str:
 @options.as_json
 def show_run(run: str, runs_dir: str | None, as_json: bool) -> None:
     """Show a run: its status, inputs and results."""
+    from trainyard.records.remote import run_url
     from trainyard.records.run_dir import RunDir
     from trainyard.reports.summary import journal_problems, summary_table
 
@@ -88,13 +89,14 @@ def show_run(run: str, runs_dir: str | None, as_json: bool) -> None:
     document = run_document(shown) | {"manifest": manifest.to_json() if manifest else {}}
     document["decisions"] = shown.decisions
     document["parent"] = shown.parent
+    document["url"] = run_url(shown.path)
+    places = [("url", document["url"]), ("directory", shown.path), ("report", document["report"])]
     rows = [
         *summary_table(shown.path),
         *_lineage(RunDir(shown.path)),
         *_decisions(shown),
         *(_inputs(manifest) if manifest else ()),
-        ("directory", shown.path),
-        ("report", document["report"]),
+        *((name, place) for name, place in places if place),
     ]
     show(document, table(rows), as_json)
 

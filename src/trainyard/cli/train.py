@@ -195,19 +195,29 @@ def _status(run: Run) -> Status:
 
 def say_result(run: Run, runs_dir: str | None) -> None:
     """Print the result of a run for people, and what can be done with it next."""
+    from trainyard.records.remote import run_url
     from trainyard.reports.summary import summary_table
 
-    status, option = _status(run), f" --runs-dir {shlex.quote(runs_dir)}" if runs_dir else ""
-    facts = summary_table(run.path)
-    report = run.path / "report.html"
-    files = [("directory", run.path), *([("report", report)] if report.exists() else [])]
-    say("\n".join(["", *table([*facts, *files]), ""]))
+    status, url, report = _status(run), run_url(run.path), run.path / "report.html"
+    places = [("url", url), ("directory", run.path), ("report", report if report.exists() else None)]
+    facts = [*summary_table(run.path), *((name, place) for name, place in places if place)]
+    say("\n".join(["", *table(facts), ""]))
+    arguments = _arguments(run, url, runs_dir)
     if status in TESTED:
         say("next:")
         for command in ("runs show", "evaluate", "reproduce"):
-            say(f"  trainyard {command} {run.id}{option}")
+            say(f"  trainyard {command} {arguments}")
     if status != "completed":
-        say(f"resume with: trainyard resume {run.id}{option}")
+        say(f"resume with: trainyard resume {arguments}")
+
+
+def _arguments(run: Run, url: str | None, runs_dir: str | None) -> str:
+    """Return the arguments with which another command finds a run, also outside of the folder of runs."""
+    from trainyard.records.listing import runs_folder
+
+    if run.path.absolute().parent.parent != runs_folder(runs_dir).absolute():
+        return shlex.quote(url or str(run.path))
+    return run.id + (f" --runs-dir {shlex.quote(runs_dir)}" if runs_dir else "")
 
 
 def _verdict(result: Reproduction) -> Iterator[str]:

@@ -56,10 +56,10 @@ class TextDataset:
         texts = _cut(texts, config)
         for name, text in texts.items():
             if len(text) <= length:
+                share = "" if name == "train" else f"a larger data.split.{name}, "
                 raise DataError(
                     f"the {name} text has {len(text)} bytes, too few for a sample of data.params.length: "
-                    f"{length} and the byte after it; give more text, a larger data.split.{name}, or a "
-                    "smaller length"
+                    f"{length} and the byte after it; give more text, {share}or a smaller length"
                 )
         splits = {
             name: Windows(texts[name], length, every_byte=name != "train") for name in SPLITS if name in texts

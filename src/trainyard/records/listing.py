@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from trainyard.errors import InputError, RunNotFoundError
 from trainyard.records.copies import bring_small, refresh
 from trainyard.records.remote import is_url, url_of, working_folder
 from trainyard.records.run_dir import RunDir
+
+_HALF_URL = re.compile(r"(file|s3):/?([^/].*)")
 
 
 def runs_folder(runs_dir: Path | str | None = None) -> Path:
@@ -19,10 +22,10 @@ def runs_folder(runs_dir: Path | str | None = None) -> Path:
         runs_dir: A folder or a URL; default: `TRAINYARD_RUNS`, or `runs` in the working directory.
 
     Raises:
-        InputError: The URL cannot be used.
+        InputError: The URL cannot be used, or the folder is a file.
     """
     chosen = runs_dir or os.environ.get("TRAINYARD_RUNS") or "runs"
-    return working_folder(str(chosen)) if is_url(chosen) else Path(chosen)
+    return working_folder(str(chosen)) if is_url(chosen) else _local(chosen)
 
 
 def local_runs_folder(runs_dir: Path | str | None, what: str) -> Path:
@@ -34,6 +37,20 @@ def local_runs_folder(runs_dir: Path | str | None, what: str) -> Path:
     chosen = runs_dir or os.environ.get("TRAINYARD_RUNS") or "runs"
     if is_url(chosen):
         raise InputError(f"{what} are kept in a local folder, not in {chosen}: choose one with --runs-dir")
+    return _local(chosen)
+
+
+def _local(chosen: Path | str) -> Path:
+    """Return a folder of runs on the local disk.
+
+    Raises:
+        InputError: It is a file, or a URL that lacks its slashes.
+    """
+    if isinstance(chosen, str) and (half := _HALF_URL.fullmatch(chosen)):
+        whole = f"{half[1]}://{half[2]}" if half[1] != "file" else f"file:///{half[2]}"
+        raise InputError(f"{chosen} is neither a folder nor a URL; write {whole}")
+    if Path(chosen).is_file():
+        raise InputError(f"{chosen} is a file; give the folder of the runs, or the URL of a store")
     return Path(chosen)
 
 
@@ -63,8 +80,10 @@ def find_run(name: str, runs_dir: Path, before: RunDir | None = None) -> RunDir:
         CheckpointError: The store cannot be read.
     """
     if is_url(name):  # URL/experiment/run-id
-        url, _, name = name.rstrip("/").rsplit("/", 2)
-        runs_dir = working_folder(url)
+        url, _, run_id = name.rstrip("/").rsplit("/", 2)
+        if not is_url(url):
+            raise RunNotFoundError(f"{name} names no run; give URL/EXPERIMENT/RUN")
+        name, runs_dir = run_id, working_folder(url)
     run = _named(name, runs_dir, before)
     bring_small(run)
     return run
@@ -84,7 +103,9 @@ def _named(name: str, runs_dir: Path, before: RunDir | None) -> RunDir:
         first = ", ".join(run.id for run in matches[:5]) + (" ..." if len(matches) > 5 else "")
         raise RunNotFoundError(f"{name!r} is the beginning of {len(matches)} runs: {first}; give more of it")
     known = f"the newest is {runs[0].id}" if runs else "it holds no runs"
+    url = url_of(runs_dir)
+    path = f"{url}/EXPERIMENT/RUN" if url else "a path"
     raise RunNotFoundError(
-        f"no run {name!r} in {url_of(runs_dir) or runs_dir.absolute()} ({known}); "
-        "give a path, an id, the beginning of an id, or `last`"
+        f"no run {name!r} in {url or runs_dir.absolute()} ({known}); "
+        f"give {path}, an id, the beginning of an id, or `last`"
     )

@@ -28,6 +28,8 @@ def _facts(run_dir: Path) -> Iterator[tuple[str, str]]:
     yield "run", run.run_id
     yield "experiment", run.experiment
     yield "status", run.status
+    if run.status == "failed" and run.result and run.result.error:
+        yield "error", run.result.error.splitlines()[0]
     yield "steps", number(run.steps)
     for name, value in run.metrics.items():
         yield name, number(value)

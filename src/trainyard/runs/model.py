@@ -6,7 +6,7 @@ import logging
 import shutil
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from trainyard.datasets.rows.frames import read_frame
 from trainyard.datasets.rows.preparation import from_json
 from trainyard.datasets.rows.table import as_table
 from trainyard.engine.state import preserved_global_random
-from trainyard.errors import InputError, ModelError
+from trainyard.errors import CheckpointError, InputError, ModelError
 from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions
 from trainyard.frameworks.base import Framework, ModelInputs
 from trainyard.records.run_dir import RunDir
@@ -37,6 +37,7 @@ log = logging.getLogger("trainyard")
 
 # Of two threads that load at once, one would preserve the state in which the other has put the generators.
 _LOADING = threading.Lock()
+_READS = 5  # of a run in training, whose files may be replaced while they are read
 
 
 class Predictor:
@@ -58,9 +59,13 @@ class Predictor:
     def __init__(self, run: RunDir, model: Any = None, *, pinned: bool) -> None:
         if "model" in passed_objects(run) and model is None:
             raise InputError(f"run {run.id} was given its model as an object: pass that model again")
-        stored, manifest = stored_model(run), run.manifest()
         self._run = run
         self._rule = import_rule()  # it holds for later calls, too
+        _settled(run, lambda: self._load(model, pinned=pinned))
+
+    def _load(self, model: Any, *, pinned: bool) -> None:
+        run = self._run
+        stored, manifest = stored_model(run), run.manifest()
         resolved = load(run.checked_config_file(), adapters=Catalog())
         self.config: RunConfig = resolved.with_placement(manifest.known_placement if manifest else {}).config
         self.info = DataInfo.from_json(stored.data.info)
@@ -131,7 +136,8 @@ class Predictor:
         if list(self._specs) != [FEATURES]:
             raise InputError(
                 f"run {self._run.id} takes {self._described_inputs()}, and a table holds no such arrays: "
-                f"call trainyard.load({self._run.id!r}).predict(...) from Python, or `trainyard evaluate`"
+                f"call trainyard.load({self._run.id!r}).predict(...) from Python; the run's own splits are "
+                "evaluated by `trainyard evaluate --split`"
             )
         data = self.config.data
         options = data.params if data is not None and data.type == "csv" else None
@@ -189,17 +195,28 @@ class Predictor:
             raise InputError(
                 f"rows without {', '.join(missing)} given; the model takes {self._described_inputs()}"
             )
-        inputs = {name: _as_trained(given[name], spec) for name, spec in self._specs.items()}
-        rows = len(next(iter(inputs.values())))
-        for name, spec in self._specs.items():
-            if inputs[name].shape != (rows, *spec.shape):
-                raise InputError(
-                    f"rows of shape {inputs[name].shape[1:]} given; the model takes "
-                    f"{self._described_inputs()}"
-                )
+        inputs = {name: self._as_trained(name, given[name]) for name in self._specs}
+        counts = {name: len(array) for name, array in inputs.items()}
+        rows = next(iter(counts.values()))
+        if len(set(counts.values())) > 1:
+            listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+            raise InputError(f"arrays of different numbers of rows given: {listed}; give as many of each")
         others = {name: spec for name, spec in self.info.inputs.items() if name not in self._specs}
         # What only the loss reads may hold anything.
         return inputs | {name: np.zeros((rows, *spec.shape), spec.dtype) for name, spec in others.items()}
+
+    def _as_trained(self, name: str, array: Array) -> Array:
+        """Return an array in the dtype that the model was trained on.
+
+        Raises:
+            InputError: It has another shape than in training.
+        """
+        spec, what = self._specs[name], "rows" if name == FEATURES else f"rows of {name}"
+        if array.ndim == 0 or array.shape[1:] != spec.shape:
+            raise InputError(
+                f"{what} of shape {array.shape[1:]} given; the model takes {self._described_inputs()}"
+            )
+        return _of_dtype(array, np.dtype(spec.dtype))
 
     @property
     def _specs(self) -> dict[str, ArraySpec]:
@@ -320,9 +337,30 @@ class Predictor:
         return features
 
 
-def _as_trained(array: Array, spec: ArraySpec) -> Array:
-    """Return an array in the dtype that the model was trained on; version 1 did not record integers."""
-    return array.astype(np.float32) if array.dtype.kind == "f" and spec.dtype == "float32" else array
+def _of_dtype(array: Array, dtype: np.dtype[Any]) -> Array:
+    """Return an array in the dtype that the model was trained on, if that keeps its values.
+
+    Version 1 recorded integers as float32, so they are left as they are.
+    """
+    if dtype.kind == "f":
+        return array.astype(np.float32) if array.dtype.kind == "f" and dtype == np.float32 else array
+    if array.dtype.kind not in "biuf" or dtype.kind not in "biu":
+        return array
+    with np.errstate(invalid="ignore"):
+        cast = array.astype(dtype)
+    return cast if (cast == array).all() else array
+
+
+def _settled(run: RunDir, read: Callable[[], None]) -> None:
+    """Read a run that may be in training, again if its newer checkpoint has replaced the files being read."""
+    for _ in range(_READS - 1):
+        in_training = run.is_owned()
+        try:
+            return read()
+        except (OSError, CheckpointError, ModelError):
+            if not in_training:
+                raise
+    return read()
 
 
 def _pin(framework: type[Framework], config: RunConfig, threads: int) -> None:

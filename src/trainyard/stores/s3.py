@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from os import environ
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from trainyard.errors import CheckpointError
+from trainyard.errors import CheckpointError, InputError
 from trainyard.require import require
 
 _CHUNK_BYTES = 8 << 20
 _ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT")
+_ROLE_ADDRESS = "http://169.254.169.254/"  # asked for a role where there are no keys
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_MESSAGE = re.compile(r"<Message>([^<]{1,300})</Message>")
 # A call to a service that cannot be reached fails after a minute at most; the next save tries again.
 _RETRIES: dict[str, Any] = {
     "max_retries": 8,
@@ -37,11 +42,13 @@ class S3Store:
         url: The URL.
 
     Raises:
+        InputError: The URL names no bucket, or the endpoint is no URL.
         MissingExtraError: obstore is not installed.
     """
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
+        _check_names(url)
         self._api: Any = require("obstore", "s3")
         plain = any(environ.get(name, "").startswith("http://") for name in _ENDPOINTS)
         options = {"client_options": {"allow_http": True}} if plain else {}
@@ -119,6 +126,28 @@ class S3Store:
             raise OSError(f"{verb} {self._url}/{key}: {_brief(error)}") from error
 
 
+def _check_names(url: str) -> None:
+    """Refuse a URL without a bucket, and an endpoint without a scheme: the library reports neither well."""
+    if not urlsplit(url).netloc:
+        raise InputError(f"{url} names no bucket; write s3://bucket/prefix")
+    for name in _ENDPOINTS:
+        endpoint = environ.get(name)
+        if endpoint and not endpoint.startswith(("http://", "https://")):
+            raise InputError(f"{name} is not a URL; write https://host, or http://host:port")
+
+
 def _brief(error: Exception) -> str:
-    """Return the first line of an error; the library adds its internals below it."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+    """Return what an error says in one line; the library adds its internals below its first line."""
+    text = str(error).strip() or type(error).__name__
+    if _ROLE_ADDRESS in text:
+        return (
+            "there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "
+            "(this machine has no role that could replace them)"
+        )
+    code = _CODE.search(text)
+    if code and code[1] == "NoSuchBucket":
+        return "there is no such bucket; create it, or correct the URL or AWS_ENDPOINT_URL"
+    if code:
+        said = _MESSAGE.search(text)
+        return f"the service answers {code[1]}" + (f": {said[1]}" if said else "")
+    return text.splitlines()[0][:300]

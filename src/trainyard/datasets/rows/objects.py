@@ -79,7 +79,8 @@ def _by_split(data: Any, source: str) -> Mapping[SplitName, Any]:
     if isinstance(data, Mapping):
         if unknown := [str(key) for key in data if key not in SPLITS]:
             raise DataError(
-                f"{source} has a split {listed(map(repr, unknown))}; the splits are called {listed(SPLITS)}"
+                f"{source} has a split {listed(map(repr, unknown))}; the splits are called {listed(SPLITS)}; "
+                "for named inputs, give a mapping of NumPy arrays or tensors"
             )
         return data
     if _is_pair(data) or hasattr(data, "iloc") or is_tf_dataset(data):

@@ -45,6 +45,8 @@ def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> to
     known = {"in_features": features, "input_shape": info.input_shape, "out_features": info.outputs}
     if INPUT_IDS in info.inputs:
         known |= {"vocab_size": info.outputs, "context_length": info.inputs[INPUT_IDS].shape[0]}
+    elif make is _BUILT_IN["gpt"]:
+        raise ModelError(f"model {type_name} needs text: data.type: text, or arrays named {INPUT_IDS}")
     accepted = inspect.signature(make).parameters
     added = {name: value for name, value in known.items() if name in accepted and name not in params}
     try:
