@@ -239,6 +239,11 @@ BROKEN = {
         "expected package.module:Name",
     ),
     "dataset typo": ("data: {type: digts}\nmodel: mlp\n", "1:14: data.type", "did you mean 'digits'?"),
+    "file as dataset": (
+        "data: rows.csv\nmodel: mlp\n",
+        "1:7: data.type",
+        "to read a file, write data: {path: rows.csv, target: COLUMN}",
+    ),
     "optimizer typo": (
         GOOD + "training: {optimizer: adam}\n",
         "3:23: training.optimizer.type",
@@ -403,7 +408,7 @@ BROKEN = {
         "3:20: training.epochs",
         "is not allowed; write plain YAML values",
     ),
-    "unknown alias": (GOOD + "training: *base\n", "3:11: training", "alias *base"),
+    "unknown alias": (GOOD + "training: *base\n", "3:11: training", "begins with an asterisk: '*base'"),
     "merge of text": (GOOD + "training:\n  <<: epochs\n", "4:7: training", "`<<` takes a mapping"),
     "key that is a list": (GOOD + "training:\n  ? [a]\n  : 3\n", "4:5: training", "a key must be text"),
     "second document": (GOOD + "---\na: 1\n", "3:1: ", "one file holds one config"),

@@ -64,6 +64,7 @@ def test_what_has_ended_is_left_as_it_is(
     before = (whole.path / "result.json").read_bytes()
     assert trainyard.work(whole).status == "completed"
     assert "there is nothing left to do" in caplog.text
+    assert f"trainyard resume {whole.id} training.epochs=..." in caplog.text
     assert (whole.path / "result.json").read_bytes() == before
     pruned = trainyard.train(SMALL, runs_dir=tmp_path, verdict=lambda *_: "prune")
     assert trainyard.work(pruned).status == "pruned", "only `resume` goes on against a decision"

@@ -161,7 +161,12 @@ def resume(
         return train_child(found, overrides, training, "continue")
     if found.status() == "completed":
         found.require_result()
-        log.info("run %s is completed: there is nothing left to do", found.id)
+        log.info(
+            "run %s is completed: there is nothing left to do; "
+            "a longer run goes on after it: trainyard resume %s training.epochs=...",
+            found.id,
+            found.id,
+        )
         return Run(found)
     refuse_foreign_run(found, "resume")
     with reading(found, working_directory(found), resume=True, trust=trust):

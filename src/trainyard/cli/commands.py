@@ -50,7 +50,7 @@ class _LazyGroup(click.Group):
 @click.group(
     cls=_LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="RUN is a path, a run id, a unique beginning of one, or `last`.",
+    epilog="RUN is a path, a URL, a run id, a unique beginning of one, or `last`.",
 )
 @click.option("--debug", is_flag=True, help="Show tracebacks; may stand anywhere.")
 @click.version_option(trainyard.__version__, message="trainyard %(version)s")

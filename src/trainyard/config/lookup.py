@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from pydantic import BaseModel
@@ -203,6 +204,10 @@ class Lookup:
         of = f" of {framework}" if framework else ""
         parts = [f"unknown {kind} {node.template or node.value!r}{of}"]
         parts += self.problems.once(f"known: {some(names, node.value) or 'none, as none is installed'}")
+        if kind == "dataset" and PurePath(node.value).suffix:
+            parts.append(
+                f"to read a file, write data: {{path: {node.template or node.value}, target: COLUMN}}"
+            )
         message = "; ".join(parts) + nearest(node.value, names)
         self.problems.report("; ".join([message, *self.adapters.broken(kind)]), path, source)
         return False

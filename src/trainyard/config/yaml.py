@@ -224,7 +224,12 @@ class _Composer:
     def alias(self, event: Event, path: str) -> Node:
         known = self.anchors.get(event.anchor)
         if known is None:
-            self.stop(f"alias *{event.anchor}, but no complete &{event.anchor} comes before it", path, event)
+            self.stop(
+                f"alias *{event.anchor}, but no complete &{event.anchor} comes before it; "
+                f"quote a text that begins with an asterisk: '*{event.anchor}'",
+                path,
+                event,
+            )
         self.nodes += sum(1 for _ in walk(known))
         if self.nodes > MAX_NODES:
             self.stop(f"its aliases expand to more than {MAX_NODES} values", path, event)
