@@ -15,7 +15,14 @@ from s3_server import S3Server, Trouble
 from small_runs import SMALL, assert_same, crashed, every_save_on_disk, preempted
 from trainyard import registry
 from trainyard.callbacks.base import Callback
-from trainyard.errors import CheckpointError, DataError, InputError, RunLockedError, TrainingError
+from trainyard.errors import (
+    CheckpointError,
+    DataError,
+    InputError,
+    RunLockedError,
+    RunLostError,
+    TrainingError,
+)
 from trainyard.records.journal import read
 from trainyard.records.listing import runs_folder
 from trainyard.records.log import Entry, StoredFile
@@ -343,6 +350,49 @@ def test_clean_deletes_a_run_from_the_store(folder_url: str, elsewhere: Any) -> 
     os.environ["TRAINYARD_CACHE"] = cache
     assert [one.id for one in trainyard.list_runs(folder_url)] == [kept.id]
     assert not here.exists(), "the working copy of a deleted run is left behind"
+
+
+def test_clean_keeps_a_run_whose_checkpoints_are_in_the_store_alone(folder_url: str, elsewhere: Any) -> None:
+    run = crashed(folder_url, at=13)  # type: ignore[arg-type]
+    elsewhere()
+    assert trainyard.clean(folder_url) == [], "a resume could go on from its checkpoints"
+    assert not list(runs_folder(folder_url).glob("*/*/checkpoints")), "they were downloaded to find out"
+    assert trainyard.resume(run.id, runs_dir=folder_url).status == "completed"
+
+
+def test_a_run_that_was_deleted_meanwhile_is_not_stored_again(folder_url: str) -> None:
+    """Its machine was silent for so long that another one took it for dead."""
+
+    def delete() -> None:
+        store = open_store(folder_url)
+        for key in list(store.list()):
+            store.delete(key)
+
+    with every_save_on_disk(), pytest.raises(RunLostError, match="the run was deleted from its store"):
+        trainyard.train(SMALL, runs_dir=folder_url, callbacks=[When(12, delete)])
+    assert not objects(folder_url)
+
+
+def test_a_list_of_runs_leaves_one_that_is_created_meanwhile(
+    folder_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created: list[Run] = []
+    list_ = LocalStore.list
+
+    def list_and_create(store: LocalStore, prefix: str = "") -> Any:
+        yield from list(list_(store, prefix))
+        if prefix == "log/" and not created:
+            created.append(trainyard.create(SMALL, runs_dir=folder_url))
+
+    monkeypatch.setattr(LocalStore, "list", list_and_create)
+    trainyard.list_runs(folder_url)
+    assert created[0].path.exists()
+
+
+def test_a_run_is_reused_elsewhere(folder_url: str, elsewhere: Any) -> None:
+    run = trainyard.train(SMALL, runs_dir=folder_url)
+    elsewhere()
+    assert trainyard.train(SMALL, runs_dir=folder_url, reuse=True).id == run.id
 
 
 # -- who owns it

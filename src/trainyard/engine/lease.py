@@ -142,18 +142,25 @@ class Lease:
         self._append("end", *self._names, status)
 
     def check(self) -> None:
-        """Make sure that no other attempt has taken the run over.
+        """Make sure that no other attempt has taken the run over, and that it was not deleted from its store.
 
         Raises:
-            RunLostError: One has.
+            RunLostError: One has, or it was.
             OSError: The log cannot be read.
         """
         try:
-            newest = None if self._log.is_newest(self._number) else self._log.head()
+            numbers = self._log.numbers()
+            newest = self._log.head() if max(numbers, default=0) > self._number else None
         except CheckpointError as error:
             raise OSError(str(error)) from error
+        if self._is_deleted(numbers, self._number):
+            raise self._lost(None)
         if newest is not None and newest.writer != self._writer:
             raise self._lost(newest)
+
+    def _is_deleted(self, numbers: Sequence[int], known: int) -> bool:
+        """Return whether the run was deleted from its store: its log has lost what it held."""
+        return self._upload is not None and max(numbers, default=0) < known
 
     def _append(
         self, kind: Kind, checkpoints: Collection[str], best: Collection[str], status: str | None = None
@@ -183,8 +190,9 @@ class Lease:
 
         Return the numbers of the entries that there are now.
         """
-        serial = 0
+        serial = before = 0
         while serial != entry.serial:
+            before = self._number
             entry = entry.model_copy(update={"number": self._number + 1})
             written = self._log.write(entry)
             if written.writer != self._writer:
@@ -195,7 +203,9 @@ class Lease:
             numbers = self._log.numbers()
         except CheckpointError as error:
             raise OSError(str(error)) from error
-        if max(numbers, default=0) > self._number:  # our number had been taken and folded
+        others = [number for number in numbers if number != self._number]
+        # Either our number had been taken and folded, or the run was deleted meanwhile.
+        if max(others, default=0) > self._number or self._is_deleted(others, before):
             self._log.delete(self._number)
             raise self._lost(self._log.head())
         if self._upload:
@@ -203,10 +213,12 @@ class Lease:
         return numbers
 
     def _lost(self, entry: Entry | None) -> RunLostError:
-        owner = entry.writer.partition(",")[0] if entry else "its log is gone"
-        other = f"attempt {entry.attempt}" if entry else "something"
+        if entry is None:
+            message = f"the run was deleted from its store: attempt {self.attempt} writes nothing more there"
+            return RunLostError(message, "its log is gone")
+        owner = entry.writer.partition(",")[0]
         return RunLostError(
-            f"{other} has taken the run over ({owner}): attempt {self.attempt} has lost it "
+            f"attempt {entry.attempt} has taken the run over ({owner}): attempt {self.attempt} has lost it "
             "and writes nothing more; what was committed is untouched, and the run goes on there",
             owner,
         )

@@ -469,6 +469,15 @@ def _has_ended(writer: str) -> bool:
     return False
 
 
+def copied_entry(path: Path) -> Entry | None:
+    """Return the entry that a working copy was made from, or None if there is none.
+
+    Raises:
+        CheckpointError: It is damaged.
+    """
+    return Log(registry.adapter("store", "file")(path)).head()
+
+
 def is_record(name: str) -> bool:
     """Return whether a file is one of the records that a list of runs is made from."""
     return _RECORDS.fullmatch(name) is not None
