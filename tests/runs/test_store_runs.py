@@ -389,6 +389,14 @@ def test_a_list_of_runs_leaves_one_that_is_created_meanwhile(
     assert created[0].path.exists()
 
 
+def test_a_run_of_a_list_has_its_history_elsewhere(folder_url: str, elsewhere: Any) -> None:
+    run = preempted(folder_url)  # type: ignore[arg-type]
+    before = run.history()
+    elsewhere()
+    (listed,) = trainyard.list_runs(folder_url)
+    assert listed.history() == before
+
+
 def test_a_run_is_reused_elsewhere(folder_url: str, elsewhere: Any) -> None:
     run = trainyard.train(SMALL, runs_dir=folder_url)
     elsewhere()
