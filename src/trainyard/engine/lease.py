@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
-import secrets
-import socket
 import threading
 import time
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from trainyard.errors import CheckpointError, RunLockedError, RunLostError
-from trainyard.records.log import WRITERS, Entry, Kind, Log, StoredFile
+from trainyard.records.log import WRITERS, Entry, Kind, Log, StoredFile, new_writer
 
 log = logging.getLogger("trainyard")
 _BEAT = 15.0  # seconds between two heartbeats
@@ -66,7 +63,7 @@ class Lease:
         self._log = log
         self._number = number
         self._upload = upload
-        self._writer = f"process {os.getpid()} on {socket.gethostname()}, {secrets.token_hex(8)}"
+        self._writer = new_writer()
         self._serial = 0
         self.is_asked_to_stop = False  # through the store; set by the thread of the heartbeats
         self._ended = threading.Event()

@@ -20,7 +20,6 @@ import os
 import re
 import secrets
 import shutil
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -34,7 +33,7 @@ from trainyard.digest import fsync_folder, make_folders, sha256_bytes, sha256_fi
 from trainyard.errors import CheckpointError, InputError, RunLockedError
 from trainyard.records.document import dump
 from trainyard.records.lineage import FOLDER as INITIAL
-from trainyard.records.log import FOLDER, WRITERS, Entry, Log, StoredFile
+from trainyard.records.log import FOLDER, Entry, Log, StoredFile, has_ended
 from trainyard.safe_open import open_regular, read_regular
 from trainyard.stores.base import Store
 
@@ -269,7 +268,7 @@ class RemoteRun:
         write_atomically(self.path / _OWNER_FILE, json.dumps({"time": seconds}).encode())
 
     def _is_alive(self, entry: Entry) -> bool:
-        if not entry.has_owner or _has_ended(entry.writer):
+        if not entry.has_owner or has_ended(entry.writer):
             return False
         beat = entry.time
         with contextlib.suppress(CheckpointError, ValueError):
@@ -451,22 +450,6 @@ def has_owner(path: Path) -> bool:
 def may_have_owner(path: Path) -> bool:
     """Return whether the attempt that a working copy knows of has not ended."""
     return (path / _OWNER_FILE).exists()
-
-
-def _has_ended(writer: str) -> bool:
-    """Return whether the writer of an entry was a process or attempt of this machine that has ended."""
-    words = writer.replace(",", "").split()
-    if len(words) != 5 or words[3] != socket.gethostname():
-        return False
-    if words[1] == str(os.getpid()):
-        return writer not in WRITERS
-    try:
-        os.kill(int(words[1]), 0)
-    except ProcessLookupError:
-        return True
-    except (PermissionError, ValueError):
-        return False
-    return False
 
 
 def copied_entry(path: Path) -> Entry | None:
