@@ -526,7 +526,10 @@ def test_a_folder_outside_of_the_cache_is_no_working_copy(tmp_path: Path, folder
     assert url_of(other) is None, "it is not under the hash of its URL"
 
 
-@pytest.mark.parametrize("name", ["../outside", "/outside", "a/../../outside", "lock", ".url", "log/1", ""])
+UNSAFE = ["../outside", "/outside", "a/../../outside", "lock", ".url", "log/1", "", "a\0b", "a\udc00"]
+
+
+@pytest.mark.parametrize("name", UNSAFE)
 def test_an_entry_writes_nothing_outside_of_its_run(name: str, folder_url: str, tmp_path: Path) -> None:
     copy = RemoteRun(tmp_path / "copy" / "small" / "run", LocalStore(folder_url))
     file = StoredFile(bytes=1, sha256="0" * 64, text="x")
@@ -534,6 +537,19 @@ def test_an_entry_writes_nothing_outside_of_its_run(name: str, folder_url: str, 
     with pytest.raises(CheckpointError, match=r"which no run has"):
         copy.bring_down(entry, lambda _: True)
     assert not list(tmp_path.rglob("outside"))
+
+
+def test_an_entry_reads_nothing_outside_of_its_store(folder_url: str, tmp_path: Path) -> None:
+    (tmp_path / "outside").write_text("x")
+    sha256 = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
+    copy = RemoteRun(tmp_path / "copy" / "small" / "run", LocalStore(folder_url))
+    (copy.path / "journal").mkdir(parents=True)
+    (tmp_path / "store/runs/files/small/run").mkdir(parents=True)
+    file = StoredFile(bytes=1, sha256=sha256, parts=("../../../../../outside",))
+    entry = Entry(number=1, writer="w", serial=1, attempt=1, kind="commit", time=0, files={"data.json": file})
+    with pytest.raises(CheckpointError, match=r"names a file '\.\./.*', which no run has"):
+        copy.bring_down(entry, lambda _: True)
+    assert not (copy.path / "data.json").exists()
 
 
 def test_a_segment_is_stored_in_parts_and_comes_back_whole(folder_url: str, tmp_path: Path) -> None:

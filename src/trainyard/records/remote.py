@@ -285,9 +285,9 @@ class RemoteRun:
             OSError: A file cannot be written.
         """
         for name, file in entry.files.items():
-            if not _is_safe(name):
+            if unsafe := [one for one in (name, *file.parts) if not _is_safe(one)]:
                 raise CheckpointError(
-                    f"the log of run {self.path.name} names a file {name!r}, which no run has"
+                    f"the log of run {self.path.name} names a file {unsafe[0]!r}, which no run has"
                 )
             if wanted(name) and not _holds(self.path / name, file):
                 self._download(name, file)
@@ -434,7 +434,7 @@ class RemoteRun:
             folders[:] = [name for name in folders if not name.startswith(".")]
             for file in files:
                 name = (Path(folder) / file).relative_to(self.path).as_posix()
-                if not _LOCAL.fullmatch(name) and not (Path(folder) / file).is_symlink():
+                if _is_safe(name) and not (Path(folder) / file).is_symlink():
                     yield name
 
 
@@ -477,8 +477,10 @@ def is_any(name: str) -> bool:  # noqa: ARG001 - a filter, as the two above
 
 
 def _is_safe(name: str) -> bool:
+    """Return whether a file with this name, or an object with this key, can be one of a run in a store."""
     parts = PurePosixPath(name).parts
-    return bool(parts) and parts[0] != "/" and ".." not in parts and not _LOCAL.fullmatch(name)
+    is_inside = bool(parts) and parts[0] != "/" and ".." not in parts
+    return is_inside and name.isprintable() and not _LOCAL.fullmatch(name)
 
 
 def _holds(path: Path, file: StoredFile) -> bool:
