@@ -12,9 +12,10 @@ import pytest
 
 import trainyard
 from s3_server import S3Server, Trouble
-from small_runs import SMALL, assert_same, crashed, every_save_on_disk, preempted
+from small_runs import SMALL, Crash, assert_same, crashed, every_save_on_disk, preempted
 from trainyard import registry
 from trainyard.callbacks.base import Callback
+from trainyard.engine.loop import Loop
 from trainyard.errors import (
     CheckpointError,
     DataError,
@@ -23,6 +24,7 @@ from trainyard.errors import (
     RunLostError,
     TrainingError,
 )
+from trainyard.records.decision import Decision
 from trainyard.records.journal import read
 from trainyard.records.listing import runs_folder
 from trainyard.records.log import Entry, StoredFile
@@ -30,6 +32,7 @@ from trainyard.records.remote import RemoteRun, open_store, url_of, working_fold
 from trainyard.records.run_dir import RunDir
 from trainyard.runs import stopping
 from trainyard.runs.run import Run
+from trainyard.runs.session import Session
 from trainyard.runs.wiring import run_checkpoints
 from trainyard.stores.local import LocalStore
 from trainyard.testing.faults import WRITES, Faults, FaultyStore, fail, pause
@@ -401,6 +404,26 @@ def test_a_run_is_reused_elsewhere(folder_url: str, elsewhere: Any) -> None:
     run = trainyard.train(SMALL, runs_dir=folder_url)
     elsewhere()
     assert trainyard.train(SMALL, runs_dir=folder_url, reuse=True).id == run.id
+
+
+def test_a_decision_is_in_the_store_before_it_has_a_consequence(
+    folder_url: str, elsewhere: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide = Loop._decide
+
+    def decides_and_dies(loop: Loop, decision: Decision) -> None:
+        decide(loop, decision)
+        if decision.kind == "prune":
+            raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_decide", decides_and_dies)
+        patch.setattr(Session, "close", lambda *_: None)  # as if the process was killed
+        with every_save_on_disk(), pytest.raises(Crash):
+            trainyard.train(SMALL, runs_dir=folder_url, verdict=lambda step, _: "prune")
+    elsewhere()
+    run = trainyard.resume("last", runs_dir=folder_url, verdict=lambda step, _: "keep")
+    assert (run.status, run.result["steps"]) == ("pruned", 7)
 
 
 # -- who owns it

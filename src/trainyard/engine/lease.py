@@ -113,6 +113,11 @@ class Lease:
             self._has_beaten = False
             self._upload.stop_beating(self.attempt)
 
+    @property
+    def is_in_store(self) -> bool:
+        """Whether the run is in a store, and not on the local disk alone."""
+        return self._upload is not None
+
     def renew(self) -> None:
         """Store what has changed, if the run is in a store; if that fails, the next commit does it.
 
