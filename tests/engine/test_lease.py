@@ -8,6 +8,7 @@ import pytest
 
 from trainyard.engine.lease import Lease
 from trainyard.errors import CheckpointError, RunLockedError, RunLostError
+from trainyard.records import log as entries
 from trainyard.records.log import Log, committed
 from trainyard.stores.local import LocalStore
 from trainyard.testing.faults import Faults, FaultyStore, fail
@@ -192,3 +193,13 @@ def test_a_damaged_entry_is_named_and_each_valid_checkpoint_counts(
         Log(store).head()
     assert committed(store, "checkpoints") is None
     assert "every checkpoint with a valid manifest counts" in caplog.text
+
+
+def test_only_a_process_of_the_same_container_is_known_to_have_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Containers with one host name may each have a process 7."""
+    writer = entries.new_writer()
+    assert entries.has_ended(writer), "it holds no lease"
+    monkeypatch.setattr(entries, "_namespace", lambda: "another")
+    assert not entries.has_ended(writer)

@@ -78,6 +78,22 @@ class Counting(Net):
         return x * self.calls
 
 
+class DrawsLater(Net):
+    "Draws in the last part of the validation split alone, which has fewer rows than the others."
+
+    def between(self, x):
+        return functional.dropout(x, 0.5, training=len(x) < 4)
+
+
+class CountsLater(Counting):
+    "Changes its buffer in the same part."
+
+    def between(self, x):
+        if len(x) < 4:
+            self.calls += 1
+        return x * (1 + self.calls)
+
+
 class Cached(Net):
     "Makes a table in the first call."
 
@@ -108,7 +124,7 @@ class Draws(Net):
         random.random(), np.random.rand(), torch.rand(3)
         nn.init.orthogonal_(self.first.weight)
 """
-NETS = ["Net", "Attention", "Dropout", "Noise", "Counting", "Cached"]
+NETS = ["Net", "Attention", "Dropout", "Noise", "Counting", "Cached", "DrawsLater", "CountsLater"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -157,7 +173,7 @@ def test_eight_threads_have_the_outputs_of_one(name: str, tmp_path: Path) -> Non
     assert all(np.array_equal(one, alone) for one in in_threads(model, parts))
 
 
-@pytest.mark.parametrize("name", ["Net", "Attention", "Dropout", "Noise"])
+@pytest.mark.parametrize("name", ["Net", "Attention", "Dropout", "Noise", "DrawsLater"])
 def test_its_outputs_are_those_of_the_learner(name: str, tmp_path: Path) -> None:
     """The learner draws from torch's own generators, and the loaded model from others."""
     parts = components(name)
@@ -169,6 +185,17 @@ def test_its_outputs_are_those_of_the_learner(name: str, tmp_path: Path) -> None
     for _ in range(2):  # the first call finds out what the others may leave out
         assert np.array_equal(outputs(model, parts), expected)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_buffers_that_the_user_sets_are_used(tmp_path: Path) -> None:
+    parts = components("CountsLater")
+    model = loaded(parts, tmp_path / "model")
+    calls: torch.Tensor = model.native.calls
+    before = outputs(model, parts)[:4]
+    calls += 1
+    value = float(calls)
+    assert not np.array_equal(outputs(model, parts)[:4], before)
+    assert float(model.native.calls) == value
 
 
 def test_each_part_draws_its_own_numbers(tmp_path: Path) -> None:

@@ -56,6 +56,20 @@ def test_the_tree_adds_halves_to_halves(ranks: int) -> None:
     assert tree_sum([torch.tensor(value) for value in values]).item() == by_halves(values)
 
 
+@pytest.mark.parametrize("sparse", [{0}, {1}, {0, 1}, {0, 3}, {0, 1, 2, 3}])
+def test_sparse_gradients_are_added_to_dense_ones(sparse: set[int]) -> None:
+    """As of an embedding that some parts of a batch also use as a matrix."""
+    parameter = torch.zeros(4, 3, requires_grad=True)
+    tree, table = GradientTree([parameter]), torch.randn(4, 4, 3, generator=torch.Generator().manual_seed(0))
+    for rank, gradient in enumerate(table):
+        parameter.grad = gradient.clone().to_sparse(1) if rank in sparse else gradient.clone()
+        tree.take()
+    tree.put_back()
+    assert parameter.grad is not None
+    total = parameter.grad.to_dense()
+    assert torch.equal(total, (table[0] + table[1]) + (table[2] + table[3]))
+
+
 def test_one_virtual_rank_is_none(tmp_path: Path) -> None:
     plain = trainyard.train(SMALL, runs_dir=tmp_path)
     again = trainyard.train(SMALL, {"distributed.virtual_ranks": 1}, runs_dir=tmp_path)

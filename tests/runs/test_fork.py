@@ -2,8 +2,10 @@
 
 import json
 import math
+import os
 import re
 import shutil
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,10 +37,12 @@ from trainyard.cli.main import main
 from trainyard.config import load
 from trainyard.engine.saver import Saver
 from trainyard.errors import ChangedInputsError, CheckpointError, InputError
+from trainyard.frameworks.torch.model import LiveModel
 from trainyard.order import EPOCH, permutation, stream_seed
 from trainyard.records.lineage import Lineage
 from trainyard.records.manifest import ForeignTrainer, Manifest
 from trainyard.records.run_dir import RunDir
+from trainyard.runs import origin
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.run import Run
 from trainyard.runs.wiring import load_data
@@ -411,6 +415,56 @@ def test_a_fork_that_dies_is_resumed_to_the_same_bits(step: int | None, at: int,
     died = trainyard.get("last", runs_dir=parent.path.parent.parent)
     assert died.status in ("crashed", "failed")
     run = trainyard.resume(died)
+    assert (run.digest, run.metrics, run.result["best"]) == (
+        whole.digest,
+        whole.metrics,
+        whole.result["best"],
+    )
+    assert initial(run) == initial(whole)
+
+
+@pytest.mark.parametrize("after", [0, 1], ids=["before", "after"])
+def test_a_fork_that_dies_while_it_keeps_the_repeated_state_is_resumed(
+    after: int, parent: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last repeated step is committed, but it is not in `initial/`, or not in the manifest, yet."""
+    whole = trainyard.fork(parent, SLOWER, step=28)
+    copy = origin.copy_state
+
+    def dies(*args: Any) -> None:
+        if after:
+            copy(*args)
+        raise Crash
+
+    monkeypatch.setattr(origin, "copy_state", dies)
+    with pytest.raises(Crash), every_save_on_disk():
+        trainyard.fork(parent, SLOWER, step=28)
+    monkeypatch.undo()
+    died = trainyard.get("last", runs_dir=parent.path.parent.parent)
+    run = trainyard.resume(died)
+    assert (run.digest, run.metrics, run.result["best"]) == (
+        whole.digest,
+        whole.metrics,
+        whole.result["best"],
+    )
+    assert initial(run) == initial(whole)
+
+
+def test_a_fork_that_is_preempted_in_the_evaluation_of_its_last_repeated_step_goes_on(
+    parent: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = trainyard.fork(parent, SLOWER, step=28)
+    predict = LiveModel.predict
+
+    def interrupted(self: LiveModel, split: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return predict(self, split)
+
+    monkeypatch.setattr(LiveModel, "predict", interrupted)
+    run = trainyard.fork(parent, SLOWER, step=28)
+    assert (run.status, run.result["steps"]) == ("preempted", 28)
+    monkeypatch.undo()
+    run = trainyard.resume(run)
     assert (run.digest, run.metrics, run.result["best"]) == (
         whole.digest,
         whole.metrics,

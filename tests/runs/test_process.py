@@ -223,12 +223,18 @@ def test_another_backend_of_keras_is_refused_where_the_config_names_none(
 def test_settings_of_libraries_are_those_of_a_fresh_process() -> None:
     import sklearn
     import torch
+    from torch.optim import optimizer as optimizers
 
     torch.set_default_dtype(torch.float64)
     torch.set_float32_matmul_precision("medium")
     torch.set_grad_enabled(False)
     torch.set_default_device("meta")
     torch.backends.cudnn.allow_tf32 = False
+    torch.backends.mkldnn.set_flags(False)
+    torch.backends.mkldnn.conv.fp32_precision = "bf16"
+    torch.backends.mha.set_fastpath_enabled(False)
+    torch.nn.modules.module.register_module_forward_hook(lambda *_: torch.zeros(1))
+    optimizers.register_optimizer_step_post_hook(_ignore)
     sklearn.set_config(transform_output="pandas", assume_finite=True)
     with as_fresh_process():
         now = (
@@ -239,6 +245,11 @@ def test_settings_of_libraries_are_those_of_a_fresh_process() -> None:
             torch.backends.cudnn.allow_tf32,
         )
         assert now == (torch.float32, "highest", True, torch.device("cpu"), True)
+        mkldnn = torch.backends.mkldnn
+        assert (mkldnn.enabled, mkldnn.conv.fp32_precision) == (True, "none")
+        assert torch.backends.mha.get_fastpath_enabled()
+        assert torch.nn.Identity()(1) == 1, "a hook of the process runs for every module"
+        assert not optimizers._global_optimizer_post_hooks
         settings = sklearn.get_config()
         assert (settings["transform_output"], settings["assume_finite"]) == ("default", False)
 
@@ -257,6 +268,10 @@ CHANGES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "search path": (lambda: list(sys.path), lambda: sys.path.insert(0, "/nowhere")),
     "signal": (lambda: signal.getsignal(signal.SIGALRM), lambda: signal.signal(signal.SIGALRM, _ignore)),
     "numpy": (np.geterr, lambda: np.seterr(all="raise")),
+    "numpy's generator": (
+        np.random.get_bit_generator,
+        lambda: np.random.set_bit_generator(np.random.PCG64()),
+    ),
     "warnings": (lambda: list(warnings.filters), lambda: warnings.simplefilter("error")),
     "locale": (lambda: locale.setlocale(locale.LC_ALL), lambda: locale.setlocale(locale.LC_ALL, "C")),
     "start": (

@@ -12,11 +12,20 @@ import pytest
 
 import trainyard
 from s3_server import S3Server, Trouble
-from small_runs import SMALL, assert_same, crashed, every_save_on_disk, preempted
+from small_runs import SMALL, Crash, assert_same, crashed, every_save_on_disk, preempted
 from trainyard import registry
 from trainyard.callbacks.base import Callback
 from trainyard.cli.main import main
-from trainyard.errors import CheckpointError, DataError, InputError, RunLockedError, TrainingError
+from trainyard.engine.loop import Loop
+from trainyard.errors import (
+    CheckpointError,
+    DataError,
+    InputError,
+    RunLockedError,
+    RunLostError,
+    TrainingError,
+)
+from trainyard.records.decision import Decision
 from trainyard.records.journal import read
 from trainyard.records.listing import runs_folder
 from trainyard.records.log import Entry, StoredFile
@@ -24,6 +33,7 @@ from trainyard.records.remote import RemoteRun, open_store, url_of, working_fold
 from trainyard.records.run_dir import RunDir
 from trainyard.runs import stopping
 from trainyard.runs.run import Run
+from trainyard.runs.session import Session
 from trainyard.runs.wiring import run_checkpoints
 from trainyard.stores.local import LocalStore
 from trainyard.testing.faults import WRITES, Faults, FaultyStore, fail, pause
@@ -346,6 +356,77 @@ def test_clean_deletes_a_run_from_the_store(folder_url: str, elsewhere: Any) -> 
     assert not here.exists(), "the working copy of a deleted run is left behind"
 
 
+def test_clean_keeps_a_run_whose_checkpoints_are_in_the_store_alone(folder_url: str, elsewhere: Any) -> None:
+    run = crashed(folder_url, at=13)  # type: ignore[arg-type]
+    elsewhere()
+    assert trainyard.clean(folder_url) == [], "a resume could go on from its checkpoints"
+    assert not list(runs_folder(folder_url).glob("*/*/checkpoints")), "they were downloaded to find out"
+    assert trainyard.resume(run.id, runs_dir=folder_url).status == "completed"
+
+
+def test_a_run_that_was_deleted_meanwhile_is_not_stored_again(folder_url: str) -> None:
+    """Its machine was silent for so long that another one took it for dead."""
+
+    def delete() -> None:
+        store = open_store(folder_url)
+        for key in list(store.list()):
+            store.delete(key)
+
+    with every_save_on_disk(), pytest.raises(RunLostError, match="the run was deleted from its store"):
+        trainyard.train(SMALL, runs_dir=folder_url, callbacks=[When(12, delete)])
+    assert not objects(folder_url)
+
+
+def test_a_list_of_runs_leaves_one_that_is_created_meanwhile(
+    folder_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created: list[Run] = []
+    list_ = LocalStore.list
+
+    def list_and_create(store: LocalStore, prefix: str = "") -> Any:
+        yield from list(list_(store, prefix))
+        if prefix == "log/" and not created:
+            created.append(trainyard.create(SMALL, runs_dir=folder_url))
+
+    monkeypatch.setattr(LocalStore, "list", list_and_create)
+    trainyard.list_runs(folder_url)
+    assert created[0].path.exists()
+
+
+def test_a_run_of_a_list_has_its_history_elsewhere(folder_url: str, elsewhere: Any) -> None:
+    run = preempted(folder_url)  # type: ignore[arg-type]
+    before = run.history()
+    elsewhere()
+    (listed,) = trainyard.list_runs(folder_url)
+    assert listed.history() == before
+
+
+def test_a_run_is_reused_elsewhere(folder_url: str, elsewhere: Any) -> None:
+    run = trainyard.train(SMALL, runs_dir=folder_url)
+    elsewhere()
+    assert trainyard.train(SMALL, runs_dir=folder_url, reuse=True).id == run.id
+
+
+def test_a_decision_is_in_the_store_before_it_has_a_consequence(
+    folder_url: str, elsewhere: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide = Loop._decide
+
+    def decides_and_dies(loop: Loop, decision: Decision) -> None:
+        decide(loop, decision)
+        if decision.kind == "prune":
+            raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_decide", decides_and_dies)
+        patch.setattr(Session, "close", lambda *_: None)  # as if the process was killed
+        with every_save_on_disk(), pytest.raises(Crash):
+            trainyard.train(SMALL, runs_dir=folder_url, verdict=lambda step, _: "prune")
+    elsewhere()
+    run = trainyard.resume("last", runs_dir=folder_url, verdict=lambda step, _: "keep")
+    assert (run.status, run.result["steps"]) == ("pruned", 7)
+
+
 # -- who owns it
 
 
@@ -505,7 +586,10 @@ def test_a_folder_outside_of_the_cache_is_no_working_copy(tmp_path: Path, folder
     assert url_of(other) is None, "it is not under the hash of its URL"
 
 
-@pytest.mark.parametrize("name", ["../outside", "/outside", "a/../../outside", "lock", ".url", "log/1", ""])
+UNSAFE = ["../outside", "/outside", "a/../../outside", "lock", ".url", "log/1", "", "a\0b", "a\udc00"]
+
+
+@pytest.mark.parametrize("name", UNSAFE)
 def test_an_entry_writes_nothing_outside_of_its_run(name: str, folder_url: str, tmp_path: Path) -> None:
     copy = RemoteRun(tmp_path / "copy" / "small" / "run", LocalStore(folder_url))
     file = StoredFile(bytes=1, sha256="0" * 64, text="x")
@@ -513,6 +597,19 @@ def test_an_entry_writes_nothing_outside_of_its_run(name: str, folder_url: str, 
     with pytest.raises(CheckpointError, match=r"which no run has"):
         copy.bring_down(entry, lambda _: True)
     assert not list(tmp_path.rglob("outside"))
+
+
+def test_an_entry_reads_nothing_outside_of_its_store(folder_url: str, tmp_path: Path) -> None:
+    (tmp_path / "outside").write_text("x")
+    sha256 = "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
+    copy = RemoteRun(tmp_path / "copy" / "small" / "run", LocalStore(folder_url))
+    (copy.path / "journal").mkdir(parents=True)
+    (tmp_path / "store/runs/files/small/run").mkdir(parents=True)
+    file = StoredFile(bytes=1, sha256=sha256, parts=("../../../../../outside",))
+    entry = Entry(number=1, writer="w", serial=1, attempt=1, kind="commit", time=0, files={"data.json": file})
+    with pytest.raises(CheckpointError, match=r"names a file '\.\./.*', which no run has"):
+        copy.bring_down(entry, lambda _: True)
+    assert not (copy.path / "data.json").exists()
 
 
 def test_a_segment_is_stored_in_parts_and_comes_back_whole(folder_url: str, tmp_path: Path) -> None:

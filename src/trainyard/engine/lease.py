@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
-import secrets
-import socket
 import threading
 import time
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from trainyard.errors import CheckpointError, RunLockedError, RunLostError
-from trainyard.records.log import WRITERS, Entry, Kind, Log, StoredFile
+from trainyard.records.log import WRITERS, Entry, Kind, Log, StoredFile, new_writer
 
 log = logging.getLogger("trainyard")
 _BEAT = 15.0  # seconds between two heartbeats
@@ -66,7 +63,7 @@ class Lease:
         self._log = log
         self._number = number
         self._upload = upload
-        self._writer = f"process {os.getpid()} on {socket.gethostname()}, {secrets.token_hex(8)}"
+        self._writer = new_writer()
         self._serial = 0
         self.is_asked_to_stop = False  # through the store; set by the thread of the heartbeats
         self._ended = threading.Event()
@@ -116,6 +113,11 @@ class Lease:
             self._has_beaten = False
             self._upload.stop_beating(self.attempt)
 
+    @property
+    def is_in_store(self) -> bool:
+        """Whether the run is in a store, and not on the local disk alone."""
+        return self._upload is not None
+
     def renew(self) -> None:
         """Store what has changed, if the run is in a store; if that fails, the next commit does it.
 
@@ -142,18 +144,25 @@ class Lease:
         self._append("end", *self._names, status)
 
     def check(self) -> None:
-        """Make sure that no other attempt has taken the run over.
+        """Make sure that no other attempt has taken the run over, and that it was not deleted from its store.
 
         Raises:
-            RunLostError: One has.
+            RunLostError: One has, or it was.
             OSError: The log cannot be read.
         """
         try:
-            newest = None if self._log.is_newest(self._number) else self._log.head()
+            numbers = self._log.numbers()
+            newest = self._log.head() if max(numbers, default=0) > self._number else None
         except CheckpointError as error:
             raise OSError(str(error)) from error
+        if self._is_deleted(numbers, self._number):
+            raise self._lost(None)
         if newest is not None and newest.writer != self._writer:
             raise self._lost(newest)
+
+    def _is_deleted(self, numbers: Sequence[int], known: int) -> bool:
+        """Return whether the run was deleted from its store: its log has lost what it held."""
+        return self._upload is not None and max(numbers, default=0) < known
 
     def _append(
         self, kind: Kind, checkpoints: Collection[str], best: Collection[str], status: str | None = None
@@ -183,8 +192,9 @@ class Lease:
 
         Return the numbers of the entries that there are now.
         """
-        serial = 0
+        serial = before = 0
         while serial != entry.serial:
+            before = self._number
             entry = entry.model_copy(update={"number": self._number + 1})
             written = self._log.write(entry)
             if written.writer != self._writer:
@@ -195,7 +205,9 @@ class Lease:
             numbers = self._log.numbers()
         except CheckpointError as error:
             raise OSError(str(error)) from error
-        if max(numbers, default=0) > self._number:  # our number had been taken and folded
+        others = [number for number in numbers if number != self._number]
+        # Either our number had been taken and folded, or the run was deleted meanwhile.
+        if max(others, default=0) > self._number or self._is_deleted(others, before):
             self._log.delete(self._number)
             raise self._lost(self._log.head())
         if self._upload:
@@ -203,10 +215,12 @@ class Lease:
         return numbers
 
     def _lost(self, entry: Entry | None) -> RunLostError:
-        owner = entry.writer.partition(",")[0] if entry else "its log is gone"
-        other = f"attempt {entry.attempt}" if entry else "something"
+        if entry is None:
+            message = f"the run was deleted from its store: attempt {self.attempt} writes nothing more there"
+            return RunLostError(message, "its log is gone")
+        owner = entry.writer.partition(",")[0]
         return RunLostError(
-            f"{other} has taken the run over ({owner}): attempt {self.attempt} has lost it "
+            f"attempt {entry.attempt} has taken the run over ({owner}): attempt {self.attempt} has lost it "
             "and writes nothing more; what was committed is untouched, and the run goes on there",
             owner,
         )

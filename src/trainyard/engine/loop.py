@@ -222,9 +222,11 @@ class Loop:
         return True
 
     def _decide(self, decision: Decision) -> None:
-        """Make a decision; it is on the disk when this returns."""
+        """Make a decision; it is on the disk when this returns, and in the run's store if it ends the run."""
         self.parts.recorder.decided(decision)
         self.state.decisions.add(decision)
+        if decision.kind in ENDS:
+            self.parts.saver.store_journal(decision.step)
 
     def _log(self) -> None:
         state, now = self.state, time.perf_counter()

@@ -132,6 +132,16 @@ class Saver:
         if self._timer is not None:
             self.start(self._wake)
 
+    def store_journal(self, step: int) -> None:
+        """Block until the journal of a run in a store is there, with what was decided for a step.
+
+        If the store cannot be reached, the next commit brings it there.
+        """
+        lease = self._checkpoints.lease
+        if lease is not None and lease.is_in_store:  # which the writer's thread alone uses meanwhile
+            self._writer.submit(PendingWrite(step, lease.renew, replaceable=False))
+            self._writer.drain()
+
     def _pending(self, state: RunState, best: Collection[int]) -> _Pending:
         return _Pending(state.step, self._learner.snapshot(), state.to_json(), frozenset(best))
 

@@ -53,8 +53,9 @@ def refresh(runs_dir: Path) -> None:
         list(pool.map(lambda name: _bring_records(RemoteRun(runs_dir / name, store)), stale))
     for folder in runs_dir.glob(f"*/*/{FOLDER}"):
         name, run = folder.parent.relative_to(runs_dir).as_posix(), RunDir(folder.parent)
-        if name not in newest and not run.is_locked():
-            shutil.rmtree(run.path, ignore_errors=True)  # it was deleted from the store
+        if name not in newest and not run.is_locked() and not RemoteRun(run.path, store).log.numbers():
+            # It was deleted from the store, and not just created there: that was asked for once more.
+            shutil.rmtree(run.path, ignore_errors=True)
 
 
 def bring_small(run: RunDir) -> None:

@@ -16,11 +16,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import secrets
+import socket
 from collections.abc import Collection
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
+from trainyard.digest import sha256_bytes
 from trainyard.errors import CheckpointError
 from trainyard.records.document import Document, Record, dump
 from trainyard.stores.base import Store
@@ -33,6 +38,40 @@ _KEPT = 2  # newest entries that are not folded: a reader may just have listed t
 WRITERS: set[str] = set()  # the writers of this process that hold a lease
 
 log = logging.getLogger("trainyard")
+
+
+def new_writer() -> str:
+    """Return a name that no other writer has: the process, its machine, and where its process id is known."""
+    token = f"{secrets.token_hex(8)}-{_namespace()}"
+    return f"process {os.getpid()} on {socket.gethostname()}, {token}"
+
+
+def has_ended(writer: str) -> bool:
+    """Return whether the writer of an entry was a process or attempt of this machine that has ended."""
+    words = writer.replace(",", "").split()
+    if len(words) != 5 or words[3] != socket.gethostname() or words[4].partition("-")[2] != _namespace():
+        return False
+    if words[1] == str(os.getpid()):
+        return writer not in WRITERS
+    try:
+        os.kill(int(words[1]), 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, ValueError):
+        return False
+    return False
+
+
+def _namespace() -> str:
+    """Return what tells containers apart: they may share a host name, but not the ids of processes.
+
+    Empty where the system does not say.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+        return sha256_bytes(f"{boot}{Path('/proc/self/ns/pid').readlink()}".encode())[:8]
+    except (OSError, ValueError):
+        return ""
 
 
 class StoredFile(Record):

@@ -20,7 +20,6 @@ import os
 import re
 import secrets
 import shutil
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -34,7 +33,7 @@ from trainyard.digest import fsync_folder, make_folders, sha256_bytes, sha256_fi
 from trainyard.errors import CheckpointError, InputError, RunLockedError
 from trainyard.records.document import dump
 from trainyard.records.lineage import FOLDER as INITIAL
-from trainyard.records.log import FOLDER, WRITERS, Entry, Log, StoredFile
+from trainyard.records.log import FOLDER, Entry, Log, StoredFile, has_ended
 from trainyard.safe_open import open_regular, read_regular
 from trainyard.stores.base import Store
 
@@ -269,7 +268,7 @@ class RemoteRun:
         write_atomically(self.path / _OWNER_FILE, json.dumps({"time": seconds}).encode())
 
     def _is_alive(self, entry: Entry) -> bool:
-        if not entry.has_owner or _has_ended(entry.writer):
+        if not entry.has_owner or has_ended(entry.writer):
             return False
         beat = entry.time
         with contextlib.suppress(CheckpointError, ValueError):
@@ -286,9 +285,9 @@ class RemoteRun:
             OSError: A file cannot be written.
         """
         for name, file in entry.files.items():
-            if not _is_safe(name):
+            if unsafe := [one for one in (name, *file.parts) if not _is_safe(one)]:
                 raise CheckpointError(
-                    f"the log of run {self.path.name} names a file {name!r}, which no run has"
+                    f"the log of run {self.path.name} names a file {unsafe[0]!r}, which no run has"
                 )
             if wanted(name) and not _holds(self.path / name, file):
                 self._download(name, file)
@@ -435,7 +434,7 @@ class RemoteRun:
             folders[:] = [name for name in folders if not name.startswith(".")]
             for file in files:
                 name = (Path(folder) / file).relative_to(self.path).as_posix()
-                if not _LOCAL.fullmatch(name) and not (Path(folder) / file).is_symlink():
+                if _is_safe(name) and not (Path(folder) / file).is_symlink():
                     yield name
 
 
@@ -453,20 +452,13 @@ def may_have_owner(path: Path) -> bool:
     return (path / _OWNER_FILE).exists()
 
 
-def _has_ended(writer: str) -> bool:
-    """Return whether the writer of an entry was a process or attempt of this machine that has ended."""
-    words = writer.replace(",", "").split()
-    if len(words) != 5 or words[3] != socket.gethostname():
-        return False
-    if words[1] == str(os.getpid()):
-        return writer not in WRITERS
-    try:
-        os.kill(int(words[1]), 0)
-    except ProcessLookupError:
-        return True
-    except (PermissionError, ValueError):
-        return False
-    return False
+def copied_entry(path: Path) -> Entry | None:
+    """Return the entry that a working copy was made from, or None if there is none.
+
+    Raises:
+        CheckpointError: It is damaged.
+    """
+    return Log(registry.adapter("store", "file")(path)).head()
 
 
 def is_record(name: str) -> bool:
@@ -485,8 +477,10 @@ def is_any(name: str) -> bool:  # noqa: ARG001 - a filter, as the two above
 
 
 def _is_safe(name: str) -> bool:
+    """Return whether a file with this name, or an object with this key, can be one of a run in a store."""
     parts = PurePosixPath(name).parts
-    return bool(parts) and parts[0] != "/" and ".." not in parts and not _LOCAL.fullmatch(name)
+    is_inside = bool(parts) and parts[0] != "/" and ".." not in parts
+    return is_inside and name.isprintable() and not _LOCAL.fullmatch(name)
 
 
 def _holds(path: Path, file: StoredFile) -> bool:

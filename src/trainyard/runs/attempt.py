@@ -185,9 +185,11 @@ class _Attempt:
         self._checkpoints = run_checkpoints(run, hashes, self._session.lease)
         seed_global_random(config.experiment.seed)  # building may have drawn from them
         commit = commit or self._origin.adopt(self._checkpoints)
-        if self._origin.replays(commit.step if commit else 0):
+        if self._origin.replays(commit.step if commit else 0, saved):
             self._replay = self._prepare_replay(commit, saved, decisions, components)
             return components, RunState()
+        if commit is not None:
+            self._manifest = self._origin.record_replayed(self._manifest, self._checkpoints, commit)
         state = RunState() if commit is None else self._restore(components, commit, saved)
         self._origin.enter(components, state)
         self._complete(components, state, decisions)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trainyard.engine.lease import Lease
 from trainyard.errors import CheckpointError, RunLockedError, RunLostError
-from trainyard.records.remote import RemoteRun
+from trainyard.records.remote import RemoteRun, copied_entry, url_of
 from trainyard.records.run_dir import RunDir
 
 log = logging.getLogger("trainyard")
@@ -27,7 +27,14 @@ def is_unwanted(run: RunDir, statuses: Sequence[str] | None) -> bool:
     run.check_attempts()
     if statuses is not None:
         return status in statuses and status != "running"
-    return status in CLEANED and not any(run.path.glob("checkpoints/*/manifest.json"))
+    return status in CLEANED and not _has_checkpoint(run)
+
+
+def _has_checkpoint(run: RunDir) -> bool:
+    """Return whether anything can be resumed; a working copy may lack the checkpoints of its run."""
+    entry = copied_entry(run.path) if url_of(run.path.parent.parent) else None
+    is_named = entry is not None and bool(entry.checkpoints)
+    return is_named or any(run.path.glob("checkpoints/*/manifest.json"))
 
 
 def delete_run(run: RunDir, attempt: int) -> bool:
@@ -48,6 +55,8 @@ def delete_run(run: RunDir, attempt: int) -> bool:
         if remote := RemoteRun.of(run.path):
             if head := remote.log.head():
                 remote.refuse_owned(head)
+                if head != copied_entry(run.path):  # it was chosen by what the working copy says
+                    return False
             remote.remove()
         shutil.rmtree(run.path)
     except RunLockedError as error:

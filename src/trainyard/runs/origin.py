@@ -128,9 +128,18 @@ class Origin:
 
     # -- the steps of the parent
 
-    def replays(self, step: int) -> bool:
-        """Return whether a run at a step has steps of its parent before it."""
-        return self.initial is not None and step < self.initial.step
+    def replays(self, step: int, saved: Mapping[str, Any]) -> bool:
+        """Return whether a run at a step, with a saved state of the loop, has steps of its parent before it.
+
+        The last of them is not over as long as its evaluation, which a signal cut short, is missing.
+        """
+        is_cut = self._has_replay and step == self.step and saved["settled"] < step
+        return step < self.step or is_cut
+
+    @property
+    def _has_replay(self) -> bool:
+        """Whether the run begins with steps of its parent that are repeated."""
+        return self.initial is not None and self.initial.checkpoint_step < self.initial.step
 
     def parent_config(self) -> Resolved:
         """Return the config of the parent."""
@@ -153,18 +162,21 @@ class Origin:
         Raises:
             CheckpointError: It is damaged, or the steps before it are not repeated yet.
         """
-        if not self.replays(self.initial.checkpoint_step if self.initial else 0):
+        if not self._has_replay:
             return self.commit
         return self.checkpoints.resume.load_step(self.step)
 
     def record_replayed(self, manifest: Manifest, own: RunCheckpoints, commit: Commit) -> Manifest:
-        """Keep the state that the parent's steps led to, and record its digest.
+        """Keep the state that the parent's steps led to, and record its digest; do nothing at other commits.
+
+        An attempt may have died between the commit and this.
 
         Returns:
             The run's manifest from here on.
         """
         initial, digest = manifest.initial, commit.state_digest
-        assert initial is not None, "it has no initial state"
+        if initial is None or not self._has_replay or commit.step != self.step:
+            return manifest
         copy_state(own, commit, self._run.path / FOLDER)
         if initial.replayed == digest:
             return manifest

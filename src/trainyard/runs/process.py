@@ -94,12 +94,15 @@ def _signal_handlers() -> Callable[[], None]:
 
 
 def _others() -> Callable[[], None]:
-    """Return what restores NumPy's error handling, the locale, the processors, the way processes start."""
+    """Return what restores NumPy's settings, the locale, the processors, the way processes start."""
+    generator = np.random.get_bit_generator()  # type: ignore[attr-defined]
     errors, language = np.geterr(), locale.setlocale(locale.LC_ALL)
     start = multiprocessing.get_start_method(allow_none=True)
     processors = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
 
     def restore() -> None:
+        if np.random.get_bit_generator() is not generator:  # type: ignore[attr-defined]
+            np.random.set_bit_generator(generator)  # type: ignore[attr-defined]
         np.seterr(**errors)
         locale.setlocale(locale.LC_ALL, language)
         multiprocessing.set_start_method(start, force=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from trainyard.records.copies import bring_small
 from trainyard.records.decision import journalled_decisions
 from trainyard.records.journal import number, read
 from trainyard.records.remote import run_url
@@ -13,7 +14,10 @@ from trainyard.records.status import Status
 
 
 class Run:
-    """A read-only view of a run; each property reads the files again."""
+    """A read-only view of a run; each property reads the files again.
+
+    Of a run in a store that is in a list, the journal is brought down when it is asked for.
+    """
 
     def __init__(self, path: Path | RunDir) -> None:
         self._dir = path if isinstance(path, RunDir) else RunDir(path)
@@ -76,6 +80,7 @@ class Run:
     @property
     def decisions(self) -> list[dict[str, Any]]:
         """What the run did that its inputs do not determine: `step`, `kind` and `detail` of each."""
+        bring_small(self._dir)
         made = journalled_decisions(self._dir.journal)
         return [{"step": one.step, "kind": one.kind, "detail": dict(one.detail)} for one in made]
 
@@ -84,6 +89,7 @@ class Run:
 
         `pandas.DataFrame(run.history())` makes a table of it.
         """
+        bring_small(self._dir)
         return [
             {"step": record["step"], "kind": record["kind"]}
             | {name: number(value) for name, value in record["values"].items()}

@@ -14,6 +14,7 @@ from trainyard.errors import ModelError, TrainyardError
 from trainyard.frameworks.base import WEIGHTS_FILE, Model, ModelInputs
 from trainyard.frameworks.support.torch_draws import OwnGenerators
 from trainyard.frameworks.torch import structure
+from trainyard.frameworks.torch.calls import Calls
 from trainyard.frameworks.torch.data import TensorSource
 from trainyard.frameworks.torch.network import Network, translated
 from trainyard.frameworks.torch.snapshot import TrainingState
@@ -95,6 +96,9 @@ class LoadedModel(_TorchModel):
     first call finds out whether this one does. A module that changes its buffers is called by one thread at a
     time, and its buffers are restored after each part. A module that keeps other state from call to call (it
     has a generator of its own, say) may be used by the first thread only: that state could not be restored.
+
+    A module may draw, or change its buffers, only for some rows, which the first call did not have. So each
+    later call is watched, and what it did is undone and done again with the precautions that it needs.
     """
 
     def __init__(self, inputs: ModelInputs, folder: Path) -> None:
@@ -103,9 +107,12 @@ class LoadedModel(_TorchModel):
         super().__init__(network, TrainingState(network.module, None, network.precision, network.built))
         self._state.load(folder, weights_only=True)
         self._module.eval()
-        self._lock = threading.Lock()
+        self._calls = Calls()
         self._is_examined = False  # whether the first call has set the following
         self._draws = self._changes_buffers = False
+        self._loaded: structure.Held  # the buffers with which predictions begin, and their versions
+        self._versions: list[tuple[int, int]]
+        self._is_spoiled = False  # whether the buffers have other values now
         self._owner: int | None = None  # the only thread that may predict; None: all may
         self._kept = ""  # names of the state that the module keeps from call to call
 
@@ -127,23 +134,71 @@ class LoadedModel(_TorchModel):
 
     def _part(self, source: TensorSource, ids: Ids) -> Predictions:
         """Return the outputs for some rows, with the precautions that the module needs."""
-        if not self._is_examined:
-            with self._lock:
-                if not self._is_examined:
-                    return self._first(source, ids)
+        self._check_owner()
+        before: list[torch.Tensor] = []
+        if self._is_examined and not self._changes_buffers:
+            with self._calls.beside(self._note_buffers):
+                before = [] if self._draws else self._random_state()
+                try:
+                    part = self._predicted(source, ids, self._generators(ids))
+                finally:
+                    has_surprised = self._has_surprised(before)
+                if not has_surprised:
+                    return part
+        with self._calls.alone():
+            self._check_owner()
+            return self._alone(source, ids, before) if self._is_examined else self._first(source, ids)
+
+    def _check_owner(self) -> None:
         if self._owner is not None and self._owner != threading.get_ident():
             raise ModelError(
                 f"model {self._network.inputs.config.model.type} keeps {self._kept} from one prediction to "
                 "the next, so that only the thread that used it first may use it: load one for each thread"
             )
-        if not self._changes_buffers:
-            return self._predicted(source, ids, self._generators(ids))
-        with self._lock:
-            held = self._state.hold()
-            try:
-                return self._predicted(source, ids, self._generators(ids))
-            finally:
-                held.put_back()
+
+    def _alone(self, source: TensorSource, ids: Ids, before: Sequence[torch.Tensor]) -> Predictions:
+        """Return the outputs for some rows while no other thread uses the module.
+
+        Args:
+            source: The samples.
+            ids: Those to predict.
+            before: The state of the default generators before a call that may have drawn from them.
+        """
+        if self._is_spoiled:
+            self._loaded.put_back()
+            self._is_spoiled = False
+        own, held = self._generators(ids), self._state.hold()
+        try:
+            part = self._predicted(source, ids, own)
+        finally:
+            held.put_back()
+        if own is not None and own.drew and before:
+            for generator, state in zip(generators(self._network.device), before, strict=True):
+                generator.set_state(state)
+        if own is not None and own.borrowed:
+            self._owner, self._kept = threading.get_ident(), ", ".join(sorted(own.borrowed)[:_LISTED])
+        return part
+
+    def _note_buffers(self) -> None:
+        """Keep the buffers' values if the user has changed them since the last call."""
+        if not self._is_spoiled and (versions := self._buffer_versions()) != self._versions:
+            self._loaded, self._versions = self._state.hold(), versions
+
+    def _random_state(self) -> list[torch.Tensor]:
+        return [generator.get_state() for generator in generators(self._network.device)]
+
+    def _has_surprised(self, before: Sequence[torch.Tensor]) -> bool:
+        """Return whether a call may have done what the first one did not; precautions are taken from now on.
+
+        Args:
+            before: The state of the default generators before the call; empty if it has not used them.
+        """
+        if self._buffer_versions() != self._versions:
+            self._changes_buffers = self._is_spoiled = True
+        # Another thread of the process may have drawn as well: then this one is only slower from now on.
+        has_drawn = not all(map(torch.equal, before, self._random_state()))
+        self._draws |= has_drawn
+        return self._changes_buffers or has_drawn
 
     def _predicted(self, source: TensorSource, ids: Ids, generators: OwnGenerators | None) -> Predictions:
         with generators or nullcontext():
@@ -168,6 +223,7 @@ class LoadedModel(_TorchModel):
             self._changes_buffers = self._buffer_versions() != versions
         finally:
             held.put_back()
+            self._loaded, self._versions = held, self._buffer_versions()
         self._draws = generators.drew
         if kept:
             self._owner, self._kept = threading.get_ident(), ", ".join(kept[:_LISTED])

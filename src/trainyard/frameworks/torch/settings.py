@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ def reset() -> None:
     for device in ("cpu", "cuda"):
         torch.set_autocast_enabled(device, False)
     _reset_backends()
+    _remove_global_hooks()
 
 
 def _reset_backends() -> None:
@@ -30,3 +32,17 @@ def _reset_backends() -> None:
     cuda.matmul.allow_bf16_reduced_precision_reduction = True
     for kernel in ("flash", "mem_efficient", "math", "cudnn"):  # of scaled dot-product attention
         getattr(cuda, f"enable_{kernel}_sdp")(True)
+    torch.backends.mha.set_fastpath_enabled(True)
+    mkldnn: Any = torch.backends.mkldnn
+    mkldnn.set_flags(True)
+    for part in (mkldnn.conv, mkldnn.rnn):
+        part.fp32_precision = "none"
+
+
+def _remove_global_hooks() -> None:
+    """Remove the hooks that run for every module and every optimizer of the process."""
+    for module in map(import_module, ("torch.nn.modules.module", "torch.optim.optimizer")):
+        for name, hooks in vars(module).items():
+            if name.startswith("_global_") and isinstance(hooks, dict):
+                hooks.clear()
+    torch.nn.modules.module._global_is_full_backward_hook = None

@@ -62,10 +62,16 @@ class GradientTree:
 
 
 def _added(left: Gradients, right: Gradients) -> Gradients:
-    """Return the sums, which reuse the memory of `left`."""
-    both = [
-        (one, other) for one, other in zip(left, right, strict=True) if one is not None and other is not None
+    """Return the sums, which reuse the memory of `left`; of `right` where that alone is dense."""
+    pairs = [
+        (other, one) if _is_sparse(one) and not _is_sparse(other) else (one, other)
+        for one, other in zip(left, right, strict=True)
     ]
+    both = [(one, other) for one, other in pairs if one is not None and other is not None]
     if both:
         torch._foreach_add_(*map(list, zip(*both, strict=True)))
-    return [right_ if left_ is None else left_ for left_, right_ in zip(left, right, strict=True)]
+    return [other if one is None else one for one, other in pairs]
+
+
+def _is_sparse(gradient: Tensor | None) -> bool:
+    return gradient is not None and gradient.is_sparse
