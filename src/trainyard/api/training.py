@@ -283,5 +283,3 @@ def _ended(run: RunDir) -> str:
 def log_notes(resolved: Resolved) -> None:
     """Log what the user should know about a config before a run is made of it."""
     resolved.log_notes()
-    if resolved.config.distributed.enabled:
-        log.warning("config: distributed.enabled has no effect: this version trains in one process")
