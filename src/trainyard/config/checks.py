@@ -71,8 +71,12 @@ def _fill_processes(root: Node) -> None:
         nproc = Node(gpus(), DEFAULT if nproc is None else nproc.source)
         put(root, "distributed.nproc", nproc)
     if ranks is None or ranks.value == "auto":
-        value = nproc.value if nproc is not None and isinstance(nproc.value, int) else 1
+        value = nproc.value if nproc is not None and _is_power_of_two(nproc.value) else 1
         put(root, "distributed.virtual_ranks", Node(value, DEFAULT if ranks is None else ranks.source))
+
+
+def _is_power_of_two(value: object) -> bool:
+    return isinstance(value, int) and value > 0 and not value & (value - 1)
 
 
 def check(root: Node, problems: Problems) -> None:

@@ -29,6 +29,7 @@ from trainyard.errors import (
     RunGoneError,
     RunLostError,
     TrainingError,
+    WorldError,
 )
 from trainyard.records.data import DataDescription
 from trainyard.records.decision import Decision, Decisions, journalled_decisions
@@ -211,7 +212,24 @@ class _Attempt:
         state = RunState() if commit is None else self._restore(components, commit, saved)
         self._origin.enter(components, state)
         self._complete(components, state, decisions)
+        self._check_same_state(components)
         return components, state
+
+    def _check_same_state(self, components: Components) -> None:
+        """Make sure that all processes begin with the same state.
+
+        Raises:
+            WorldError: One does not: its machine computes otherwise, or has other files.
+        """
+        if self._world.size == 1:
+            return
+        digests = self._world.gather(digest(tensor_records(components.learner.state())))
+        others = [str(rank) for rank, one in enumerate(digests) if one != digests[0]]
+        if others:
+            raise WorldError(
+                f"process {', '.join(others)} begins with another state than process 0: look for other "
+                "versions of packages, other processors, or other files there"
+            )
 
     def _survey(self) -> tuple[Manifest | None, Commit | None, dict[str, Any], Decisions]:
         """Return what earlier attempts have left: manifest, newest checkpoint, its state, decisions."""

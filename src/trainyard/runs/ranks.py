@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import sys
@@ -24,7 +25,9 @@ from trainyard.world import ALONE, World, ranks_of_environment
 if TYPE_CHECKING:
     from trainyard.runs.attempt import Request
 
+log = logging.getLogger("trainyard")
 _REQUEST = "request"
+_FLAGS = ("TORCH_", "OMP_")
 _ELSEWHERE = "define them in a module that can be imported, or start your script with torchrun"
 
 
@@ -79,7 +82,7 @@ def _packed(request: Request) -> bytes:
     """
     if request.verdict is not None:
         raise InputError(f"a verdict cannot be asked from several processes; {_ELSEWHERE}")
-    context = (str(Path.cwd()), list(sys.path))
+    context = (str(Path.cwd()), list(sys.path), set(os.environ))
     try:
         content = pickle.dumps((request, import_rule()))
     except Exception as error:
@@ -107,10 +110,15 @@ def take_part(folder: Path, make: Callable[[Request], Result]) -> int:
     rank, outcome = os.environ["RANK"], folder / f"outcome-{os.environ['RANK']}"
     outcome.unlink(missing_ok=True)
     error: BaseException | None = None
+    if rank == "0" and (restarts := os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) != "0":
+        log.warning("a process has died: all begin again from the newest commit (restart %s)", restarts)
     try:
-        (cwd, path), content = pickle.loads((folder / _REQUEST).read_bytes())
+        (cwd, path, variables), content = pickle.loads((folder / _REQUEST).read_bytes())
         os.chdir(cwd)
         sys.path[:] = path
+        for name in set(os.environ) - variables:
+            if name.startswith(_FLAGS):  # the launcher has set it, and it is not part of the run
+                del os.environ[name]
         request, rule = pickle.loads(content)
         with importing_by(rule):
             make(request)

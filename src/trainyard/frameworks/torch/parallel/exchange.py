@@ -139,7 +139,7 @@ class GradientExchange:
         try:
             totals = [future.result() for future in sent]
         except Exception as error:
-            raise WorldError(f"another process is gone: {error}") from error
+            raise WorldError("another process is gone") from error
         if self._stream is not None:
             torch.cuda.current_stream().wait_stream(self._stream)
         for bucket, total in zip(self._buckets, totals, strict=True):

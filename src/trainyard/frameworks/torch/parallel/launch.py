@@ -29,7 +29,7 @@ def launch(nproc: int, max_restarts: int, command: Sequence[str], folder: Path) 
     Raises:
         WorldError: A process has died, and there were enough restarts.
     """
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    _silence()
     environment = {
         STORE: str(folder / "store"),
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
@@ -66,6 +66,13 @@ def launch(nproc: int, max_restarts: int, command: Sequence[str], folder: Path) 
             else:
                 os.environ[name] = value
     return None
+
+
+def _silence() -> None:
+    """Keep the agent from logging what we say in our own words; each of its modules has a logger."""
+    for name in logging.root.manager.loggerDict:
+        if name.startswith("torch.distributed.elastic"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _named_signal(exit_code: int) -> str:

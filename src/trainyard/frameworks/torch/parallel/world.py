@@ -80,7 +80,7 @@ class ProcessGroup(World):
         try:
             call()
         except RuntimeError as error:  # of which torch's own are
-            raise WorldError(f"another process is gone: {error}") from error
+            raise WorldError("another process is gone") from error
 
 
 def join(backend: str) -> World:
