@@ -72,7 +72,8 @@ def train(
         CheckpointError: A checkpoint cannot be written, or the best model is damaged.
         Stopped: A signal came before the first step.
     """
-    from trainyard.runs.attempt import Request, run_attempt
+    from trainyard.runs.attempt import run_attempt
+    from trainyard.runs.request import Request
     from trainyard.runs.reuse import CompletedRuns
 
     if model is not None:
@@ -153,7 +154,8 @@ def resume(
             result of a completed run is damaged or missing.
         Stopped: A signal came before the first step.
     """
-    from trainyard.runs.attempt import Request, run_attempt
+    from trainyard.runs.attempt import run_attempt
+    from trainyard.runs.request import Request
 
     found = find(run, runs_dir)
     if is_longer(found, overrides):
@@ -238,9 +240,10 @@ def reproduce(
         Stopped: A signal ended the repetition.
     """
     from trainyard.engine.signals import Stopped
-    from trainyard.runs.attempt import Request, run_attempt
+    from trainyard.runs.attempt import run_attempt
     from trainyard.runs.children import copy_origin
     from trainyard.runs.reproduce import REPRODUCIBLE, compare_bits
+    from trainyard.runs.request import Request
 
     original = find(run, runs_dir)
     refuse_foreign_run(original, "reproduce")

@@ -5,20 +5,19 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from os import F_OK, access
 from pathlib import Path
 from typing import Any
 
 from trainyard import registry
-from trainyard.config import Resolved
 from trainyard.config.schema import RunConfig
 from trainyard.config.tree import DEFAULT
 from trainyard.digest import digest, sha256_bytes, tensor_records
 from trainyard.engine.checkpoint import Commit, RunCheckpoints
 from trainyard.engine.journal import Journal
 from trainyard.engine.loop import Loop
-from trainyard.engine.outside import Outside, Verdict
+from trainyard.engine.outside import Outside
 from trainyard.engine.signals import Signals, Stopped
 from trainyard.engine.state import RunState, seed_global_random
 from trainyard.errors import (
@@ -29,11 +28,10 @@ from trainyard.errors import (
     RunGoneError,
     RunLostError,
     TrainingError,
-    WorldError,
 )
 from trainyard.records.data import DataDescription
 from trainyard.records.decision import Decision, Decisions, journalled_decisions
-from trainyard.records.manifest import DeterminismRecord, Manifest, Parent
+from trainyard.records.manifest import DeterminismRecord, Manifest
 from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import TESTED, Ended
@@ -42,11 +40,11 @@ from trainyard.require import import_paths, open_process
 from trainyard.runs.cleanup import discard_run
 from trainyard.runs.decisions import go_on, known_decisions, repeats
 from trainyard.runs.manifest import check_unchanged, lower_tier, make_manifest
-from trainyard.runs.objects import Objects
 from trainyard.runs.origin import Origin
 from trainyard.runs.outcome import evaluate_outcome, result_so_far, weights_digest
 from trainyard.runs.process_forks import in_owner
-from trainyard.runs.ranks import launch, world_of
+from trainyard.runs.ranks import launch, require_same_state, world_of
+from trainyard.runs.request import Request
 from trainyard.runs.session import open_session
 from trainyard.runs.weights import initial_source, initialize
 from trainyard.runs.wiring import (
@@ -64,25 +62,6 @@ from trainyard.world import ALONE, World
 
 log = logging.getLogger("trainyard")
 _LISTED = 5  # attributes that a message names
-
-
-@dataclass(frozen=True)
-class Request:
-    """The arguments of an attempt.
-
-    `parent` is the run that this one repeats, or the study that it is in; `placement` replaces the config's,
-    by dotted key (threads, device); `verdict` judges each evaluation. With `keep`, the run was there before
-    the caller: it stays if its first attempt fails at once.
-    """
-
-    resolved: Resolved
-    run: RunDir
-    objects: Objects = field(default_factory=Objects)
-    parent: Parent | None = None
-    placement: Mapping[str, Any] = field(default_factory=dict)
-    allow_change: bool = False
-    verdict: Verdict | None = None
-    keep: bool = False
 
 
 def run_attempt(request: Request) -> Result:
@@ -212,24 +191,8 @@ class _Attempt:
         state = RunState() if commit is None else self._restore(components, commit, saved)
         self._origin.enter(components, state)
         self._complete(components, state, decisions)
-        self._check_same_state(components)
+        require_same_state(components)
         return components, state
-
-    def _check_same_state(self, components: Components) -> None:
-        """Make sure that all processes begin with the same state.
-
-        Raises:
-            WorldError: One does not: its machine computes otherwise, or has other files.
-        """
-        if self._world.size == 1:
-            return
-        digests = self._world.gather(digest(tensor_records(components.learner.state())))
-        others = [str(rank) for rank, one in enumerate(digests) if one != digests[0]]
-        if others:
-            raise WorldError(
-                f"process {', '.join(others)} begins with another state than process 0: look for other "
-                "versions of packages, other processors, or other files there"
-            )
 
     def _survey(self) -> tuple[Manifest | None, Commit | None, dict[str, Any], Decisions]:
         """Return what earlier attempts have left: manifest, newest checkpoint, its state, decisions."""

@@ -11,19 +11,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trainyard import registry
 from trainyard.config.schema import RunConfig
+from trainyard.digest import digest, tensor_records
 from trainyard.engine.signals import STATUS_OF, Stopped
 from trainyard.errors import CheckpointError, InputError, TrainyardError, WorldError
 from trainyard.records.result import Result
 from trainyard.require import import_rule, importing_by
-from trainyard.runs.wiring import framework_name
+from trainyard.runs.request import Request
+from trainyard.runs.wiring import Components, framework_name
 from trainyard.world import ALONE, World, ranks_of_environment
-
-if TYPE_CHECKING:
-    from trainyard.runs.attempt import Request
 
 log = logging.getLogger("trainyard")
 _REQUEST = "request"
@@ -162,3 +160,21 @@ def world_of(request: Request, config: RunConfig) -> World:
     framework = registry.adapter("framework", framework_name(config, request.objects.model))
     world: World = framework.join(config)
     return world
+
+
+def require_same_state(components: Components) -> None:
+    """Make sure that all processes begin with the same state.
+
+    Raises:
+        WorldError: One does not: its machine computes otherwise, or has other files.
+    """
+    world = components.inputs.world
+    if world.size == 1:
+        return
+    digests = world.gather(digest(tensor_records(components.learner.state())))
+    others = [str(rank) for rank, one in enumerate(digests) if one != digests[0]]
+    if others:
+        raise WorldError(
+            f"process {', '.join(others)} begins with another state than process 0: look for other versions "
+            "of packages, other processors, or other files there"
+        )
