@@ -82,6 +82,12 @@ def ranks_of_environment() -> tuple[int, int, int] | None:
     return None
 
 
+def is_follower() -> bool:
+    """Return whether a launcher has started this process beside a main one, which speaks for all."""
+    ranks = ranks_of_environment()
+    return ranks is not None and ranks[0] != 0
+
+
 def gpus() -> int:
     """Return the number of NVIDIA GPUs that this process may use, or 1 if there is none."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

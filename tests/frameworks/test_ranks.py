@@ -141,6 +141,47 @@ def test_a_signal_and_another_number_of_processes(
     assert trainyard.reproduce(run).verdict == "identical"
 
 
+SCRIPT = """
+import torch, trainyard
+torch.manual_seed(0)
+run = trainyard.train(%r, %r, model=torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.Linear(32, 10)))
+print(run.status, run.digest)
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
+def test_a_script_of_the_users_under_a_launcher(launcher: str, tmp_path: Path) -> None:
+    """Each process runs the script; the objects in it need not travel. srun says the ranks in its own words."""
+    config = {key: value for key, value in HARD.items() if key != "model"}
+    (tmp_path / "both.py").write_text(SCRIPT % (config, {}))
+    (tmp_path / "one.py").write_text(SCRIPT % (config, {}))
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "MASTER_PORT": "29517"}
+    if launcher == "torchrun":
+        words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "both.py"]
+        starts = [([sys.executable, *words], environment)]
+    else:
+        starts = [
+            (
+                [sys.executable, "both.py"],
+                environment | {"SLURM_PROCID": str(i), "SLURM_LOCALID": str(i), "SLURM_NTASKS": "2"},
+            )
+            for i in range(2)
+        ]
+    started = [
+        subprocess.Popen(command, cwd=tmp_path, env=variables, stdout=subprocess.PIPE, text=True)
+        for command, variables in starts
+    ]
+    lines = [line for one in started for line in one.communicate(timeout=240)[0].splitlines()]
+    assert [one.returncode for one in started] == [0] * len(started)
+    one = subprocess.run(
+        [sys.executable, "one.py"], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=True
+    )
+    assert lines == one.stdout.splitlines() * 2
+    assert lines[0].startswith("completed ")
+    assert len(list(tmp_path.glob("runs/ranks/*"))) == 2
+
+
 @pytest.mark.soak
 def test_an_error_of_one_process(tmp_path: Path, faults: pytest.MonkeyPatch) -> None:
     """It is the one that is told, not its consequence in the others; what may pass is tried again."""

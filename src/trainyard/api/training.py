@@ -73,6 +73,7 @@ def train(
         Stopped: A signal came before the first step.
     """
     from trainyard.runs.attempt import run_attempt
+    from trainyard.runs.ranks import follow
     from trainyard.runs.request import Request
     from trainyard.runs.reuse import CompletedRuns
 
@@ -85,6 +86,8 @@ def train(
     if data is None:
         require_data(resolved, config)
     with working_in(Path.cwd()):
+        if (followed := follow(resolved.config, objects, run_attempt)) is not None:
+            return Run(followed)
         if reuse:
             completed = CompletedRuns(folder, resolved.config.experiment.name)
             if (known := completed.find(resolved, objects)) is not None:
@@ -155,6 +158,7 @@ def resume(
         Stopped: A signal came before the first step.
     """
     from trainyard.runs.attempt import run_attempt
+    from trainyard.runs.ranks import follow
     from trainyard.runs.request import Request
 
     found = find(run, runs_dir)
@@ -171,6 +175,8 @@ def resume(
         placement = given_placement(found, resolved, overrides)
         require_objects(found, "resume", model=model, data=data)
         objects = make_objects(resolved, model, data, callbacks)
+        if follow(resolved.config, objects, run_attempt) is not None:
+            return Run(found)
         run_attempt(
             Request(
                 resolved,

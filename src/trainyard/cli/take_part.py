@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
 from pathlib import Path
 
 import click
@@ -20,6 +18,4 @@ def take_part(ctx: click.Context, folder: Path) -> None:
     from trainyard.runs.ranks import take_part as take_part_in
 
     close_process()
-    if os.environ["RANK"] != "0":  # the main process says what concerns all
-        logging.getLogger("trainyard").setLevel(logging.ERROR)
     ctx.exit(take_part_in(folder, run_attempt))

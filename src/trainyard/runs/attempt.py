@@ -43,7 +43,7 @@ from trainyard.runs.manifest import check_unchanged, lower_tier, make_manifest
 from trainyard.runs.origin import Origin
 from trainyard.runs.outcome import evaluate_outcome, result_so_far, weights_digest
 from trainyard.runs.process_forks import in_owner
-from trainyard.runs.ranks import launch, require_same_state, world_of
+from trainyard.runs.ranks import is_launched, launch, lead, require_same_state
 from trainyard.runs.request import Request
 from trainyard.runs.session import open_session
 from trainyard.runs.weights import initial_source, initialize
@@ -76,18 +76,20 @@ def run_attempt(request: Request) -> Result:
         Stopped: A signal came before there was a step to finish.
     """
     config = _placed(request, request.run.manifest())
-    world = world_of(request, config)
-    if world is ALONE and config.distributed.nproc != 1:
+    world = request.world
+    if world is ALONE and is_launched():
+        world = lead(request, config)
+    elif world is ALONE and config.distributed.nproc != 1:
         return launch(request, config)
-    if not world.is_main:
-        with Signals() as signals:
-            return _Attempt(request, signals, world).go()
-    request.run.acquire()
+    if world.is_main:
+        request.run.acquire()
     try:
         with Signals() as signals:
-            return _Attempt(request, signals, world).go()
+            result = _Attempt(request, signals, world).go()
     finally:
         request.run.release()
+    world.main_only(lambda: None)  # the others return when the result is written
+    return result
 
 
 def _placed(request: Request, before: Manifest | None) -> RunConfig:

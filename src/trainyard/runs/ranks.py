@@ -9,8 +9,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from trainyard import registry
 from trainyard.config.schema import RunConfig
@@ -18,10 +19,12 @@ from trainyard.digest import digest, tensor_records
 from trainyard.engine.signals import STATUS_OF, Stopped
 from trainyard.errors import CheckpointError, InputError, TrainyardError, WorldError
 from trainyard.records.result import Result
+from trainyard.records.run_dir import RunDir
 from trainyard.require import import_rule, importing_by
+from trainyard.runs.objects import Objects
 from trainyard.runs.request import Request
 from trainyard.runs.wiring import Components, framework_name
-from trainyard.world import ALONE, World, ranks_of_environment
+from trainyard.world import World, ranks_of_environment
 
 log = logging.getLogger("trainyard")
 _REQUEST = "request"
@@ -119,7 +122,8 @@ def take_part(folder: Path, make: Callable[[Request], Result]) -> int:
                 del os.environ[name]
         request, rule = pickle.loads(content)
         with importing_by(rule):
-            make(request)
+            world = join(request.resolved.config, request.objects.model)
+            make(replace(request, world=world))
     except (Exception, Stopped) as raised:
         error = raised
     if error is not None and not _can_travel(error):
@@ -148,18 +152,58 @@ def _may_pass(error: BaseException) -> bool:
     return not isinstance(error, TrainyardError | Stopped) or isinstance(error.__cause__, OSError)
 
 
-def world_of(request: Request, config: RunConfig) -> World:
-    """Return the world of an attempt: that of the launcher which has started this process, if one has.
+# --- processes that a launcher of the user's has started
+
+
+def is_launched() -> bool:
+    """Return whether a launcher, such as torchrun or srun, has started this process beside others."""
+    return ranks_of_environment() is not None
+
+
+def join(config: RunConfig, model: Any = None) -> World:
+    """Return the world of the processes that a launcher has started, this one being one of them.
 
     Raises:
         InputError: The framework trains in one process.
         WorldError: The processes do not find each other.
     """
-    if ranks_of_environment() is None:
-        return ALONE
-    framework = registry.adapter("framework", framework_name(config, request.objects.model))
-    world: World = framework.join(config)
+    world: World = registry.adapter("framework", framework_name(config, model)).join(config)
     return world
+
+
+def lead(request: Request, config: RunConfig) -> World:
+    """Tell the other processes, which wait in `follow`, of the attempt to make; return their world."""
+    world = join(config, request.objects.model)
+    told = replace(request, objects=Objects(), verdict=None)
+    world.from_main(lambda: told)
+    return world
+
+
+def follow(config: RunConfig, objects: Objects, make: Callable[[Request], Result]) -> RunDir | None:
+    """Make the attempt that the main process makes, and return its run; None: this is the main process.
+
+    The main process alone finds or creates the run.
+
+    Args:
+        config: The config, as far as this process knows it.
+        objects: What was given in Python, in this process as in the others.
+        make: Makes the attempt.
+
+    Raises:
+        WorldError: The main process is gone, or has no attempt to make.
+        TrainyardError: What the attempt raises.
+    """
+    ranks = ranks_of_environment()
+    if ranks is None or ranks[0] == 0:
+        return None
+    world = join(config, objects.model)
+    request: Request = world.from_main(_nothing)
+    make(replace(request, objects=objects, world=world))
+    return request.run
+
+
+def _nothing() -> Any:
+    raise AssertionError("the main process knows")
 
 
 def require_same_state(components: Components) -> None:

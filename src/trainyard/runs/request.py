@@ -11,6 +11,7 @@ from trainyard.engine.outside import Verdict
 from trainyard.records.manifest import Parent
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.objects import Objects
+from trainyard.world import ALONE, World
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,8 @@ class Request:
 
     `parent` is the run that this one repeats, or the study that it is in; `placement` replaces the config's,
     by dotted key (threads, device); `verdict` judges each evaluation. With `keep`, the run was there before
-    the caller: it stays if its first attempt fails at once.
+    the caller: it stays if its first attempt fails at once. `world` are the processes of the attempt, if
+    they have found each other.
     """
 
     resolved: Resolved
@@ -30,3 +32,4 @@ class Request:
     allow_change: bool = False
     verdict: Verdict | None = None
     keep: bool = False
+    world: World = ALONE

@@ -31,7 +31,7 @@ class ProcessGroup(World):
         self.rank, self.size, self.local_rank = rank, size, local_rank
         if backend == "nccl":
             torch.cuda.set_device(local_rank)
-        self._store = _store()
+        self._store = _store(rank, size)
         backend = "cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo"
         try:
             self._store.set_timeout(_FIND_EACH_OTHER)
@@ -96,15 +96,15 @@ def join(backend: str) -> World:
     return ProcessGroup(*ranks, backend)
 
 
-def _store() -> Any:
+def _store(rank: int, size: int) -> Any:
     """Return the store in which the processes find each other, apart from that of earlier attempts.
 
     After a restart, the keys of dead processes would lead the new ones astray.
     """
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if (path := os.environ.get(STORE)) is not None:
-        return dist.FileStore(str(Path(path).with_suffix(f".{attempt}")), int(os.environ["WORLD_SIZE"]))  # type: ignore[attr-defined]
+        return dist.FileStore(str(Path(path).with_suffix(f".{attempt}")), size)  # type: ignore[attr-defined]
     host, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ.get("MASTER_PORT", "29500"))
     is_hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    store = dist.TCPStore(host, port, is_master=not is_hosted and os.environ.get("RANK", "0") == "0")  # type: ignore[attr-defined]
+    store = dist.TCPStore(host, port, is_master=not is_hosted and rank == 0)  # type: ignore[attr-defined]
     return dist.PrefixStore(f"attempt-{attempt}", store)  # type: ignore[attr-defined]
