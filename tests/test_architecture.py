@@ -57,6 +57,7 @@ LAYERS = (
         "types",
         "errors",
         "version",
+        "world",
     ),
 )
 SHARED = (
@@ -187,10 +188,10 @@ def record_stack(monkeypatch: pytest.MonkeyPatch, cls: type, name: str) -> list[
     """Return a list that will hold our files on the call stack of a method, the outermost first."""
     method, files = getattr(cls, name), list[str]()
 
-    def recorded(*arguments: Any) -> Any:
+    def recorded(*arguments: Any, **options: Any) -> Any:
         stack = [Path(frame.filename) for frame in traceback.extract_stack()]
         files.extend(str(path.relative_to(ROOT)) for path in stack if path.is_relative_to(ROOT))
-        return method(*arguments)
+        return method(*arguments, **options)
 
     monkeypatch.setattr(cls, name, recorded)
     return files

@@ -16,14 +16,16 @@ exits with `exit_code`.
     │   └── MissingExtraError       2   an optional library is not installed
     ├── CheckpointError             1   a checkpoint cannot be written, or is damaged
     ├── TrainingError               1   the training itself failed (a loss that is not finite, say)
-    │   └── RunGoneError            1   the run directory was renamed or removed meanwhile
+    │   ├── RunGoneError            1   the run directory was renamed or removed meanwhile
+    │   └── WorldError              1   another process of the attempt is gone
     └── TrackerError                1   a tracker cannot be reached; never stops a run
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from trainyard.redact import redacted
 
@@ -35,6 +37,18 @@ class TrainyardError(Exception):
 
     def __init__(self, message: str = "") -> None:
         super().__init__(redacted(message))
+
+    def __reduce__(self) -> tuple[Callable[..., TrainyardError], tuple[Any, ...]]:
+        """Let errors of every class travel to another process."""
+        return _remade, (type(self), self.args, self.__dict__)
+
+
+def _remade(cls: type[TrainyardError], args: tuple[Any, ...], attributes: dict[str, Any]) -> TrainyardError:
+    """Make an error of its message and attributes, whatever the arguments of its class are."""
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
 
 
 class InputError(TrainyardError):
@@ -126,6 +140,10 @@ class RunGoneError(TrainingError):
             f"the run directory {path} is gone: it was renamed or removed while the run trained; "
             "put it back and resume the run, or train again"
         )
+
+
+class WorldError(TrainingError):
+    """Another process of the attempt is gone, or the processes do not find each other."""
 
 
 class TrackerError(TrainyardError):

@@ -87,6 +87,9 @@ def test_the_place_of_a_run_is_device_threads_and_processes():
         "training.device",
         "training.threads",
         "distributed.enabled",
+        "distributed.nproc",
+        "distributed.strategy",
+        "distributed.max_restarts",
         "distributed.backend",
     )
 

@@ -131,8 +131,9 @@ def train_child(
     parent: RunDir, overrides: Overrides, training: Training, relation: Relation, step: int | None = None
 ) -> Run:
     """Make and train a run that begins with the state of another one; see `fork`."""
-    from trainyard.runs.attempt import Request, run_attempt
+    from trainyard.runs.attempt import run_attempt
     from trainyard.runs.children import ChildRequest, child_config, child_placement, create_child
+    from trainyard.runs.request import Request
 
     verb = "fork" if relation == "fork" else "resume"
     refuse_foreign_run(parent, verb)

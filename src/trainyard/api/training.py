@@ -72,7 +72,9 @@ def train(
         CheckpointError: A checkpoint cannot be written, or the best model is damaged.
         Stopped: A signal came before the first step.
     """
-    from trainyard.runs.attempt import Request, run_attempt
+    from trainyard.runs.attempt import run_attempt
+    from trainyard.runs.ranks import follow
+    from trainyard.runs.request import Request
     from trainyard.runs.reuse import CompletedRuns
 
     if model is not None:
@@ -84,6 +86,8 @@ def train(
     if data is None:
         require_data(resolved, config)
     with working_in(Path.cwd()):
+        if (followed := follow(resolved.config, objects, run_attempt)) is not None:
+            return Run(followed)
         if reuse:
             completed = CompletedRuns(folder, resolved.config.experiment.name)
             if (known := completed.find(resolved, objects)) is not None:
@@ -153,7 +157,9 @@ def resume(
             result of a completed run is damaged or missing.
         Stopped: A signal came before the first step.
     """
-    from trainyard.runs.attempt import Request, run_attempt
+    from trainyard.runs.attempt import run_attempt
+    from trainyard.runs.ranks import follow
+    from trainyard.runs.request import Request
 
     found = find(run, runs_dir)
     if is_longer(found, overrides):
@@ -174,6 +180,8 @@ def resume(
         placement = given_placement(found, resolved, overrides)
         require_objects(found, "resume", model=model, data=data)
         objects = make_objects(resolved, model, data, callbacks)
+        if follow(resolved.config, objects, run_attempt) is not None:
+            return Run(found)
         run_attempt(
             Request(
                 resolved,
@@ -243,9 +251,10 @@ def reproduce(
         Stopped: A signal ended the repetition.
     """
     from trainyard.engine.signals import Stopped
-    from trainyard.runs.attempt import Request, run_attempt
+    from trainyard.runs.attempt import run_attempt
     from trainyard.runs.children import copy_origin
     from trainyard.runs.reproduce import REPRODUCIBLE, compare_bits
+    from trainyard.runs.request import Request
 
     original = find(run, runs_dir)
     refuse_foreign_run(original, "reproduce")
@@ -288,5 +297,3 @@ def _ended(run: RunDir) -> str:
 def log_notes(resolved: Resolved) -> None:
     """Log what the user should know about a config before a run is made of it."""
     resolved.log_notes()
-    if resolved.config.distributed.enabled:
-        log.warning("config: distributed.enabled has no effect: this version trains in one process")

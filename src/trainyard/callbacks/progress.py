@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
 from trainyard.callbacks.base import Callback, RunView
@@ -30,7 +30,14 @@ _FORMATS = {"epoch": ".2f", "samples_per_second": ".0f"}
 
 
 class Progress(Callback):
-    """A callback that shows the progress of the training."""
+    """A callback that shows the progress of the training on a stream."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._shown_on = stream
+
+    def __reduce__(self) -> tuple[Callable[[int], Progress], tuple[int]]:
+        """Show the progress on the same stream where the main process of several trains."""
+        return _on_standard_stream, (self._shown_on.fileno(),)
 
     def close(self) -> None:
         """Restore the terminal; may be called twice."""
@@ -39,6 +46,10 @@ class Progress(Callback):
 def progress(stream: TextIO) -> Progress:
     """Return a bar if `stream` is a terminal, else plain lines."""
     return RichProgress(stream) if stream.isatty() else PlainProgress(stream)
+
+
+def _on_standard_stream(number: int) -> Progress:
+    return progress(sys.stdout if number == 1 else sys.stderr)
 
 
 def line(first: Mapping[str, Any], values: Mapping[str, Any]) -> str:
@@ -73,6 +84,7 @@ class PlainProgress(Progress):
     """Prints a line per event, and at most one line of training metrics a second."""
 
     def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
         self._stream = stream
         self._write = getattr(stream, "write_raw", stream.write)  # clouds read these lines
         self._next = 0.0
@@ -129,6 +141,7 @@ class RichProgress(Progress):
     """A bar with loss, speed and time left; events above it, the last evaluation below it."""
 
     def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
         from rich.console import Console, Group
         from rich.live import Live
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn

@@ -10,6 +10,7 @@ from trainyard.cli.commands import cli
 from trainyard.cli.errors import report, to_stderr
 from trainyard.cli.output import json_document, say_data
 from trainyard.cli.streams import safe_streams
+from trainyard.world import is_follower
 
 log = logging.getLogger("trainyard")
 
@@ -43,7 +44,7 @@ class _Stderr(logging.Handler):
 def _log_to_stderr(level: int) -> Iterator[None]:
     handler, before, propagated = _Stderr(), log.level, log.propagate
     log.addHandler(handler)
-    log.setLevel(level)
+    log.setLevel(logging.ERROR if is_follower() else level)
     log.propagate = False  # a library that configures the root logger would show every line twice
     try:
         yield

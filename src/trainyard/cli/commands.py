@@ -15,6 +15,7 @@ _MODULES = {
     "fork": "train",
     "create": "work",
     "work": "work",
+    "take-part": "take_part",
     "stop": "stop",
     "reproduce": "train",
     "cross-validate": "studies",

@@ -14,6 +14,7 @@ import trainyard
 from trainyard.cli import options
 from trainyard.cli.output import run_document, say, show, table
 from trainyard.records.status import EXIT_CODES, TESTED, Status
+from trainyard.world import is_follower
 
 if TYPE_CHECKING:
     from trainyard.callbacks.base import Callback
@@ -175,7 +176,9 @@ def progress_callbacks(quiet: bool, as_json: bool) -> Iterator[list[Callback]]:
 
 def _finish(run: Run, runs_dir: str | None, as_json: bool) -> None:
     """Print the result, and exit with the code of the run's status."""
-    if as_json:
+    if is_follower():
+        pass
+    elif as_json:
         show(run_document(run), (), as_json)
     else:
         say_result(run, runs_dir)

@@ -11,6 +11,7 @@ from pathlib import PurePath
 
 from trainyard.config.schema import DEFAULT_TEST_SHARE, METRIC_KEYS, SplitConfig, TrainingConfig
 from trainyard.config.tree import DEFAULT, Node, Problems, Source, find, find_value, mapping, put
+from trainyard.world import gpus, ranks_of_environment
 
 FILE_TYPES = {
     ".csv": "csv",
@@ -43,9 +44,7 @@ def fill_defaults(root: Node, stem: str, *, length: bool, objects: bool) -> None
         and find_value(root, "training.max_steps") is None
     ):
         put(root, "training.epochs", Node(DEFAULT_EPOCHS, Source("default")))
-    ranks = find(root, "distributed.virtual_ranks")
-    if ranks is None or ranks.value == "auto":
-        put(root, "distributed.virtual_ranks", Node(1, DEFAULT if ranks is None else ranks.source))
+    _fill_processes(root)
     scheduler = find(root, "training.scheduler")
     if isinstance(scheduler and scheduler.value, dict):
         mapping(scheduler).setdefault("type", Node("constant", Source("default")))
@@ -58,6 +57,26 @@ def fill_defaults(root: Node, stem: str, *, length: bool, objects: bool) -> None
             )
         elif objects and not (_text(data, "path") or _text(data, "train_path")):
             mapping(data)["type"] = Node(OBJECTS, Source("default (of data given as objects)"))
+
+
+def _fill_processes(root: Node) -> None:
+    """Fill in the number of processes, and that of virtual ranks, where they are left to us."""
+    nproc, ranks = find(root, "distributed.nproc"), find(root, "distributed.virtual_ranks")
+    launched, enabled = ranks_of_environment(), find_value(root, "distributed.enabled")
+    is_auto = enabled is not None and enabled.value is True if nproc is None else nproc.value == "auto"
+    if launched is not None:
+        nproc = Node(launched[1], Source("the launcher of this process"))
+        put(root, "distributed.nproc", nproc)
+    elif is_auto:
+        nproc = Node(gpus(), DEFAULT if nproc is None else nproc.source)
+        put(root, "distributed.nproc", nproc)
+    if ranks is None or ranks.value == "auto":
+        value = nproc.value if nproc is not None and _is_power_of_two(nproc.value) else 1
+        put(root, "distributed.virtual_ranks", Node(value, DEFAULT if ranks is None else ranks.source))
+
+
+def _is_power_of_two(value: object) -> bool:
+    return isinstance(value, int) and value > 0 and not value & (value - 1)
 
 
 def check(root: Node, problems: Problems) -> None:
@@ -134,6 +153,11 @@ def _check_virtual_ranks(root: Node, problems: Problems) -> None:
     if ranks is not None and node is not None and ranks > batch:
         message = f"{ranks} is more than the batch_size of {batch}; each virtual rank has a part of the batch"
         problems.report(message, "distributed.virtual_ranks", node.source)
+    nproc, node = _number(root, "distributed.nproc"), find(root, "distributed.nproc")
+    if nproc and ranks and node is not None and ranks % nproc:
+        allowed = ", ".join(str(2**power) for power in range(int(ranks).bit_length()) if 2**power <= ranks)
+        message = f"{nproc} does not divide the {ranks} virtual ranks of the batch; allowed: {allowed}"
+        problems.report(message, "distributed.nproc", node.source)
 
 
 def _check_warmup(root: Node, problems: Problems) -> None:

@@ -348,19 +348,29 @@ class TrackerConfig(TypedSection):
 
 
 class DistributedConfig(Section):
-    """How processes communicate. This version trains in one process, and says so."""
+    """How many processes train, and how they communicate; the bits do not depend on it."""
 
-    enabled: bool = placement(default=False, description="more than one process")
+    enabled: bool = placement(default=False, description="the same as `nproc: auto`, if `nproc` is not given")
+    nproc: Literal["auto"] | int = placement(
+        default=1,
+        description="processes on this machine, a power of two; auto: one for each GPU",
+    )
+    strategy: Literal["ddp"] = placement(
+        default="ddp", description="ddp: each process has the whole model, and a part of each batch"
+    )
+    max_restarts: int = placement(
+        default=3, ge=0, description="how often the processes are started again after one has died"
+    )
     backend: Literal["auto", "gloo", "nccl"] = placement(
         default="auto", description="auto: nccl on CUDA, else gloo"
     )
     virtual_ranks: Literal["auto"] | int = bits(
         "auto",
         description="fixed parts of each batch, a power of two: gradients are summed over them in the same "
-        "order, whatever the number of processes; auto: as many as processes, which is 1 in this version",
+        "order, whatever the number of processes; auto: as many as processes when the run is created",
     )
 
-    @field_validator("virtual_ranks")
+    @field_validator("virtual_ranks", "nproc")
     @classmethod
     def _power_of_two(cls, value: str | int) -> str | int:
         if isinstance(value, int) and (value < 1 or value & (value - 1)):

@@ -121,6 +121,25 @@ class Journal:
         self._file.close()
 
 
+class NoJournal(Journal):
+    """The journal of a process that is not the main one: nothing is kept."""
+
+    def __init__(self) -> None:
+        self._summary = None
+
+    def _write(self, record: Line) -> None:
+        """Drop a record."""
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+    def sync(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 

@@ -6,6 +6,9 @@ the checkpoint, and a resume begins with that evaluation.
 
 A request to stop, the time limit and a verdict become decisions: a decision is on the disk before it has a
 consequence, and a resume or a repetition replays it at the same step.
+
+In a world of several processes, all run this loop, and do the same at the same step. What comes from outside
+(signals, clocks, requests) waits for the next step at which they agree; the main one alone saves and records.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainyard.engine.outside import Outside
+from trainyard.engine.outside import Outside, Request
 from trainyard.engine.recorder import Recorder
 from trainyard.engine.rules import Rules
 from trainyard.engine.saver import Saver
@@ -29,9 +32,11 @@ from trainyard.order import SampleOrder
 from trainyard.records.decision import ENDS, Decision, Kind
 from trainyard.records.status import Ended
 from trainyard.types import Evaluation, Metrics
+from trainyard.world import ALONE, World
 
 log = logging.getLogger("trainyard")
 _DRAIN_STEPS = 1024  # the most steps whose losses wait on the device
+_AGREE_SECONDS = 0.5  # between two steps at which several processes agree
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,7 @@ class LoopParts:
     remedies: Sequence[str] = ()
     outside: Outside = field(default_factory=Outside)
     until: int | None = None
+    world: World = ALONE
 
 
 class Loop:
@@ -64,6 +70,10 @@ class Loop:
         self._samples: list[int] = []
         self._rate, self._learning_rate_factor = parts.rules.learning_rate, 1.0
         self._last_step = self._next_due = 0
+        self._signal: Ended | None = None  # what a signal asks for, as the processes have agreed
+        self._request: Request | None = None  # what was asked from outside, as they have agreed
+        self._agree_at = state.step + 1
+        self._agreed_at, self._agreed_step = time.perf_counter(), state.step
         self._clock = self._logged_at = time.perf_counter()
         self._logged_samples = 0
         self.after_first_step: Callable[[], None] | None = None  # set by the attempt; called once
@@ -87,9 +97,9 @@ class Loop:
             if state.settled < state.step:
                 self._settle()
             if self.after_first_step:  # make the first step due: the check must run right after it
-                self._wake()
+                self._next_due = 0
             # Read only where no loss waits: a signal may come between any two lines.
-            stop = parts.signals.status
+            stop = self._stop()
             while state.step < self._last_step and not stop:
                 result = step(state.step, self._rate(state.step) * self._learning_rate_factor)
                 state.step += 1
@@ -98,7 +108,7 @@ class Loop:
                 if state.step >= self._next_due:
                     self._check_first_step()
                     self._settle()
-                    stop = parts.signals.status
+                    stop = self._stop()
         except Stopped:
             pass  # an evaluation was cut short: the checkpoint below says so
         finally:
@@ -107,7 +117,11 @@ class Loop:
         parts.saver.save(
             state, parts.rules.best_steps(state.evaluations), finished=state.step >= self._last_step
         )
-        return parts.signals.status or self._ended()
+        return self._stop() or self._ended()
+
+    def _stop(self) -> Ended | None:
+        """Return what a signal asks for, if one came and all processes know of it."""
+        return self.parts.signals.status if self.parts.world.size == 1 else self._signal
 
     def _ended(self) -> Ended:
         decision = self.state.decisions.end(self.state.step)
@@ -122,6 +136,7 @@ class Loop:
     def _settle(self) -> None:
         """Do what is due after the last step: evaluate, decide, journal, save."""
         parts, state = self.parts, self.state
+        self._agree()
         self._drain()
         if state.settled < state.step:
             self._take_request()
@@ -141,6 +156,24 @@ class Loop:
         if parts.saver.is_due(state.step):
             parts.saver.save(state, parts.rules.best_steps(state.evaluations))
         self._plan()
+
+    def _agree(self) -> None:
+        """Tell all processes of signals and requests that came to one of them, and when to agree next."""
+        world, state = self.parts.world, self.state
+        if world.size == 1:
+            return
+        self._request = self._request or self.parts.outside.take()
+        now = time.perf_counter()
+        if (steps := state.step - self._agreed_step) > 0:
+            pace = (now - self._agreed_at) / steps
+            stretch = max(1, min(_DRAIN_STEPS, int(_AGREE_SECONDS / max(1e-9, pace))))
+        else:
+            stretch = 1
+        self._agreed_at, self._agreed_step = now, state.step
+        told = world.gather((self.parts.signals.status, self._request, stretch))
+        self._signal = next((signal for signal, _, _ in told if signal), None)
+        self._request = next((request for _, request, _ in told if request), None)
+        self._agree_at = state.step + told[0][2]
 
     def _drain(self) -> None:
         """Read the losses that wait on the device, and journal each."""
@@ -180,10 +213,12 @@ class Loop:
 
     def _take_request(self) -> None:
         """Turn a request to stop or the time limit, if one came since the last call, into a decision."""
-        request, outside = self.parts.outside.take(), self.parts.outside
+        outside, world = self.parts.outside, self.parts.world
+        request, self._request = outside.take() if world.size == 1 else self._request, None
         if request is None:
             return
-        detail = {"max_minutes": outside.max_minutes} if request == "time_limit" else {}
+        limit = world.from_main(lambda: outside.max_minutes)
+        detail = {"max_minutes": limit} if request == "time_limit" else {}
         self._end_by(request, detail)
 
     def _judge(self, metrics: Metrics) -> None:
@@ -197,7 +232,7 @@ class Loop:
         if verdict is None or step <= decisions.judged or decisions.at(step) or step >= self._natural_end():
             return
         try:
-            answer = verdict(step, dict(metrics))
+            answer = self.parts.world.from_main(lambda: verdict(step, dict(metrics)))
         except Exception as error:
             message = f"the verdict on step {step} failed: {type(error).__name__}: {error}"
             raise TrainingError(f"{message}; fix it, then resume the run") from error
@@ -255,11 +290,16 @@ class Loop:
             state.decisions.next_end(state.step) or self._last_step,
             state.step + _DRAIN_STEPS,
             self._last_step,
+            *([self._agree_at] if parts.world.size > 1 else []),
         )
         # A request may have come, and woken the loop, before `_next_due` was set above.
         if parts.signals.status or parts.saver.overdue or parts.outside.request:
             self._wake()
 
     def _wake(self) -> None:
-        """End the current stretch of steps after this one; called by signal handlers and other threads."""
-        self._next_due = 0
+        """End the current stretch of steps after this one; called by signal handlers and other threads.
+
+        Several processes must end it together: there, what came waits for the step at which they agree.
+        """
+        if self.parts.world.size == 1:
+            self._next_due = 0

@@ -275,3 +275,32 @@ class Saver:
         self._checkpoints.best.prune(
             {name for name in self._checkpoints.best.names() if step_of(name) in wanted}
         )
+
+
+class NoSaver(Saver):
+    """The saver of a process that is not the main one, which saves the state for all of them."""
+
+    overdue = False
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Do nothing."""
+
+    def is_due(self, step: int) -> bool:  # noqa: ARG002 - as in `Saver`
+        """Return False."""
+        return False
+
+    def at_boundary(self, step: int) -> bool:  # noqa: ARG002 - as in `Saver`
+        """Return False."""
+        return False
+
+    def save(self, state: RunState, best: Collection[int], *, finished: bool = False) -> None:
+        """Do nothing."""
+
+    def keep_best(self, step: int, best: Collection[int]) -> None:
+        """Do nothing."""
+
+    def resume_from(self, state: RunState, best: Collection[int]) -> None:
+        """Do nothing."""
+
+    def drop_superseded_best(self) -> None:
+        """Do nothing."""

@@ -6,9 +6,9 @@ readable without its library, which is imported when a learner or a model is mad
 The result of a run must depend only on the learner's inputs and on the calls to `step`. It must not depend on
 predictions, on snapshots, or on how often the process died in between.
 
-Today a run has one process. With several, `LearnerInputs.order` will still give the global batch of a step,
-and every process will call `step` with the same step number and learning rate; the framework decides what
-they exchange.
+A run may have several processes (`LearnerInputs.world`). `LearnerInputs.order` still gives the global batch
+of a step, and every process calls `step` with the same step number and learning rate; the framework decides
+what they exchange. The result must not depend on their number.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from trainyard.digest import FileRecord
 from trainyard.errors import DataError, InputError, ModelError
 from trainyard.order import PREDICT, KeyedPermutation, SampleOrder, stream_seed
 from trainyard.types import Array, DataInfo, Determinism, Ids, NamedBuffer, Predictions, SplitName, StepResult
+from trainyard.world import ALONE, World
 
 # The file that holds the model's weights, under their own names. `state()` names a tensor FILE.TENSOR, so the
 # tensors that the run's digest covers are named `weights.*`.
@@ -77,12 +78,15 @@ class ModelInputs:
 class LearnerInputs(ModelInputs):
     """Everything that a learner is built from.
 
-    `choices` are what `Learner.choices` returned in the first attempt, and are empty there.
+    `choices` are what `Learner.choices` returned in the first attempt, and are empty there. `world` are the
+    processes of the attempt: each has a learner, and calls its methods in the same order with the same
+    arguments, but for those that only the main one needs, which are `snapshot` and `Snapshot.write`.
     """
 
     splits: Mapping[SplitName, Split]
     order: SampleOrder
     choices: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    world: World = field(default=ALONE, kw_only=True)
 
     def owns(self, split: Split) -> bool:
         """Return whether `split` is one of the run's own splits.
@@ -197,7 +201,7 @@ class Framework(ABC):
     formats: ClassVar[Sequence[str]] = ()  # the formats that `Model.export` writes, the default first
     tasks: ClassVar[Collection[str] | None] = None  # the names of the tasks that it supports; None: all
     takes_named_inputs: ClassVar[bool] = False  # whether models take other arrays than `features`
-    has_virtual_ranks: ClassVar[bool] = False  # whether a step may be cut into virtual ranks
+    has_virtual_ranks: ClassVar[bool] = False  # whether a step may be cut into virtual ranks, or processes
     unsaved_hint: ClassVar[str] = ""  # how a user can have the state saved that `Learner.unsaved_state` finds
 
     @staticmethod
@@ -294,6 +298,40 @@ class Framework(ABC):
             ModelError: The process has begun with other settings, which the library cannot change any more.
         """
         return
+
+    @staticmethod
+    def join(config: RunConfig) -> World:
+        """Return the world of the processes that a launcher has started, this one being one of them.
+
+        Raises:
+            InputError: This framework trains in one process.
+            WorldError: The processes do not find each other.
+        """
+        raise InputError(f"distributed.nproc: {config.model.type} is trained in one process; leave it out")
+
+    @staticmethod
+    def launch(
+        config: RunConfig,
+        command: Sequence[str],  # noqa: ARG004 - most cannot
+        folder: Path,  # noqa: ARG004
+    ) -> int | None:
+        """Start the processes of a run on this machine, and wait for their end.
+
+        If one dies, all are ended, and started again, at most `distributed.max_restarts` times.
+
+        Args:
+            config: The resolved config.
+            command: What each process executes.
+            folder: A folder of their own, in which they can find each other.
+
+        Returns:
+            The number of the signal that has ended them, if one has.
+
+        Raises:
+            InputError: This framework trains in one process.
+            WorldError: A process has died, and there were enough restarts.
+        """
+        raise InputError(f"distributed.nproc: {config.model.type} is trained in one process; leave it out")
 
     @staticmethod
     @abstractmethod

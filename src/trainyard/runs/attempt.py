@@ -5,20 +5,19 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from os import F_OK, access
 from pathlib import Path
 from typing import Any
 
 from trainyard import registry
-from trainyard.config import Resolved
 from trainyard.config.schema import RunConfig
 from trainyard.config.tree import DEFAULT
 from trainyard.digest import digest, sha256_bytes, tensor_records
-from trainyard.engine.checkpoint import Commit
+from trainyard.engine.checkpoint import Commit, RunCheckpoints
 from trainyard.engine.journal import Journal
 from trainyard.engine.loop import Loop
-from trainyard.engine.outside import Outside, Verdict
+from trainyard.engine.outside import Outside
 from trainyard.engine.signals import Signals, Stopped
 from trainyard.engine.state import RunState, seed_global_random
 from trainyard.errors import (
@@ -32,7 +31,7 @@ from trainyard.errors import (
 )
 from trainyard.records.data import DataDescription
 from trainyard.records.decision import Decision, Decisions, journalled_decisions
-from trainyard.records.manifest import DeterminismRecord, Manifest, Parent
+from trainyard.records.manifest import DeterminismRecord, Manifest
 from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import TESTED, Ended
@@ -41,11 +40,12 @@ from trainyard.require import import_paths, open_process
 from trainyard.runs.cleanup import discard_run
 from trainyard.runs.decisions import go_on, known_decisions, repeats
 from trainyard.runs.manifest import check_unchanged, lower_tier, make_manifest
-from trainyard.runs.objects import Objects
 from trainyard.runs.origin import Origin
 from trainyard.runs.outcome import evaluate_outcome, result_so_far, weights_digest
 from trainyard.runs.process_forks import in_owner
-from trainyard.runs.session import Session
+from trainyard.runs.ranks import is_launched, launch, lead, require_same_state
+from trainyard.runs.request import Request
+from trainyard.runs.session import open_session
 from trainyard.runs.weights import initial_source, initialize
 from trainyard.runs.wiring import (
     Components,
@@ -58,32 +58,16 @@ from trainyard.runs.wiring import (
 )
 from trainyard.safe_open import read_regular
 from trainyard.types import Determinism
+from trainyard.world import ALONE, World
 
 log = logging.getLogger("trainyard")
 _LISTED = 5  # attributes that a message names
 
 
-@dataclass(frozen=True)
-class Request:
-    """The arguments of an attempt.
-
-    `parent` is the run that this one repeats, or the study that it is in; `placement` replaces the config's,
-    by dotted key (threads, device); `verdict` judges each evaluation. With `keep`, the run was there before
-    the caller: it stays if its first attempt fails at once.
-    """
-
-    resolved: Resolved
-    run: RunDir
-    objects: Objects = field(default_factory=Objects)
-    parent: Parent | None = None
-    placement: Mapping[str, Any] = field(default_factory=dict)
-    allow_change: bool = False
-    verdict: Verdict | None = None
-    keep: bool = False
-
-
 def run_attempt(request: Request) -> Result:
     """Train, or continue to train, and return the run's result.
+
+    Where the config asks for several processes, they are started here, unless a launcher has started them.
 
     Raises:
         InputError: Something that the user gave is wrong. A run whose first attempt fails before its journal
@@ -91,23 +75,48 @@ def run_attempt(request: Request) -> Result:
         TrainingError: The training failed; `resume` continues from the last commit.
         Stopped: A signal came before there was a step to finish.
     """
-    request.run.acquire()
+    config = _placed(request, request.run.manifest())
+    world = request.world
+    if world is ALONE and is_launched():
+        world = lead(request, config)
+    elif world is ALONE and config.distributed.nproc != 1:
+        return launch(request, config)
+    if world.is_main:
+        request.run.acquire()
     try:
         with Signals() as signals:
-            return _Attempt(request, signals).go()
+            result = _Attempt(request, signals, world).go()
     finally:
         request.run.release()
+    world.main_only(lambda: None)  # the others return when the result is written
+    return result
+
+
+def _placed(request: Request, before: Manifest | None) -> RunConfig:
+    """Return the config at the place of the next attempt.
+
+    A resume stays at the place of the attempt before, as this keeps the bits, unless it is given another.
+    """
+    known = before.known_placement if before else {}
+    if before and before.config_sha256 not in (None, request.run.config_sha256()):  # it was edited
+        known = known | request.resolved.placement(explicit=True)
+    return request.resolved.with_placement({**known, **request.placement}).config
 
 
 class _Attempt:
-    """The phases of one attempt, and what they hand on to each other."""
+    """The phases of one attempt, and what they hand on to each other.
 
-    def __init__(self, request: Request, signals: Signals) -> None:
+    All processes go through all of them; what is written, and what depends on files that are written
+    meanwhile, is for the main one.
+    """
+
+    def __init__(self, request: Request, signals: Signals, world: World) -> None:
         self._request = request
         self._run = request.run
         self._signals = signals
+        self._world = world
+        self._session = open_session(request.run, world)
         self._origin = Origin(request.run)
-        self._session = Session(request.run)
         self._checkpoints = run_checkpoints(request.run)
         self._replay: tuple[Components, RunState] | None = None  # to repeat steps of the parent, if any
         self._manifest: Manifest  # from `_prepare` on
@@ -129,12 +138,13 @@ class _Attempt:
         except Exception as error:
             message = self._hidden(error)
             is_new = self._session.number == 1 and not run.journal.exists() and not self._request.keep
-            if isinstance(error, InputError) and is_new:
+            if isinstance(error, InputError) and is_new and self._session.lease is not None:
                 discard_run(run, self._session.lease)  # nothing was computed, and nobody has seen it before
             raise
         finally:
             self._session.close(status, message)
-            self._session.lease.release()
+            if self._session.lease is not None:
+                self._session.lease.release()
 
     def _hidden(self, error: Exception) -> str:
         """Return an error's message without the values of `${env:NAME}` and passwords in URIs."""
@@ -151,49 +161,73 @@ class _Attempt:
         if any(import_paths(config.model_dump())):
             open_process()  # before anything is imported for the config
         seed_global_random(config.experiment.seed)  # a module of the user's may draw when it is imported
-        self._checkpoints.resume.sweep()
-        before = run.manifest()
-        commit = self._newest_commit()
-        saved = self._checkpoints.resume.state(commit) if commit else self._origin.saved()
-        self._check_manifest(before, commit)
-        self._journalled = journalled_decisions(run.journal)
+        before, commit, saved, self._journalled = self._world.from_main(self._survey)
         parent = before.parent if before else request.parent
         decisions = known_decisions(saved, self._journalled, parent)
-        config, threads = self._placed(before)
+        config, threads = self._world.from_main(lambda: self._place(before))
         determinism = self._determinism(config)
         seed_global_random(config.experiment.seed)
-        components = build(config, threads, request.objects, decisions.choices(), self._origin.begin)
-        source = self._initial_source(config, before)
+        choices, begin = decisions.choices(), self._origin.begin
+        components = build(config, threads, request.objects, choices, begin, self._world)
+        source = self._world.from_main(lambda: self._initial_source(config, before))
         is_gone = source is not None and commit is not None and not source.exists()
         if source is not None and not is_gone:
             initialize(components, source)
-        now = make_manifest(run, request.resolved, request.objects, components, determinism)
-        init_from = redacted(str(source)) if source else None
-        now = self._origin.record(now.model_copy(update={"init_from": init_from, "parent": request.parent}))
-        if before is None:
-            now = self._origin.check_new(now, components, allow_change=request.allow_change)
-            self._manifest = self._record_inputs(now, components, provable=commit is None)
-        else:
-            if is_gone:  # the checkpoint was trained from the initial weights
+
+        def recorded() -> Manifest:
+            now = make_manifest(run, request.resolved, request.objects, components, determinism)
+            init_from = redacted(str(source)) if source else None
+            now = now.model_copy(update={"init_from": init_from, "parent": request.parent})
+            if is_gone and before:  # the checkpoint was trained from the initial weights
                 now = now.model_copy(update={"weights": before.weights})
-            self._manifest = self._compare_inputs(before, now, components)
+            return self._record(before, self._origin.record(now), components, provable=commit is None)
+
+        self._manifest = self._world.from_main(recorded)
+        self._checkpoints = self._own_checkpoints()
+        seed_global_random(config.experiment.seed)  # building may have drawn from them
+        if commit is None:
+            commit = self._world.from_main(lambda: self._origin.adopt(self._checkpoints))
+        if self._origin.replays(commit.step if commit else 0, saved):
+            self._replay = self._prepare_replay(commit, saved, decisions, components)
+            return components, RunState()
+        if (newest := commit) is not None:
+            self._manifest = self._world.from_main(
+                lambda: self._origin.record_replayed(self._manifest, self._checkpoints, newest)
+            )
+        state = RunState() if commit is None else self._restore(components, commit, saved)
+        self._origin.enter(components, state)
+        self._complete(components, state, decisions)
+        require_same_state(components)
+        return components, state
+
+    def _survey(self) -> tuple[Manifest | None, Commit | None, dict[str, Any], Decisions]:
+        """Return what earlier attempts have left: manifest, newest checkpoint, its state, decisions."""
+        self._checkpoints.resume.sweep()
+        before, commit = self._run.manifest(), self._newest_commit()
+        saved = self._checkpoints.resume.state(commit) if commit else self._origin.saved()
+        self._check_manifest(before, commit)
+        return before, commit, saved, journalled_decisions(self._run.journal)
+
+    def _record(
+        self, before: Manifest | None, now: Manifest, components: Components, *, provable: bool
+    ) -> Manifest:
+        """Record the inputs of the run, or compare them with those of before."""
+        if before is None:
+            now = self._origin.check_new(now, components, allow_change=self._request.allow_change)
+            manifest = self._record_inputs(now, components, provable=provable)
+        else:
+            manifest = self._compare_inputs(before, now, components)
         self._session.record_environment(now.environment.numeric())
+        return manifest
+
+    def _own_checkpoints(self) -> RunCheckpoints:
+        """Return the checkpoints of the run, as this attempt makes them."""
+        run = self._run
         files = (run.config_file.name, self._manifest.data_file)
         hashes = {
             name: sha256_bytes(read_regular(run.path / name)) for name in files if (run.path / name).exists()
         }
-        self._checkpoints = run_checkpoints(run, hashes, self._session.lease)
-        seed_global_random(config.experiment.seed)  # building may have drawn from them
-        commit = commit or self._origin.adopt(self._checkpoints)
-        if self._origin.replays(commit.step if commit else 0, saved):
-            self._replay = self._prepare_replay(commit, saved, decisions, components)
-            return components, RunState()
-        if commit is not None:
-            self._manifest = self._origin.record_replayed(self._manifest, self._checkpoints, commit)
-        state = RunState() if commit is None else self._restore(components, commit, saved)
-        self._origin.enter(components, state)
-        self._complete(components, state, decisions)
-        return components, state
+        return run_checkpoints(run, hashes, self._session.lease)
 
     def _complete(self, components: Components, state: RunState, decisions: Decisions) -> None:
         """Give a state the decisions that were made before this attempt, and those to go on."""
@@ -215,7 +249,12 @@ class _Attempt:
             objects = replace(objects, data=own.bundle)
         seed_global_random(config.experiment.seed)
         components = build(
-            config, own.inputs.threads, objects, decisions.choices(), lambda _: self._origin.parent_begin()
+            config,
+            own.inputs.threads,
+            objects,
+            decisions.choices(),
+            lambda _: self._origin.parent_begin(),
+            self._world,
         )
         if (source := self._origin.source(None)) is not None:
             initialize(components, Path(source))
@@ -248,16 +287,10 @@ class _Attempt:
             )
         log.warning("%s", missing)
 
-    def _placed(self, before: Manifest | None) -> tuple[RunConfig, int]:
-        """Return the config at the place of this attempt, and its number of threads.
-
-        A resume stays at the place of the attempt before, as this keeps the bits, unless it is given another.
-        """
-        known = before.known_placement if before else {}
-        if before and before.config_sha256 not in (None, self._run.config_sha256()):  # it was edited
-            known = known | self._request.resolved.placement(explicit=True)
-        config = self._request.resolved.with_placement({**known, **self._request.placement}).config
-        threads, available = config.training.threads, default_threads()
+    def _place(self, before: Manifest | None) -> tuple[RunConfig, int]:
+        """Return the config at the place of this attempt, and its number of threads."""
+        config, known = _placed(self._request, before), before.known_placement if before else {}
+        threads, available = config.training.threads, default_threads(config)
         if threads is None:
             return config, available
         if known.get("training.threads") == threads > available:
@@ -351,7 +384,8 @@ class _Attempt:
             raise CheckpointError(
                 f"checkpoint {commit.name} was restored with digest {restored}, not {commit.state_digest}"
             )
-        log.info("resuming run %s from step %d", self._run.id, commit.step)
+        if self._world.is_main:
+            log.info("resuming run %s from step %d", self._run.id, commit.step)
         return RunState.from_json(saved)
 
     # -- loop and end
@@ -375,10 +409,14 @@ class _Attempt:
 
     def _begin_own_steps(self, components: Components) -> RunState:
         """Restore the state that the steps of the parent led to, and record what it is."""
-        commit = self._checkpoints.resume.load_step(self._origin.step)
-        self._manifest = self._origin.record_replayed(self._manifest, self._checkpoints, commit)
-        saved = self._checkpoints.resume.state(commit)
-        self._journalled = journalled_decisions(self._run.journal)
+
+        def replayed() -> tuple[Manifest, Commit, dict[str, Any], Decisions]:
+            commit = self._checkpoints.resume.load_step(self._origin.step)
+            manifest = self._origin.record_replayed(self._manifest, self._checkpoints, commit)
+            saved = self._checkpoints.resume.state(commit)
+            return manifest, commit, saved, journalled_decisions(self._run.journal)
+
+        self._manifest, commit, saved, self._journalled = self._world.from_main(replayed)
         decisions = known_decisions(saved, self._journalled, self._manifest.parent)
         components.framework.pin(components.config, components.inputs.threads)  # the parent's is pinned now
         seed_global_random(components.config.experiment.seed)
@@ -417,6 +455,8 @@ class _Attempt:
         """Return what may end this run from outside; a repetition is ended where the repeated run was."""
         stop, lease = self._run.stop_request(self._session.number), self._session.lease
         limit, verdict = config.training.max_minutes, self._request.verdict
+        if lease is None:  # the main process asks
+            return Outside(verdict=verdict)
         if repeats(self._manifest.parent):
             limit, verdict = None, None
         return Outside(limit, lambda: access(stop, F_OK) or lease.is_asked_to_stop, verdict)
@@ -431,14 +471,7 @@ class _Attempt:
         before = components.learner.unsaved_state()
         loop.after_first_step = lambda: self._check_unsaved(components, before)
         status = loop.run()
-        saver.drain()
-        failures = saver.failures()
-        for step, message in failures:
-            loop.parts.recorder.event(state.step, "checkpoint_failed", saved_step=step, message=message)
-        if failures and not saver.newest_is_committed:
-            raise CheckpointError(
-                f"{failures[-1][1]}; earlier checkpoints are untouched: fix this, then resume the run"
-            )
+        self._world.main_only(lambda: self._finish_saves(loop))
         result = self._result = self._result_so_far(components, state, status)
         if status == "completed" and loop.parts.until is not None:
             return result
@@ -447,12 +480,28 @@ class _Attempt:
         if status in TESTED:
             try:
                 outcome = evaluate_outcome(
-                    self._run, components, state, self._checkpoints.best, self._signals.check
+                    self._run, components, state, run_checkpoints(self._run).best, self._signals.check
                 )
                 result = result.with_values(**outcome)
             except Stopped as stopped:
                 result = result.with_values(status=stopped.status)
         return result
+
+    def _finish_saves(self, loop: Loop) -> None:
+        """Wait for the saves.
+
+        Raises:
+            CheckpointError: The newest one has failed.
+        """
+        saver = loop.parts.saver
+        saver.drain()
+        failures = saver.failures()
+        for step, message in failures:
+            loop.parts.recorder.event(loop.state.step, "checkpoint_failed", saved_step=step, message=message)
+        if failures and not saver.newest_is_committed:
+            raise CheckpointError(
+                f"{failures[-1][1]}; earlier checkpoints are untouched: fix this, then resume the run"
+            )
 
     def _result_so_far(self, components: Components, state: RunState, status: Ended) -> Result:
         result = result_so_far(self._manifest, components, state, status, self._session.number)
@@ -482,8 +531,9 @@ class _Attempt:
         reason = f"training changes {listed} of the model, which no checkpoint holds"
         if components.config.training.determinism == "bitwise":
             raise ModelError(f"training.determinism: bitwise was requested, but {reason}; {hint}")
-        log.warning("determinism: statistical, since %s: a resume is not exact; %s", reason, hint)
-        self._manifest = lower_tier(self._run, self._manifest, reason)
+        if self._world.is_main:
+            log.warning("determinism: statistical, since %s: a resume is not exact; %s", reason, hint)
+            self._manifest = lower_tier(self._run, self._manifest, reason)
 
     def _end(self, result: Result, loop: Loop) -> None:
         recorder = loop.parts.recorder
@@ -503,7 +553,7 @@ class _Attempt:
             TrainingError: The disk failed, or the run directory is gone.
         """
         message, run = self._hidden(error), self._run
-        if isinstance(error, RunLostError):
+        if isinstance(error, RunLostError) or not self._world.is_main:
             return  # nothing more is written
         loop.parts.saver.drain()
         if isinstance(error, RunGoneError) or not run.path.is_dir():

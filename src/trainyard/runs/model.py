@@ -71,7 +71,7 @@ class Predictor:
         self.info = DataInfo.from_json(stored.data.info)
         self._task = task_for(self.info)
         self._preparation = from_json(stored.data.preparation) if stored.data.preparation else None
-        threads = self.config.training.threads or default_threads()
+        threads = self.config.training.threads or default_threads(self.config)
         self._framework = framework_for(self.config, self.info, model)
         if pinned:
             _pin(self._framework, self.config, threads)

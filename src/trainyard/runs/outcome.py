@@ -67,7 +67,8 @@ def evaluate_outcome(
     for split in EVALUATED:
         if split in components.bundle.splits:
             result = evaluate_split(components, split, check_signals)
-            run.write_json(f"evaluation/{split}.json", tables(result, components.bundle.info))
+            if components.inputs.world.is_main:
+                run.write_json(f"evaluation/{split}.json", tables(result, components.bundle.info))
             metrics |= result.metrics
     _explain(run, components, check_signals)
     return {"metrics": metrics, "evaluated": "best" if model else "final", "best": model}
@@ -110,7 +111,7 @@ def _explain(run: RunDir, components: Components, check_signals: Callable[[], No
     if not (importance or in_full):
         return
     model = Model(
-        lambda split: interruptible(view.predict(split), check_signals),
+        lambda split: interruptible(view.predict(split), check_signals, components.inputs.world),
         view.native,
         importance,
     )
@@ -120,7 +121,8 @@ def _explain(run: RunDir, components: Components, check_signals: Callable[[], No
             explanation = explain(
                 model, components.bundle, config.checkpoint.metric, config.experiment.seed, in_full=in_full
             )
-        run.write_json("evaluation/explanation.json", explanation)
+        if components.inputs.world.is_main:
+            run.write_json("evaluation/explanation.json", explanation)
     except Stopped:
         raise
     except Exception as error:

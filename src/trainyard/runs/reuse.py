@@ -194,7 +194,7 @@ def _light_inputs(before: Manifest, resolved: Resolved, objects: Objects, device
     """
     config = resolved.config
     framework = registry.adapter("framework", framework_name(config))
-    threads = config.training.threads or default_threads()
+    threads = config.training.threads or default_threads(config)
     now = Manifest(
         run_id=before.run_id,
         experiment=before.experiment,
@@ -214,7 +214,7 @@ def _built_inputs(run: RunDir, resolved: Resolved, objects: Objects, source: Pat
     """Return the inputs as an attempt finds them: built in the same order, as building may draw numbers."""
     config = resolved.config
     choices = journalled_decisions(run.journal).choices()  # else they would be made anew by measuring
-    components = build(config, config.training.threads or default_threads(), objects, choices)
+    components = build(config, config.training.threads or default_threads(config), objects, choices)
     if source is not None and source.exists():
         initialize(components, source)
     determinism = registry.adapter("framework", framework_name(config, objects.model)).determinism(config)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from trainyard.engine.journal import Journal
+from trainyard.engine.journal import Journal, NoJournal
 from trainyard.errors import TrainyardError
 from trainyard.records.manifest import NumericEnvironment
 from trainyard.records.result import AttemptRecord, Result
@@ -20,6 +20,7 @@ from trainyard.reports.html import write_report
 from trainyard.reports.journal import SegmentSummary
 from trainyard.runs.leasing import take_lease
 from trainyard.trackers.feed import Feeders
+from trainyard.world import World
 
 log = logging.getLogger("trainyard")
 
@@ -114,6 +115,50 @@ class Session:
         self.lease.end(result.status)
         for warning in self._feeders.finish() if self._feeders else ():
             log.warning("%s", warning)
+
+
+class SilentSession:
+    """The session of a process that is not the main one: it writes nothing."""
+
+    lease = None
+    has_ended = False
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def record_environment(self, environment: NumericEnvironment) -> None:
+        """Leave it to the main process."""
+
+    def close(self, status: Ended, message: str) -> None:
+        """Leave it to the main process."""
+
+    def open_journal(self, step: int) -> Journal:  # noqa: ARG002 - as in `Session`
+        """Return a journal that is not kept."""
+        return NoJournal()
+
+    def feed(self, trackers: Sequence[str]) -> None:
+        """Leave it to the main process."""
+
+    def publish(self, result: Result, end_journal: Callable[[], None]) -> None:
+        """Leave it to the main process."""
+
+
+def open_session(run: RunDir, world: World) -> Session | SilentSession:
+    """Begin an attempt: the main process writes, the others do not.
+
+    Raises:
+        RunLockedError: Another attempt has just taken the run.
+        InputError: The run's store cannot be used.
+        CheckpointError: The store cannot be read, or what is there is damaged.
+    """
+    sessions: list[Session] = []
+
+    def begin() -> int:
+        sessions.append(Session(run))
+        return sessions[0].number
+
+    number = world.from_main(begin)
+    return sessions[0] if sessions else SilentSession(number)
 
 
 def report(folder: Path, write: Callable[[Path], Path]) -> Path | None:

@@ -21,7 +21,7 @@ from trainyard.engine.loop import Loop, LoopParts
 from trainyard.engine.outside import Outside
 from trainyard.engine.recorder import Recorder
 from trainyard.engine.rules import NOTHING_PAST, Past, Rules
-from trainyard.engine.saver import Saver
+from trainyard.engine.saver import NoSaver, Saver
 from trainyard.engine.signals import Signals
 from trainyard.engine.state import RunState, preserved_global_random
 from trainyard.errors import DataError, InputError, ModelError
@@ -39,6 +39,7 @@ from trainyard.records.run_dir import RunDir
 from trainyard.require import import_path
 from trainyard.runs.objects import NO_DATA, Objects
 from trainyard.types import FEATURES, DataInfo, Metrics, Predictions, SplitName
+from trainyard.world import ALONE, World
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,16 @@ class Components:
         return self.rules.plan
 
 
-def default_threads() -> int:
-    """Return the number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def default_threads(config: RunConfig) -> int:
+    """Return the number of CPU threads of a process if the config gives none.
+
+    Virtual ranks share the processors that may be used. So it is the same for each number of processes, as it
+    may change bits.
+    """
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    ranks = config.distributed.virtual_ranks
+    assert isinstance(ranks, int), "config.load resolves auto"
+    return max(1, available // ranks)
 
 
 def load_data(config: RunConfig) -> DataBundle:
@@ -156,6 +164,7 @@ def build(
     objects: Objects,
     choices: Mapping[str, str] | None = None,
     begin: Callable[[DataBundle], tuple[Cursor, Past]] | None = None,
+    world: World = ALONE,
 ) -> Components:
     """Build data, sample order, learner and rules.
 
@@ -165,6 +174,7 @@ def build(
         objects: What was given in Python.
         choices: What an earlier attempt has chosen.
         begin: Returns where the run begins on these data, and what it takes over; default: at step 0.
+        world: The processes of the attempt.
 
     Raises:
         InputError: One of them cannot be built as configured.
@@ -184,6 +194,7 @@ def build(
         order,
         model=model,
         choices=choices or {},
+        world=world,
     )
     framework.pin(config, threads)
     learner = framework.learner(inputs)
@@ -222,9 +233,15 @@ def wanted_metrics(config: RunConfig, info: DataInfo) -> list[str]:
 
 
 def interruptible(
-    predictions: Iterator[Predictions], check_signals: Callable[[], None]
+    predictions: Iterator[Predictions], check_signals: Callable[[], None], world: World
 ) -> Iterator[Predictions]:
-    """Yield the predictions; raise `Stopped` between two of them if a signal came."""
+    """Yield the predictions; raise `Stopped` between two of them if a signal came.
+
+    Several processes finish them: they stop together, at a step.
+    """
+    if world.size > 1:
+        yield from predictions
+        return
     try:
         for part in predictions:
             check_signals()
@@ -239,7 +256,9 @@ def evaluate_split(
 ) -> EvaluationResult:
     """Evaluate the model; neither its state nor the global random generators change."""
     predictions = interruptible(
-        components.learner.model().predict(components.bundle.splits[split]), check_signals
+        components.learner.model().predict(components.bundle.splits[split]),
+        check_signals,
+        components.inputs.world,
     )
     with preserved_global_random():
         return evaluate_predictions(
@@ -279,12 +298,14 @@ def build_loop(
     until: int | None = None,
 ) -> Loop:
     """Build the loop, which ends at step `until`, if given, as if it went on after it."""
-    config = components.config
-    recorder = Recorder(journal, callbacks)
-    recorder.add(Resources(recorder.resources))
-    if wants_histograms(config):
+    config, world = components.config, components.inputs.world
+    recorder = Recorder(journal, callbacks if world.is_main else ())
+    if world.is_main:
+        recorder.add(Resources(recorder.resources))
+    if wants_histograms(config) and world.is_main:
         recorder.add(WeightHistograms(components.learner, recorder.histograms))
-    saver = Saver(config.checkpoint, components.learner, components.plan, checkpoints, recorder)
+    make = Saver if world.is_main else NoSaver
+    saver = make(config.checkpoint, components.learner, components.plan, checkpoints, recorder)
 
     def evaluate_val() -> Metrics:
         return (
@@ -305,6 +326,7 @@ def build_loop(
             _remedies(components),
             outside,
             until,
+            world,
         ),
         state,
     )

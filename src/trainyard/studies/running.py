@@ -12,10 +12,11 @@ from trainyard.errors import InputError, TrainyardError
 from trainyard.records.manifest import Parent
 from trainyard.records.result import Result
 from trainyard.records.status import TESTED
-from trainyard.runs.attempt import Request, run_attempt
+from trainyard.runs.attempt import run_attempt
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.cleanup import discard_folder
 from trainyard.runs.objects import Objects
+from trainyard.runs.request import Request
 from trainyard.runs.reuse import CompletedRuns
 from trainyard.runs.session import report
 from trainyard.runs.trust import of_own_config

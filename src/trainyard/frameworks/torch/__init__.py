@@ -1,4 +1,4 @@
-"""The PyTorch framework, in one process."""
+"""The PyTorch framework."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from trainyard.frameworks.base import (
 from trainyard.frameworks.torch.params import LOSSES, MODELS, OPTIMIZERS
 from trainyard.require import require
 from trainyard.types import Determinism
+from trainyard.world import World
 
 if TYPE_CHECKING:
     import torch
@@ -86,6 +87,25 @@ class TorchFramework(Framework):
         from trainyard.frameworks.torch import process
 
         process.pin(config, threads)
+
+    @staticmethod
+    def join(config: RunConfig) -> World:
+        """Return the world of torch's process group."""
+        backend = config.distributed.backend
+        if backend == "auto":
+            backend = "nccl" if _device(config.training.device).type == "cuda" else "gloo"
+        from trainyard.frameworks.torch.parallel.world import join
+
+        return join(backend)
+
+    @staticmethod
+    def launch(config: RunConfig, command: Sequence[str], folder: Path) -> int | None:
+        """Start the processes by torch's elastic agent, as torchrun does."""
+        _imported()
+        from trainyard.frameworks.torch.parallel.launch import launch
+
+        assert isinstance(config.distributed.nproc, int), "config.load resolves auto"
+        return launch(config.distributed.nproc, config.distributed.max_restarts, command, folder)
 
     @staticmethod
     def learner(inputs: LearnerInputs) -> Learner:

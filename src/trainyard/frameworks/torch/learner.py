@@ -29,6 +29,7 @@ from trainyard.frameworks.torch.process import device_model
 from trainyard.frameworks.torch.snapshot import TrainingState, named_buffer
 from trainyard.frameworks.torch.step import StepSettings, TorchStep
 from trainyard.frameworks.torch.unsaved import fingerprints
+from trainyard.frameworks.torch.virtual_ranks import tree_sum
 from trainyard.order import INIT, stream_seed
 from trainyard.types import NamedBuffer, StepResult
 
@@ -55,11 +56,12 @@ class TorchLearner(Learner):
         ranks = inputs.config.distributed.virtual_ranks
         assert isinstance(ranks, int), "config.load resolves auto"
         micro = training.microbatch_size or training.batch_size
-        settings = StepSettings(seed, micro, training.max_grad_norm, ranks)
+        self._world, self._ranks = inputs.world, ranks
+        settings = StepSettings(seed, micro, training.max_grad_norm, ranks, inputs.world)
         self._step = TorchStep(
             self._network.call, self._network.loss, optimizer, self._network.precision, settings
         )
-        self._model = LiveModel(self._network, self._state, self._source)
+        self._model = LiveModel(self._network, self._state, self._source, inputs.world)
 
     def step(self, step: int, lr: float) -> StepResult:
         """Run one optimizer step; see `step.TorchStep`.
@@ -75,10 +77,17 @@ class TorchLearner(Learner):
             raise translated(error, f"step {step + 1}") from error
 
     def read(self, losses: Sequence[Any]) -> list[float]:
-        """Copy the losses of some steps from the device, all at once."""
+        """Copy the losses of some steps from the device, all at once.
+
+        With virtual ranks, the losses of all of them, in whatever process, are added up like the gradients.
+        """
         if not losses:
             return []
-        return [float(value) for value in torch.stack(list(losses)).tolist()]  # (steps,)
+        values = torch.stack(list(losses))  # (steps,), or (steps, virtual ranks of this process)
+        if self._ranks > 1:
+            parts = torch.cat([part.to(values) for part in self._world.gather(values.cpu())], dim=1)
+            values = tree_sum(list(parts.unbind(1)))  # (steps,)
+        return [float(value) for value in values.tolist()]
 
     def model(self) -> LiveModel:
         """Return the view of the live module."""
@@ -143,6 +152,11 @@ class TorchLearner(Learner):
         sparse = [
             name for name, module in self._module.named_modules() if getattr(module, "sparse", 0) is True
         ]
+        if sparse and self._inputs.world.size > 1:
+            raise ModelError(
+                f"distributed.nproc: {sparse[0]} has sparse gradients, which do not travel between processes; "
+                "build it with sparse=False, or train in one process"
+            )
         return optim.build_optimizer(training, self._module.parameters(), self._network.device, sparse)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from itertools import zip_longest
 from pathlib import Path
 
 import torch
@@ -21,8 +22,10 @@ from trainyard.frameworks.torch.snapshot import TrainingState
 from trainyard.frameworks.torch.step import generators, seed_generators
 from trainyard.frameworks.torch.unsaved import fingerprints
 from trainyard.types import Ids, Predictions
+from trainyard.world import ALONE, World
 
 _LISTED = 5  # attributes that a message names
+_PARTS = 16  # parts that a process predicts before it tells the others
 
 
 class _TorchModel(Model):
@@ -50,12 +53,20 @@ class _TorchModel(Model):
 
 
 class LiveModel(_TorchModel):
-    """A view of a module in training; `source_of` returns the samples of a split."""
+    """A view of a module in training; `source_of` returns the samples of a split.
+
+    In a world of several processes, each computes a share of the predictions, and all have them all.
+    """
 
     def __init__(
-        self, network: Network, state: TrainingState, source_of: Callable[[Split], TensorSource]
+        self,
+        network: Network,
+        state: TrainingState,
+        source_of: Callable[[Split], TensorSource],
+        world: World = ALONE,
     ) -> None:
         super().__init__(network, state)
+        self._world = world
         self._source_of = source_of
         self._generators = generators(network.device)
 
@@ -63,20 +74,30 @@ class LiveModel(_TorchModel):
         """Yield the outputs for all rows of a split.
 
         If the predictions are not read to the end, what they changed in buffers is undone: a resume repeats
-        them.
+        them. Of several processes, all must read them to the end.
 
         Raises:
             TrainingError: Torch fails.
         """
-        module, source = self._module, self._source_of(split)
+        module, source, world = self._module, self._source_of(split), self._world
+        parts = self._network.parts(len(split))
         modes = structure.modes(module)
         held: structure.Held | None = self._state.hold()
         module.eval()
         try:
-            for ids in self._network.parts(len(split)):
-                # The module may draw random numbers here, too, as in Monte Carlo dropout.
-                seed_generators(self._generators, self._network.stream(ids))
-                yield self._network.predict(source, ids)
+            for start in range(0, len(parts), _PARTS * world.size):
+                shared = parts[start : start + _PARTS * world.size]
+                mine = (self._part(source, ids) for ids in shared[world.rank :: world.size])
+                if world.size == 1:
+                    yield from mine
+                else:
+                    travelling = [part._replace(measures=dict(part.measures)) for part in mine]
+                    yield from _interleaved(world.gather(travelling))
+            if world.size > 1 and held is not None and held.has_changed():
+                raise ModelError(
+                    "the model changes its buffers when it predicts, and each process predicts a share only; "
+                    "change them in training mode only, or set distributed.nproc=1"
+                )
             held = None
         except TrainyardError:
             raise
@@ -87,6 +108,17 @@ class LiveModel(_TorchModel):
             structure.set_modes(module, modes)
             if held is not None:
                 held.put_back()
+
+    def _part(self, source: TensorSource, ids: Ids) -> Predictions:
+        # The module may draw random numbers here, too, as in Monte Carlo dropout.
+        seed_generators(self._generators, self._network.stream(ids))
+        return self._network.predict(source, ids)
+
+
+def _interleaved(shares: Sequence[Sequence[Predictions]]) -> Iterator[Predictions]:
+    """Yield the parts of all processes in their order: the first of each, then the second of each ..."""
+    for row in zip_longest(*shares):
+        yield from (part for part in row if part is not None)
 
 
 class LoadedModel(_TorchModel):

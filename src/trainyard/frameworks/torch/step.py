@@ -12,9 +12,11 @@ from trainyard.frameworks.torch import virtual_ranks
 from trainyard.frameworks.torch.data import Tensors, TensorSource
 from trainyard.frameworks.torch.losses import Loss, Outputs, as_float
 from trainyard.frameworks.torch.optim import update_of
+from trainyard.frameworks.torch.parallel.exchange import GradientExchange
 from trainyard.frameworks.torch.precision import Precision
 from trainyard.order import STEP, SampleOrder, stream_seed
 from trainyard.types import Ids, StepResult
+from trainyard.world import ALONE, World
 
 
 @dataclass(frozen=True)
@@ -25,13 +27,15 @@ class StepSettings:
     microbatch_size: int
     max_grad_norm: float | None
     virtual_ranks: int = 1
+    world: World = ALONE
 
 
 def generators(device: torch.device) -> list[torch.Generator]:
     """Return torch's default generators, from which a model on this device draws unless it has its own."""
     own = [torch.default_generator]
     if device.type == "cuda":
-        own.append(torch.cuda.default_generators[device.index or 0])
+        index = torch.cuda.current_device() if device.index is None else device.index
+        own.append(torch.cuda.default_generators[index])
     return own
 
 
@@ -63,23 +67,50 @@ class TorchStep:
         self._stream = stream_seed(settings.seed, STEP)
         self._generators = generators(self._parameters[0].device)
         self._tree = virtual_ranks.GradientTree(self._parameters)
+        world = settings.world
+        share = settings.virtual_ranks // world.size
+        self._mine = range(world.rank * share, (world.rank + 1) * share)  # the virtual ranks of this process
+        self._exchange = (
+            GradientExchange(self._parameters, self._tree, world.size) if world.size > 1 else None
+        )
 
     def __call__(self, step: int, lr: float, order: SampleOrder, source: TensorSource) -> StepResult:
-        """Run step number `step`, counted from 0."""
+        """Run step number `step`, counted from 0.
+
+        The loss is that of each virtual rank of this process, (ranks,), where there are several in all.
+        """
         ids, ranks = order.batch(step), self._settings.virtual_ranks  # (batch,)
         if ranks == 1:
             loss = self._part(source, ids, (step,), len(ids))
         else:
+            parts = virtual_ranks.cut(ids, ranks)
             losses = []
-            for rank, part in enumerate(virtual_ranks.cut(ids, ranks)):
-                losses.append(self._part(source, part, (step, rank), len(ids)))
-                self._tree.take()
-            self._tree.put_back()
-            loss = virtual_ranks.tree_sum(losses)
+            for rank in self._mine:
+                is_last = self._exchange is not None and rank == self._mine[-1]
+                losses.append(self._part(source, parts[rank], (step, rank), len(ids), is_last=is_last))
+                if not is_last:
+                    self._tree.take()
+            self._sum_up()
+            loss = torch.stack(losses)
         self._update(lr)
         return StepResult(loss, len(ids))
 
-    def _part(self, source: TensorSource, ids: Ids, stream: tuple[int, ...], batch: int) -> Tensor:
+    def _sum_up(self) -> None:
+        """Set the gradients of the parameters to the sum over all virtual ranks, in whatever process."""
+        if self._exchange is None:
+            self._tree.put_back()
+        else:
+            self._exchange.finish()
+
+    def _part(
+        self,
+        source: TensorSource,
+        ids: Ids,
+        stream: tuple[int, ...],
+        batch: int,
+        *,
+        is_last: bool = False,
+    ) -> Tensor:
         """Add the gradients of a part of the batch to the parameters, and return its share of the loss, ().
 
         Args:
@@ -87,21 +118,31 @@ class TorchStep:
             ids: (part,) its samples.
             stream: What the random stream of the part depends on: the step, and its virtual rank.
             batch: Number of samples in the whole batch.
+            is_last: Whether the gradients can set out to the other processes after it.
         """
         size = self._settings.microbatch_size
         if len(ids) <= size:
             if not len(ids):
                 return torch.zeros((), device=self._parameters[0].device)
-            return self._microbatch(source, ids, stream_seed(self._stream, *stream, 0), len(ids) / batch)
+            seed = stream_seed(self._stream, *stream, 0)
+            return self._microbatch(source, ids, seed, len(ids) / batch, is_last=is_last)
         microbatches = [ids[start : start + size] for start in range(0, len(ids), size)]
         # Each microbatch weighs as many samples as it has, so the sum is the mean over the batch.
         losses = [
-            self._microbatch(source, some, stream_seed(self._stream, *stream, i), len(some) / batch)
-            for i, some in enumerate(microbatches)
+            self._microbatch(
+                source,
+                microbatch,
+                stream_seed(self._stream, *stream, i),
+                len(microbatch) / batch,
+                is_last=is_last and i == len(microbatches) - 1,
+            )
+            for i, microbatch in enumerate(microbatches)
         ]
         return torch.stack(losses).sum()
 
-    def _microbatch(self, source: TensorSource, ids: Ids, seed: int, share: float) -> Tensor:
+    def _microbatch(
+        self, source: TensorSource, ids: Ids, seed: int, share: float, *, is_last: bool
+    ) -> Tensor:
         """Add a microbatch's gradients to those of the batch, and return its share of the loss."""
         seed_generators(self._generators, seed)
         batch = source.take(ids)  # tensors (microbatch, ...)
@@ -110,6 +151,8 @@ class TorchStep:
         loss = self._loss(as_float(outputs), batch)  # ()
         if share != 1.0:
             loss = loss * share
+        if is_last and self._exchange is not None:
+            self._exchange.arm()
         scaler = self._precision.scaler
         (loss if scaler is None else scaler.scale(loss)).backward()
         return loss.detach()

@@ -147,6 +147,10 @@ class Held:
             if type(module).get_extra_state is not nn.Module.get_extra_state
         ]
 
+    def has_changed(self) -> bool:
+        """Return whether a buffer has another value than at first."""
+        return any(not torch.equal(buffer, value) for buffer, value in self._values)
+
     def put_back(self) -> None:
         """Undo all changes of the buffers and of the extra state."""
         for module, buffers, not_persistent in self._buffers:

@@ -26,7 +26,7 @@ def cut(ids: Ids, ranks: int) -> list[Ids]:
 
 
 def tree_sum(values: Sequence[Tensor]) -> Tensor:
-    """Return the sum of as many tensors as there are virtual ranks, by the binary tree."""
+    """Return the sum of some tensors, a power of two, by the binary tree."""
     sums = list(values)
     while len(sums) > 1:
         sums = [left + right for left, right in zip(sums[::2], sums[1::2], strict=True)]
@@ -58,6 +58,17 @@ class GradientTree:
         ((_, total),) = self._sums
         for parameter, gradient in zip(self._parameters, total, strict=True):
             parameter.grad = gradient
+        self.clear()
+
+    def with_last(self, indices: Sequence[int]) -> Gradients:
+        """Return the sums for some parameters, the gradients of the last virtual rank still being in them."""
+        sums = [self._parameters[index].grad for index in indices]
+        for _, left in reversed(self._sums):
+            sums = _added([left[index] for index in indices], sums)
+        return sums
+
+    def clear(self) -> None:
+        """Forget the sums."""
         self._sums.clear()
 
 

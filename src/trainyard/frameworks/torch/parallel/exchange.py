@@ -1,0 +1,212 @@
+"""The sum of the gradients of all processes, in the order of the virtual ranks.
+
+PyTorch's DistributedDataParallel sums in an order that depends on the number of processes, needs the same
+backward pass in each of them, and needs each parameter to take part in it. Here the order is that of the
+binary tree over the virtual ranks, a process whose part of the batch is empty takes part with nothing, and so
+does a parameter that the loss does not depend on. As there, gradients travel in buckets, while the backward
+pass goes on (Li et al., PyTorch Distributed, VLDB 2020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from trainyard.errors import WorldError
+from trainyard.frameworks.torch.virtual_ranks import Gradients, GradientTree, tree_sum
+
+# Before torch 2.13 it has another name.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_BUCKET_BYTES = 25 << 20
+_FIRST_BUCKET_BYTES = 1 << 20  # the first one sets out early
+
+
+class Bucket:
+    """Some parameters, the gradients of which travel together.
+
+    Args:
+        indices: Their positions in the list of all parameters.
+        parameters: The parameters, all of one dtype on one device; all are trained, or none is, at the start.
+        size: The number of processes.
+    """
+
+    def __init__(self, indices: Sequence[int], parameters: Sequence[Tensor], size: int) -> None:
+        self.indices = indices
+        self.parameters = parameters
+        self.is_trained = parameters[0].requires_grad
+        self.left = 0  # gradients that are still to come in this step
+        self._numels = [parameter.numel() for parameter in parameters]
+        count = sum(self._numels) + len(parameters)
+        self._padding = -count % size
+
+    def packed(self, gradients: Gradients) -> Tensor:
+        """Return the gradients and, for each, whether there is one, as one vector, (elements,).
+
+        A gradient that is missing counts as -0.0, the number that changes no other one by its addition.
+        """
+        first = self.parameters[0]
+        flat = first.new_full((sum(self._numels) + len(gradients) + self._padding,), -0.0)
+        views = self._views(flat)
+        pairs = [
+            (view, gradient) for view, gradient in zip(views, gradients, strict=True) if gradient is not None
+        ]
+        if pairs:
+            torch._foreach_copy_([view for view, _ in pairs], [gradient for _, gradient in pairs])
+        present = [float(gradient is not None) for gradient in gradients]
+        start = sum(self._numels)
+        flat[start : start + len(present)] = torch.tensor(present, dtype=flat.dtype)
+        return flat
+
+    def unpacked(self, flat: Tensor) -> Gradients:
+        """Return the gradients in such a vector; None where no process has one."""
+        start = sum(self._numels)
+        present = flat[start : start + len(self.parameters)].tolist()
+        return [view if count > 0 else None for view, count in zip(self._views(flat), present, strict=True)]
+
+    def _views(self, flat: Tensor) -> list[Tensor]:
+        """Return the parts of a vector as tensors like the parameters, also in memory.
+
+        Optimizers and norms go through the elements in the order of the memory.
+        """
+        return [
+            part.as_strided(parameter.shape, parameter.stride())
+            if torch._prims_common.is_non_overlapping_and_dense_or_false(parameter)
+            else part.view(parameter.shape)
+            for part, parameter in zip(torch.split(flat, self._sizes), self.parameters, strict=False)
+        ]
+
+    @property
+    def _sizes(self) -> list[int]:
+        return [*self._numels, len(self.parameters) + self._padding]
+
+
+class GradientExchange:
+    """Adds up the gradients of all virtual ranks, which some processes have computed.
+
+    Args:
+        parameters: The parameters that the optimizer updates.
+        tree: Holds the sums of the virtual ranks of this process, but for its last one.
+        size: The number of processes, a power of two.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], tree: GradientTree, size: int) -> None:
+        self._parameters = parameters
+        self._tree = tree
+        self._size = size
+        self._buckets = _buckets(parameters, size)
+        self._bucket_of = {index: bucket for bucket in self._buckets for index in bucket.indices}
+        self._is_armed = False
+        # Whether the buckets may set out during the backward pass. The first step finds out.
+        self._is_eager: bool | None = None
+        self._seen: set[int] = set()
+        self._repeated = False
+        self._sent: list[Future[Tensor]] = []
+        # One thread for all, so that the collective calls have the same order in every process.
+        self._thread = ThreadPoolExecutor(1, "trainyard-exchange")
+        device = parameters[0].device
+        self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        for index, parameter in enumerate(parameters):
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(partial(self._arrived, index))  # type: ignore[no-untyped-call]
+
+    def arm(self) -> None:
+        """Let the gradients set out: the backward pass that comes next is the last of this process's step."""
+        self._is_armed = True
+        self._seen.clear()
+        for bucket in self._buckets:  # what is frozen now may be trained later: it waits for `finish`
+            bucket.left = len(bucket.indices) if bucket.is_trained else 1
+
+    def finish(self) -> None:
+        """Set the gradients of the parameters to the sum over all virtual ranks.
+
+        Raises:
+            WorldError: Another process is gone.
+        """
+        if self._is_armed and self._is_eager is None:
+            # The same in every step to come, or else `_arrived` complains.
+            self._is_eager = not self._repeated
+        self._is_armed = False
+        while len(self._sent) < len(self._buckets):
+            self._send(self._buckets[len(self._sent)])
+        sent, self._sent = self._sent, []
+        try:
+            totals = [future.result() for future in sent]
+        except Exception as error:
+            raise WorldError("another process is gone") from error
+        if self._stream is not None:
+            torch.cuda.current_stream().wait_stream(self._stream)
+        for bucket, total in zip(self._buckets, totals, strict=True):
+            if self._stream is not None:
+                total.record_stream(torch.cuda.current_stream())
+            for parameter, gradient in zip(bucket.parameters, bucket.unpacked(total), strict=True):
+                parameter.grad = gradient
+        self._tree.clear()
+
+    def _arrived(self, index: int, _: Tensor) -> None:
+        """Take note that a parameter has its gradient; called by autograd."""
+        if not self._is_armed:
+            return
+        bucket = self._bucket_of[index]
+        if index in self._seen:  # activation checkpointing of the reentrant kind adds to it in several passes
+            self._repeated = True
+            if self._is_eager:
+                raise WorldError(
+                    "a parameter got its gradient in two parts, but in one part in the first step; use "
+                    "torch.utils.checkpoint with use_reentrant=False"
+                )
+            return
+        self._seen.add(index)
+        bucket.left -= 1
+        while self._is_eager and len(self._sent) < len(self._buckets):
+            following = self._buckets[len(self._sent)]
+            if following.left:
+                break
+            self._send(following)
+
+    def _send(self, bucket: Bucket) -> None:
+        """Let the gradients of a bucket set out."""
+        gradients = self._tree.with_last(bucket.indices)
+        flat = bucket.packed(gradients)
+        for parameter in bucket.parameters:
+            parameter.grad = None
+        event = None
+        if self._stream is not None:
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record()
+            flat.record_stream(self._stream)
+        self._sent.append(self._thread.submit(self._total, flat, event))
+
+    def _total(self, flat: Tensor, event: Any) -> Tensor:
+        """Return the sum over the processes, (elements,): each adds up a share of the elements."""
+        stream = nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+        with torch.no_grad(), stream:
+            if event is not None:
+                self._stream.wait_event(event)
+            rows = torch.empty_like(flat)
+            dist.all_to_all_single(rows.view(torch.uint8), flat.view(torch.uint8))
+            share = tree_sum(list(rows.view(self._size, -1)))  # (elements / size,)
+            _all_gather(flat.view(torch.uint8), share.contiguous().view(torch.uint8))
+        return flat
+
+
+def _buckets(parameters: Sequence[Tensor], size: int) -> list[Bucket]:
+    """Divide the parameters into buckets, in the order in which a backward pass usually comes to them."""
+    groups: list[list[int]] = []
+    room, kind = 0, None
+    order = sorted(range(len(parameters)), key=lambda index: (not parameters[index].requires_grad, -index))
+    for index in order:
+        parameter = parameters[index]
+        if room <= 0 or kind != (parameter.dtype, parameter.device, parameter.requires_grad):
+            room = _BUCKET_BYTES if groups else _FIRST_BUCKET_BYTES
+            kind = (parameter.dtype, parameter.device, parameter.requires_grad)
+            groups.append([])
+        groups[-1].append(index)
+        room -= parameter.numel() * parameter.element_size()
+    return [Bucket(indices, [parameters[index] for index in indices], size) for indices in groups]

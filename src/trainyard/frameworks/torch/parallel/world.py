@@ -1,0 +1,110 @@
+"""The world of processes that torch's process group connects."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from trainyard.errors import InputError, WorldError
+from trainyard.world import World, ranks_of_environment
+
+T = TypeVar("T")
+STORE = "TRAINYARD_STORE"  # the file in which local processes find each other
+# The processes wait for each other at collective calls: for the main one while it evaluates or saves, too.
+_PATIENCE = timedelta(days=7)
+_FIND_EACH_OTHER = timedelta(minutes=15)
+
+
+class ProcessGroup(World):
+    """The processes of a torch process group.
+
+    Small values travel over gloo; tensors over the backend of their device.
+    """
+
+    def __init__(self, rank: int, size: int, local_rank: int, backend: str) -> None:
+        self.rank, self.size, self.local_rank = rank, size, local_rank
+        if backend == "nccl":
+            torch.cuda.set_device(local_rank)
+        self._store = _store(rank, size)
+        backend = "cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo"
+        try:
+            self._store.set_timeout(_FIND_EACH_OTHER)
+            dist.init_process_group(backend, store=self._store, rank=rank, world_size=size, timeout=_PATIENCE)
+        except Exception as error:
+            raise WorldError(
+                f"the {size} processes did not find each other: {error}; "
+                "`trainyard doctor` says what is wrong"
+            ) from error
+
+    def gather(self, value: T) -> list[T]:
+        """Return the values of all processes, by rank."""
+        values: list[Any] = [None] * self.size
+        self._collective(lambda: dist.all_gather_object(values, value))
+        return values
+
+    def from_main(self, function: Callable[[], T]) -> T:
+        """Call a function in the main process, and return its value, or raise its exception, in every one."""
+        answer: list[Any] = [None]
+        if self.is_main:
+            try:
+                answer = [(function(), None)]
+            except Exception as error:
+                self._tell([(None, error)])
+                raise
+        self._tell(answer)
+        value, raised = answer[0]
+        if raised is not None:
+            raise raised
+        result: T = value
+        return result
+
+    def main_only(self, function: Callable[[], Any]) -> None:
+        """Call a function in the main process for its effect; its value stays there."""
+
+        def call() -> None:
+            function()
+
+        self.from_main(call)
+
+    def _tell(self, values: list[Any]) -> None:
+        """Replace the values, in every process, by those of the main one."""
+        self._collective(lambda: dist.broadcast_object_list(values, src=0))
+
+    def _collective(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except RuntimeError as error:  # of which torch's own are
+            raise WorldError("another process is gone") from error
+
+
+def join(backend: str) -> World:
+    """Return the world of the processes that a launcher has started, this one being one of them.
+
+    Raises:
+        InputError: No launcher has.
+        WorldError: The processes do not find each other.
+    """
+    ranks = ranks_of_environment()
+    if ranks is None:
+        raise InputError("no launcher has started this process: RANK and WORLD_SIZE are not set")
+    return ProcessGroup(*ranks, backend)
+
+
+def _store(rank: int, size: int) -> Any:
+    """Return the store in which the processes find each other, apart from that of earlier attempts.
+
+    After a restart, the keys of dead processes would lead the new ones astray.
+    """
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if (path := os.environ.get(STORE)) is not None:
+        return dist.FileStore(str(Path(path).with_suffix(f".{attempt}")), size)  # type: ignore[attr-defined]
+    host, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ.get("MASTER_PORT", "29500"))
+    is_hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    store = dist.TCPStore(host, port, is_master=not is_hosted and rank == 0)  # type: ignore[attr-defined]
+    return dist.PrefixStore(f"attempt-{attempt}", store)  # type: ignore[attr-defined]

@@ -1,0 +1,224 @@
+"""An attempt in several processes: start them on this machine, take part in them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trainyard import registry
+from trainyard.config.schema import RunConfig
+from trainyard.digest import digest, tensor_records
+from trainyard.engine.signals import STATUS_OF, Stopped
+from trainyard.errors import CheckpointError, InputError, TrainyardError, WorldError
+from trainyard.records.result import Result
+from trainyard.records.run_dir import RunDir
+from trainyard.require import import_rule, importing_by
+from trainyard.runs.objects import Objects
+from trainyard.runs.request import Request
+from trainyard.runs.wiring import Components, framework_name
+from trainyard.world import World, ranks_of_environment
+
+log = logging.getLogger("trainyard")
+_REQUEST = "request"
+_FLAGS = ("TORCH_", "OMP_")
+_ELSEWHERE = "define them in a module that can be imported, or start your script with torchrun"
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """How the attempt ended in one process: without an error, or with the first that it met, at a time."""
+
+    error: BaseException | None
+    time: float
+
+
+def launch(request: Request, config: RunConfig) -> Result:
+    """Make an attempt in new processes, which begin again if one of them dies; return the run's result.
+
+    Raises:
+        InputError: The framework trains in one process, or an object cannot be sent to others.
+        TrainyardError: What the processes raise: the first of their errors.
+        Stopped: A signal came before the first step.
+    """
+    framework = registry.adapter("framework", framework_name(config, request.objects.model))
+    content = _packed(request)
+    with tempfile.TemporaryDirectory(prefix="trainyard-") as name:
+        folder = Path(name)
+        (folder / _REQUEST).write_bytes(content)
+        command = [sys.executable, "-m", "trainyard", "take-part", str(folder)]
+        failure: WorldError | None = None
+        signum = None
+        try:
+            signum = framework.launch(config, command, folder)
+        except WorldError as error:
+            failure = error
+        outcomes = _outcomes(folder)
+    errors = sorted(
+        (one for one in outcomes if one.error is not None),
+        key=lambda one: (isinstance(one.error, WorldError), one.time),  # a consequence is not the cause
+    )
+    if errors and errors[0].error is not None:
+        raise errors[0].error
+    if failure is not None:
+        raise failure
+    result = request.run.result()
+    if signum is not None and (result is None or result.status not in STATUS_OF.values()):
+        raise Stopped(STATUS_OF.get(signum, "preempted"))
+    return request.run.require_result()
+
+
+def _packed(request: Request) -> bytes:
+    """Return what another process needs to make this attempt.
+
+    Raises:
+        InputError: It cannot be sent there.
+    """
+    if request.verdict is not None:
+        raise InputError(f"a verdict cannot be asked from several processes; {_ELSEWHERE}")
+    context = (str(Path.cwd()), list(sys.path), set(os.environ))
+    try:
+        content = pickle.dumps((request, import_rule()))
+    except Exception as error:
+        raise InputError(
+            f"the objects given in Python cannot be sent to other processes ({error}); {_ELSEWHERE}"
+        ) from error
+    if b"__main__" in content:
+        raise InputError(f"the objects given in Python are of classes of the main script; {_ELSEWHERE}")
+    return pickle.dumps((context, content))
+
+
+def _outcomes(folder: Path) -> list[_Outcome]:
+    return [pickle.loads(path.read_bytes()) for path in folder.glob("outcome-*")]
+
+
+def take_part(folder: Path, make: Callable[[Request], Result]) -> int:
+    """Take part in an attempt that `launch` has started, and return the exit code of this process.
+
+    It is 1 where another try may help: the launcher starts all processes again then.
+
+    Args:
+        folder: Where `launch` has left the request.
+        make: Makes the attempt.
+    """
+    rank, outcome = os.environ["RANK"], folder / f"outcome-{os.environ['RANK']}"
+    outcome.unlink(missing_ok=True)
+    error: BaseException | None = None
+    if rank == "0" and (restarts := os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) != "0":
+        log.warning("a process has died: all begin again from the newest commit (restart %s)", restarts)
+    try:
+        (cwd, path, variables), content = pickle.loads((folder / _REQUEST).read_bytes())
+        os.chdir(cwd)
+        sys.path[:] = path
+        for name in set(os.environ) - variables:
+            if name.startswith(_FLAGS):  # the launcher has set it, and it is not part of the run
+                del os.environ[name]
+        request, rule = pickle.loads(content)
+        with importing_by(rule):
+            world = join(request.resolved.config, request.objects.model)
+            make(replace(request, world=world))
+    except (Exception, Stopped) as raised:
+        error = raised
+    if error is not None and not _can_travel(error):
+        error = WorldError(f"process {rank}: {type(error).__name__}: {error}")
+    part = folder / f".outcome-{rank}"
+    part.write_bytes(pickle.dumps(_Outcome(error, time.time())))
+    part.replace(outcome)
+    if error is None or not _may_pass(error):
+        return 0
+    others = (one.error for one in _outcomes(folder) if one.error is not None)
+    return 1 if all(map(_may_pass, others)) else 0
+
+
+def _can_travel(error: BaseException) -> bool:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return False
+    return True
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Return whether another attempt may go better: a process, a disk or a store has failed."""
+    if isinstance(error, WorldError | CheckpointError):
+        return True
+    return not isinstance(error, TrainyardError | Stopped) or isinstance(error.__cause__, OSError)
+
+
+# --- processes that a launcher of the user's has started
+
+
+def is_launched() -> bool:
+    """Return whether a launcher, such as torchrun or srun, has started this process beside others."""
+    return ranks_of_environment() is not None
+
+
+def join(config: RunConfig, model: Any = None) -> World:
+    """Return the world of the processes that a launcher has started, this one being one of them.
+
+    Raises:
+        InputError: The framework trains in one process.
+        WorldError: The processes do not find each other.
+    """
+    world: World = registry.adapter("framework", framework_name(config, model)).join(config)
+    return world
+
+
+def lead(request: Request, config: RunConfig) -> World:
+    """Tell the other processes, which wait in `follow`, of the attempt to make; return their world."""
+    world = join(config, request.objects.model)
+    told = replace(request, objects=Objects(), verdict=None)
+    world.from_main(lambda: told)
+    return world
+
+
+def follow(config: RunConfig, objects: Objects, make: Callable[[Request], Result]) -> RunDir | None:
+    """Make the attempt that the main process makes, and return its run; None: this is the main process.
+
+    The main process alone finds or creates the run.
+
+    Args:
+        config: The config, as far as this process knows it.
+        objects: What was given in Python, in this process as in the others.
+        make: Makes the attempt.
+
+    Raises:
+        WorldError: The main process is gone, or has no attempt to make.
+        TrainyardError: What the attempt raises.
+    """
+    ranks = ranks_of_environment()
+    if ranks is None or ranks[0] == 0:
+        return None
+    world = join(config, objects.model)
+    request: Request = world.from_main(_nothing)
+    make(replace(request, objects=objects, world=world))
+    return request.run
+
+
+def _nothing() -> Any:
+    raise AssertionError("the main process knows")
+
+
+def require_same_state(components: Components) -> None:
+    """Make sure that all processes begin with the same state.
+
+    Raises:
+        WorldError: One does not: its machine computes otherwise, or has other files.
+    """
+    world = components.inputs.world
+    if world.size == 1:
+        return
+    digests = world.gather(digest(tensor_records(components.learner.state())))
+    others = [str(rank) for rank, one in enumerate(digests) if one != digests[0]]
+    if others:
+        raise WorldError(
+            f"process {', '.join(others)} begins with another state than process 0: look for other versions "
+            "of packages, other processors, or other files there"
+        )

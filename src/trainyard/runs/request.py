@@ -1,0 +1,35 @@
+"""The arguments of an attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainyard.config import Resolved
+from trainyard.engine.outside import Verdict
+from trainyard.records.manifest import Parent
+from trainyard.records.run_dir import RunDir
+from trainyard.runs.objects import Objects
+from trainyard.world import ALONE, World
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments of an attempt.
+
+    `parent` is the run that this one repeats, or the study that it is in; `placement` replaces the config's,
+    by dotted key (threads, device); `verdict` judges each evaluation. With `keep`, the run was there before
+    the caller: it stays if its first attempt fails at once. `world` are the processes of the attempt, if
+    they have found each other.
+    """
+
+    resolved: Resolved
+    run: RunDir
+    objects: Objects = field(default_factory=Objects)
+    parent: Parent | None = None
+    placement: Mapping[str, Any] = field(default_factory=dict)
+    allow_change: bool = False
+    verdict: Verdict | None = None
+    keep: bool = False
+    world: World = ALONE

@@ -1,0 +1,54 @@
+"""A model whose processes meet faults, for tests of many processes.
+
+`FAULTS` lists them as `KIND@RANK@CALL`, each of which happens once: `FLAGS` is a folder that remembers it. CALL
+is the number of the forward pass, from 1, in a process of this rank. `kill` ends the process; `term` sends
+SIGTERM to the launcher; `error` raises an error of the disk.
+"""
+
+import errno
+import itertools
+import os
+import signal
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+calls = itertools.count(1)
+
+
+def meet_faults() -> None:
+    """Count a forward pass, and do what is due in it."""
+    number = next(calls)
+    for fault in os.environ.get("FAULTS", "").split():
+        kind, rank, call = fault.split("@")
+        flag = Path(os.environ["FLAGS"]) / fault
+        if os.environ.get("RANK") == rank and number == int(call) and not flag.exists():
+            flag.touch()
+            if kind == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif kind == "term":
+                os.kill(os.getppid(), signal.SIGTERM)
+            else:
+                raise OSError(errno.ENOSPC, "no space left")
+
+
+class Net(nn.Module):
+    """Has what is hard to add up: several buckets, a layer used twice, a frozen and an unused parameter."""
+
+    def __init__(self, width: int = 1024) -> None:
+        super().__init__()
+        self.first = nn.Linear(64, width)
+        self.twice = nn.Linear(width, width, bias=False)
+        self.frozen = nn.Parameter(torch.ones(width), requires_grad=False)
+        self.unused = nn.Parameter(torch.ones(3))
+        self.transposed = nn.Parameter(torch.randn(10, width).t() / width**0.5)  # (width, 10)
+        self.drop = nn.Dropout(0.2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (batch, 64) to (batch, 10)."""
+        if self.training and torch.is_grad_enabled():
+            meet_faults()
+        hidden = self.drop(torch.relu(self.first(x))) * self.frozen
+        hidden = torch.relu(self.twice(hidden))
+        return torch.relu(self.twice(hidden)) @ self.transposed

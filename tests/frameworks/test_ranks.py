@@ -1,0 +1,262 @@
+"""Several processes train one run: to the same bits as one, whatever dies on the way."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import trainyard
+from small_runs import journal_values
+from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
+from trainyard.frameworks.torch.parallel.exchange import Bucket
+from trainyard.frameworks.torch.virtual_ranks import GradientTree
+from trainyard.records.journal import losses, read
+from trainyard.runs.run import Run
+
+pytestmark = pytest.mark.slow
+
+# 1257 rows: the last batch of an epoch has 9 samples, and the parts of 4 virtual ranks are uneven.
+HARD: dict[str, Any] = {
+    "experiment": {"name": "ranks", "seed": 5},
+    "data": {"type": "digits"},
+    "model": {"type": "faulty_models:Net"},
+    "training": {
+        "max_steps": 45,
+        "batch_size": 39,
+        "microbatch_size": 6,
+        "learning_rate": 0.003,
+        "scheduler": {"type": "plateau", "patience": 0, "warmup_steps": 5},
+        "early_stopping": {"patience": 9},
+        "max_grad_norm": 0.5,
+        "threads": 1,
+    },
+    "evaluation": {"every_n_steps": 7, "batch_size": 16},
+    "checkpoint": {"every_n_steps": 10, "every_n_minutes": None},
+    "logging": {"every_n_steps": 4},
+    "distributed": {"virtual_ranks": 4},
+}
+OTHERS = {
+    "bf16": {"training.precision": "bf16"},
+    "sgd": {"training.optimizer": {"type": "sgd", "momentum": 0.9}, "training.batch_size": 3},
+}
+
+
+def same(run: Run, expected: Run) -> None:
+    """The same weights, losses, metrics and predictions, of which the tables are made."""
+    assert run.status == expected.status == "completed"
+    assert run.digest == expected.digest
+    assert run.result["metrics"] == expected.result["metrics"]
+    assert losses(read(run.path / "journal")) == losses(read(expected.path / "journal"))
+    assert journal_values(run) == journal_values(expected)
+    for name in ("val", "test"):
+        tables = [
+            json.loads((one.path / "evaluation" / f"{name}.json").read_text()) for one in (run, expected)
+        ]
+        assert tables[0] == tables[1]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The run in one process."""
+    return trainyard.train(HARD, runs_dir=tmp_path_factory.mktemp("alone"))
+
+
+@pytest.fixture
+def faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setenv("FLAGS", str(tmp_path))
+    return monkeypatch
+
+
+@pytest.mark.parametrize("nproc", [2, pytest.param(4, marks=pytest.mark.soak)])
+def test_the_bits_of_one_process(nproc: int, alone: Run, tmp_path: Path) -> None:
+    same(trainyard.train(HARD, {"distributed.nproc": nproc}, runs_dir=tmp_path), alone)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_bits_of_one_process_in_other_runs(name: str, tmp_path: Path) -> None:
+    alone = trainyard.train(HARD, OTHERS[name] | {"distributed.virtual_ranks": 2}, runs_dir=tmp_path)
+    both = OTHERS[name] | {"distributed.virtual_ranks": 2, "distributed.nproc": 2}
+    same(trainyard.train(HARD, both, runs_dir=tmp_path), alone)
+
+
+@pytest.mark.soak
+def test_a_language_model(tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text(Path(json.__file__).read_text() * 3)
+    config = HARD | {
+        "data": {"type": "text", "path": str(tmp_path / "text"), "params": {"context_length": 32}},
+        "model": {"type": "gpt", "params": {"layers": 2, "dim": 32, "heads": 2, "dropout": 0.1}},
+        "training": {"max_steps": 20, "batch_size": 6, "threads": 1},
+    }
+    runs = [
+        trainyard.train(config, {"distributed.nproc": nproc}, runs_dir=tmp_path / "runs") for nproc in (1, 2)
+    ]
+    same(runs[1], runs[0])
+
+
+@pytest.mark.parametrize(
+    "kills", ["kill@0@70", pytest.param("kill@1@70 kill@0@33 kill@1@41", marks=pytest.mark.soak)]
+)
+def test_processes_that_are_killed(
+    kills: str, alone: Run, tmp_path: Path, faults: pytest.MonkeyPatch
+) -> None:
+    """Each time all begin again from the newest commit."""
+    faults.setenv("FAULTS", kills)
+    run = trainyard.train(HARD, {"distributed.nproc": 2}, runs_dir=tmp_path)
+    same(run, alone)
+    assert run.result["attempts"] == 1 + len(kills.split())
+
+
+def command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join(path for path in sys.path if path)
+    return subprocess.run(
+        [sys.executable, "-m", "trainyard", *words],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def test_a_signal_and_another_number_of_processes(
+    alone: Run, tmp_path: Path, faults: pytest.MonkeyPatch
+) -> None:
+    """A signal to the launcher: all commit the same step. One process goes on, and what it ends is provable."""
+    faults.setenv("FAULTS", "term@1@60")
+    (tmp_path / "config.yaml").write_text(json.dumps(HARD))
+    ended = command("train", "config.yaml", "distributed.nproc=2", "--quiet", folder=tmp_path)
+    assert ended.returncode == 75, ended.stderr
+    run = trainyard.get("last", runs_dir=tmp_path / "runs")
+    assert run.status == "preempted"
+    same(trainyard.resume(run, ["distributed.nproc=1"]), alone)
+    assert trainyard.reproduce(run).verdict == "identical"
+
+
+SCRIPT = """
+import torch, trainyard
+torch.manual_seed(0)
+run = trainyard.train(%r, %r, model=torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.Linear(32, 10)))
+print(run.status, run.digest)
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
+def test_a_script_of_the_users_under_a_launcher(launcher: str, tmp_path: Path) -> None:
+    """Each process runs the script; the objects in it need not travel. srun says the ranks in its own words."""
+    config = {key: value for key, value in HARD.items() if key != "model"}
+    (tmp_path / "both.py").write_text(SCRIPT % (config, {}))
+    (tmp_path / "one.py").write_text(SCRIPT % (config, {}))
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "MASTER_PORT": "29517"}
+    if launcher == "torchrun":
+        words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "both.py"]
+        starts = [([sys.executable, *words], environment)]
+    else:
+        starts = [
+            (
+                [sys.executable, "both.py"],
+                environment | {"SLURM_PROCID": str(i), "SLURM_LOCALID": str(i), "SLURM_NTASKS": "2"},
+            )
+            for i in range(2)
+        ]
+    started = [
+        subprocess.Popen(command, cwd=tmp_path, env=variables, stdout=subprocess.PIPE, text=True)
+        for command, variables in starts
+    ]
+    lines = [line for one in started for line in one.communicate(timeout=240)[0].splitlines()]
+    assert [one.returncode for one in started] == [0] * len(started)
+    one = subprocess.run(
+        [sys.executable, "one.py"], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=True
+    )
+    assert lines == one.stdout.splitlines() * 2
+    assert lines[0].startswith("completed ")
+    assert len(list(tmp_path.glob("runs/ranks/*"))) == 2
+
+
+@pytest.mark.soak
+def test_an_error_of_one_process(tmp_path: Path, faults: pytest.MonkeyPatch) -> None:
+    """It is the one that is told, not its consequence in the others; what may pass is tried again."""
+    faults.setenv("FAULTS", "error@1@20")
+    with pytest.raises(TrainingError, match="no space left"):
+        trainyard.train(
+            HARD, {"distributed.nproc": 2, "distributed.max_restarts": 0}, runs_dir=tmp_path / "runs"
+        )
+    run = trainyard.get("last", runs_dir=tmp_path / "runs")
+    assert run.status == "failed"
+    assert trainyard.resume(run, ["distributed.nproc=2"]).status == "completed"
+
+
+def test_wrong_input_ends_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="width"):
+        trainyard.train(HARD, {"distributed.nproc": 2, "model.params": {"width": "wide"}}, runs_dir=tmp_path)
+    assert not list(tmp_path.glob("*/*"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"nproc": 3}, "3 is not a power of two"),
+        (
+            {"nproc": 4, "virtual_ranks": 2},
+            "4 does not divide the 2 virtual ranks of the batch; allowed: 1, 2",
+        ),
+    ],
+)
+def test_what_does_not_divide_is_refused(settings: dict[str, int], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=said):
+        trainyard.train(HARD | {"distributed": settings}, runs_dir=tmp_path)
+
+
+def test_objects_of_the_main_script_cannot_be_sent(tmp_path: Path) -> None:
+    class Local(torch.nn.Linear):
+        pass
+
+    config = {key: value for key, value in HARD.items() if key != "model"}
+    with pytest.raises(InputError, match="cannot be sent to other processes"):
+        trainyard.train(config, {"distributed.nproc": 2}, model=Local(64, 10), runs_dir=tmp_path)
+
+
+def test_gradients_travel_as_they_are() -> None:
+    parameters = [torch.zeros(3, 2).t(), torch.zeros(()), torch.zeros(4), torch.zeros(0)]
+    gradients: list[Tensor | None] = [
+        torch.arange(6.0).view(3, 2).t(),
+        torch.tensor(-0.0),
+        None,
+        torch.zeros(0),
+    ]
+    bucket = Bucket(range(4), parameters, 8)
+    flat = bucket.packed(gradients)
+    assert len(flat) % 8 == 0
+    for one, other, parameter in zip(bucket.unpacked(flat), gradients, parameters, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            assert torch.equal(one, other)
+            assert torch.equal(torch.signbit(one), torch.signbit(other))
+            assert one.stride() == parameter.stride()
+    # A process without this gradient changes no bit of it, not even the sign of a zero.
+    with_nothing = flat + bucket.packed([None] * 4)
+    assert torch.equal(torch.signbit(with_nothing[:7]), torch.signbit(flat[:7]))
+
+
+def test_the_last_part_joins_the_tree_when_it_is_ready() -> None:
+    parameters = [torch.zeros(1, requires_grad=True) for _ in range(2)]
+    values = torch.tensor([1e8, 1.0, -1e8, 1.0])
+    tree = GradientTree(parameters)
+    for value in values[:-1]:
+        for parameter in parameters:
+            parameter.grad = value.clone().view(1)
+        tree.take()
+    for parameter in parameters:
+        parameter.grad = values[-1].clone().view(1)
+    (total,) = tree.with_last([1])
+    assert total is not None
+    assert total.item() == ((values[0] + values[1]) + (values[2] + values[3])).item()
