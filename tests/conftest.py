@@ -15,6 +15,8 @@ from trainyard import redact
 
 # Tests run side by side: threads that wait for each other must not keep the processors from those that work.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# SHAP's small functions take 12 s to be compiled, in each process, and none that anyone notices as they are.
+os.environ.setdefault("NUMBA_DISABLE_JIT", "1")
 
 # Where the environment forbids bytecode, each process would compile all that it imports: half of the suite's time.
 sys.dont_write_bytecode = False
