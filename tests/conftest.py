@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,12 @@ from trainyard import redact
 
 # Tests run side by side: threads that wait for each other must not keep the processors from those that work.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# SHAP's small functions take 12 s to be compiled, in each process, and none that anyone notices as they are.
+os.environ.setdefault("NUMBA_DISABLE_JIT", "1")
+
+# Where the environment forbids bytecode, each process would compile all that it imports: half of the suite's time.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 TESTS = Path(__file__).parent
 SOAK = TESTS / "soak"

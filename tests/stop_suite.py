@@ -1,7 +1,6 @@
 """Runs that are asked to stop, killed in some phase of it, and resumed: they end where they were to end."""
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -42,12 +41,10 @@ class StopSuite:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def processes(cls) -> Iterator[WarmProcesses]:
+    def processes(cls) -> WarmProcesses:
         """Start the process to fork, which imports the framework."""
         library = registry.adapter("framework", cls.suite.framework).base_modules
-        processes = WarmProcesses(VICTIM, [*DATA_MODULES, *library])
-        yield processes
-        processes.close()
+        return WarmProcesses(VICTIM, (*DATA_MODULES, *library))
 
     @pytest.fixture(scope="class")
     @classmethod

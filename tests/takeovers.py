@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -14,22 +12,12 @@ from trainyard.records.run_dir import RunDir
 from trainyard.runs.run import Run
 from trainyard.runs.wiring import run_checkpoints
 from trainyard.testing.warm import WarmProcesses
+from warm_commands import warm
 
-TESTS = Path(__file__).parent
 
-
-@contextmanager
-def two_processes() -> Iterator[list[WarmProcesses]]:
+def two_processes(environment: Mapping[str, str]) -> list[WarmProcesses]:
     """Two processes that fork `stopping.main`, so that a race does not begin with imports."""
-    before = os.environ.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TESTS), before]))
-    try:
-        both = [WarmProcesses("stopping", ["torch", "sklearn.datasets", "obstore"]) for _ in range(2)]
-    finally:
-        os.environ["PYTHONPATH"] = before
-    yield both
-    for one in both:
-        one.close()
+    return [warm("stopping", environment=environment, number=number) for number in range(2)]
 
 
 def race(

@@ -2,28 +2,30 @@
 
 import os
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import pytest
-
-from trainyard.testing.warm import WarmProcesses, shared
+from trainyard.testing.framework_suite import DATA_MODULES
+from trainyard.testing.warm import WarmProcesses
 
 TESTS = Path(__file__).parent
+IMPORTS = (*DATA_MODULES, "torch")
 
 
-def warm(module: str, *imports: str, folder: Path = TESTS) -> WarmProcesses:
-    """Return the processes that run `main` of a module in `folder`, which all tests of this process share."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
-        return shared(module, *imports)
+def warm(
+    module: str,
+    imports: Sequence[str] = IMPORTS,
+    folder: Path = TESTS,
+    environment: Mapping[str, str] | None = None,
+    number: int = 0,
+) -> WarmProcesses:
+    """Return the processes that run `main` of a module in `folder`; see `WarmProcesses`."""
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
+    return WarmProcesses(module, imports, {"PYTHONPATH": path, **(environment or {})}, number)
 
 
 def command(
     *words: object, folder: Path, killed: tuple[str, str, int] = ("-", "-", 0)
 ) -> subprocess.CompletedProcess[str]:
-    """Run `trainyard WORDS` in a process of its own; with `killed`, it gets a signal in a phase.
-
-    It has the environment of the first such command, not that of the test.
-    """
-    processes = warm("signaller", "numpy", "pandas", "sklearn.datasets", "torch", "trainyard.api")
-    return processes.run(*map(str, (*killed, *words)), folder=folder)
+    """Run `trainyard WORDS` in a process of its own; with `killed`, it gets a signal in a phase."""
+    return warm("signaller").run(*map(str, (*killed, *words)), folder=folder)

@@ -265,8 +265,7 @@ def test_a_second_process_is_refused_and_told_who_owns_the_run(config: Path, tmp
     try:
         (run,) = all_runs(tmp_path)
         journal = (run.journal / "0001.jsonl").stat().st_ino
-        words = [sys.executable, "-m", "trainyard", "resume", str(run.path)]
-        second = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        second = warm_commands.command("resume", run.path, folder=tmp_path)
         assert second.returncode == 2
         assert f"pid {process.pid} " in second.stderr
         assert "Traceback" not in second.stderr

@@ -453,7 +453,7 @@ class TestShap:
         assert {row["name"] for row in described["features"][:2]} == {"feature 0", "feature 1"}
 
     def test_trees_that_are_not_what_predicts_are_not_believed(self):
-        x = numbers()
+        x = numbers(60)
         y = x[:, 0]
         model = RandomForestRegressor(10, random_state=0).fit(x, y)
         _, found = self.explained(Model(predictor(lambda x: model.predict(x) * 2), model), regression(x, y))

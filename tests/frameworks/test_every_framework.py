@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 import trainyard
+from warm_commands import command
 
 MODELS: dict[str, dict[str, Any]] = {
     "random_forest": {"n_estimators": 40, "max_depth": 6},
@@ -71,11 +72,6 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def train_in(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "trainyard", "train", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["as it stands", "xgboost", "lightgbm", "pytorch"])
 def test_the_tabular_dialect_trains_as_it_stands(model: str, shop: Path, empty_mlflow_store: Path) -> None:
@@ -89,7 +85,7 @@ def test_the_tabular_dialect_trains_as_it_stands(model: str, shop: Path, empty_m
         )
         config["model"] = {"type": model, "params": params}
     (shop / f"{model}.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    done = train_in(shop, f"{model}.yaml", "--runs-dir", model)
+    done = command("train", f"{model}.yaml", "--runs-dir", model, folder=shop)
     assert done.returncode == 0, done.stderr
     run = trainyard.get("last", runs_dir=shop / model)
     assert run.metrics["test_accuracy"] > 0.8
@@ -137,8 +133,8 @@ def test_a_run_imports_no_other_framework(model: str, tmp_path: Path) -> None:
         "trainyard.train(json.loads(sys.argv[1]), runs_dir='runs')\n"
         "print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))\n"
     )
-    command = [sys.executable, "-c", code, json.dumps(config)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    words = [sys.executable, "-c", code, json.dumps(config)]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     loaded, own = set(json.loads(done.stdout.splitlines()[-1])), LIBRARIES[model]
     assert own in loaded

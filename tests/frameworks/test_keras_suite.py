@@ -37,3 +37,9 @@ class TestKeras(FrameworkSuite):
             },
             "evaluation": {"every_n_steps": 3},
         }
+
+    def test_a_run_imports_no_other_framework(self, first_output: list[str]) -> None:
+        super().test_a_run_imports_no_other_framework(first_output)
+        imported = set(first_output[-2].split())
+        assert "tensorflow" in imported
+        assert not imported & {"jax", "transformers"}

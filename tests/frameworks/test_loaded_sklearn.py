@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import skops.io
 import threadpoolctl
 from joblib import parallel_config
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -43,6 +42,7 @@ from trainyard.frameworks.sklearn import SklearnFramework
 from trainyard.frameworks.sklearn.learner import SklearnLearner
 from trainyard.frameworks.sklearn.mutable import MutableParts, changes_settings
 from trainyard.frameworks.sklearn.process import SETTINGS_LOCK
+from trainyard.frameworks.sklearn.storage import import_skops
 
 THREADS, CALLS = 8, 10
 CONFIG = config_of("sgd")
@@ -131,7 +131,8 @@ def test_its_outputs_are_those_of_the_library_on_the_file_that_the_learner_expor
     model = model_of(learner, tmp_path)
     learner.model().export(tmp_path / "alone.skops", "skops")
     file = tmp_path / "alone.skops"
-    alone = skops.io.load(file, trusted=skops.io.get_untrusted_types(file=file))
+    skops = import_skops()
+    alone = skops.load(file, trusted=skops.get_untrusted_types(file=file))
     expected = alone.predict_proba(rows_for(name, "classification")[0]).astype(np.float32)
     split = Arrays({"features": rows_for(name, "classification")[0], "target": LABELS})
     np.testing.assert_array_equal(predicted(model, split), expected)

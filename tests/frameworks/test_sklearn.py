@@ -84,14 +84,15 @@ OPTIONS: Mapping[str, dict[str, Any]] = {
 }
 GROWING = [name for name, entry in table()["models"].items() if entry["steps"] == "growth"]
 LEARNING = [name for name, entry in table()["models"].items() if entry["steps"] == "batches"]
+TASKS = ("classification", "regression")
 EVERY = [
-    (name, task)
-    for name, entry in [
-        *table()["models"].items(),
-        *((alias, table()["models"][of]) for alias, of in table()["aliases"].items()),
-    ]
-    for task in ("classification", "regression")
-    if task in entry
+    *((name, task) for name, entry in table()["models"].items() for task in TASKS if task in entry),
+    *(
+        pytest.param(alias, task, marks=pytest.mark.soak)  # the same estimator by another name
+        for alias, of in table()["aliases"].items()
+        for task in TASKS
+        if task in table()["models"][of]
+    ),
 ]
 
 

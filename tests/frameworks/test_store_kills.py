@@ -1,6 +1,5 @@
 """The kill suite in stores: killed at any request, a run is resumed elsewhere, with its URL, to the same bits."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
@@ -9,13 +8,14 @@ import test_torch_suite
 import test_toy
 
 from s3_server import S3Server
-from trainyard.testing.framework_suite import VICTIM, FrameworkSuite, Kills
+from trainyard.testing.framework_suite import DATA_MODULES, VICTIM, FrameworkSuite, Kills
 from trainyard.testing.warm import WarmProcesses
 
 
 class InStore(FrameworkSuite):
     """A suite whose runs are in a store, and are resumed in a folder and with a cache of their own."""
 
+    starts_afresh = False  # the suite of the framework does
     # The first entry takes the lease; the second makes the attempt known in the store.
     three_kills: ClassVar[Kills] = (("step", 9), ("committed", 2), ("entry", 3))
 
@@ -26,14 +26,10 @@ class InStore(FrameworkSuite):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def processes(cls, s3: S3Server) -> Iterator[WarmProcesses]:
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in s3.environment().items():
-                patch.setenv(name, value)
-            patch.setenv("TRAINYARD_CACHE", "cache")  # in the folder that a process is started in
-            processes = WarmProcesses(VICTIM, ["sklearn.datasets", "torch", "obstore"])
-            yield processes
-        processes.close()
+    def processes(cls, s3: S3Server) -> WarmProcesses:
+        # The cache is in the folder that a process is started in.
+        environment = s3.environment() | {"TRAINYARD_CACHE": "cache"}
+        return WarmProcesses(VICTIM, (*DATA_MODULES, "torch"), environment)
 
 
 for name in dir(FrameworkSuite):

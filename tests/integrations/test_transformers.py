@@ -253,7 +253,7 @@ def script(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     from warm_commands import warm  # not for `main`, whose process finds this folder only
 
     libraries = ("transformers.trainer", "transformers.models.bert.modeling_bert")
-    processes = warm("test_transformers", *libraries, folder=Path(__file__).parent)
+    processes = warm("test_transformers", libraries, folder=Path(__file__).parent)
     return processes.run(str(folder), *words, folder=folder)
 
 

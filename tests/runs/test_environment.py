@@ -23,6 +23,7 @@ from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.inputs import environment_inputs
 from trainyard.runs.run import Run
+from warm_commands import command
 
 OURS = Path(trainyard.__file__).parent
 NEUTRAL = {
@@ -178,31 +179,30 @@ def copy_of_ours(tmp_path: Path) -> Path:
 def test_an_edited_copy_of_our_package_resumes_unless_its_semantics_differ(tmp_path: Path) -> None:
     text = load(SMALL, adapters=Catalog()).dump()
     (tmp_path / "c.yaml").write_text(text, encoding="utf-8")
-    signaller = str(Path(__file__).parents[1] / "signaller.py")
-
-    def spawn(*words: str, package: Path = OURS) -> "subprocess.CompletedProcess[str]":
-        environment = os.environ | {"PYTHONPATH": str(package.parent)}
-        command = [sys.executable, *words]
-        return subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False
-        )
-
-    assert spawn(signaller, "SIGTERM", "step", "12", "train", "c.yaml").returncode == 75
+    assert command("train", "c.yaml", folder=tmp_path, killed=("SIGTERM", "step", 12)).returncode == 75
     (run,) = all_runs(tmp_path / "runs")
     before = run.require_manifest()
     copy = copy_of_ours(tmp_path)
 
+    def spawn(*words: str) -> "subprocess.CompletedProcess[str]":
+        """Run a command of the copy."""
+        environment = os.environ | {"PYTHONPATH": str(copy.parent)}
+        words = (sys.executable, "-m", "trainyard", *words)
+        return subprocess.run(
+            words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False
+        )
+
     table = copy / "semantics.py"
     unchanged = table.read_text(encoding="utf-8")
     table.write_text(re.sub(r'("rules": Part\(\s*)1', r"\g<1>2", unchanged), encoding="utf-8")
-    refused = spawn("-m", "trainyard", "resume", "last", package=copy)
+    refused = spawn("resume", "last")
     assert refused.returncode == 2, refused.stderr
     assert "code: semantics of rules was 1, is 2" in refused.stderr
     assert semantics.PARTS["rules"].decides in refused.stderr
     assert f"resume with version {before.code.trainyard}" in refused.stderr
 
     table.write_text(unchanged, encoding="utf-8")
-    resumed = spawn("-m", "trainyard", "resume", "last", "--json", package=copy)
+    resumed = spawn("resume", "last", "--json")
     assert resumed.returncode == 0, resumed.stderr
     after = run.require_manifest()
     assert after.changes == []

@@ -21,8 +21,7 @@ from small_runs import SMALL
 from trainyard.errors import InputError, ModelError
 from trainyard.frameworks.keras.backend import import_keras
 from trainyard.runs.process import as_fresh_process
-from trainyard.testing.warm import WarmProcesses
-from warm_commands import TESTS, command
+from warm_commands import IMPORTS, command, warm
 
 # What holds for the whole process is changed, and a number is drawn and a state kept while the module lives.
 LEAKY = """
@@ -195,11 +194,9 @@ def test_each_kind_of_run_after_each_other_has_the_bits_of_a_fresh_process(
         else:
             order.append(way.pop())
     assert len(order) == len(KINDS) ** 2 + 1
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setenv("KERAS_BACKEND", "torch")
-    processes = WarmProcesses("signaller", ["torch", "keras", "sklearn.datasets", "trainyard.api"])
+    monkeypatch.setenv("KERAS_BACKEND", "torch")  # for the process that imports it, and is forked
+    processes = warm("signaller", (*IMPORTS, "keras"))
     check_order(functools.partial(processes.run, "-", "-", "0"), order, tmp_path)
-    processes.close()
 
 
 def test_another_backend_of_keras_is_refused_where_the_config_names_none(

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,12 +38,8 @@ def config(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def both(s3: S3Server) -> Iterator[list[WarmProcesses]]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in s3.environment().items():
-            patch.setenv(name, value)
-        with two_processes() as both:
-            yield both
+def both(s3: S3Server) -> list[WarmProcesses]:
+    return two_processes(s3.environment())
 
 
 def content(folder: Path) -> dict[str, bytes]:

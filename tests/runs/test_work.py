@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -254,12 +253,8 @@ def test_after_a_kill_in_work_another_work_goes_on(whole: Run, tmp_path: Path) -
 
 
 @pytest.fixture(scope="module")
-def both(s3: S3Server) -> Iterator[list[WarmProcesses]]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in s3.environment().items():
-            patch.setenv(name, value)
-        with two_processes() as both:
-            yield both
+def both(s3: S3Server) -> list[WarmProcesses]:
+    return two_processes(s3.environment())
 
 
 @pytest.mark.slow

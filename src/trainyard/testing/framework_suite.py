@@ -35,7 +35,7 @@ from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.objects import Objects
 from trainyard.runs.wiring import Components, build, run_checkpoints
-from trainyard.testing.warm import WarmProcesses, shared
+from trainyard.testing.warm import WarmProcesses
 
 # (phase, at which of its calls the process is killed): early and late, on and off the cadence of the saves.
 KILLS = (
@@ -137,21 +137,31 @@ class FrameworkSuite:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def uninterrupted(cls, config_file: Path, processes: WarmProcesses) -> RunDir:
-        """Train the run that is not killed."""
+    def first_output(cls, config_file: Path, processes: WarmProcesses) -> list[str]:
+        """Train the run that is not killed, and return what its process printed."""
         where, folder = (str(config_file), "uninterrupted"), config_file.parent
         if cls.starts_afresh:
             done = spawn("never", 0, *where, folder=folder)
         else:
             done = processes.run("never", "0", *where, folder=folder)
         assert done.returncode == 0, done.stderr
-        return RunDir(Path(done.stdout.strip().splitlines()[-1]))
+        return done.stdout.strip().splitlines()
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def uninterrupted(cls, first_output: list[str]) -> RunDir:
+        """Return the run that is not killed."""
+        return RunDir(Path(first_output[-1]))
 
     @pytest.fixture(scope="class")
     @classmethod
     def processes(cls) -> WarmProcesses:
         """Start the process to fork, which imports the framework; only `uninterrupted` starts afresh."""
-        return shared(VICTIM, *DATA_MODULES, *registry.adapter("framework", cls.framework).base_modules)
+        return WarmProcesses(VICTIM, cls._imports())
+
+    @classmethod
+    def _imports(cls) -> tuple[str, ...]:
+        return (*DATA_MODULES, *registry.adapter("framework", cls.framework).base_modules)
 
     @pytest.fixture
     def components(self, config_file: Path) -> Components:
@@ -304,9 +314,8 @@ class FrameworkSuite:
         """Threads get the outputs of one alone, the process stays as it was, and commands give the bits."""
         if not self.starts_afresh:
             pytest.skip("another class of the framework shows it")
-        modules = registry.adapter("framework", self.framework).base_modules
         folder = Path(uninterrupted.require_manifest().working_directory)
-        done = shared(LOADER, *DATA_MODULES, *modules).run(str(uninterrupted.path), folder=folder)
+        done = WarmProcesses(LOADER, self._imports()).run(str(uninterrupted.path), folder=folder)
         assert done.returncode == 0, done.stderr
         answer = json.loads(done.stdout.splitlines()[-1])
         assert answer["changed"] == [], "loading or predicting changed the process"
@@ -314,6 +323,19 @@ class FrameworkSuite:
         assert answer["distance"] < 1e-5
         metrics = uninterrupted.require_result().metrics
         assert answer["metrics"] == {key: metrics[key] for key in answer["metrics"]}
+
+    def test_a_run_imports_no_other_framework(self, first_output: list[str]) -> None:
+        """A run in a fresh process imports its own library, and none of the built-in frameworks' others."""
+        if not self.starts_afresh:
+            pytest.skip("another class of the framework shows it")
+        own = set(registry.adapter("framework", self.framework).base_modules)
+        others = [registry.adapter("framework", name) for name in registry.BUILT_IN["framework"]]
+        libraries = {module.partition(".")[0] for other in others for module in other.base_modules}
+        imported = set(first_output[-2].split())
+        assert imported & libraries - {"sklearn"} <= own, (
+            "another framework's library is imported"
+        )  # sklearn: data
+        assert own <= imported
 
     def test_its_module_is_light(self) -> None:
         """Reading names and options does not import the library."""

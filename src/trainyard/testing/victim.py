@@ -186,7 +186,10 @@ def stop_in(step: int, framework: Any, then: Callable[[], None]) -> None:
 
 
 def main(phase: str, count: str, first: str, second: str, stop: str = "") -> None:
-    """Train or resume with the kill in place; print the run's directory if the process survives."""
+    """Train or resume with the kill in place.
+
+    If the process survives, print the packages that it has imported, and then the run's directory.
+    """
     config = api.get(second).path / "config.yaml" if first == "--resume" else Path(first)
     name = framework_name(load(config, adapters=Catalog()).config)
     framework = registry.adapter("framework", name)
@@ -200,7 +203,8 @@ def main(phase: str, count: str, first: str, second: str, stop: str = "") -> Non
     else:
         arm(phase, int(count), framework)
     run = api.resume(second) if first == "--resume" else api.train(config, runs_dir=second)
-    sys.stdout.write(f"{run.path}\n")
+    imported = {name.partition(".")[0] for name in list(sys.modules)}
+    sys.stdout.write(f"{' '.join(sorted(imported))}\n{run.path}\n")
 
 
 if __name__ == "__main__":

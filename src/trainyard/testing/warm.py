@@ -16,8 +16,9 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from trainyard.registry import plugins
 from trainyard.reports.templates import template
@@ -27,42 +28,62 @@ from trainyard.runs.inputs import imported_packages
 class WarmProcesses:
     """Run `MODULE.main(*words)` in forks of one process, which imports `imports` first.
 
+    All that import the same have their forks of the same process, one after the other; those of another
+    `number` have them of another. A fork has the environment of the caller, changed by `environment`.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        imports: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        number: int = 0,
+    ) -> None:
+        self._module = module
+        self._environment = dict(environment or {})
+        self._server = _server(tuple(imports), number)
+
+    def run(self, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+        """Run one process in `folder` to its end; return its exit code (-9: killed) and its output."""
+        environment = {**os.environ, **self._environment}
+        with tempfile.TemporaryDirectory() as output_folder:
+            outputs = [str(Path(output_folder) / name) for name in ("stdout", "stderr", "modules")]
+            code = self._server.fork([self._module, words, str(folder), environment, outputs])
+            printed = [Path(output).read_text(encoding="utf-8") for output in outputs[:2]]
+        return subprocess.CompletedProcess(words, code, *printed)
+
+
+class _Server:
+    """The process that is forked.
+
     It also imports what the forks that ended by themselves had imported, so that later forks need not. The
     user's own modules are imported only by the forks.
     """
 
-    def __init__(self, module: str, imports: Sequence[str]) -> None:
-        self._server = subprocess.Popen(
-            [sys.executable, "-m", __name__, module, *imports],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    def __init__(self, imports: Sequence[str]) -> None:
+        command = [sys.executable, "-m", __name__, *imports]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def run(self, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-        """Run one process in `folder` to its end; return its exit code (-9: killed) and its output."""
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        with tempfile.TemporaryDirectory() as output_folder:
-            outputs = [str(Path(output_folder) / name) for name in ("stdout", "stderr", "modules")]
-            self._server.stdin.write(json.dumps([words, str(folder), outputs]) + "\n")
-            self._server.stdin.flush()
-            answer = self._server.stdout.readline()
-            assert answer, "the forking process has ended"
-            printed = [Path(output).read_text(encoding="utf-8") for output in outputs[:2]]
-        return subprocess.CompletedProcess(words, int(answer), *printed)
+    def fork(self, request: Sequence[Any]) -> int:
+        """Fork, wait for the end of the fork, and return its exit code."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, "the forking process has ended"
+        return int(answer)
 
     def close(self) -> None:
-        """End the forking process."""
-        self._server.communicate(timeout=60)
+        self._process.communicate(timeout=60)
 
 
 @functools.cache
-def shared(module: str, *imports: str) -> WarmProcesses:
-    """Return the `WarmProcesses` that all tests of this process share; it ends with the process."""
-    processes = WarmProcesses(module, imports)
-    atexit.register(processes.close)
-    return processes
+def _server(imports: tuple[str, ...], number: int) -> _Server:  # noqa: ARG001 - the number tells servers apart
+    """Return the server that all tests of this process share; it ends with the process."""
+    server = _Server(imports)
+    atexit.register(server.close)
+    return server
 
 
 def prepare() -> None:
@@ -72,19 +93,23 @@ def prepare() -> None:
     template("report.html.j2")
 
 
-def serve(main: Callable[..., object]) -> None:
+def serve() -> None:
     """Fork for each line on stdin; answer with the exit code."""
+    inherited = set(os.environ)
     for line in sys.stdin:
-        words, folder, outputs = json.loads(line)
+        module, words, folder, environment, outputs = json.loads(line)
         if (pid := os.fork()) == 0:
-            _run(main, words, folder, outputs)
+            for name in inherited - set(environment):
+                os.environ.pop(name, None)
+            os.environ.update(environment)
+            _run(module, words, folder, outputs)
         _, status = os.waitpid(pid, 0)
         _import_installed(Path(outputs[-1]))
         sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
         sys.stdout.flush()
 
 
-def _run(main: Callable[..., object], words: Sequence[str], folder: str, outputs: Sequence[str]) -> None:
+def _run(module: str, words: Sequence[str], folder: str, outputs: Sequence[str]) -> None:
     """Run `main` in the forked child: redirect its output, change to its folder, and exit with its code."""
     code = 1
     try:
@@ -93,7 +118,9 @@ def _run(main: Callable[..., object], words: Sequence[str], folder: str, outputs
         os.chdir(folder)
         if not sys.flags.safe_path:
             sys.path[0] = folder  # as for `python -m` there; it was where the server was started
-        main(*words)
+        paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        sys.path[1:1] = [path for path in paths if path and path not in sys.path]
+        importlib.import_module(module).main(*words)
         code = 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 1
@@ -123,7 +150,8 @@ def _import_installed(names: Path) -> None:
 
 
 if __name__ == "__main__":
-    for imported in sys.argv[2:]:
+    for imported in sys.argv[1:]:
         importlib.import_module(imported)
+    importlib.import_module("trainyard.api")
     prepare()
-    serve(importlib.import_module(sys.argv[1]).main)
+    serve()
