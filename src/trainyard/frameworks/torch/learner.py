@@ -154,8 +154,8 @@ class TorchLearner(Learner):
         ]
         if sparse and self._inputs.world.size > 1:
             raise ModelError(
-                f"distributed.nproc: {sparse[0]} has sparse gradients, which do not travel between processes; "
-                "build it with sparse=False, or train in one process"
+                f"distributed.nproc: {sparse[0]} has sparse gradients, which do not travel between "
+                "processes; build it with sparse=False, or train in one process"
             )
         return optim.build_optimizer(training, self._module.parameters(), self._network.device, sparse)
 
