@@ -2,13 +2,14 @@
 
 `FAULTS` lists them as `KIND@RANK@CALL`, each of which happens once: `FLAGS` is a folder that remembers it. CALL
 is the number of the forward pass, from 1, in a process of this rank. `kill` ends the process; `term` sends
-SIGTERM to the launcher; `error` raises an error of the disk.
+SIGTERM to the launcher; `error` raises an error of the disk; `hang` waits for ever.
 """
 
 import errno
 import itertools
 import os
 import signal
+import threading
 from pathlib import Path
 
 import torch
@@ -29,6 +30,8 @@ def meet_faults() -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             elif kind == "term":
                 os.kill(os.getppid(), signal.SIGTERM)
+            elif kind == "hang":
+                threading.Event().wait()
             else:
                 raise OSError(errno.ENOSPC, "no space left")
 

@@ -48,8 +48,11 @@ class World:
         """Call a function in the main process for its effect; the others wait, and raise what it raises."""
         function()
 
-    def ended(self, error: BaseException | None) -> None:
-        """Say how the attempt ended in this process, so that the others need not wait for it."""
+    def watch(self, seconds: float) -> None:
+        """End this process, with its stacks on stderr, unless `rest` or `watch` is called in this time."""
+
+    def rest(self) -> None:
+        """Stop watching: this process waits for others, or does what may take long."""
 
 
 ALONE = World()

@@ -141,6 +141,19 @@ def test_a_signal_and_another_number_of_processes(
     assert trainyard.reproduce(run).verdict == "identical"
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_that_hangs(rank: int, alone: Run, tmp_path: Path, faults: pytest.MonkeyPatch) -> None:
+    """It shows where, and all begin again; the one that waits for it does not count as hanging."""
+    faults.setenv("FAULTS", f"hang@{rank}@60")
+    (tmp_path / "config.yaml").write_text(json.dumps(HARD))
+    ended = command("train", "config.yaml", "distributed.nproc=2", "--quiet", folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert "meet_faults" in ended.stderr
+    assert ended.stderr.count("Timeout (") == 1
+    same(trainyard.get("last", runs_dir=tmp_path / "runs"), alone)
+
+
 SCRIPT = """
 import torch, trainyard
 torch.manual_seed(0)

@@ -37,6 +37,9 @@ from trainyard.world import ALONE, World
 log = logging.getLogger("trainyard")
 _DRAIN_STEPS = 1024  # the most steps whose losses wait on the device
 _AGREE_SECONDS = 0.5  # between two steps at which several processes agree
+# A process that takes so long for the steps to the next such step hangs: in seconds, and in times of what the
+# last steps took.
+_HANG_SECONDS, _HANG_TIMES = 60.0, 10
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ class Loop:
         self._request: Request | None = None  # what was asked from outside, as they have agreed
         self._agree_at = state.step + 1
         self._agreed_at, self._agreed_step = time.perf_counter(), state.step
+        self._pace = 0.0  # seconds that a step took lately
         self._clock = self._logged_at = time.perf_counter()
         self._logged_samples = 0
         self.after_first_step: Callable[[], None] | None = None  # set by the attempt; called once
@@ -112,6 +116,7 @@ class Loop:
         except Stopped:
             pass  # an evaluation was cut short: the checkpoint below says so
         finally:
+            parts.world.rest()
             parts.saver.stop_clock()
             parts.outside.close()
         parts.saver.save(
@@ -162,10 +167,11 @@ class Loop:
         world, state = self.parts.world, self.state
         if world.size == 1:
             return
+        world.rest()
         self._request = self._request or self.parts.outside.take()
         now = time.perf_counter()
         if (steps := state.step - self._agreed_step) > 0:
-            pace = (now - self._agreed_at) / steps
+            self._pace = pace = (now - self._agreed_at) / steps
             stretch = max(1, min(_DRAIN_STEPS, int(_AGREE_SECONDS / max(1e-9, pace))))
         else:
             stretch = 1
@@ -292,6 +298,9 @@ class Loop:
             self._last_step,
             *([self._agree_at] if parts.world.size > 1 else []),
         )
+        if parts.world.size > 1 and state.step < self._last_step:
+            steps = self._next_due - state.step
+            parts.world.watch(max(_HANG_SECONDS, _HANG_TIMES * steps * self._pace))
         # A request may have come, and woken the loop, before `_next_due` was set above.
         if parts.signals.status or parts.saver.overdue or parts.outside.request:
             self._wake()

@@ -61,10 +61,11 @@ class AttemptRecord(Document):
 
     `status` is None until the attempt has ended; `started` and `ended` are seconds since the epoch. `step` is
     the last step, where the attempt has a result. `environment` is None until it is known, which takes the
-    start-up.
+    start-up. `processes` is their number; `pid` and `host` are those of the main one.
     """
 
     attempt: int = 0
+    processes: int = 1
     pid: int = 0
     host: str = ""
     working_directory: str = "."

@@ -26,10 +26,16 @@ log = logging.getLogger("trainyard")
 
 
 class Session:
-    """Write the record, the journal and the result of one attempt, and start its tracker feeders."""
+    """Write the record, the journal and the result of one attempt, and start its tracker feeders.
 
-    def __init__(self, run: RunDir) -> None:
+    Args:
+        run: The run, which this process owns.
+        processes: The number of processes that make the attempt.
+    """
+
+    def __init__(self, run: RunDir, processes: int = 1) -> None:
         self.run = run
+        self._processes = processes
         self.lease = take_lease(run)
         self.number = self.lease.attempt
         self._started = time.time()
@@ -52,6 +58,7 @@ class Session:
         self.run.write_attempt(
             AttemptRecord(
                 attempt=self.number,
+                processes=self._processes,
                 pid=os.getpid(),
                 host=socket.gethostname(),
                 working_directory=str(Path.cwd()),
@@ -154,7 +161,7 @@ def open_session(run: RunDir, world: World) -> Session | SilentSession:
     sessions: list[Session] = []
 
     def begin() -> int:
-        sessions.append(Session(run))
+        sessions.append(Session(run, world.size))
         return sessions[0].number
 
     number = world.from_main(begin)

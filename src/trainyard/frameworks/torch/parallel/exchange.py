@@ -21,11 +21,13 @@ from torch import Tensor
 
 from trainyard.errors import WorldError
 from trainyard.frameworks.torch.virtual_ranks import Gradients, GradientTree, tree_sum
+from trainyard.world import World
 
 # Before torch 2.13 it has another name.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _BUCKET_BYTES = 25 << 20
 _FIRST_BUCKET_BYTES = 1 << 20  # the first one sets out early
+_PATIENCE = 20.0  # seconds; less than the loop gives a process for its steps
 
 
 class Bucket:
@@ -93,13 +95,14 @@ class GradientExchange:
     Args:
         parameters: The parameters that the optimizer updates.
         tree: Holds the sums of the virtual ranks of this process, but for its last one.
-        size: The number of processes, a power of two.
+        world: The processes; their number is a power of two.
     """
 
-    def __init__(self, parameters: Sequence[Tensor], tree: GradientTree, size: int) -> None:
+    def __init__(self, parameters: Sequence[Tensor], tree: GradientTree, world: World) -> None:
         self._parameters = parameters
         self._tree = tree
-        self._size = size
+        self._world = world
+        self._size = size = world.size
         self._buckets = _buckets(parameters, size)
         self._bucket_of = {index: bucket for bucket in self._buckets for index in bucket.indices}
         self._is_armed = False
@@ -137,7 +140,7 @@ class GradientExchange:
             self._send(self._buckets[len(self._sent)])
         sent, self._sent = self._sent, []
         try:
-            totals = [future.result() for future in sent]
+            totals = [self._received(future) for future in sent]
         except Exception as error:
             raise WorldError("another process is gone") from error
         if self._stream is not None:
@@ -148,6 +151,14 @@ class GradientExchange:
             for parameter, gradient in zip(bucket.parameters, bucket.unpacked(total), strict=True):
                 parameter.grad = gradient
         self._tree.clear()
+
+    def _received(self, future: Future[Tensor]) -> Tensor:
+        """Wait for a sum; a process that waits long for another one is not the one that hangs."""
+        try:
+            return future.result(timeout=_PATIENCE)
+        except TimeoutError:
+            self._world.rest()
+            return future.result()
 
     def _arrived(self, index: int, _: Tensor) -> None:
         """Take note that a parameter has its gradient; called by autograd."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 from collections.abc import Callable
 from datetime import timedelta
@@ -41,6 +42,17 @@ class ProcessGroup(World):
                 f"the {size} processes did not find each other: {error}; "
                 "`trainyard doctor` says what is wrong"
             ) from error
+
+    def watch(self, seconds: float) -> None:
+        """End this process, with its stacks on stderr, unless `rest` or `watch` is called in this time.
+
+        The launcher then starts all processes again. What waits for another process is not watched.
+        """
+        faulthandler.dump_traceback_later(seconds, exit=True)  # works though the interpreter is stuck
+
+    def rest(self) -> None:
+        """Stop watching."""
+        faulthandler.cancel_dump_traceback_later()
 
     def gather(self, value: T) -> list[T]:
         """Return the values of all processes, by rank."""
