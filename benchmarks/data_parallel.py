@@ -64,7 +64,8 @@ def main() -> None:
         for number in range(arguments.rounds):
             for job in jobs if number % 2 else jobs[::-1]:
                 seconds = [
-                    run(command(job, steps, arguments.width), folder, environment).wall for steps in (few, many)
+                    run(command(job, steps, arguments.width), folder, environment).wall
+                    for steps in (few, many)
                 ]
                 rates[job].append((many - few) * BATCH / (seconds[1] - seconds[0]))
             print(f"round {number + 1} of {arguments.rounds} done", file=sys.stderr)
@@ -120,8 +121,12 @@ def report(rates: dict[str, list[float]]) -> None:
     rows = []
     for job, values in rates.items():
         ratios = [mine / peer for mine, peer in zip(values, rates["by hand"], strict=True)]
-        spread = [f"{one:.3f}x" for one in statistics.quantiles(ratios, n=4)] if len(ratios) > 1 else ["", "", ""]
-        rows.append([job, f"{max(values):,.0f}", f"{statistics.median(values):,.0f}", spread[1], *spread[::2]])
+        spread = (
+            [f"{one:.3f}x" for one in statistics.quantiles(ratios, n=4)] if len(ratios) > 1 else ["", "", ""]
+        )
+        rows.append(
+            [job, f"{max(values):,.0f}", f"{statistics.median(values):,.0f}", spread[1], *spread[::2]]
+        )
     print(table(["samples/s", "best", "median", "median ratio", "lower quartile", "upper quartile"], rows))
 
 

@@ -297,3 +297,9 @@ def _ended(run: RunDir) -> str:
 def log_notes(resolved: Resolved) -> None:
     """Log what the user should know about a config before a run is made of it."""
     resolved.log_notes()
+    distributed = resolved.config.distributed
+    if distributed.enabled and distributed.nproc == 1:
+        log.warning(
+            "config: distributed.enabled means one process for each GPU, which is one here; set "
+            "distributed.nproc for more"
+        )

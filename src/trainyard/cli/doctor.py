@@ -20,6 +20,8 @@ import trainyard
 from trainyard import registry
 from trainyard.cli import options
 from trainyard.cli.output import show, size, table
+from trainyard.errors import TrainyardError
+from trainyard.world import is_follower
 
 _COLLECTIONS = ("all", "dev")  # extras that only collect others
 # In a process of its own: a library may crash or hang while it looks for devices, and that is a result, too.
@@ -34,22 +36,36 @@ print(json.dumps({
 
 
 @click.command()
+@click.option(
+    "--distributed",
+    type=click.IntRange(2),
+    is_flag=False,
+    flag_value=2,
+    metavar="[N]",
+    help="Also start N processes (default 2), and measure how they reach each other. Under torchrun or srun, "
+    "measure its processes.",
+)
 @options.runs_dir
 @options.as_json
 @click.pass_context
-def doctor(ctx: click.Context, runs_dir: str | None, as_json: bool) -> None:
+def doctor(ctx: click.Context, distributed: int | None, runs_dir: str | None, as_json: bool) -> None:
     """Show the environment, the extras, the plugins and the devices.
 
     Exit with 1 if there is a problem, such as a plugin that cannot be imported.
     """
     from trainyard.records.listing import runs_folder
 
+    if is_follower():
+        if distributed:
+            _processes(distributed)
+        return
     facts = {
         "machine": _machine(),
         "extras": _extras(),
         "plugins": _plugins(),
         "devices": _devices(),
         "runs": _runs(runs_folder(runs_dir)),
+        "distributed": _processes(distributed) if distributed else None,
     }
     problems = list(_problems(facts))
     show(facts | {"problems": problems}, _lines(facts, problems), as_json)
@@ -137,6 +153,17 @@ def _runs(path: Path) -> dict[str, Any]:
     }
 
 
+def _processes(nproc: int) -> dict[str, Any]:
+    """Return what processes measure of each other; `problems` says what is wrong."""
+    for _, framework in registry.adapters("framework"):
+        if framework.has_virtual_ranks:
+            try:
+                return dict(framework.check_processes(nproc))
+            except TrainyardError as error:
+                return {"problems": [str(error)]}
+    return {"problems": ["no framework trains in several processes"]}
+
+
 def _problems(facts: dict[str, Any]) -> Iterator[str]:
     if not facts["extras"]:
         yield (
@@ -148,6 +175,7 @@ def _problems(facts: dict[str, Any]) -> Iterator[str]:
             yield f"{_plugin_line(plugin)}; repair or uninstall {plugin['package'].split()[0]}"
     if facts["devices"].get("broken"):
         yield facts["devices"]["error"]
+    yield from (facts["distributed"] or {}).get("problems", ())
     if not facts["runs"]["writable"]:
         path = facts["runs"]["path"]
         yield f"{path} is not writable: choose another folder with --runs-dir or TRAINYARD_RUNS"
@@ -161,6 +189,8 @@ def _lines(facts: dict[str, Any], problems: list[str]) -> Iterator[str]:
     rows += [("plugin", _plugin_line(plugin)) for plugin in facts["plugins"]]
     rows += [("devices", line) for line in _device_lines(facts["devices"])]
     rows.append(("runs", f"{runs['path']}, {size(runs['free_bytes'])} free"))
+    if "hosts" in (facts["distributed"] or {}):
+        rows.append(("processes", _processes_line(facts["distributed"])))
     yield from table(rows)
     yield ""
     yield from (f"problem: {problem}" for problem in problems)
@@ -179,6 +209,14 @@ def _plugin_line(plugin: dict[str, Any]) -> str:
     if plugin["ignored"]:
         return f"{line} is ignored: {plugin['ignored']}"
     return f"{line} cannot be used: {plugin['error']}" if plugin["error"] else line
+
+
+def _processes_line(measured: dict[str, Any]) -> str:
+    hosts = ", ".join(sorted(set(measured["hosts"])))
+    return (
+        f"{measured['processes']} on {hosts}: all-reduce {1e6 * measured['latency_seconds']:.0f} us, "
+        f"{measured['bytes_per_second'] / 1e6:.0f} MB/s; clocks differ by {measured['clock_skew_seconds']:.3f} s"
+    )
 
 
 def _device_lines(devices: dict[str, Any]) -> Iterator[str]:

@@ -334,6 +334,20 @@ class Framework(ABC):
         raise InputError(f"distributed.nproc: {config.model.type} is trained in one process; leave it out")
 
     @staticmethod
+    def check_processes(nproc: int) -> Mapping[str, Any]:
+        """Measure how processes reach each other: those of a launcher, or `nproc` that are started here.
+
+        Returns:
+            `processes`, `hosts`, `latency_seconds` and `bytes_per_second` of an all-reduce,
+            `clock_skew_seconds`, and `problems` in words; empty in all processes but the main one.
+
+        Raises:
+            InputError: This framework trains in one process.
+            WorldError: The processes do not find each other, or die.
+        """
+        raise InputError(f"--distributed: {nproc} given, but this framework trains in one process")
+
+    @staticmethod
     @abstractmethod
     def learner(inputs: LearnerInputs) -> Learner:
         """Build a model with seeded initial weights, and all that is needed to train it.

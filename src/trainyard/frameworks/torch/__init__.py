@@ -21,7 +21,7 @@ from trainyard.frameworks.base import (
 from trainyard.frameworks.torch.params import LOSSES, MODELS, OPTIMIZERS
 from trainyard.require import require
 from trainyard.types import Determinism
-from trainyard.world import World
+from trainyard.world import World, ranks_of_environment
 
 if TYPE_CHECKING:
     import torch
@@ -106,6 +106,14 @@ class TorchFramework(Framework):
 
         assert isinstance(config.distributed.nproc, int), "config.load resolves auto"
         return launch(config.distributed.nproc, config.distributed.max_restarts, command, folder)
+
+    @staticmethod
+    def check_processes(nproc: int) -> Mapping[str, Any]:
+        """Measure all-reduces over gloo."""
+        _imported()
+        from trainyard.frameworks.torch.parallel import check, launch
+
+        return launch.check(nproc) if ranks_of_environment() is None else check.here()
 
     @staticmethod
     def learner(inputs: LearnerInputs) -> Learner:

@@ -70,9 +70,7 @@ class TorchStep:
         world = settings.world
         share = settings.virtual_ranks // world.size
         self._mine = range(world.rank * share, (world.rank + 1) * share)  # the virtual ranks of this process
-        self._exchange = (
-            GradientExchange(self._parameters, self._tree, world) if world.size > 1 else None
-        )
+        self._exchange = GradientExchange(self._parameters, self._tree, world) if world.size > 1 else None
 
     def __call__(self, step: int, lr: float, order: SampleOrder, source: TensorSource) -> StepResult:
         """Run step number `step`, counted from 0.

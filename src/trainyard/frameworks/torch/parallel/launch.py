@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
+import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -14,6 +18,8 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from trainyard.errors import WorldError
 from trainyard.frameworks.torch.parallel.world import STORE
+
+RESULT = "measured.json"  # of a check
 
 _TO_COMMIT = "600"  # seconds that the processes have to finish their step and to save it after a signal
 
@@ -66,6 +72,19 @@ def launch(nproc: int, max_restarts: int, command: Sequence[str], folder: Path) 
             else:
                 os.environ[name] = value
     return None
+
+
+def check(nproc: int) -> dict[str, Any]:
+    """Start processes that measure how they reach each other, and return what they say; see `check.py`.
+
+    Raises:
+        WorldError: They do not find each other, or die.
+    """
+    with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
+        command = [sys.executable, "-m", f"{__package__}.check", folder]
+        launch(nproc, 0, command, Path(folder))
+        measured: dict[str, Any] = json.loads((Path(folder) / RESULT).read_text(encoding="utf-8"))
+    return measured
 
 
 def _silence() -> None:
