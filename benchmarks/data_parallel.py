@@ -1,9 +1,9 @@
-"""Two processes: samples per second against DistributedDataParallel by hand: `python benchmarks/data_parallel.py`.
+"""Two processes, against DistributedDataParallel by hand: `python benchmarks/data_parallel.py`.
 
 Both train the same MLP on the same digits with fused AdamW, one thread in each process. Trainyard adds up
-gradients by the tree of the virtual ranks (`ranks 2`: one part for each process; `ranks 4`, `ranks 8`: two and
-four), journals every loss and writes a checkpoint and a report. Each pair runs in its own processes, for N and
-for 3N steps: the difference is the loop without start-up.
+gradients by the tree of the virtual ranks (`ranks 2`: one part for each process; `ranks 4`, `ranks 8`: two
+and four), journals every loss and writes a checkpoint and a report. Each pair runs in its own processes, for
+N and for 3N steps: the difference is the loop without start-up.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from torch import nn
 class Wide(nn.Sequential):
     def __init__(self, width: int = 64) -> None:
         super().__init__(
-            nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
-            nn.Linear(width, 10),
+            nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
+            nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10),
         )
 """
 CONFIG = """\

@@ -215,7 +215,8 @@ def _processes_line(measured: dict[str, Any]) -> str:
     hosts = ", ".join(sorted(set(measured["hosts"])))
     return (
         f"{measured['processes']} on {hosts}: all-reduce {1e6 * measured['latency_seconds']:.0f} us, "
-        f"{measured['bytes_per_second'] / 1e6:.0f} MB/s; clocks differ by {measured['clock_skew_seconds']:.3f} s"
+        f"{measured['bytes_per_second'] / 1e6:.0f} MB/s; clocks differ by "
+        f"{measured['clock_skew_seconds']:.3f} s"
     )
 
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from trainyard.frameworks.torch.parallel.launch import RESULT
 from trainyard.frameworks.torch.parallel.world import join
-from trainyard.version import __version__
+from trainyard.version import VERSION
 from trainyard.world import World
 
 _SMALL, _LARGE = 2, 25 << 18  # elements of 4 bytes: 8 bytes, 25 MiB
@@ -34,7 +34,7 @@ def measure(world: World) -> dict[str, Any]:
     small, large = _seconds(_SMALL, 50), _seconds(_LARGE, 5)
     clocks = world.gather(time.time())  # the all-reduce before it lets them begin together
     versions = world.gather(
-        {"trainyard": __version__, "torch": torch.__version__, "python": platform.python_version()}
+        {"trainyard": VERSION, "torch": torch.__version__, "python": platform.python_version()}
     )
     measured: dict[str, Any] = {
         "processes": world.size,
