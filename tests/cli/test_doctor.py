@@ -77,8 +77,7 @@ def test_a_place_that_cannot_be_written_is_a_problem(command: Command, tmp_path:
 
 @pytest.mark.soak
 def test_processes_measure_how_they_reach_each_other(command: Command) -> None:
-    done = command("doctor", "--distributed", "2", "--json")
-    measured = json.loads(done.stdout)["distributed"]
+    measured = command("doctor", "--distributed", "2", "--json").json["distributed"]
     assert (measured["processes"], len(measured["hosts"])) == (2, 2)
     assert measured["clock_skew_seconds"] < 1  # it is one clock
     assert 0 < measured["latency_seconds"] < 4 * (25 << 18) / measured["bytes_per_second"]
