@@ -233,7 +233,7 @@ def wanted_metrics(config: RunConfig, info: DataInfo) -> list[str]:
 
 
 def interruptible(
-    predictions: Iterator[Predictions], check_signals: Callable[[], None], world: World
+    predictions: Iterator[Predictions], check_signals: Callable[[], None], world: World = ALONE
 ) -> Iterator[Predictions]:
     """Yield the predictions; raise `Stopped` between two of them if a signal came.
 
