@@ -68,7 +68,8 @@ def main() -> None:
                     for steps in (few, many)
                 ]
                 rates[job].append((many - few) * BATCH / (seconds[1] - seconds[0]))
-            print(f"round {number + 1} of {arguments.rounds} done", file=sys.stderr)
+            latest = ", ".join(f"{job} {values[-1]:,.0f}" for job, values in rates.items())
+            print(f"round {number + 1} of {arguments.rounds} done: {latest}", file=sys.stderr)
     report(rates)
 
 
