@@ -13,7 +13,7 @@ from torch import Tensor
 
 import trainyard
 from small_runs import journal_values
-from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
+from trainyard.errors import ConfigError, InputError, ModelError, TrainingError, WorldError
 from trainyard.frameworks.torch.parallel.exchange import Bucket
 from trainyard.frameworks.torch.virtual_ranks import GradientTree
 from trainyard.records.journal import losses, read
@@ -43,7 +43,8 @@ HARD: dict[str, Any] = {
 }
 OTHERS = {
     "bf16": {"training.precision": "bf16"},
-    "sgd": {"training.optimizer": {"type": "sgd", "momentum": 0.9}, "training.batch_size": 3},
+    # The last batch of an epoch has one sample: most parts are empty.
+    "empty": {"training.optimizer": {"type": "sgd", "momentum": 0.9}, "training.batch_size": 157},
 }
 
 
@@ -81,9 +82,8 @@ def test_the_bits_of_one_process(nproc: int, alone: Run, tmp_path: Path) -> None
 @pytest.mark.soak
 @pytest.mark.parametrize("name", OTHERS)
 def test_the_bits_of_one_process_in_other_runs(name: str, tmp_path: Path) -> None:
-    alone = trainyard.train(HARD, OTHERS[name] | {"distributed.virtual_ranks": 2}, runs_dir=tmp_path)
-    both = OTHERS[name] | {"distributed.virtual_ranks": 2, "distributed.nproc": 2}
-    same(trainyard.train(HARD, both, runs_dir=tmp_path), alone)
+    alone = trainyard.train(HARD, OTHERS[name], runs_dir=tmp_path)
+    same(trainyard.train(HARD, OTHERS[name] | {"distributed.nproc": 2}, runs_dir=tmp_path), alone)
 
 
 @pytest.mark.soak
@@ -91,8 +91,11 @@ def test_a_language_model(tmp_path: Path) -> None:
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "a.txt").write_text(Path(json.__file__).read_text() * 3)
     config = HARD | {
-        "data": {"type": "text", "path": str(tmp_path / "text"), "params": {"context_length": 32}},
-        "model": {"type": "gpt", "params": {"layers": 2, "dim": 32, "heads": 2, "dropout": 0.1}},
+        "data": {"type": "text", "path": str(tmp_path / "text"), "params": {"length": 32}},
+        "model": {
+            "type": "gpt",
+            "params": {"num_layers": 2, "hidden_size": 32, "num_heads": 2, "dropout": 0.1},
+        },
         "training": {"max_steps": 20, "batch_size": 6, "threads": 1},
     }
     runs = [
@@ -112,6 +115,14 @@ def test_processes_that_are_killed(
     run = trainyard.train(HARD, {"distributed.nproc": 2}, runs_dir=tmp_path)
     same(run, alone)
     assert run.result["attempts"] == 1 + len(kills.split())
+
+
+@pytest.mark.soak
+def test_too_many_deaths_are_said(tmp_path: Path, faults: pytest.MonkeyPatch) -> None:
+    faults.setenv("FAULTS", "kill@1@30 kill@1@35")
+    settings = {"distributed.nproc": 2, "distributed.max_restarts": 1}
+    with pytest.raises(WorldError, match=r"process 1 of 2 ended .*\(SIGKILL\), after 1 restarts"):
+        trainyard.train(HARD, settings, runs_dir=tmp_path / "runs")
 
 
 def command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:

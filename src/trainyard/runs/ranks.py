@@ -17,7 +17,7 @@ from trainyard import registry
 from trainyard.config.schema import RunConfig
 from trainyard.digest import digest, tensor_records
 from trainyard.engine.signals import STATUS_OF, Stopped
-from trainyard.errors import CheckpointError, InputError, TrainyardError, WorldError
+from trainyard.errors import CheckpointError, InputError, TrainingError, TrainyardError, WorldError
 from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
 from trainyard.require import import_rule, importing_by
@@ -34,9 +34,10 @@ _ELSEWHERE = "define them in a module that can be imported, or start your script
 
 @dataclass(frozen=True)
 class _Outcome:
-    """How the attempt ended in one process: without an error, or with the first that it met, at a time."""
+    """How the attempt ended in one process, at a time: without an error, or with one that may pass or not."""
 
     error: BaseException | None
+    may_pass: bool
     time: float
 
 
@@ -61,14 +62,10 @@ def launch(request: Request, config: RunConfig) -> Result:
         except WorldError as error:
             failure = error
         outcomes = _outcomes(folder)
-    errors = sorted(
-        (one for one in outcomes if one.error is not None),
-        key=lambda one: (isinstance(one.error, WorldError), one.time),  # a consequence is not the cause
-    )
-    if errors and errors[0].error is not None:
-        raise errors[0].error
-    if failure is not None:
-        raise failure
+    errors = [one.error for one in sorted(outcomes, key=lambda one: one.time) if one.error is not None]
+    causes = [error for error in errors if not isinstance(error, WorldError)]  # that is what others meet
+    if first := [*causes, *([failure] if failure else []), *errors]:
+        raise first[0]
     result = request.run.result()
     if signum is not None and (result is None or result.status not in STATUS_OF.values()):
         raise Stopped(STATUS_OF.get(signum, "preempted"))
@@ -126,15 +123,13 @@ def take_part(folder: Path, make: Callable[[Request], Result]) -> int:
             make(replace(request, world=world))
     except (Exception, Stopped) as raised:
         error = raised
+    may_pass = error is not None and _may_pass(error)
     if error is not None and not _can_travel(error):
-        error = WorldError(f"process {rank}: {type(error).__name__}: {error}")
+        error = TrainingError(f"process {rank}: {type(error).__name__}: {error}")
     part = folder / f".outcome-{rank}"
-    part.write_bytes(pickle.dumps(_Outcome(error, time.time())))
+    part.write_bytes(pickle.dumps(_Outcome(error, may_pass, time.time())))
     part.replace(outcome)
-    if error is None or not _may_pass(error):
-        return 0
-    others = (one.error for one in _outcomes(folder) if one.error is not None)
-    return 1 if all(map(_may_pass, others)) else 0
+    return int(may_pass and all(one.may_pass for one in _outcomes(folder) if one.error is not None))
 
 
 def _can_travel(error: BaseException) -> bool:
