@@ -17,9 +17,9 @@ from trainyard.frameworks.support.torch_draws import OwnGenerators
 from trainyard.frameworks.torch import structure
 from trainyard.frameworks.torch.calls import Calls
 from trainyard.frameworks.torch.data import TensorSource
+from trainyard.frameworks.torch.generators import generators, seed_generators
 from trainyard.frameworks.torch.network import Network, translated
 from trainyard.frameworks.torch.snapshot import TrainingState
-from trainyard.frameworks.torch.step import generators, seed_generators
 from trainyard.frameworks.torch.unsaved import fingerprints
 from trainyard.types import Ids, Predictions
 from trainyard.world import ALONE, World

@@ -207,6 +207,22 @@ class GradientExchange:
         return flat
 
 
+def gather_tensor(value: Tensor, world: World) -> list[Tensor]:
+    """Return the tensors, of one shape, that the processes pass, by rank.
+
+    Raises:
+        WorldError: Another process is gone.
+    """
+    if world.size == 1:
+        return [value]
+    rows = value.new_empty((world.size, *value.shape))
+    try:
+        _all_gather(rows.view(torch.uint8).view(-1), value.contiguous().view(torch.uint8).view(-1))
+    except RuntimeError as error:
+        raise WorldError("another process is gone") from error
+    return list(rows)
+
+
 def _buckets(parameters: Sequence[Tensor], size: int) -> list[Bucket]:
     """Divide the parameters into buckets, in the order in which a backward pass usually comes to them."""
     groups: list[list[int]] = []
