@@ -283,7 +283,7 @@ def test_gradients_travel_as_they_are() -> None:
         torch.zeros(0),
     ]
     bucket = Bucket(range(4), parameters, 8)
-    flat = bucket.packed(gradients)
+    flat = bucket.packed(gradients).clone()
     assert len(flat) % 8 == 0
     for one, other, parameter in zip(bucket.unpacked(flat), gradients, parameters, strict=True):
         assert (one is None) == (other is None)
@@ -309,3 +309,21 @@ def test_the_last_part_joins_the_tree_when_it_is_ready() -> None:
     (total,) = tree.with_last([1])
     assert total is not None
     assert total.item() == ((values[0] + values[1]) + (values[2] + values[3])).item()
+
+
+def test_a_gradient_that_an_optimizer_keeps_stays_as_it_is() -> None:
+    """The memory of the buckets is used again, but not then."""
+    bucket = Bucket([0], [torch.zeros(3)], 2)
+    first = bucket.packed([torch.ones(3)])
+    address = first.data_ptr()
+    (kept,) = bucket.unpacked(first)
+    assert kept is not None
+    kept = kept.detach()[1:]
+    bucket.packed([torch.full((3,), 2.0)])
+    assert kept.tolist() == [1, 1]
+    del first, kept
+    second = bucket.packed([torch.full((3,), 3.0)])
+    assert second.data_ptr() != address
+    address = second.data_ptr()
+    del second
+    assert bucket.packed([torch.ones(3)]).data_ptr() == address

@@ -26,8 +26,9 @@ from trainyard.frameworks.torch.batch_norm import batch_norms_of
 from trainyard.frameworks.torch.data import TensorSource
 from trainyard.frameworks.torch.model import LiveModel
 from trainyard.frameworks.torch.network import Network, translated
+from trainyard.frameworks.torch.parallel.world import ProcessGroup
 from trainyard.frameworks.torch.process import device_model
-from trainyard.frameworks.torch.snapshot import TrainingState, named_buffer
+from trainyard.frameworks.torch.snapshot import NOTHING, TrainingState, named_buffer
 from trainyard.frameworks.torch.step import StepSettings, TorchStep
 from trainyard.frameworks.torch.unsaved import fingerprints
 from trainyard.frameworks.torch.virtual_ranks import tree_sum
@@ -57,6 +58,7 @@ class TorchLearner(Learner):
         assert isinstance(ranks, int), "config.load resolves auto"
         micro = training.microbatch_size or training.batch_size
         self._world, self._ranks = inputs.world, ranks
+        self._shares = inputs.world.shares if isinstance(inputs.world, ProcessGroup) else None
         settings = StepSettings(seed, micro, training.max_grad_norm, ranks, inputs.world)
         self._step = TorchStep(
             self._network.call,
@@ -99,8 +101,15 @@ class TorchLearner(Learner):
         return self._model
 
     def snapshot(self, *, weights_only: bool = False, step: int | None = None) -> Snapshot:  # noqa: ARG002 - not cumulative
-        """Copy the state to the host."""
-        return self._state.copy(weights_only=weights_only)
+        """Copy the state to the host.
+
+        Several processes copy a share each; only the main one takes snapshots of the weights alone.
+        """
+        if weights_only or self._shares is None:
+            return self._state.copy(weights_only=weights_only)
+        index, count = self._shares.index, len(self._shares.ranks)
+        own = NOTHING if index is None else self._state.copy(weights_only=False, share=(index, count))
+        return self._shares.take(own)
 
     def restore(self, folder: Path, *, weights_only: bool = False) -> None:
         """Restore what a snapshot wrote."""
