@@ -105,7 +105,7 @@ def test_a_kill_from_outside(number: int, alone: Run, tmp_path: Path) -> None:
         process.wait()
         process = start("resume", "last", "--runs-dir", str(tmp_path / "runs"))
     assert process.wait(240) == 0
-    (run,) = trainyard.runs(tmp_path / "runs")
+    run = trainyard.get("last", runs_dir=tmp_path / "runs")
     same(run, alone)
     starts = [entry["from_step"] for entry in read(run.path / "journal") if entry["kind"] == "start"]
     assert starts[1] >= (step // 20 - 1) * 20, (
