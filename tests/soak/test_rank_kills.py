@@ -1,5 +1,6 @@
 """Kills of processes that train together, from outside, at moments that are drawn at random."""
 
+import contextlib
 import os
 import random
 import signal
@@ -67,6 +68,15 @@ def wait_for_step(runs_dir: Path, step: int, process: "subprocess.Popen[bytes]")
         time.sleep(0.01)
 
 
+def wait_for_end(pids: list[int]) -> None:
+    """Wait until processes have let go of their files; nobody may have collected their exit codes."""
+    for pid in pids:
+        status = Path(f"/proc/{pid}/stat")
+        with contextlib.suppress(OSError):
+            while status.read_text().rpartition(")")[2].split()[0] != "Z":
+                time.sleep(0.01)
+
+
 def back_in_step(run: Path, killed: float) -> float:
     """Return the seconds from a kill to the next loss in the journal."""
     times = [
@@ -103,6 +113,7 @@ def test_a_kill_from_outside(number: int, alone: Run, tmp_path: Path) -> None:
         os.kill(pid, signal.SIGKILL)
     if victim == "all":
         process.wait()
+        wait_for_end(workers)
         process = start("resume", "last", "--runs-dir", str(tmp_path / "runs"))
     assert process.wait(240) == 0
     run = trainyard.get("last", runs_dir=tmp_path / "runs")
