@@ -114,7 +114,7 @@ def test_a_kill_from_outside(number: int, alone: Run, tmp_path: Path) -> None:
     if victim == "all":
         process.wait()
         wait_for_end(workers)
-        process = start("resume", "last", "--runs-dir", str(tmp_path / "runs"))
+        process = start("resume", "last", "--trust", "--runs-dir", str(tmp_path / "runs"))
     assert process.wait(240) == 0
     run = trainyard.get("last", runs_dir=tmp_path / "runs")
     same(run, alone)
