@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pytest
 from scripted import BATCH, STEPS, Bench, checkpoints_of, steps_in
 
+from trainyard.engine import outside as outside_module
 from trainyard.engine.outside import Outside, Request
 from trainyard.engine.state import RunState
 from trainyard.errors import InputError, TrainingError
@@ -211,6 +212,49 @@ def test_a_run_that_goes_on_has_as_many_minutes_again() -> None:
 def test_a_request_to_stop_is_seen_without_a_time_limit() -> None:
     asked = iter([False, True])
     assert watched(Outside(is_asked=lambda: next(asked)), 0.0) == "stop"
+
+
+class Clock:
+    """A clock in place of `time`, and of the event that ends the watching: waiting moves it."""
+
+    def __init__(self) -> None:
+        self.now, self.waits, self.thread = 1000.0, list[float](), ""
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> bool:
+        thread = threading.current_thread()
+        self.thread = f"{thread.name}, {thread.daemon}"
+        self.waits.append(seconds)
+        self.now += seconds
+        return len(self.waits) == 9  # nobody waits so often
+
+
+@pytest.mark.parametrize(("is_asked", "waits"), [(None, [1.25]), (lambda: False, [0.5, 0.5, 0.25])])
+def test_it_waits_for_the_limit_and_asks_twice_a_second(
+    is_asked: Callable[[], bool] | None, waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, woken = Clock(), threading.Event()
+    monkeypatch.setattr(outside_module, "time", clock)
+    outside = Outside(1.0, is_asked)
+    outside._closed = clock  # type: ignore[assignment]
+    outside.start(woken.set, 58.75, Decisions())
+    assert woken.wait(30)
+    assert (outside.take(), outside.take()) == ("time_limit", None)
+    assert (clock.waits, clock.thread) == (waits, "trainyard-outside, True")
+
+
+def test_watching_ends_when_it_is_closed() -> None:
+    outside, before = Outside(60.0), set(threading.enumerate())
+    outside.start(lambda: None, 0.0, Decisions())
+    (thread,) = set(threading.enumerate()) - before
+    outside.close()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert outside.request is None
+    Outside().start(lambda: None, 0.0, Decisions())
+    assert not set(threading.enumerate()) - before, "there is nothing to watch for"
 
 
 def test_the_limit_is_in_the_decision(tmp_path: Path) -> None:
