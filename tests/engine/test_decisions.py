@@ -185,6 +185,60 @@ def test_the_end_that_comes_first_counts(tmp_path: Path) -> None:
     assert (bench.status, loop.state.step) == ("stopped", 9)
 
 
+def test_a_run_that_ends_by_itself_before_it_was_to_be_stopped_is_completed(tmp_path: Path) -> None:
+    """It was to end at step 20, from which it could go on; early stopping ends it at step 14."""
+    stopping = {"early_stopping": {"metric": "val_loss", "patience": 1}}
+    bench = Bench(tmp_path, [2, 3, 1], plan=Plan(BATCH, STEPS, 0.1, boundary=20), training=stopping)
+    ask(bench, at=9)
+    loop = bench.run()
+    assert list(loop.state.decisions) == [Decision(20, "stop")]
+    assert (bench.status, loop.state.step) == ("completed", 14)
+
+
+def test_what_ends_a_run_is_brought_to_its_store_at_once(tmp_path: Path) -> None:
+    bench, judge = Bench(tmp_path, [3, 2, 1]), Judge(14)
+    judged(bench, judge)
+    loop, stored = bench.loop(), list[int]()
+    loop.parts.saver.store_journal = stored.append  # type: ignore[method-assign]
+    loop.run()
+    loop.parts.saver.close()
+    assert len(loop.state.decisions) == 2, "one to go on, and one to end"
+    assert stored == [14]
+
+
+class Heard(Outside):
+    """Tells when the loop was woken."""
+
+    def __init__(self, is_asked: Callable[[], bool]) -> None:
+        super().__init__(60.0, is_asked)
+        self.woken = threading.Event()
+        self.started: tuple[float, Decisions] | None = None
+
+    def start(self, wake: Callable[[], None], train_seconds: float, decisions: Decisions) -> None:
+        self.started = train_seconds, decisions
+        super().start(lambda: (wake(), self.woken.set())[1], train_seconds, decisions)
+
+
+def test_the_loop_watches_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outside_module, "POLL_SECONDS", 0.01)
+    asked = threading.Event()
+    heard = Heard(asked.is_set)
+
+    def loss(step: int) -> float:
+        if step == 9:  # nothing else is due after it
+            asked.set()
+            assert heard.woken.wait(30)
+        return 1.0
+
+    bench = Bench(tmp_path, losses=loss)
+    bench.outside = lambda: heard
+    state = RunState(train_seconds=5.0)
+    loop = bench.run(state)
+    assert (bench.status, loop.state.step) == ("stopped", 10)
+    assert heard.started == (5.0, state.decisions)
+    assert heard._closed.is_set()
+
+
 # -- the time limit
 
 
