@@ -266,5 +266,5 @@ def test_an_error_of_the_disk_names_the_file(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left") as raised:
         journal.sync()
-    assert raised.value.filename == str(tmp_path / "0001.jsonl")
+    assert (raised.value.errno, raised.value.filename) == (28, str(tmp_path / "0001.jsonl"))
     journal.close()

@@ -301,11 +301,11 @@ def test_heartbeats_go_on_until_the_release_and_hear_of_a_stop(
     assert not lease.is_asked_to_stop
     lease.take([], [])
     assert not entries.has_ended(lease._writer)
-    assert uploads.beaten.wait(30)
-    assert uploads.again.wait(30)
+    assert uploads.beaten.wait(10)
+    assert uploads.again.wait(10)
     (thread,) = set(threading.enumerate()) - before
     lease.release()
-    thread.join(30)
+    thread.join(10)
     assert lease.is_asked_to_stop, "once asked, it stays so"
     assert entries.has_ended(lease._writer)
     assert not thread.is_alive()
@@ -413,19 +413,24 @@ def test_a_reader_tries_again_where_the_newest_entry_is_gone(tries: int, tmp_pat
             log.head()
 
 
-def test_a_writer_of_a_process_that_is_gone_has_ended() -> None:
-    """Pids of others: of one that has ended, of one that lives, of one that is not ours, and of none."""
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    os.waitpid(child, 0)
+def test_a_writer_of_a_process_that_is_gone_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process gets a signal for that: 0 only asks whether it is there."""
+    errors = {700001: ProcessLookupError, 700002: PermissionError}
+
+    def kill(pid: int, signum: int) -> None:
+        assert signum == 0
+        if pid in errors:
+            raise errors[pid]
+
+    monkeypatch.setattr(os, "kill", kill)
     writer = entries.new_writer()
     name, host = f"process {os.getpid()} ", f"on {socket.gethostname()}, "
     assert writer.startswith(f"{name}{host}")
-    assert entries.has_ended(writer.replace(name, f"process {child} "))
-    assert not entries.has_ended(writer.replace(name, f"process {os.getppid()} "))
-    assert not entries.has_ended(writer.replace(name, "process 1 "))
+    gone = writer.replace(name, "process 700001 ")
+    assert entries.has_ended(gone)
+    assert not entries.has_ended(writer.replace(name, "process 700002 "))
+    assert not entries.has_ended(writer.replace(name, "process 700003 "))
     assert not entries.has_ended(writer.replace(name, "process one "))
-    assert not entries.has_ended(writer.replace(name, f"process {child} ").replace(host, "on another, "))
-    assert not entries.has_ended("process 1")
+    assert not entries.has_ended(gone.replace(host, "on another, "))
+    assert not entries.has_ended("process 700001")
     assert writer != entries.new_writer()
