@@ -399,6 +399,15 @@ def test_the_entries_of_each_prefix_are_a_log(tmp_path: Path) -> None:
     assert Log(store).numbers() == []
 
 
+def test_an_entry_that_is_taken_by_one_that_cannot_be_read_may_be_ours(tmp_path: Path) -> None:
+    """It is unknown whether it was written: the caller writes again."""
+    store = LocalStore(tmp_path)
+    leased(store)
+    entry = Log(store).read(1)
+    with pytest.raises(OSError, match="the store is away"):
+        Log(FaultyStore(store, Faults(fail, operations=["get"]))).write(entry)
+
+
 @pytest.mark.parametrize("tries", [4, 5])
 def test_a_reader_tries_again_where_the_newest_entry_is_gone(tries: int, tmp_path: Path) -> None:
     """Five times, and then once more, so that the error is the store's own."""

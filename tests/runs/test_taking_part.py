@@ -191,6 +191,16 @@ def test_classes_of_the_main_script_are_refused(request_of: Request, monkeypatch
         ranks._packed(replace(request_of, objects=Objects(OfTheScript())))
 
 
+def test_an_earlier_outcome_is_gone_while_a_process_tries_again(request_of: Request, tmp_path: Path) -> None:
+    """If it is killed then, it has none."""
+    (tmp_path / "request").write_bytes(ranks._packed(request_of))
+    (tmp_path / "outcome-0").write_bytes(b"of the first try")
+    seen: list[bool] = []
+    assert ranks.take_part(tmp_path, lambda _: seen.append((tmp_path / "outcome-0").exists())) == 0  # type: ignore[arg-type, func-returns-value]
+    assert seen == [False]
+    assert (tmp_path / "outcome-0").exists()
+
+
 # -- how their ends become one
 
 
