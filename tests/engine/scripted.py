@@ -19,7 +19,7 @@ from trainyard.engine.loop import Loop, LoopParts
 from trainyard.engine.outside import Outside
 from trainyard.engine.recorder import Recorder
 from trainyard.engine.rules import Rules
-from trainyard.engine.saver import Saver
+from trainyard.engine.saver import NoSaver, Saver
 from trainyard.engine.signals import Signals
 from trainyard.engine.state import RunState
 from trainyard.evaluation.metrics import mode_of
@@ -28,6 +28,7 @@ from trainyard.order import SampleOrder
 from trainyard.runs.catalog import Catalog
 from trainyard.stores.local import LocalStore
 from trainyard.types import Metrics, NamedBuffer, StepResult
+from trainyard.world import ALONE, World
 
 SAMPLES, BATCH = 44, 10  # 5 steps in an epoch, the last of them of 4 samples
 STEPS = 23
@@ -93,6 +94,7 @@ class Bench:
         self.rules = Rules(self.config, self.plan, 5, mode_of)
         self.attempt = 0
         self.outside: Callable[[], Outside] = Outside
+        self.world: World = ALONE
 
     def loop(self, state: RunState | None = None, callbacks: Sequence[Callback] = ()) -> Loop:
         """Return the loop of the next attempt, from `state`."""
@@ -102,7 +104,8 @@ class Bench:
         journal = Journal(self.folder / "journal", self.attempt, state.step)
         recorder, signals = Recorder(journal, callbacks), Signals()
         checkpoints = checkpoints_of(self.folder, self.attempt)
-        saver = Saver(self.config.checkpoint, self.learner, self.plan, checkpoints, recorder)  # type: ignore[arg-type]
+        make = Saver if self.world.is_main else NoSaver
+        saver = make(self.config.checkpoint, self.learner, self.plan, checkpoints, recorder)  # type: ignore[arg-type]
         order = SampleOrder(SAMPLES, BATCH, 0)
         parts = LoopParts(
             learner=self.learner,  # type: ignore[arg-type]
@@ -113,6 +116,7 @@ class Bench:
             signals=signals,
             evaluate=self._evaluate,
             outside=self.outside(),
+            world=self.world,
         )
         saver.resume_from(state, self.rules.best_steps(state.evaluations))
         return Loop(parts, state)

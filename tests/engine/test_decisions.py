@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pytest
 from scripted import BATCH, STEPS, Bench, checkpoints_of, steps_in
 
+from trainyard.engine import outside as outside_module
 from trainyard.engine.outside import Outside, Request
 from trainyard.engine.state import RunState
 from trainyard.errors import InputError, TrainingError
@@ -184,6 +185,60 @@ def test_the_end_that_comes_first_counts(tmp_path: Path) -> None:
     assert (bench.status, loop.state.step) == ("stopped", 9)
 
 
+def test_a_run_that_ends_by_itself_before_it_was_to_be_stopped_is_completed(tmp_path: Path) -> None:
+    """It was to end at step 20, from which it could go on; early stopping ends it at step 14."""
+    stopping = {"early_stopping": {"metric": "val_loss", "patience": 1}}
+    bench = Bench(tmp_path, [2, 3, 1], plan=Plan(BATCH, STEPS, 0.1, boundary=20), training=stopping)
+    ask(bench, at=9)
+    loop = bench.run()
+    assert list(loop.state.decisions) == [Decision(20, "stop")]
+    assert (bench.status, loop.state.step) == ("completed", 14)
+
+
+def test_what_ends_a_run_is_brought_to_its_store_at_once(tmp_path: Path) -> None:
+    bench, judge = Bench(tmp_path, [3, 2, 1]), Judge(14)
+    judged(bench, judge)
+    loop, stored = bench.loop(), list[int]()
+    loop.parts.saver.store_journal = stored.append  # type: ignore[method-assign]
+    loop.run()
+    loop.parts.saver.close()
+    assert len(loop.state.decisions) == 2, "one to go on, and one to end"
+    assert stored == [14]
+
+
+class Heard(Outside):
+    """Tells when the loop was woken."""
+
+    def __init__(self, is_asked: Callable[[], bool]) -> None:
+        super().__init__(60.0, is_asked)
+        self.woken = threading.Event()
+        self.started: tuple[float, Decisions] | None = None
+
+    def start(self, wake: Callable[[], None], train_seconds: float, decisions: Decisions) -> None:
+        self.started = train_seconds, decisions
+        super().start(lambda: (wake(), self.woken.set())[1], train_seconds, decisions)
+
+
+def test_the_loop_watches_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outside_module, "POLL_SECONDS", 0.01)
+    asked = threading.Event()
+    heard = Heard(asked.is_set)
+
+    def loss(step: int) -> float:
+        if step == 9:  # nothing else is due after it
+            asked.set()
+            assert heard.woken.wait(30)
+        return 1.0
+
+    bench = Bench(tmp_path, losses=loss)
+    bench.outside = lambda: heard
+    state = RunState(train_seconds=5.0)
+    loop = bench.run(state)
+    assert (bench.status, loop.state.step) == ("stopped", 10)
+    assert heard.started == (5.0, state.decisions)
+    assert heard._closed.is_set()
+
+
 # -- the time limit
 
 
@@ -211,6 +266,49 @@ def test_a_run_that_goes_on_has_as_many_minutes_again() -> None:
 def test_a_request_to_stop_is_seen_without_a_time_limit() -> None:
     asked = iter([False, True])
     assert watched(Outside(is_asked=lambda: next(asked)), 0.0) == "stop"
+
+
+class Clock:
+    """A clock in place of `time`, and of the event that ends the watching: waiting moves it."""
+
+    def __init__(self) -> None:
+        self.now, self.waits, self.thread = 1000.0, list[float](), ""
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> bool:
+        thread = threading.current_thread()
+        self.thread = f"{thread.name}, {thread.daemon}"
+        self.waits.append(seconds)
+        self.now += seconds
+        return len(self.waits) == 9  # nobody waits so often
+
+
+@pytest.mark.parametrize(("is_asked", "waits"), [(None, [1.25]), (lambda: False, [0.5, 0.5, 0.25])])
+def test_it_waits_for_the_limit_and_asks_twice_a_second(
+    is_asked: Callable[[], bool] | None, waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, woken = Clock(), threading.Event()
+    monkeypatch.setattr(outside_module, "time", clock)
+    outside = Outside(1.0, is_asked)
+    outside._closed = clock  # type: ignore[assignment]
+    outside.start(woken.set, 58.75, Decisions())
+    assert woken.wait(30)
+    assert (outside.take(), outside.take()) == ("time_limit", None)
+    assert (clock.waits, clock.thread) == (waits, "trainyard-outside, True")
+
+
+def test_watching_ends_when_it_is_closed() -> None:
+    outside, before = Outside(60.0), set(threading.enumerate())
+    outside.start(lambda: None, 0.0, Decisions())
+    (thread,) = set(threading.enumerate()) - before
+    outside.close()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert outside.request is None
+    Outside().start(lambda: None, 0.0, Decisions())
+    assert not set(threading.enumerate()) - before, "there is nothing to watch for"
 
 
 def test_the_limit_is_in_the_decision(tmp_path: Path) -> None:

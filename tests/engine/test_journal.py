@@ -266,5 +266,31 @@ def test_an_error_of_the_disk_names_the_file(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left") as raised:
         journal.sync()
-    assert raised.value.filename == str(tmp_path / "0001.jsonl")
+    assert (raised.value.errno, raised.value.filename) == (28, str(tmp_path / "0001.jsonl"))
     journal.close()
+
+
+class Full:
+    """A file on a full disk."""
+
+    def write(self, _: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    def flush(self) -> None:
+        raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("act", ["write", "flush", "make"])
+def test_a_full_disk_is_named_wherever_it_is_met(
+    act: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run() -> None:
+        made = Journal(tmp_path, 1, 0)
+        monkeypatch.setattr(made, "_file", Full())
+        (made.flush if act == "flush" else lambda: made.losses(1, [0.5]))()
+
+    if act == "make":
+        monkeypatch.setattr(journal, "fsync_folder", lambda _: Full().flush())
+    with pytest.raises(OSError, match="No space left") as raised:
+        run()
+    assert (raised.value.errno, raised.value.filename) == (28, str(tmp_path / "0001.jsonl"))

@@ -9,6 +9,7 @@ import pytest
 from trainyard.callbacks.base import Callback
 from trainyard.engine.journal import Journal
 from trainyard.engine.recorder import Recorder
+from trainyard.records.decision import Decision
 
 
 class Listener(Callback):
@@ -84,6 +85,18 @@ def test_all_is_journalled_and_then_told(listening: tuple[Recorder, Listener, Pa
         {"kind": "metrics", "step": 2, "values": {"system_memory": 7.0}},
         {"kind": "evaluation", "step": 2, "values": {"test_loss": 0.3}},
         {"kind": "end", "step": 2, "status": "completed"},
+    ]
+
+
+def test_decisions_are_told_as_events(listening: tuple[Recorder, Listener, Path]) -> None:
+    """A verdict to go on is none: it changes nothing."""
+    recorder, listener, path = listening
+    recorder.decided(Decision(3, "keep"))
+    recorder.decided(Decision(5, "time_limit", {"max_minutes": 2.0}))
+    assert listener.told == [("event", 5, "time_limit", {"max_minutes": 2.0}, 3)]
+    assert written(path) == [
+        {"kind": "decision", "step": 3, "name": "keep", "detail": {}},
+        {"kind": "decision", "step": 5, "name": "time_limit", "detail": {"max_minutes": 2.0}},
     ]
 
 

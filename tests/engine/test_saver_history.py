@@ -483,6 +483,35 @@ def test_what_was_journalled_before_a_save_is_durable_with_it(tmp_path: Path) ->
     ended(loop)
 
 
+class InStore:
+    """The lease of a run in a store, or of one that is not; notes in which thread it is renewed."""
+
+    def __init__(self, *, is_in_store: bool) -> None:
+        self.is_in_store = is_in_store
+        self.renewed: list[str] = []
+
+    def renew(self) -> None:
+        threading.Event().wait(0.05)  # long enough that a caller who does not wait for it is seen
+        self.renewed.append(threading.current_thread().name)
+
+
+@pytest.mark.parametrize("is_in_store", [True, False])
+def test_the_journal_is_stored_after_the_saves_that_wait(is_in_store: bool, tmp_path: Path) -> None:
+    bench, lease = Bench(tmp_path), InStore(is_in_store=is_in_store)
+    loop, release = bench.loop(), threading.Event()
+    saver = loop.parts.saver
+    object.__setattr__(saver._checkpoints, "lease", lease)
+    saver._publish = lambda commit: {commit.name}  # type: ignore[method-assign]
+    saver._writer.submit(PendingWrite(0, lambda: (release.wait(30), None)[1], replaceable=False))
+    bench.learner.steps = 5
+    saver.save(state_at(5), [])
+    threading.Timer(0.05, release.set).start()
+    saver.store_journal(6)
+    assert lease.renewed == (["trainyard-writer"] if is_in_store else [])
+    ended(loop)
+    assert list(steps_in(tmp_path / "checkpoints")) == [5]
+
+
 # -- what was restored
 
 

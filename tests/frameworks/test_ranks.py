@@ -9,13 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import trainyard
 from small_runs import journal_values
 from trainyard.errors import ConfigError, InputError, ModelError, TrainingError, WorldError
-from trainyard.frameworks.torch.parallel.exchange import Bucket
-from trainyard.frameworks.torch.virtual_ranks import GradientTree
 from trainyard.records.journal import losses, read
 from trainyard.runs.run import Run
 
@@ -272,58 +269,3 @@ def test_objects_of_the_main_script_cannot_be_sent(tmp_path: Path) -> None:
     config = {key: value for key, value in HARD.items() if key != "model"}
     with pytest.raises(InputError, match="cannot be sent to other processes"):
         trainyard.train(config, {"distributed.nproc": 2}, model=Local(64, 10), runs_dir=tmp_path)
-
-
-def test_gradients_travel_as_they_are() -> None:
-    parameters = [torch.zeros(3, 2).t(), torch.zeros(()), torch.zeros(4), torch.zeros(0)]
-    gradients: list[Tensor | None] = [
-        torch.arange(6.0).view(3, 2).t(),
-        torch.tensor(-0.0),
-        None,
-        torch.zeros(0),
-    ]
-    bucket = Bucket(range(4), parameters, 8)
-    flat = bucket.packed(gradients).clone()
-    assert len(flat) % 8 == 0
-    for one, other, parameter in zip(bucket.unpacked(flat), gradients, parameters, strict=True):
-        assert (one is None) == (other is None)
-        if one is not None and other is not None:
-            assert torch.equal(one, other)
-            assert torch.equal(torch.signbit(one), torch.signbit(other))
-            assert one.stride() == parameter.stride()
-    # A process without this gradient changes no bit of it, not even the sign of a zero.
-    with_nothing = flat + bucket.packed([None] * 4)
-    assert torch.equal(torch.signbit(with_nothing[:7]), torch.signbit(flat[:7]))
-
-
-def test_the_last_part_joins_the_tree_when_it_is_ready() -> None:
-    parameters = [torch.zeros(1, requires_grad=True) for _ in range(2)]
-    values = torch.tensor([1e8, 1.0, -1e8, 1.0])
-    tree = GradientTree(parameters)
-    for value in values[:-1]:
-        for parameter in parameters:
-            parameter.grad = value.clone().view(1)
-        tree.take()
-    for parameter in parameters:
-        parameter.grad = values[-1].clone().view(1)
-    (total,) = tree.with_last([1])
-    assert total is not None
-    assert total.item() == ((values[0] + values[1]) + (values[2] + values[3])).item()
-
-
-def test_a_gradient_that_an_optimizer_keeps_stays_as_it_is() -> None:
-    """The memory of the buckets is used again, but not then."""
-    bucket = Bucket([0], [torch.zeros(3)], 2)
-    first = bucket.packed([torch.ones(3)])
-    address = first.data_ptr()
-    (kept,) = bucket.unpacked(first)
-    assert kept is not None
-    kept = kept.detach()[1:]
-    bucket.packed([torch.full((3,), 2.0)])
-    assert kept.tolist() == [1, 1]
-    del first, kept
-    second = bucket.packed([torch.full((3,), 3.0)])
-    assert second.data_ptr() != address
-    address = second.data_ptr()
-    del second
-    assert bucket.packed([torch.ones(3)]).data_ptr() == address

@@ -584,6 +584,36 @@ def test_a_hundred_million_items_are_not_read_through(
     assert resumed.result["epochs"] == pytest.approx(30 * 16 / 10**8)
 
 
+@pytest.mark.parametrize("dampening", [0.0, 0.3])
+def test_a_parameter_gets_its_first_momentum_late(dampening: float) -> None:
+    """As where layers are unfrozen while a model trains: torch's fused kernel refuses that."""
+    from trainyard.frameworks.torch.optim import build_optimizer, update_of
+
+    options = {"momentum": 0.9, "dampening": dampening}
+    training = TrainingConfig.model_validate(
+        {"optimizer": {"type": "sgd", "params": options}, "weight_decay": 0.1}
+    )
+    torch.manual_seed(0)
+    models = [torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2)) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    ours = build_optimizer(training, models[1].parameters(), torch.device("cpu"))
+    assert ours.param_groups[0]["fused"]
+    torchs = torch.optim.SGD(models[0].parameters(), lr=0.01, weight_decay=0.1, **options)
+    torchs.param_groups[0]["lr"] = ours.param_groups[0]["lr"]
+    update = update_of(ours)
+    for step in range(6):
+        inputs = torch.randn(5, 4)
+        for model in models:
+            model[0].requires_grad_(step not in (0, 1, 4))
+            model.zero_grad()
+            model(inputs).square().sum().backward()
+        torchs.step()
+        with torch.no_grad():
+            update()
+        for one, other in zip(*(model.parameters() for model in models), strict=True):
+            assert torch.allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.parametrize("name", ["adam", "adamw"])
 def test_the_gathered_update_gives_the_bits_of_torchs_own_step(name: str) -> None:
     """Also where a parameter has no gradient at first, and after the state was replaced as a restore does it."""

@@ -1075,3 +1075,18 @@ def test_names_that_contain_one_another_keep_their_own_moments(tmp_path: Path) -
         "inner.exp_avg",
         "inner_a",
     }
+
+
+def test_a_gpu_has_a_generator_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the device, or of the current one where the device has no number; it takes 64 bits of a seed."""
+    from trainyard.frameworks.torch.step import generators, seed_generators
+
+    gpus = [torch.Generator() for _ in range(3)]
+    monkeypatch.setattr(torch.cuda, "default_generators", gpus)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
+    assert generators(torch.device("cpu")) == [torch.default_generator]
+    for device, index in (("cuda", 2), ("cuda:1", 1)):
+        own = generators(torch.device(device))
+        assert [id(one) for one in own] == [id(torch.default_generator), id(gpus[index])]
+    seed_generators([torch.default_generator, gpus[0]], 0x123456789A)
+    assert [torch.default_generator.initial_seed(), gpus[0].initial_seed()] == [0x3456789A, 0x123456789A]

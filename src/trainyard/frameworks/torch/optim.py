@@ -88,7 +88,37 @@ def update_of(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
     options = optimizer.param_groups[0]
     if isinstance(optimizer, torch.optim.Adam) and options["fused"] and not options["amsgrad"]:
         return FusedAdam(optimizer, plain)
+    if isinstance(optimizer, torch.optim.SGD) and options["fused"] and options["momentum"]:
+        return FusedMomentum(optimizer, plain)
     return plain
+
+
+class FusedMomentum:
+    """The update of a fused SGD with momentum, also of parameters that get their first gradient late.
+
+    Torch's kernel takes either parameters that all have a momentum, or parameters none of which has one yet.
+    """
+
+    def __init__(self, optimizer: torch.optim.SGD, plain: Callable[[], Any]) -> None:
+        self._optimizer = optimizer
+        self._plain = plain
+        self._is_complete = False  # whether all parameters have a momentum, which they keep
+
+    def __call__(self) -> None:
+        """Update the parameters from their gradients."""
+        if self._is_complete:
+            self._plain()
+            return
+        parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+        old = {
+            one for one in parameters if self._optimizer.state.get(one, {}).get("momentum_buffer") is not None
+        }
+        self._is_complete = len(old) == len(parameters)
+        gradients = [(parameter, parameter.grad) for parameter in parameters if parameter.grad is not None]
+        for is_old in {parameter in old for parameter, _ in gradients}:
+            for parameter, gradient in gradients:
+                parameter.grad = gradient if (parameter in old) is is_old else None
+            self._plain()
 
 
 class FusedAdam:

@@ -1,0 +1,222 @@
+"""The loop of one of several processes: when it agrees with the others, on what, and how long it is given."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted import BATCH, STEPS, Bench, steps_in
+
+from trainyard.engine import loop as loop_module
+from trainyard.engine.loop import Loop
+from trainyard.engine.outside import Outside
+from trainyard.engine.state import RunState
+from trainyard.frameworks.base import Plan
+from trainyard.records.decision import Decision
+from trainyard.types import Evaluation
+from trainyard.world import World
+
+SELDOM: dict[str, Any] = {
+    "evaluation": {"every_n_steps": 1000},
+    "checkpoint": {"every_n_steps": None},
+    "logging": {"every_n_steps": 1000},
+}
+Told = tuple[Any, Any, int]  # the signal, the request, and the number of steps to the next agreement
+
+
+class Pair(World):
+    """The world of two processes, the other of which says at each agreement what is written down."""
+
+    size = 2
+
+    def __init__(self, rank: int, other: Callable[[int], Told], main: Any = None) -> None:
+        self.rank = rank
+        self.said: list[Told] = []  # by this process
+        self.calls: list[Any] = []  # the seconds of `watch`, and "rest"
+        self._other = other
+        self._main = main  # what the main process answers, where this is the other one
+
+    def gather(self, value: Any) -> list[Any]:
+        self.said.append(value)
+        both = [value, self._other(len(self.said) - 1)]
+        return both if self.is_main else both[::-1]
+
+    def from_main(self, function: Callable[[], Any]) -> Any:
+        return function() if self.is_main else self._main
+
+    def watch(self, seconds: float) -> None:
+        self.calls.append(seconds)
+
+    def rest(self) -> None:
+        self.calls.append("rest")
+
+
+def quiet(_: int) -> Told:
+    """The other process has nothing to say, and its clock is another one."""
+    return None, None, 99
+
+
+def paced(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Callable[[int], float]:
+    """Return losses whose steps take some seconds each."""
+    now = [100.0]
+    monkeypatch.setattr(loop_module.time, "perf_counter", lambda: now[0])
+
+    def loss(step: int) -> float:
+        now[0] += seconds
+        return 1.0 / (step + 1)
+
+    return loss
+
+
+def run(bench: Bench, state: RunState | None = None) -> tuple[Loop, list[int]]:
+    """Run a loop to its end; return it, and the steps after which the processes agreed."""
+    loop = bench.loop(state)
+    agreed: list[int] = []
+    gather = bench.world.gather
+    bench.world.gather = lambda value: (agreed.append(loop.state.step), gather(value))[1]  # type: ignore[method-assign]
+    bench.status = loop.run()
+    loop.parts.saver.drain()
+    loop.parts.saver.close()
+    loop.parts.recorder.journal.close()
+    return loop, agreed
+
+
+def test_they_agree_about_twice_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_module, "_HANG_SECONDS", 1.0)
+    bench = Bench(tmp_path, losses=paced(monkeypatch, 0.125), **SELDOM)
+    bench.world = world = Pair(0, quiet)
+    _, agreed = run(bench)
+    assert agreed == [1, 5, 9, 13, 17, 21, STEPS]
+    assert world.said == [(None, None, 4)] * 7
+    # It is given ten times what the last steps took for as many as there are, and a second at least.
+    stretches = [1.0] + [10 * 4 * 0.125] * 5 + [10 * 2 * 0.125]
+    assert world.calls == [call for seconds in stretches for call in (seconds, "rest")] + ["rest"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "stretch", "given"), [(20.0, 1, 200.0), (0.5, 1, 60.0), (0.0, 1024, 60.0)]
+)
+def test_slow_and_fast_steps(
+    seconds: float, stretch: int, given: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, losses=paced(monkeypatch, seconds), **SELDOM)
+    bench.world = world = Pair(0, quiet)
+    _, agreed = run(bench)
+    assert agreed == (list(range(1, STEPS + 1)) if stretch == 1 else [1, STEPS])
+    assert {told[2] for told in world.said} == {stretch}
+    assert world.calls[2] == given
+
+
+def test_the_main_process_says_when(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(tmp_path, losses=paced(monkeypatch, 0.125), **SELDOM)
+    bench.world = world = Pair(1, lambda _: (None, None, 7))
+    _, agreed = run(bench)
+    assert agreed == [1, 8, 15, 22, STEPS]
+    assert {told[2] for told in world.said} == {4}
+
+
+def test_where_something_else_is_due_they_agree_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(
+        tmp_path, [3, 2, 1], paced(monkeypatch, 0.125), **(SELDOM | {"evaluation": {"every_n_steps": 7}})
+    )
+    bench.world = Pair(0, quiet)
+    _, agreed = run(bench)
+    assert agreed == [1, 5, 7, 11, 14, 18, 21, STEPS]
+
+
+def test_a_process_that_owes_an_evaluation_agrees_first(tmp_path: Path) -> None:
+    state = RunState(step=7, settled=6)
+    bench = Bench(tmp_path, [3, 2, 1], **SELDOM)
+    bench.world = world = Pair(0, quiet)
+    _, agreed = run(bench, state)
+    assert agreed[:2] == [7, 8]
+    assert world.said[0] == (None, None, 1)
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_signal_ends_all_at_the_next_agreement(
+    rank: int, is_own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step_of = paced(monkeypatch, 0.125)
+
+    def loss(step: int) -> float:
+        if step == 6 and is_own:
+            loop.parts.signals.status = "preempted"
+            loop._wake()
+        return step_of(step)
+
+    bench = Bench(tmp_path, losses=loss, **SELDOM)
+    bench.world = world = Pair(rank, lambda i: (None if is_own or i < 2 else "preempted", None, 4))
+    loop = bench.loop()
+    assert loop.run() == "preempted"
+    loop.parts.saver.drain()
+    assert loop.state.step == 9, "not at step 7, of which the other process would not know"
+    assert world.said[-1][0] == ("preempted" if is_own else None)
+    assert list(steps_in(tmp_path / "checkpoints")) == ([9] if rank == 0 else [])
+    loop.parts.saver.close()
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_request_is_a_decision_of_all(
+    rank: int, is_own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step_of = paced(monkeypatch, 0.125)
+
+    def loss(step: int) -> float:
+        if step == 6 and is_own:
+            loop.parts.outside.request = "time_limit"
+            loop._wake()
+        return step_of(step)
+
+    bench = Bench(tmp_path, [], loss, **SELDOM)
+    bench.outside = lambda: Outside(30.0)
+    bench.world = world = Pair(rank, lambda i: (None, None if is_own or i < 2 else "time_limit", 4), 30.0)
+    loop = bench.loop()
+    assert loop.run() == "stopped"
+    loop.parts.saver.drain()
+    loop.parts.saver.close()
+    assert list(loop.state.decisions) == [Decision(9, "time_limit", {"max_minutes": 30.0})]
+    assert loop.state.step == 9
+    assert [told[1] for told in world.said] == [None, None, "time_limit" if is_own else None]
+    assert loop.parts.outside.request is None, "it is forgotten"
+
+
+def test_the_main_process_judges(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, [3, 2, 1])
+    bench.outside = lambda: Outside(verdict=lambda step, metrics: "keep")
+    bench.world = Pair(1, quiet, "prune")
+    loop, _ = run(bench)
+    assert (bench.status, loop.state.step) == ("pruned", 7)
+
+
+def test_a_process_that_fails_is_watched_no_more(tmp_path: Path) -> None:
+    def loss(step: int) -> float:
+        if step == 3:
+            raise OSError("the disk is gone")
+        return 1.0
+
+    bench = Bench(tmp_path, losses=loss, **SELDOM)
+    bench.world = world = Pair(0, lambda _: (None, None, 1))
+    loop = bench.loop()
+    with pytest.raises(OSError, match="the disk is gone"):
+        loop.run()
+    loop.parts.saver.close()
+    assert world.calls[-1] == "rest"
+
+
+def test_only_the_main_process_saves(tmp_path: Path) -> None:
+    timed = {"every_n_steps": 5, "every_n_minutes": 1, "keep_last": 9}
+    bench = Bench(tmp_path, [3, 2, 1], plan=Plan(BATCH, STEPS, 0.1, boundary=5), checkpoint=timed)
+    bench.world = Pair(1, quiet)
+    loop, _ = run(bench)
+    saver = loop.parts.saver
+    assert saver._timer is None
+    assert not saver.overdue
+    assert not any(saver.is_due(step) or saver.at_boundary(step) for step in range(1, STEPS + 1))
+    saver.resume_from(RunState(step=5, settled=5, evaluations=[Evaluation(5, {"val_loss": 1.0})]), [5])
+    saver.drop_superseded_best()
+    assert not (tmp_path / "checkpoints").exists()
+    assert not (tmp_path / "best").exists()
+    assert bench.learner.released == 0
