@@ -1,4 +1,4 @@
-"""A process that is really slow is named: in the log, the journal and the report."""
+"""A process that is really slow is named; and what a save costs in several processes is decided on."""
 
 import socket
 from pathlib import Path
@@ -17,7 +17,7 @@ CONFIG: dict[str, Any] = {
     "model": {"type": "faulty_models:Net", "params": {"width": 64}},
     "training": {"max_steps": 24, "batch_size": 32, "threads": 1},
     "evaluation": {"every_n_steps": 24, "batch_size": 256},
-    "checkpoint": {"every_n_minutes": None},
+    "checkpoint": {"every_n_minutes": "auto", "every_n_steps": 8},
     "distributed": {"virtual_ranks": 2},
 }
 
@@ -45,6 +45,9 @@ def test_a_slow_process_is_named(
     report = (run.path / "report.html").read_text()
     assert "a straggler" in report
     assert f"straggler (rank 1, host {host}" in report
+    (interval,) = run.decisions
+    assert (interval["kind"], interval["detail"]["processes"]) == ("checkpoint_interval", 2)
+    assert interval["detail"]["mtbf_hours"] == 5000
     monkeypatch.setenv("FAULTS", "")
     alone = trainyard.train(CONFIG, runs_dir=tmp_path / "alone")
     assert run.digest == alone.digest
