@@ -65,7 +65,7 @@ def test_the_simulation_agrees_with_the_formula(
 
 
 def test_the_best_interval_is_near_that_of_daly(scale: ModuleType, instant: Any) -> None:
-    overheads = scale.scan(instant, failures=1000, seed=2)
+    overheads = scale.scan(instant, failures=500, seed=2)
     assert min(overheads, key=overheads.__getitem__) in (0.7, 0.85, 1.0, 1.2, 1.4)
     assert overheads[0.25] > 1.1 * overheads[1.0] < overheads[4.0]
 
@@ -117,6 +117,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     return noted
 
 
+@pytest.mark.slow
 def test_the_requests_of_a_commit(
     scale: ModuleType,
     calls: list[tuple[str, str]],
@@ -140,6 +141,7 @@ def test_the_requests_of_a_commit(
     assert commits[0] == expected
 
 
+@pytest.mark.slow
 def test_the_requests_of_a_heartbeat(
     scale: ModuleType,
     calls: list[tuple[str, str]],
@@ -156,7 +158,7 @@ def test_the_requests_of_a_heartbeat(
 
 
 def test_the_tables_can_be_made(scale: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    words = ["scale.py", "--failures", "20", "--sizes", "8", "10000", "--save-seconds", "4"]
+    words = ["scale.py", "--failures", "5", "--sizes", "1000", "10000", "--save-seconds", "4"]
     monkeypatch.setattr(sys, "argv", words)
     scale.main()
     printed = capsys.readouterr().out
