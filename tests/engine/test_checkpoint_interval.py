@@ -3,6 +3,7 @@
 import json
 import math
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,9 @@ def decided(folder: Path, attempt: int = 1) -> list[dict[str, Any]]:
     return [line for line in map(json.loads, lines) if line["kind"] == "decision"]
 
 
-def rung(folder: Path, clocks: list[Clock], *, at: int, **checkpoint: Any) -> tuple[Bench, Loop]:
+def rung(
+    folder: Path, clocks: list[Clock], *, at: int, known: Sequence[Decision] = (), **checkpoint: Any
+) -> tuple[Bench, Loop]:
     """A run whose clock rings in one step, and that waits for the save before the next one."""
 
     def ring(step: int) -> float:
@@ -107,7 +110,7 @@ def rung(folder: Path, clocks: list[Clock], *, at: int, **checkpoint: Any) -> tu
         return 1.0
 
     bench = Bench(folder, losses=ring, checkpoint=AUTO | checkpoint)
-    loop = bench.loop()
+    loop = bench.loop(RunState(decisions=Decisions(known)))
     loop.run()
     loop.parts.saver.drain()
     loop.parts.saver.close()
@@ -153,6 +156,14 @@ def test_a_decision_holds_for_later_attempts_of_as_many_processes(
     bench.run(RunState(decisions=Decisions([known])))
     assert [clock.seconds for clock in clocks] == [seconds]
     assert decided(tmp_path) == []
+
+
+def test_a_decision_of_the_same_step_for_other_processes_is_kept(tmp_path: Path, clocks: list[Clock]) -> None:
+    """No step has two decisions of a kind: the next step at which something is due gets this one."""
+    known = Decision(6, "checkpoint_interval", {"minutes": 2.5, "processes": 2})
+    _, loop = rung(tmp_path, clocks, at=3, known=[known])
+    assert [one["step"] for one in decided(tmp_path)] == [7]
+    assert [one.step for one in loop.state.decisions] == [6, 7]
 
 
 def test_a_number_in_the_config_counts_more_than_a_decision(tmp_path: Path, clocks: list[Clock]) -> None:
