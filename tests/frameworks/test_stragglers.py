@@ -55,6 +55,21 @@ def test_a_slow_process_is_named(
     assert not [one for one in read(alone.path / "journal") if one.get("name") == "step_times"]
 
 
+@pytest.mark.slow
+@pytest.mark.soak
+def test_a_process_that_is_killed_keeps_the_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All begin again, with the decision on how often to save; the second attempt decides nothing."""
+    monkeypatch.setenv("FLAGS", str(tmp_path))
+    monkeypatch.setenv("FAULTS", "slow@1@1 kill@1@21")
+    run = trainyard.train(CONFIG, {"distributed.nproc": 2}, runs_dir=tmp_path / "runs")
+    assert run.result["attempts"] == 2
+    assert [one["kind"] for one in run.decisions] == ["checkpoint_interval"]
+    assert '"name":"checkpoint_interval"' in (run.path / "journal" / "0001.jsonl").read_text()
+    assert '"name":"checkpoint_interval"' not in (run.path / "journal" / "0002.jsonl").read_text()
+    monkeypatch.setenv("FAULTS", "")
+    assert run.digest == trainyard.train(CONFIG, runs_dir=tmp_path / "alone").digest
+
+
 NO_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 
 
