@@ -3,14 +3,16 @@
 With dropout, batch normalization and microbatches, and with all that decides.
 """
 
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
 from trainyard.testing.framework_suite import FEW_KILLS, FrameworkSuite
 
-pytest.importorskip("keras")
-pytest.importorskip("tensorflow")
+pytestmark = pytest.mark.skipif(
+    None in map(find_spec, ("keras", "tensorflow")), reason="Keras or TensorFlow is not installed"
+)
 
 
 class TestKeras(FrameworkSuite):
