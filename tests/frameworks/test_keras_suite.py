@@ -25,12 +25,13 @@ class TestKeras(FrameworkSuite):
             "data": {"type": "breast_cancer"},
             "model": {
                 "type": "keras_mlp",
-                "params": {"hidden": [32, 16], "dropout": 0.2, "normalization": "batch"},
+                "params": {"hidden": [16], "dropout": 0.2, "normalization": "batch"},
             },
             "training": {
                 "max_steps": 47,
-                "batch_size": 50,
-                "microbatch_size": 13,
+                # No batch is a single microbatch: TensorFlow would trace another graph for it in each process.
+                "batch_size": 52,
+                "microbatch_size": 15,
                 "learning_rate": 0.01,
                 "scheduler": {"type": "plateau", "metric": "val_loss", "factor": 0.5, "patience": 0},
                 "early_stopping": {"metric": "val_f1", "patience": 9},

@@ -12,12 +12,14 @@ import functools
 import importlib
 import json
 import os
+import select
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +48,65 @@ class WarmProcesses:
 
     def run(self, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
         """Run one process in `folder` to its end; return its exit code (-9: killed) and its output."""
+        with self.started(*words, folder=folder) as process:
+            return process.end()
+
+    @contextlib.contextmanager
+    def started(self, *words: str, folder: Path) -> Iterator[WarmProcess]:
+        """Start one process in `folder`; at the end of the context, it is killed if it still runs."""
         environment = {**os.environ, **self._environment}
         with tempfile.TemporaryDirectory() as output_folder:
             outputs = [str(Path(output_folder) / name) for name in ("stdout", "stderr", "modules")]
-            code = self._server.request("run", self._module, words, str(folder), environment, outputs)
-            printed = [Path(output).read_text(encoding="utf-8") for output in outputs[:2]]
-        return subprocess.CompletedProcess(words, code, *printed)
+            for output in outputs[:2]:
+                Path(output).touch()  # `until_printed` may come first
+            pid = self._server.request("run", self._module, words, str(folder), environment, outputs)
+            process = WarmProcess(self._server, pid, words, outputs[:2])
+            try:
+                yield process
+            finally:
+                process.kill()
+
+
+class WarmProcess:
+    """A process that runs; its server starts no other one meanwhile."""
+
+    def __init__(self, server: _Server, pid: int, words: Sequence[str], outputs: Sequence[str]) -> None:
+        self.pid = pid
+        self._server, self._words, self._outputs = server, words, outputs
+        self._status: int | None = None
+
+    def until_printed(self, text: str) -> None:
+        """Wait until the process has printed a text."""
+        while text not in Path(self._outputs[0]).read_text(encoding="utf-8"):
+            if self.has_ended():
+                raise AssertionError(f"it has ended without {text!r}: {self.end()}")
+
+    def has_ended(self) -> bool:
+        """Return whether it has ended or stopped, after a moment."""
+        return self._server.has_answer(0.02)
+
+    def send_signal(self, signum: int) -> None:
+        """Send the process a signal."""
+        os.kill(self.pid, signum)
+
+    def until_stopped(self) -> None:
+        """Wait until the process has stopped, as by SIGSTOP."""
+        self._status = self._server.answer()
+        assert os.WIFSTOPPED(self._status), self.end()
+
+    def end(self) -> subprocess.CompletedProcess[str]:
+        """Wait for the end; return the exit code and the output."""
+        while self._status is None or os.WIFSTOPPED(self._status):
+            self._status = self._server.answer()
+        printed = [Path(output).read_text(encoding="utf-8") for output in self._outputs]
+        return subprocess.CompletedProcess(self._words, os.waitstatus_to_exitcode(self._status), *printed)
+
+    def kill(self) -> None:
+        """Kill the process if it has not ended."""
+        if self._status is None or os.WIFSTOPPED(self._status):
+            with contextlib.suppress(ProcessLookupError):
+                self.send_signal(signal.SIGKILL)
+            self.end()
 
 
 class _Server:
@@ -64,20 +119,29 @@ class _Server:
             listener.settimeout(240)
             start(path)
             self._channel, _ = listener.accept()
-        self._messages = self._channel.makefile("rw", encoding="utf-8")
 
     def request(self, *words: Any) -> int:
-        """Send a request, see `_serve`, and return its answer."""
-        self._messages.write(f"{json.dumps(words)}\n")
-        self._messages.flush()
-        answer = self._messages.readline()
-        assert answer, "the forking process has ended"
+        """Send a request, see `_serve`, and return the process id of the fork."""
+        self._channel.sendall(f"{json.dumps(words)}\n".encode())
+        return self.answer()
+
+    def answer(self) -> int:
+        """Return the next status of the process that runs."""
+        answer = b""
+        while not answer.endswith(b"\n"):  # nothing is read ahead: `has_answer` must see it
+            received = self._channel.recv(1)
+            assert received, "the forking process has ended"
+            answer += received
         return int(answer)
+
+    def has_answer(self, seconds: float) -> bool:
+        """Return whether there is a status to be read, after some seconds at most."""
+        return bool(select.select([self._channel], [], [], seconds)[0])
 
     def close(self) -> None:
         """Let the process end, and wait until its servers have."""
         self._channel.shutdown(socket.SHUT_WR)
-        self._messages.read()
+        self._channel.recv(1)
 
 
 @functools.cache
@@ -125,19 +189,19 @@ def _serve(path: str, inherited: set[str], module: str = "trainyard.api") -> Non
         importlib.import_module(module)
         for message in messages:
             kind, *request = json.loads(message)
-            code = (_fork_server if kind == "serve" else _fork_run)(request, inherited)
-            messages.write(f"{code}\n")
-            messages.flush()
+            for answer in (_fork_server if kind == "serve" else _fork_run)(request, inherited):
+                messages.write(f"{answer}\n")
+                messages.flush()
         with contextlib.suppress(ChildProcessError):
             while True:
                 os.wait()  # what they took counts as taken by the tests
         channel.shutdown(socket.SHUT_RDWR)  # forks may have it, too
 
 
-def _fork_server(request: Sequence[Any], inherited: set[str]) -> int:
-    """Fork a server that imports a further module; return 0."""
+def _fork_server(request: Sequence[Any], inherited: set[str]) -> Iterator[int]:
+    """Fork a server that imports a further module; yield its process id."""
     module, environment, path = request
-    if os.fork() == 0:
+    if (pid := os.fork()) == 0:
         try:
             _enter(environment, inherited)
             _serve(path, set(environment), module)
@@ -145,18 +209,20 @@ def _fork_server(request: Sequence[Any], inherited: set[str]) -> int:
             traceback.print_exc()
         finally:
             os._exit(0)
-    return 0
+    yield pid
 
 
-def _fork_run(request: Sequence[Any], inherited: set[str]) -> int:
-    """Run a module's `main` in a fork; return its exit code."""
+def _fork_run(request: Sequence[Any], inherited: set[str]) -> Iterator[int]:
+    """Run a module's `main` in a fork; yield its process id, and each status until it has ended."""
     module, words, folder, environment, outputs = request
     if (pid := os.fork()) == 0:
         _enter(environment, inherited)
         _run(module, words, folder, outputs)
-    _, status = os.waitpid(pid, 0)
+    yield pid
+    while os.WIFSTOPPED(status := os.waitpid(pid, os.WUNTRACED)[1]):
+        yield status
     _import_installed(Path(outputs[-1]))
-    return os.waitstatus_to_exitcode(status)
+    yield status
 
 
 def _enter(environment: Mapping[str, str], inherited: set[str]) -> None:
