@@ -1,5 +1,6 @@
 """Fast tests run first, so that a mistake is seen at once; repetition runs in `make soak` only."""
 
+import functools
 import hashlib
 import os
 import sys
@@ -51,13 +52,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items
         if is_repetition(item) == soak and (not soak or share_of(item.nodeid, shares) == number)
     ]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    chosen = set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = kept
 
 
 def function_of(item: pytest.Item) -> str:
     """The test's name in thinned.toml: its file and its function, without parameters."""
-    return f"{item.path.relative_to(TESTS).as_posix()}::{item.nodeid.partition('::')[2].partition('[')[0]}"
+    return f"{name_of(item.path)}::{item.nodeid.partition('::')[2].partition('[')[0]}"
+
+
+@functools.cache
+def name_of(path: Path) -> str:
+    return path.relative_to(TESTS).as_posix()
 
 
 def parameters_of(item: pytest.Item) -> str:
@@ -66,7 +73,7 @@ def parameters_of(item: pytest.Item) -> str:
 
 def is_repetition(item: pytest.Item) -> bool:
     """Whether a test repeats, with other numbers, what another one checks."""
-    if item.get_closest_marker("soak") or SOAK in item.path.parents:
+    if item.get_closest_marker("soak") or name_of(item.path).startswith("soak/"):
         return True
     kept = THINNED.get(function_of(item))
     return kept is not None and parameters_of(item) not in kept

@@ -11,4 +11,6 @@ class Late:
         self._load = load
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith(("_", "pytest")):  # what pytest looks for in all that a test module holds
+            raise AttributeError(name)
         return getattr(self._load(), name)
