@@ -1,11 +1,13 @@
 """Fast tests run first, so that a mistake is seen at once; repetition runs in `make soak` only."""
 
+import fcntl
 import functools
 import hashlib
 import os
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -99,10 +101,18 @@ def check_thinned(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def empty_mlflow_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sqlite store with its tables, to be copied: MLflow takes seconds to make them."""
-    mlflow = pytest.importorskip("mlflow")
-    file = tmp_path_factory.mktemp("store") / "mlflow.db"
-    mlflow.MlflowClient(f"sqlite:///{file}").search_experiments()
+    """A sqlite store with its tables, to be copied: MLflow takes seconds to make them, once for all workers."""
+    if find_spec("mlflow") is None:
+        pytest.skip("MLflow is not installed")
+    folder = tmp_path_factory.getbasetemp()
+    file = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "mlflow.db"
+    with open(file.with_suffix(".lock"), "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            import mlflow
+
+            mlflow.MlflowClient(f"sqlite:///{file}.new").search_experiments()
+            Path(f"{file}.new").rename(file)
     return file
 
 

@@ -1239,6 +1239,18 @@ def test_building_leaves_the_global_generators_alone() -> None:
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # type: ignore[index]
 
 
+def test_no_source_is_generated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorFlow would rewrite our functions, which takes a second, and leave the files if the process is killed."""
+    from tensorflow.python.eager.polymorphic_function import autograph_util
+
+    monkeypatch.setattr(autograph_util, "py_func_from_autograph", lambda *_, **__: 1 / 0)
+    training = {**SMALL["training"], "microbatch_size": 5}
+    config = load({**SMALL, "model": KERAS, "training": training}, adapters=Catalog()).config
+    parts = build(config, 1, Objects())
+    parts.learner.step(0, 0.01)
+    assert list(parts.learner.model().predict(parts.bundle.splits["val"]))
+
+
 def test_the_seed_changes_the_weights_and_the_order(tmp_path: Path) -> None:
     few = {"training.max_steps": 2}
     first, second = (train(tmp_path, few | {"experiment.seed": seed}) for seed in (1, 2**62))
