@@ -75,8 +75,8 @@ class HdfsStore:
         with self._writing("put", key), self._staged(BytesIO(data)) as staged:
             try:
                 self._rename(staged, key, "NONE")
-            except (OSError, RuntimeError):
-                # Renamed by a request whose answer was lost, refused, or not carried out: the object tells.
+            except (FileNotFoundError, RuntimeError):
+                # Refused; or the staging file is gone, renamed by a request whose answer was lost.
                 if self._status(key) is None:
                     raise
                 return False
