@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import subprocess
+import threading
 import urllib.request
 from collections.abc import Callable, Iterable
 from email.utils import formatdate
@@ -27,7 +28,8 @@ from troubled_server import Environ, TroubledServer
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 _HOP = {"connection", "transfer-encoding", "keep-alive", "date", "server"}
-_LISTENS = re.compile(rb"listening (?:at|on) http://127\.0\.0\.1:(\d+)")
+_LISTENS = re.compile(rb"listen\w* \w+ http://127\.0\.0\.1:(\d+)")
+_START = 100.0  # seconds
 
 
 def azurite() -> str | None:
@@ -53,7 +55,11 @@ class AzServer(TroubledServer):
             [program, *options, "--inMemoryPersistence"], cwd=folder, stdout=subprocess.PIPE
         )
         assert self._process.stdout is not None
+        timer = threading.Timer(_START, self._process.kill)  # then its output ends
+        timer.start()
         self._port = next(int(match[1]) for line in self._process.stdout if (match := _LISTENS.search(line)))
+        timer.cancel()
+        threading.Thread(target=self._process.stdout.read, daemon=True).start()  # or the pipe would be full
         super().__init__(self._forwarded)
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from object_tests import ObjectTests
 
-from gs_server import GsServer
+from gs_server import TOKEN, GsServer
 from trainyard.errors import CheckpointError, InputError
 from trainyard.stores.gs import GsStore
 from trainyard.testing.store_suite import StoreSuite
@@ -53,6 +53,7 @@ def test_the_server_keeps_the_condition_as_the_service_does(gs: GsServer, gs_buc
     url = f"{gs.url}/{gs_bucket.removeprefix('gs://')}/a%2Fkey"
 
     def put(**headers: str) -> str:
+        headers["Authorization"] = f"Bearer {TOKEN}"
         request = urllib.request.Request(url, data=b"1", method="PUT", headers=headers)
         with urllib.request.urlopen(request, timeout=30) as answer:
             return str(answer.headers["x-goog-generation"])
