@@ -35,6 +35,9 @@ def test_a_run_and_its_data_in_a_store_are_resumed_from_the_url_alone(
     resumed = trainyard.resume(f"{url}/runs/{run.experiment}/{run.id}")
     assert_same(resumed, whole)
     assert (tmp_path / "elsewhere" / "data").is_dir()
+    url_of_rows = f"{url}/data/iris.csv"
+    assert len(trainyard.predict(resumed, url_of_rows)) == 150
+    assert trainyard.evaluate(resumed, data=url_of_rows)["test_accuracy"] > 0.5
 
 
 @pytest.mark.slow

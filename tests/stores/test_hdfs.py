@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from hdfs_server import HdfsServer
+from trainyard.datasets.rows.files import existing_file, names_in
 from trainyard.errors import CheckpointError, InputError
 from trainyard.records.remote import check_store
 from trainyard.stores.hdfs import HdfsStore
@@ -71,6 +72,12 @@ class TestHdfs(StoreSuite):
         self.put(store, "a/key", b"2")
         assert store.version("a/key") != first
         assert first.bytes == 1
+
+    def test_data_are_read_from_it(self, store: HdfsStore, root: Path) -> None:
+        self.put(store, "data/x.csv", b"content")
+        url = f"{self.url}/runs/{root.name}/data"
+        assert names_in(url) == ["x.csv"]
+        assert existing_file(f"{url}/x.csv").read_bytes() == b"content"
 
     def test_a_server_that_ignores_the_condition_is_refused(self, store: HdfsStore, hdfs: HdfsServer) -> None:
         hdfs.knows_options = False

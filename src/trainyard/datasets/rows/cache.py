@@ -89,6 +89,7 @@ class DataCache:
         for left in self._folder.glob(f"{_NEW}*"):  # by a process that died: the cache is locked
             shutil.rmtree(left, ignore_errors=True)
         self._make_room(version.bytes, url)
+        log.info("downloading %s (%s)", url, _gib(version.bytes))
         with tempfile.TemporaryDirectory(prefix=_NEW, dir=self._folder) as folder:
             new = Path(folder) / copy.name
             new.mkdir()
