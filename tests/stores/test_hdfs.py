@@ -90,7 +90,9 @@ class TestHdfs(StoreSuite):
             hdfs.knows_options = True
 
 
-@pytest.mark.parametrize("url", ["hdfs:", "hdfs:///runs", "hdfs://namenode:8020/runs"])
+@pytest.mark.parametrize(
+    "url", ["hdfs:", "hdfs:///runs", "hdfs://namenode:8020/runs", "hdfs://namenode:web/runs"]
+)
 def test_a_url_without_a_web_interface_is_refused(url: str) -> None:
     with pytest.raises(
         InputError, match=rf"{url} names no web interface .*; write hdfs://namenode:9870/folder"

@@ -21,7 +21,7 @@ from trainyard.require import require
 from trainyard.stores.base import Version
 
 _PORT = 9870  # of the name node's web interface, unless `dfs.namenode.http-address` says otherwise
-_RPC_PORTS = (8020, 9000)
+_RPC_PORTS = ("8020", "9000")
 _STAGING = ".staging"  # the folder for files that are not complete
 _BLOCK_BYTES = 32 << 20
 _TIMEOUT = 60.0  # seconds without an answer
@@ -35,11 +35,11 @@ class HdfsStore:
     The host and port are those of the name node's web interface. `HADOOP_USER_NAME` names the user; other
     options of fsspec's `webhdfs` come from its own configuration (`FSSPEC_WEBHDFS_KERBEROS=true`).
 
-    An object is written to a staging file first. One request of the name node, `RENAME` with its
-    `renameoptions`, gives it its name: `NONE` fails if there is such an object, `OVERWRITE` replaces it. The
-    name node does either under its lock and logs it before it answers. fsspec's other driver, for libhdfs,
-    cannot be used: its `open` truncates what exists, and its `mv` deletes an existing target before it
-    renames, so it lets two conditional puts win.
+    An object is written to a staging file first; what a process that died left there is no object. One
+    request of the name node, `RENAME` with its `renameoptions`, gives it its name: `NONE` fails if there is
+    such an object, `OVERWRITE` replaces it. The name node does either under its lock and logs it before it
+    answers. fsspec's other driver, for libhdfs, cannot be used: its `open` truncates what exists, and its
+    `mv` deletes an existing target before it renames, so it lets two conditional puts win.
 
     This store was tried against a server that was written for its tests from the sources of Hadoop 3, and
     never against a cluster: Kerberos, tokens, TLS and name nodes in standby are untried. HttpFS, a proxy with
@@ -56,11 +56,12 @@ class HdfsStore:
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
         parts = urlsplit(self._url)
-        if not parts.hostname or parts.port in _RPC_PORTS:
+        host, port = parts.hostname, parts.netloc.rpartition("]")[2].partition(":")[2] or str(_PORT)
+        if not host or not port.isdecimal() or port in _RPC_PORTS:
             raise InputError(
                 f"{url} names no web interface of a name node; write hdfs://namenode:{_PORT}/folder"
             )
-        self._where = {"host": parts.hostname, "port": parts.port or _PORT}
+        self._where = {"host": host, "port": int(port)}
         self._root = posixpath.join("/", parts.path)
         self._fsspec: Any = require("fsspec", "hdfs")
         self._requests: Any = require("requests", "hdfs")
