@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,8 +25,9 @@ from trainyard.datasets.text import TextDataset
 from trainyard.errors import DataError, InputError
 from trainyard.records.remote import open_store
 from trainyard.runs.inputs import data_inputs
-from troubled_server import Trouble, TroubledServer
+from troubled_server import Environ, Trouble, TroubledServer
 
+_PROCESSES = 4
 FETCH = "import sys; from trainyard.datasets.rows.remote import fetched; print(fetched(sys.argv[1]))"
 KILLED = """
 import os, signal, sys
@@ -239,12 +241,26 @@ def test_a_download_that_is_killed_leaves_nothing_that_counts(upload: Upload) ->
 
 
 @pytest.mark.slow
-def test_of_several_processes_one_downloads(upload: Upload, s3: S3Server) -> None:
-    url = upload("data/x", b"x" * 9_000_000)
+def test_of_several_processes_one_downloads(
+    upload: Upload, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No download begins before all have asked for the version: each has found that there is no copy."""
+    url = upload("data/x", b"x" * 1000)
+    everyone, app = threading.Semaphore(0), s3._app
+
+    def gated(environ: Environ, start_response: Any) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] == "HEAD":
+            everyone.release()
+        elif environ["REQUEST_METHOD"] == "GET":
+            assert all(everyone.acquire(timeout=100) for _ in range(_PROCESSES))
+            everyone.release(_PROCESSES)
+        return app(environ, start_response)
+
+    monkeypatch.setattr(s3, "_app", gated)
     with downloads(s3) as count:
         processes = [
             subprocess.Popen([sys.executable, "-c", FETCH, url], stdout=subprocess.PIPE, text=True)
-            for _ in range(4)
+            for _ in range(_PROCESSES)
         ]
         paths = {process.communicate(timeout=200)[0].strip() for process in processes}
         assert count() == 1
