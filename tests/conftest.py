@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from az_server import AzServer, azurite
 from cpu_time import CpuTime
+from gs_server import GsServer
 from s3_server import S3Server
 from trainyard import redact
 
@@ -136,6 +138,40 @@ def bucket(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
     for name, value in s3.environment().items():
         monkeypatch.setenv(name, value)
     return s3.new_bucket()
+
+
+@pytest.fixture(scope="session")
+def gs() -> Iterator[GsServer]:
+    """A Google Cloud Storage service on loopback."""
+    server = GsServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def gs_bucket(gs: GsServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a new bucket; the environment leads to its service."""
+    for name, value in gs.environment().items():
+        monkeypatch.setenv(name, value)
+    return gs.new_bucket()
+
+
+@pytest.fixture(scope="session")
+def az(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzServer]:
+    """An Azure Blob Storage service on loopback."""
+    if (program := azurite()) is None:
+        pytest.skip("Azurite is not installed: `make azurite`, or `npm install --global azurite`")
+    server = AzServer(program, tmp_path_factory.mktemp("azurite"))
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def az_container(az: AzServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a new container; the environment leads to its service."""
+    for name, value in az.environment().items():
+        monkeypatch.setenv(name, value)
+    return az.new_bucket()
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import trainyard
-from s3_server import S3Server, Trouble
+from s3_server import S3Server
 from small_runs import SMALL, Crash, assert_same, crashed, every_save_on_disk, preempted
 from trainyard import registry
 from trainyard.callbacks.base import Callback
@@ -35,6 +35,7 @@ from trainyard.runs.session import Session
 from trainyard.runs.wiring import run_checkpoints
 from trainyard.stores.local import LocalStore
 from trainyard.testing.faults import WRITES, Faults, FaultyStore, fail, pause
+from troubled_server import Trouble
 from warm_commands import warm
 
 

@@ -132,7 +132,9 @@ class DataConfig(TypedSection):
         description="digits, wine, ..., csv, parquet, npz, or package.module:function; "
         "default: by the path's ending",
     )
-    path: str | None = record(None, description="one file, to be split")
+    path: str | None = record(
+        None, description="one file, to be split: a path, or a URL (s3://, gs://, az://)"
+    )
     train_path: str | None = record(None, description="the training rows")
     val_path: str | None = record(None, description="the validation rows")
     test_path: str | None = record(None, description="the test rows")
