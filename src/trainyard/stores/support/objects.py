@@ -19,16 +19,11 @@ _CHUNK_BYTES = 8 << 20
 _ROLE_ADDRESS = "http://169.254.169.254/"  # asked for the machine's role where there are no credentials
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]{1,300})</Message>")
-# A call to a service that cannot be reached fails after a minute at most; the next save tries again.
-_RETRIES: dict[str, Any] = {
-    "max_retries": 8,
-    "retry_timeout": timedelta(seconds=60),
-    "backoff": {
-        "init_backoff": timedelta(seconds=0.1),
-        "max_backoff": timedelta(seconds=10),
-        "base": 2,
-    },
-}
+_BACKOFF = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=10), "base": 2}
+# A service that has never answered may have another address: the user learns of it within a minute. One that
+# has is waited for longer, as it may be restarting; the next save tries again.
+_HASTY: dict[str, Any] = {"max_retries": 8, "retry_timeout": timedelta(seconds=60), "backoff": _BACKOFF}
+_PATIENT = _HASTY | {"max_retries": 99, "retry_timeout": timedelta(minutes=3)}
 
 
 @dataclass(frozen=True)
@@ -71,7 +66,9 @@ class ObjectStore:
         plain = any(environ.get(name, "").startswith("http://") for name in service.endpoints)
         options = {"client_options": {"allow_http": True}} if plain else {}
         try:
-            self._bucket = bucket.from_url(self._url, retry_config=_RETRIES, **options)
+            self._bucket, self._patient = (
+                bucket.from_url(self._url, retry_config=retries, **options) for retries in (_HASTY, _PATIENT)
+            )
         except api.exceptions.BaseError as error:
             raise InputError(f"{self._url} cannot be opened: {self._brief(error)}") from error
 
@@ -142,6 +139,7 @@ class ObjectStore:
     def _reading(self, verb: str, key: str) -> Iterator[None]:
         try:
             yield
+            self._bucket = self._patient
         except FileNotFoundError as error:
             raise CheckpointError(f"{self._url}/{key}: no such object") from error
         except self._api.exceptions.BaseError as error:
@@ -151,6 +149,7 @@ class ObjectStore:
     def _writing(self, verb: str, key: str) -> Iterator[None]:
         try:
             yield
+            self._bucket = self._patient
         except FileNotFoundError as error:
             if verb != "delete":
                 raise OSError(f"{verb} {self._url}/{key}: {self._brief(error)}") from error
