@@ -318,7 +318,7 @@ def test_without_the_service_the_command_ends_with_an_error(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("trainyard.stores.support.objects._RETRIES", {"max_retries": 0})
+    monkeypatch.setattr("trainyard.stores.support.objects._HASTY", {"max_retries": 0})
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     config_file = tmp_path / "config.yaml"
     config_file.write_text(f"{{data: {{path: '{bucket}/data/x.csv'}}, model: mlp}}", encoding="utf-8")
