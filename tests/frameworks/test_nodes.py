@@ -124,6 +124,22 @@ def test_nodes_with_only_a_store_in_common(
 
 @pytest.mark.slow
 @pytest.mark.soak
+def test_too_many_deaths_are_said_on_each_node(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLAGS", str(tmp_path))
+    monkeypatch.setenv("FAULTS", "kill@1@30")
+    ended = nodes.train("distributed.max_restarts=0")
+    assert [code for code, _, _ in ended] == [1, 1], ended
+    errors = sorted(err for _, _, err in ended)
+    assert any("process 1 of 2 ended with exit code -9 (SIGKILL), after 0 restarts" in err for err in errors)
+    assert any("a process of another node is gone, after 0 restarts" in err for err in errors)
+    assert not any("Traceback" in err for err in errors)
+    assert the_run(nodes.url).status == "failed"
+
+
+@pytest.mark.slow
+@pytest.mark.soak
 def test_processes_of_a_launcher_with_only_a_store_in_common(nodes: Nodes, alone: Run) -> None:
     """As srun starts them on two machines."""
     port = str(free_port())

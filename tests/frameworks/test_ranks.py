@@ -181,23 +181,28 @@ def test_another_number_of_processes_is_a_decision(
 
 
 @pytest.mark.parametrize(
-    ("kills", "numbers"),
-    [("kill@3@50", [4, 2]), pytest.param("kill@0@50 kill@1@60", [4, 2, 1], marks=pytest.mark.soak)],
+    ("nproc", "kills", "numbers"),
+    [
+        ("1..2", "kill@1@60", [2, 1]),
+        pytest.param("2..4", "kill@0@50", [4, 2], marks=pytest.mark.soak),
+        pytest.param("1..4", "kill@3@50 kill@1@60", [4, 2, 1], marks=pytest.mark.soak),
+    ],
 )
 def test_a_range_goes_on_with_what_is_left(
-    kills: str, numbers: list[int], alone: Run, tmp_path: Path, faults: pytest.MonkeyPatch
+    nproc: str, kills: str, numbers: list[int], alone: Run, tmp_path: Path, faults: pytest.MonkeyPatch
 ) -> None:
     faults.setenv("FAULTS", kills)
     (tmp_path / "config.yaml").write_text(json.dumps(HARD))
-    ended = command("train", "config.yaml", "distributed.nproc=1..4", "--quiet", folder=tmp_path)
+    ended = command("train", "config.yaml", f"distributed.nproc={nproc}", "--quiet", folder=tmp_path)
     assert ended.returncode == 0, ended.stderr
-    assert "begin again from the newest commit, in 2 processes (restart 1 of 3)" in ended.stderr
+    left = "2 processes" if numbers[1] == 2 else "1 process"
+    assert f"begin again from the newest commit, in {left} (restart 1 of 3)" in ended.stderr
     run = trainyard.get("last", runs_dir=tmp_path / "runs")
     same(run, alone)
     assert [one["detail"]["to"] for one in run.decisions] == numbers[1:]
     again = command("reproduce", "last", "--trust", "--quiet", folder=tmp_path)
     assert "identical" in again.stdout
-    assert f"processes: {', then '.join(map(str, numbers))}; of the repetition: 4" in again.stdout
+    assert f"processes: {', then '.join(map(str, numbers))}; of the repetition: {numbers[0]}" in again.stdout
 
 
 def command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
