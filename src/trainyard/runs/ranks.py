@@ -33,7 +33,7 @@ from trainyard.runs.wiring import Components, framework_name
 from trainyard.world import MAY_PASS, RESTARTS, World, ranks_of_environment
 
 log = logging.getLogger("trainyard")
-_REQUEST, _RUN = "request", "run"
+_REQUEST, _RUN = "request", "agreed-run"
 _FLAGS = ("TORCH_", "OMP_")
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, in <linux/prctl.h>
 _ELSEWHERE = "define them in a module that can be imported, or start your script with torchrun"
@@ -145,6 +145,8 @@ def take_part(folder: Path, make: Callable[[Request], Result]) -> int:
     rank, outcome = os.environ["RANK"], folder / f"outcome-{os.environ['RANK']}"
     outcome.unlink(missing_ok=True)
     error: BaseException | None = None
+    if rank == "0" and (restarts := os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) != "0":
+        log.warning("a process has died: all begin again from the newest commit (restart %s)", restarts)
     try:
         (launcher, cwd, path, variables), content = pickle.loads((folder / _REQUEST).read_bytes())
         _end_with(launcher)
@@ -157,8 +159,7 @@ def take_part(folder: Path, make: Callable[[Request], Result]) -> int:
         if run := _agreed_run(folder):  # another node may be the main one now
             request = replace(request, run=run)
         with importing_by(rule):
-            alone = os.environ["WORLD_SIZE"] == "1"
-            world = World() if alone else join(request.resolved.config, request.objects.model)
+            world = join(request.resolved.config, request.objects.model)
             agreed = agree(world, request)
             if world.local_rank == 0:
                 write_atomically(folder / _RUN, str(agreed.run.path).encode())
