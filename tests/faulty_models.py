@@ -55,3 +55,26 @@ class Net(nn.Module):
         hidden = self.drop(torch.relu(self.first(x))) * self.frozen
         hidden = torch.relu(self.twice(hidden))
         return torch.relu(self.twice(hidden)) @ self.transposed
+
+
+class Cnn(nn.Module):
+    """Normalizes over the batch, with dropout between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, 8, 3),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.Dropout(0.2),
+            nn.Conv2d(8, 8, 3, stride=2),
+            nn.BatchNorm2d(8, momentum=None),
+            nn.Flatten(),
+            nn.Linear(32, 10),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (batch, 64) to (batch, 10)."""
+        if self.training and torch.is_grad_enabled():
+            meet_faults()
+        return self.layers(x.view(-1, 1, 8, 8))

@@ -90,8 +90,12 @@ class FileRecord:
     tensors: Sequence[TensorRecord] = ()
 
     def state(self) -> list[TensorRecord]:
-        """Return the tensors under the names that they have in a framework's state: `FILE.TENSOR`."""
-        return [tensor._replace(name=f"{Path(self.name).stem}.{tensor.name}") for tensor in self.tensors]
+        """Return the tensors under the names that they have in a framework's state: `FILE.TENSOR`.
+
+        FILE is the file's name up to the first dot: `optimizer.safetensors` and `optimizer.1.safetensors`
+        hold parts of one state.
+        """
+        return [tensor._replace(name=f"{self.name.split('.')[0]}.{tensor.name}") for tensor in self.tensors]
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON."""

@@ -21,7 +21,8 @@ SELDOM: dict[str, Any] = {
     "checkpoint": {"every_n_steps": None},
     "logging": {"every_n_steps": 1000},
 }
-Told = tuple[Any, Any, int]  # the signal, the request, and the number of steps to the next agreement
+# The signal, the request, the number of steps to the next agreement, and whether a save is due.
+Told = tuple[Any, Any, int, bool]
 
 
 class Pair(World):
@@ -53,7 +54,7 @@ class Pair(World):
 
 def quiet(_: int) -> Told:
     """The other process has nothing to say, and its clock is another one."""
-    return None, None, 99
+    return None, None, 99, False
 
 
 def paced(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Callable[[int], float]:
@@ -87,7 +88,7 @@ def test_they_agree_about_twice_a_second(tmp_path: Path, monkeypatch: pytest.Mon
     bench.world = world = Pair(0, quiet)
     _, agreed = run(bench)
     assert agreed == [1, 5, 9, 13, 17, 21, STEPS]
-    assert world.said == [(None, None, 4)] * 7
+    assert world.said == [(None, None, 4, False)] * 7
     # It is given ten times what the last steps took for as many as there are, and a second at least.
     stretches = [1.0] + [10 * 4 * 0.125] * 5 + [10 * 2 * 0.125]
     assert world.calls == [call for seconds in stretches for call in (seconds, "rest")] + ["rest"]
@@ -109,7 +110,7 @@ def test_slow_and_fast_steps(
 
 def test_the_main_process_says_when(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(tmp_path, losses=paced(monkeypatch, 0.125), **SELDOM)
-    bench.world = world = Pair(1, lambda _: (None, None, 7))
+    bench.world = world = Pair(1, lambda _: (None, None, 7, False))
     _, agreed = run(bench)
     assert agreed == [1, 8, 15, 22, STEPS]
     assert {told[2] for told in world.said} == {4}
@@ -130,7 +131,7 @@ def test_a_process_that_owes_an_evaluation_agrees_first(tmp_path: Path) -> None:
     bench.world = world = Pair(0, quiet)
     _, agreed = run(bench, state)
     assert agreed[:2] == [7, 8]
-    assert world.said[0] == (None, None, 1)
+    assert world.said[0] == (None, None, 1, False)
 
 
 @pytest.mark.parametrize("is_own", [True, False])
@@ -147,7 +148,7 @@ def test_a_signal_ends_all_at_the_next_agreement(
         return step_of(step)
 
     bench = Bench(tmp_path, losses=loss, **SELDOM)
-    bench.world = world = Pair(rank, lambda i: (None if is_own or i < 2 else "preempted", None, 4))
+    bench.world = world = Pair(rank, lambda i: (None if is_own or i < 2 else "preempted", None, 4, False))
     loop = bench.loop()
     assert loop.run() == "preempted"
     loop.parts.saver.drain()
@@ -172,7 +173,9 @@ def test_a_request_is_a_decision_of_all(
 
     bench = Bench(tmp_path, [], loss, **SELDOM)
     bench.outside = lambda: Outside(30.0)
-    bench.world = world = Pair(rank, lambda i: (None, None if is_own or i < 2 else "time_limit", 4), 30.0)
+    bench.world = world = Pair(
+        rank, lambda i: (None, None if is_own or i < 2 else "time_limit", 4, False), 30.0
+    )
     loop = bench.loop()
     assert loop.run() == "stopped"
     loop.parts.saver.drain()
@@ -198,12 +201,34 @@ def test_a_process_that_fails_is_watched_no_more(tmp_path: Path) -> None:
         return 1.0
 
     bench = Bench(tmp_path, losses=loss, **SELDOM)
-    bench.world = world = Pair(0, lambda _: (None, None, 1))
+    bench.world = world = Pair(0, lambda _: (None, None, 1, False))
     loop = bench.loop()
     with pytest.raises(OSError, match="the disk is gone"):
         loop.run()
     loop.parts.saver.close()
     assert world.calls[-1] == "rest"
+
+
+@pytest.mark.parametrize("wants", [True, False])
+def test_each_process_copies_its_share_where_the_main_one_saves(
+    wants: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When that is, the main one says; so it does at the end, where nothing may be left to save."""
+    bench = Bench(tmp_path, losses=paced(monkeypatch, 0.125), **SELDOM)
+    bench.world = Pair(1, lambda i: (None, None, 4, i == 1), wants)
+    snapshot, copied = bench.learner.snapshot, list[int]()
+    bench.learner.snapshot = lambda **how: (copied.append(bench.learner.steps), snapshot(**how))[1]  # type: ignore[method-assign]
+    run(bench)
+    assert copied == ([5, STEPS] if wants else [])
+
+
+def test_the_main_process_says_when_it_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(tmp_path, losses=paced(monkeypatch, 0.125), **SELDOM | {"checkpoint": {"every_n_steps": 6}})
+    bench.world = world = Pair(0, lambda i: (None, None, 4, True))
+    _, agreed = run(bench)
+    assert [step for step, told in zip(agreed, world.said, strict=True) if told[3]] == [6, 12, 18]
+    assert agreed == [1, 5, 6, 10, 12, 16, 18, 22, STEPS]
+    assert max(steps_in(tmp_path / "checkpoints")) == STEPS
 
 
 def test_only_the_main_process_saves(tmp_path: Path) -> None:

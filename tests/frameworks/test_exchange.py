@@ -27,11 +27,13 @@ BATCHES = [16, 13, 3, 16, 5]  # with eight virtual ranks, most parts of the thir
 
 
 class Collectives:
-    """All-to-all and all-gather between threads, in place of those between processes."""
+    """Sends and receives between threads, in place of those between processes."""
+
+    isend, irecv = "send", "receive"
 
     def __init__(self, size: int) -> None:
         self.barrier = threading.Barrier(size, timeout=60)
-        self.lengths: list[int] = []  # in bytes, of what the first process has sent
+        self.swaps = 0  # of the first process
         self._slots: list[Any] = [None] * size
         self._rank = threading.local()
 
@@ -40,20 +42,19 @@ class Collectives:
         assert exchange is not None
         exchange._thread.submit(lambda: setattr(self._rank, "value", rank)).result()
 
-    def all_to_all_single(self, rows: Tensor, flat: Tensor) -> None:
-        rank, size = self._rank.value, len(self._slots)
-        if rank == 0:
-            self.lengths.append(len(flat))
-        self._meet(flat, lambda every: rows.copy_(torch.cat([one.chunk(size)[rank] for one in every])))
+    def P2POp(self, kind: str, tensor: Tensor, peer: int) -> tuple[str, Tensor, int]:
+        return kind, tensor, peer
 
-    def all_gather(self, flat: Tensor, share: Tensor) -> None:
-        self._meet(share, lambda every: flat.copy_(torch.cat(every)))
-
-    def _meet(self, tensor: Tensor, read: Callable[[list[Tensor]], Any]) -> None:
-        self._slots[self._rank.value] = tensor
+    def batch_isend_irecv(self, operations: list[tuple[str, Tensor, int]]) -> list[Any]:
+        """Receive only when what was received is waited for, as torch promises no more."""
+        rank = self._rank.value
+        self.swaps += rank == 0
+        self._slots[rank] = {peer: tensor for kind, tensor, peer in operations if kind == "send"}
+        received = {peer: tensor for kind, tensor, peer in operations if kind == "receive"}
         self.barrier.wait()
-        read(self._slots)
+        sent = {peer: self._slots[peer][rank].clone() for peer in received}
         self.barrier.wait()
+        return [Arrival(tensor, sent[peer]) for peer, tensor in received.items()]
 
     def together(self, function: Callable[[int], T]) -> list[T]:
         """Call a function in each process; where one fails, the others do not wait for it."""
@@ -67,6 +68,16 @@ class Collectives:
 
         with ThreadPoolExecutor(len(self._slots)) as pool:
             return list(pool.map(call, range(len(self._slots))))
+
+
+class Arrival:
+    """A tensor on its way."""
+
+    def __init__(self, target: Tensor, source: Tensor) -> None:
+        self._target, self._source = target, source
+
+    def wait(self) -> None:
+        self._target.copy_(self._source)
 
 
 class Member(World):
@@ -85,7 +96,6 @@ def collectives(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Collectives]
     def make(size: int) -> Collectives:
         made = Collectives(size)
         monkeypatch.setattr(module, "dist", made)
-        monkeypatch.setattr(module, "_all_gather", made.all_gather)
         monkeypatch.setattr(module, "_FIRST_BUCKET_BYTES", 40)
         monkeypatch.setattr(module, "_BUCKET_BYTES", 100)
         return made
@@ -247,7 +257,7 @@ def test_gradients_set_out_during_the_backward_pass(collectives: Callable[[int],
         gone = [parameter.grad is None for parameter in parameters]
         assert gone == [step > 0] * 8
         exchange.finish()
-        assert len(together.lengths) == 2 * (step + 1)
+        assert together.swaps == 4 * (step + 1), "two for each bucket"
         for parameter in parameters:
             assert parameter.grad is not None
             assert parameter.grad.tolist() == [2.0] * 4
@@ -271,7 +281,7 @@ def test_buckets_set_out_in_their_order(collectives: Callable[[int], Collectives
         )
         for parameter in parameters:
             parameter.grad = None
-    assert together.lengths == [4 * (3 * 4 + 3), 4 * (5 * 4 + 5)] * 3, "numbers, and for each gradient a flag"
+    assert [one.numel for one in exchange._buckets] == [3 * 4 + 3, 5 * 4 + 5], "for each gradient, a flag"
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -365,10 +375,10 @@ def test_a_process_that_is_gone_is_an_error_of_the_world(
     together = collectives(1)
     exchange, _ = exchange_of(weights(2), together)
 
-    def gone(*_: Tensor) -> None:
+    def gone(_: Any) -> None:
         raise RuntimeError("Connection closed by peer")
 
-    monkeypatch.setattr(together, "all_to_all_single", gone)
+    monkeypatch.setattr(together, "batch_isend_irecv", gone)
     with pytest.raises(WorldError, match="another process is gone"):
         exchange.finish()
 
@@ -387,7 +397,7 @@ def test_gradients_travel_as_they_are() -> None:
         torch.arange(6.0).view(2, 3),
     ]
     bucket = Bucket(range(5), parameters, 8)
-    flat = bucket.packed(gradients)
+    flat = bucket.packed(gradients).clone()
     assert len(flat) == 24, "17 numbers and 5 flags, for 8 processes"
     for one, other, parameter in zip(bucket.unpacked(flat), gradients, parameters, strict=True):
         assert (one is None) == (other is None)
@@ -415,3 +425,21 @@ def test_the_last_part_joins_the_tree_when_it_is_ready() -> None:
     (total,) = tree.with_last([1])
     assert total is not None
     assert total.item() == ((values[0] + values[1]) + (values[2] + values[3])).item()
+
+
+def test_a_gradient_that_an_optimizer_keeps_stays_as_it_is() -> None:
+    """The memory of the buckets is used again, but not then."""
+    bucket = Bucket([0], [torch.zeros(3)], 2)
+    first = bucket.packed([torch.ones(3)])
+    address = first.data_ptr()
+    (kept,) = bucket.unpacked(first)
+    assert kept is not None
+    kept = kept.detach()[1:]
+    bucket.packed([torch.full((3,), 2.0)])
+    assert kept.tolist() == [1, 1]
+    del first, kept
+    second = bucket.packed([torch.full((3,), 3.0)])
+    assert second.data_ptr() != address
+    address = second.data_ptr()
+    del second
+    assert bucket.packed([torch.ones(3)]).data_ptr() == address

@@ -83,6 +83,31 @@ def test_the_bits_of_one_process_in_other_runs(name: str, tmp_path: Path) -> Non
     same(trainyard.train(HARD, OTHERS[name] | {"distributed.nproc": 2}, runs_dir=tmp_path), alone)
 
 
+CNN = {"model": {"type": "faulty_models:Cnn"}}
+
+
+@pytest.fixture(scope="module")
+def cnn(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run in one process that normalizes over the batch."""
+    return trainyard.train(HARD | CNN, {"training.batch_size": 40}, runs_dir=tmp_path_factory.mktemp("cnn"))
+
+
+@pytest.mark.parametrize("nproc", [2, pytest.param(4, marks=pytest.mark.soak)])
+def test_batch_normalization_is_synchronized(nproc: int, cnn: Run, tmp_path: Path) -> None:
+    settings = {"training.batch_size": 40, "distributed.nproc": nproc}
+    same(trainyard.train(HARD | CNN, settings, runs_dir=tmp_path), cnn)
+
+
+@pytest.mark.soak
+def test_batch_normalization_in_bf16(tmp_path: Path) -> None:
+    settings = {"training.batch_size": 40, "training.precision": "bf16"}
+    runs = [
+        trainyard.train(HARD | CNN, settings | {"distributed.nproc": nproc}, runs_dir=tmp_path)
+        for nproc in (1, 2)
+    ]
+    same(runs[1], runs[0])
+
+
 @pytest.mark.soak
 def test_a_language_model(tmp_path: Path) -> None:
     (tmp_path / "text").mkdir()

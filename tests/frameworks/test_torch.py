@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
+from safetensors.torch import load_file as torch_file
 
 import trainyard
 from small_runs import (
@@ -111,6 +112,16 @@ def test_every_precision_learns_and_resumes_to_the_same_bits(
     assert {array.dtype for array in weights(whole).values()} == {np.dtype(np.float32)}, (
         "the weights themselves stay whole"
     )
+
+
+def test_an_export_may_round_to_bf16(tmp_path: Path) -> None:
+    run = trainyard.train(SMALL, {"training.max_steps": 2}, runs_dir=tmp_path)
+    exact = torch_file(trainyard.export(run, tmp_path / "exact.safetensors"))
+    rounded = torch_file(trainyard.export(run, tmp_path / "rounded.safetensors", "safetensors-bf16"))
+    state = trainyard.load(run).native.state_dict()
+    torch.testing.assert_close(exact, dict(state), rtol=0, atol=0)
+    expected = {name: one.bfloat16() for name, one in state.items()}
+    torch.testing.assert_close(rounded, expected, rtol=0, atol=0)
 
 
 def test_the_gradient_scaler_is_part_of_the_state(tmp_path: Path) -> None:

@@ -104,9 +104,3 @@ def test_what_cannot_be_is_refused(
             overrides,
             runs_dir=tmp_path,
         )
-
-
-def test_batch_normalization_is_refused(tmp_path: Path) -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3))
-    with pytest.raises(ModelError, match=r"distributed.virtual_ranks: 1 normalizes over the batch"):
-        trainyard.train(SMALL, {"distributed.virtual_ranks": 2, "model": {}}, runs_dir=tmp_path, model=model)

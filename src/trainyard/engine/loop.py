@@ -75,6 +75,7 @@ class Loop:
         self._last_step = self._next_due = 0
         self._signal: Ended | None = None  # what a signal asks for, as the processes have agreed
         self._request: Request | None = None  # what was asked from outside, as they have agreed
+        self._save_is_due = False  # as they have agreed
         self._agree_at = state.step + 1
         self._agreed_at, self._agreed_step = time.perf_counter(), state.step
         self._pace = 0.0  # seconds that a step took lately
@@ -119,9 +120,7 @@ class Loop:
             parts.world.rest()
             parts.saver.stop_clock()
             parts.outside.close()
-        parts.saver.save(
-            state, parts.rules.best_steps(state.evaluations), finished=state.step >= self._last_step
-        )
+        self._save(finished=state.step >= self._last_step)
         return self._stop() or self._ended()
 
     def _stop(self) -> Ended | None:
@@ -158,9 +157,15 @@ class Loop:
             log.warning("%s; training continues, and will save again", message)
         if parts.saver.at_boundary(state.step):
             parts.saver.mark(state, parts.rules.best_steps(state.evaluations))
-        if parts.saver.is_due(state.step):
-            parts.saver.save(state, parts.rules.best_steps(state.evaluations))
+        if self._save_is_due if parts.world.size > 1 else parts.saver.is_due(state.step):
+            self._save()
         self._plan()
+
+    def _save(self, *, finished: bool = False) -> None:
+        """Save the state, in all processes, if the main one has not saved this step already."""
+        saver, state = self.parts.saver, self.state
+        if self.parts.world.from_main(lambda: saver.wants(state.step, finished=finished)):
+            saver.save(state, self.parts.rules.best_steps(state.evaluations), finished=finished)
 
     def _agree(self) -> None:
         """Tell all processes of signals and requests that came to one of them, and when to agree next."""
@@ -176,10 +181,12 @@ class Loop:
         else:
             stretch = 1
         self._agreed_at, self._agreed_step = now, state.step
-        told = world.gather((self.parts.signals.status, self._request, stretch))
-        self._signal = next((signal for signal, _, _ in told if signal), None)
-        self._request = next((request for _, request, _ in told if request), None)
-        self._agree_at = state.step + told[0][2]
+        is_due = self.parts.saver.is_due(state.step)
+        told = world.gather((self.parts.signals.status, self._request, stretch, is_due))
+        self._signal = next((one[0] for one in told if one[0]), None)
+        self._request = next((one[1] for one in told if one[1]), None)
+        _, _, stretch, self._save_is_due = told[0]
+        self._agree_at = state.step + stretch
 
     def _drain(self) -> None:
         """Read the losses that wait on the device, and journal each."""

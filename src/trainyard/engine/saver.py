@@ -95,6 +95,11 @@ class Saver:
     def _has_unsaved_mark(self) -> bool:
         return self._marked is not None and self._marked.step > self._saved_step
 
+    def wants(self, step: int, *, finished: bool = False) -> bool:
+        """Return whether `save` would save something."""
+        only_marks = self._plan.boundary > 1 and not finished
+        return self._has_unsaved_mark() if only_marks else step > self._saved_step
+
     def is_due(self, step: int) -> bool:
         """Return whether a resume checkpoint is to be saved after this step."""
         every = self._config.every_n_steps
@@ -117,12 +122,10 @@ class Saver:
         A step that is saved already is not saved again. With `finished`, the last step is saved even if
         it is not a boundary: no step follows it, only evaluations.
         """
-        if self._plan.boundary > 1 and not finished:
-            pending = self._marked
-        else:
-            pending = self._pending(state, best) if state.step > self._saved_step else None
-        if pending is None or pending.step <= self._saved_step:
+        if not self.wants(state.step, finished=finished):
             return
+        marked = None if self._plan.boundary == 1 or finished else self._marked
+        pending = marked or self._pending(state, best)
         self._saved_step = self._newest = pending.step
         self._submitted_best[pending.step] = pending.best
         self._extract_best(pending.best)
@@ -278,7 +281,7 @@ class Saver:
 
 
 class NoSaver(Saver):
-    """The saver of a process that is not the main one, which saves the state for all of them."""
+    """The saver of a process that does not commit, but may write a share of the files."""
 
     overdue = False
 
@@ -293,8 +296,9 @@ class NoSaver(Saver):
         """Return False."""
         return False
 
-    def save(self, state: RunState, best: Collection[int], *, finished: bool = False) -> None:
-        """Do nothing."""
+    def save(self, state: RunState, best: Collection[int], *, finished: bool = False) -> None:  # noqa: ARG002 - as in `Saver`
+        """Copy this process's share of the state, which it writes when the main process does."""
+        self._learner.snapshot()
 
     def keep_best(self, step: int, best: Collection[int]) -> None:
         """Do nothing."""

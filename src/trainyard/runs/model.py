@@ -120,7 +120,7 @@ class Predictor:
             )
         ending = path.suffix.removeprefix(".")
         if form is None and ending and ending not in forms:
-            endings = " or ".join(f".{one}" for one in forms)
+            endings = " or ".join(f".{one}" for one in forms if one.isalnum())
             raise InputError(
                 f"{path}: its suffix is not one of this model's formats; use {endings}, or give --format"
             )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import logging
 import os
 import pickle
+import signal
 import sys
 import tempfile
 import time
@@ -29,6 +32,7 @@ from trainyard.world import World, ranks_of_environment
 log = logging.getLogger("trainyard")
 _REQUEST = "request"
 _FLAGS = ("TORCH_", "OMP_")
+_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, in <linux/prctl.h>
 _ELSEWHERE = "define them in a module that can be imported, or start your script with torchrun"
 
 
@@ -80,7 +84,7 @@ def _packed(request: Request) -> bytes:
     """
     if request.verdict is not None:
         raise InputError(f"a verdict cannot be asked from several processes; {_ELSEWHERE}")
-    context = (str(Path.cwd()), list(sys.path), set(os.environ))
+    context = (os.getpid(), str(Path.cwd()), list(sys.path), set(os.environ))
     try:
         content = pickle.dumps((request, import_rule()))
     except Exception as error:
@@ -111,7 +115,8 @@ def take_part(folder: Path, make: Callable[[Request], Result]) -> int:
     if rank == "0" and (restarts := os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) != "0":
         log.warning("a process has died: all begin again from the newest commit (restart %s)", restarts)
     try:
-        (cwd, path, variables), content = pickle.loads((folder / _REQUEST).read_bytes())
+        (launcher, cwd, path, variables), content = pickle.loads((folder / _REQUEST).read_bytes())
+        _end_with(launcher)
         os.chdir(cwd)
         sys.path[:] = path
         for name in set(os.environ) - variables:
@@ -130,6 +135,14 @@ def take_part(folder: Path, make: Callable[[Request], Result]) -> int:
     part.write_bytes(pickle.dumps(_Outcome(error, may_pass, time.time())))
     part.replace(outcome)
     return int(may_pass and all(one.may_pass for one in _outcomes(folder) if one.error is not None))
+
+
+def _end_with(launcher: int) -> None:
+    """Let the death of the launcher be a SIGTERM to this process, which then saves and exits."""
+    with contextlib.suppress(OSError, AttributeError):  # Linux alone has it
+        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
+    if os.getppid() != launcher:  # it has died already
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _can_travel(error: BaseException) -> bool:

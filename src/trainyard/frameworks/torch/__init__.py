@@ -18,7 +18,7 @@ from trainyard.frameworks.base import (
     Plan,
     minibatch_plan,
 )
-from trainyard.frameworks.torch.params import LOSSES, MODELS, OPTIMIZERS
+from trainyard.frameworks.torch.params import FORMATS, LOSSES, MODELS, OPTIMIZERS
 from trainyard.require import require
 from trainyard.types import Determinism
 from trainyard.world import World, ranks_of_environment
@@ -37,7 +37,7 @@ class TorchFramework(Framework):
     has_virtual_ranks: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("torch",)
     model_bases: ClassVar[Sequence[str]] = ("torch.nn:Module",)
-    formats: ClassVar[Sequence[str]] = ("safetensors",)
+    formats: ClassVar[Sequence[str]] = FORMATS
     unsaved_hint: ClassVar[str] = (
         "keep tensors with register_buffer, and give the rest back from get_extra_state and set_extra_state"
     )

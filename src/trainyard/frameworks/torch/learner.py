@@ -22,11 +22,13 @@ from trainyard.frameworks.base import (
 )
 from trainyard.frameworks.support.definition import path_of
 from trainyard.frameworks.torch import layout, optim
+from trainyard.frameworks.torch.batch_norm import batch_norms_of
 from trainyard.frameworks.torch.data import TensorSource
 from trainyard.frameworks.torch.model import LiveModel
 from trainyard.frameworks.torch.network import Network, translated
+from trainyard.frameworks.torch.parallel.world import ProcessGroup
 from trainyard.frameworks.torch.process import device_model
-from trainyard.frameworks.torch.snapshot import TrainingState, named_buffer
+from trainyard.frameworks.torch.snapshot import NOTHING, TrainingState, named_buffer
 from trainyard.frameworks.torch.step import StepSettings, TorchStep
 from trainyard.frameworks.torch.unsaved import fingerprints
 from trainyard.frameworks.torch.virtual_ranks import tree_sum
@@ -50,16 +52,21 @@ class TorchLearner(Learner):
         self._train = self._source(inputs.splits["train"])
         self._network.check_fit(self._train.take(np.zeros(1, dtype=np.int64)))
         _refuse_single_sample(self._module, inputs)
-        _refuse_batch_norm(self._module, inputs)
         optimizer = self._build_optimizer(training)
         self._state = TrainingState(self._module, optimizer, self._network.precision, self._network.built)
         ranks = inputs.config.distributed.virtual_ranks
         assert isinstance(ranks, int), "config.load resolves auto"
         micro = training.microbatch_size or training.batch_size
         self._world, self._ranks = inputs.world, ranks
+        self._shares = inputs.world.shares if isinstance(inputs.world, ProcessGroup) else None
         settings = StepSettings(seed, micro, training.max_grad_norm, ranks, inputs.world)
         self._step = TorchStep(
-            self._network.call, self._network.loss, optimizer, self._network.precision, settings
+            self._network.call,
+            self._network.loss,
+            optimizer,
+            self._network.precision,
+            settings,
+            batch_norms_of(self._module, inputs, self._network.device),
         )
         self._model = LiveModel(self._network, self._state, self._source, inputs.world)
 
@@ -94,8 +101,15 @@ class TorchLearner(Learner):
         return self._model
 
     def snapshot(self, *, weights_only: bool = False, step: int | None = None) -> Snapshot:  # noqa: ARG002 - not cumulative
-        """Copy the state to the host."""
-        return self._state.copy(weights_only=weights_only)
+        """Copy the state to the host.
+
+        Several processes copy a share each; only the main one takes snapshots of the weights alone.
+        """
+        if weights_only or self._shares is None:
+            return self._state.copy(weights_only=weights_only)
+        index, count = self._shares.index, len(self._shares.ranks)
+        own = NOTHING if index is None else self._state.copy(weights_only=False, share=(index, count))
+        return self._shares.take(own)
 
     def restore(self, folder: Path, *, weights_only: bool = False) -> None:
         """Restore what a snapshot wrote."""
@@ -160,26 +174,13 @@ class TorchLearner(Learner):
         return optim.build_optimizer(training, self._module.parameters(), self._network.device, sparse)
 
 
-def _refuse_batch_norm(model: torch.nn.Module, inputs: LearnerInputs) -> None:
-    """Refuse batch normalization with virtual ranks: its statistics would be those of a part of the batch."""
-    kinds = (torch.nn.modules.batchnorm._BatchNorm,)
-    names = [
-        name or type(module).__name__ for name, module in model.named_modules() if isinstance(module, kinds)
-    ]
-    if inputs.config.distributed.virtual_ranks != 1 and names:
-        raise ModelError(
-            f"distributed.virtual_ranks: {names[0]} normalizes over the batch, which virtual ranks cut into "
-            "parts; leave virtual_ranks out, or normalize otherwise (GroupNorm, LayerNorm)"
-        )
-
-
 def _refuse_single_sample(model: torch.nn.Module, inputs: LearnerInputs) -> None:
     """Refuse a last (micro)batch of one sample, which batch normalization of flat rows cannot normalize."""
     training, rows = inputs.config.training, len(inputs.splits["train"])
     micro = training.microbatch_size or training.batch_size
     batches = {min(training.batch_size, rows), rows % training.batch_size}
     single = micro == 1 or any(batch % micro == 1 for batch in batches)
-    flat = len(inputs.info.input_shape) == 1
+    flat = len(inputs.info.input_shape) == 1 and inputs.config.distributed.virtual_ranks == 1
     if flat and single and any(isinstance(module, torch.nn.BatchNorm1d) for module in model.modules()):
         raise ModelError(
             f"the model has batch normalization, and {rows} rows in batches of {training.batch_size} "

@@ -11,15 +11,17 @@ from pathlib import Path
 import torch
 
 from trainyard.datasets.base import Split
+from trainyard.digest import write_tensors
 from trainyard.errors import ModelError, TrainyardError
 from trainyard.frameworks.base import WEIGHTS_FILE, Model, ModelInputs
 from trainyard.frameworks.support.torch_draws import OwnGenerators
 from trainyard.frameworks.torch import structure
 from trainyard.frameworks.torch.calls import Calls
 from trainyard.frameworks.torch.data import TensorSource
+from trainyard.frameworks.torch.generators import generators, seed_generators
 from trainyard.frameworks.torch.network import Network, translated
-from trainyard.frameworks.torch.snapshot import TrainingState
-from trainyard.frameworks.torch.step import generators, seed_generators
+from trainyard.frameworks.torch.params import FORMATS
+from trainyard.frameworks.torch.snapshot import TrainingState, named_buffer
 from trainyard.frameworks.torch.unsaved import fingerprints
 from trainyard.types import Ids, Predictions
 from trainyard.world import ALONE, World
@@ -46,10 +48,14 @@ class _TorchModel(Model):
         """The module itself."""
         return self._module
 
-    def export(self, path: Path, form: str) -> None:  # noqa: ARG002 - there is one
-        """Write the weights as a safetensors file."""
-        self._state.copy(weights_only=True).write(path.parent)
-        (path.parent / WEIGHTS_FILE).rename(path)
+    def export(self, path: Path, form: str) -> None:
+        """Write the weights as a safetensors file; the second format rounds floats to bf16."""
+        weights = self._state.files(weights_only=True)[WEIGHTS_FILE]
+        if form == FORMATS[1]:
+            weights = {
+                name: one.bfloat16() if one.is_floating_point() else one for name, one in weights.items()
+            }
+        write_tensors(path, [named_buffer(name, one) for name, one in weights.items()])
 
 
 class LiveModel(_TorchModel):

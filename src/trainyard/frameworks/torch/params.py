@@ -78,4 +78,5 @@ OPTIMIZERS: dict[str, type[Section]] = {
     "adamax": NadamParams,
 }
 
+FORMATS = ("safetensors", "safetensors-bf16")
 LOSSES = ("auto", "cross_entropy", "binary_cross_entropy", "token_cross_entropy", "mse", "mae", "huber")

@@ -3,7 +3,8 @@
 A checkpoint has up to three files:
 
     weights.safetensors     parameters and persistent buffers, named as in `state_dict`
-    optimizer.safetensors   `PARAMETER.KEY` (the optimizer's tensors), `scaler/KEY` (the gradient scaler's)
+    optimizer.safetensors   `PARAMETER.KEY` (the optimizer's tensors), `scaler/KEY` (the gradient scaler's);
+                            where several processes save, the others' are in `optimizer.1.safetensors` ...
     module.safetensors      only if needed: `buffers/NAME` (non-persistent buffers), `extra/NAME` (JSON from
                             `get_extra_state`), `strides` (JSON: strides of tensors not in row-major order),
                             `changes` (JSON: how training changed the module's structure; see `structure`)
@@ -105,9 +106,14 @@ class TrainingState:
             module[_CHANGES] = _as_tensor(changes)
         return files | ({MODULE_FILE: module} if module else {})
 
-    def copy(self, *, weights_only: bool) -> TorchSnapshot:
-        """Copy the state, into the memory of an earlier snapshot where one is spare: 5 times faster."""
-        live = self.files(weights_only=weights_only)
+    def copy(self, *, weights_only: bool, share: tuple[int, int] = (0, 1)) -> TorchSnapshot:
+        """Copy the state, into the memory of an earlier snapshot where one is spare: 5 times faster.
+
+        Args:
+            weights_only: Whether to leave out the optimizer's.
+            share: Which share of it, and of how many; weights and module are in the first.
+        """
+        live = _share(self.files(weights_only=weights_only), *share)
         spare = self._spare[weights_only]
         buffers = spare.pop() if spare else {}
         copied = {
@@ -137,7 +143,13 @@ class TrainingState:
             name for name in _non_persistent_buffers(self._model) if f"{_BUFFERS}{name}" not in module
         )
         if self._optimizer is not None:
-            self._load_optimizer(self._optimizer, load_file(folder / OPTIMIZER_FILE), strides)
+            shares = folder.glob(f"{_OPTIMIZER}.*{Path(OPTIMIZER_FILE).suffix}")
+            tensors = {
+                name: tensor
+                for file in [folder / OPTIMIZER_FILE, *shares]
+                for name, tensor in load_file(file).items()
+            }
+            self._load_optimizer(self._optimizer, tensors, strides)
 
     def hold(self) -> Held:
         """Return a copy of the buffers and the extra state, which can be put back."""
@@ -271,6 +283,28 @@ class TorchSnapshot:
         if self._files:
             self._spare.append(self._files)
             self._files = {}
+
+
+NOTHING = TorchSnapshot({}, [])
+
+
+def _share(files: dict[str, Tensors], index: int, count: int) -> dict[str, Tensors]:
+    """Return a share of some files; the shares have about equally many bytes, and are the same everywhere."""
+    if count == 1:
+        return files
+    optimizer = files.get(OPTIMIZER_FILE, {})
+    bytes_ = [0] * count
+    bytes_[0] = sum(one.nbytes for tensors in files.values() for one in tensors.values())
+    bytes_[0] -= sum(one.nbytes for one in optimizer.values())
+    mine: Tensors = {}
+    for name, tensor in sorted(optimizer.items(), key=lambda item: (-item[1].nbytes, item[0])):
+        smallest = bytes_.index(min(bytes_))
+        bytes_[smallest] += tensor.nbytes
+        if smallest == index:
+            mine[name] = tensor
+    if index == 0:
+        return files | {OPTIMIZER_FILE: mine}
+    return {f"{_OPTIMIZER}.{index}{Path(OPTIMIZER_FILE).suffix}": mine}
 
 
 def _copy(tensor: torch.Tensor, spare: torch.Tensor | None) -> torch.Tensor:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from trainyard.frameworks.torch import virtual_ranks
+from trainyard.frameworks.torch.batch_norm import BatchNorms
 from trainyard.frameworks.torch.data import Tensors, TensorSource
+from trainyard.frameworks.torch.generators import generators, seed_generators
+from trainyard.frameworks.torch.lockstep import PartGradients
 from trainyard.frameworks.torch.losses import Loss, Outputs, as_float
 from trainyard.frameworks.torch.optim import update_of
 from trainyard.frameworks.torch.parallel.exchange import GradientExchange
@@ -30,22 +34,6 @@ class StepSettings:
     world: World = ALONE
 
 
-def generators(device: torch.device) -> list[torch.Generator]:
-    """Return torch's default generators, from which a model on this device draws unless it has its own."""
-    own = [torch.default_generator]
-    if device.type == "cuda":
-        index = torch.cuda.current_device() if device.index is None else device.index
-        own.append(torch.cuda.default_generators[index])
-    return own
-
-
-def seed_generators(generators: Sequence[torch.Generator], seed: int) -> None:
-    """Seed generators, so that what they draw next is a function of the seed."""
-    for generator in generators:
-        # The CPU's generator takes 32 bits of a seed, CUDA's takes 64.
-        generator.manual_seed(seed & 0xFFFFFFFF if generator is torch.default_generator else seed)
-
-
 class TorchStep:
     """Run the optimizer steps of a torch model."""
 
@@ -56,7 +44,9 @@ class TorchStep:
         optimizer: torch.optim.Optimizer,
         precision: Precision,
         settings: StepSettings,
+        batch_norms: BatchNorms | None = None,
     ) -> None:
+        """Prepare the steps; `batch_norms` are there if the model normalizes over virtual ranks."""
         self._call = call
         self._loss = loss
         self._optimizer = optimizer
@@ -71,6 +61,7 @@ class TorchStep:
         share = settings.virtual_ranks // world.size
         self._mine = range(world.rank * share, (world.rank + 1) * share)  # the virtual ranks of this process
         self._exchange = GradientExchange(self._parameters, self._tree, world) if world.size > 1 else None
+        self._batch_norms = batch_norms
 
     def __call__(self, step: int, lr: float, order: SampleOrder, source: TensorSource) -> StepResult:
         """Run step number `step`, counted from 0.
@@ -82,16 +73,38 @@ class TorchStep:
             loss = self._part(source, ids, (step,), len(ids))
         else:
             parts = virtual_ranks.cut(ids, ranks)
-            losses = []
-            for rank in self._mine:
-                is_last = self._exchange is not None and rank == self._mine[-1]
-                losses.append(self._part(source, parts[rank], (step, rank), len(ids), is_last=is_last))
-                if not is_last:
-                    self._tree.take()
+            compute = self._in_turn if self._batch_norms is None else self._in_lockstep
+            loss = torch.stack(compute(source, parts, step))
             self._sum_up()
-            loss = torch.stack(losses)
         self._update(lr)
         return StepResult(loss, len(ids))
+
+    def _in_turn(self, source: TensorSource, parts: Sequence[Ids], step: int) -> list[Tensor]:
+        """Compute the virtual ranks of this process one after the other; return their losses, each ()."""
+        losses, batch = [], sum(map(len, parts))
+        for rank in self._mine:
+            is_last = self._exchange is not None and rank == self._mine[-1]
+            losses.append(self._part(source, parts[rank], (step, rank), batch, is_last=is_last))
+            if not is_last:
+                self._tree.take()
+        return losses
+
+    def _in_lockstep(self, source: TensorSource, parts: Sequence[Ids], step: int) -> list[Tensor]:
+        """Compute the virtual ranks of this process in turns; return their losses, each ()."""
+        assert self._batch_norms is not None
+        batch = sum(map(len, parts))
+        gradients = [PartGradients(self._parameters) for _ in self._mine]
+        losses = self._batch_norms.run(
+            [
+                partial(self._part, source, parts[rank], (step, rank), batch, into=into)
+                for rank, into in zip(self._mine, gradients, strict=True)
+            ]
+        )
+        for rank, into in zip(self._mine, gradients, strict=True):
+            into.put_back()
+            if self._exchange is None or rank != self._mine[-1]:
+                self._tree.take()
+        return losses
 
     def _sum_up(self) -> None:
         """Set the gradients of the parameters to the sum over all virtual ranks, in whatever process."""
@@ -108,6 +121,7 @@ class TorchStep:
         batch: int,
         *,
         is_last: bool = False,
+        into: PartGradients | None = None,
     ) -> Tensor:
         """Add the gradients of a part of the batch to the parameters, and return its share of the loss, ().
 
@@ -117,13 +131,14 @@ class TorchStep:
             stream: What the random stream of the part depends on: the step, and its virtual rank.
             batch: Number of samples in the whole batch.
             is_last: Whether the gradients can set out to the other processes after it.
+            into: What takes the gradients instead of the parameters.
         """
         size = self._settings.microbatch_size
         if len(ids) <= size:
             if not len(ids):
                 return torch.zeros((), device=self._parameters[0].device)
             seed = stream_seed(self._stream, *stream, 0)
-            return self._microbatch(source, ids, seed, len(ids) / batch, is_last=is_last)
+            return self._microbatch(source, ids, seed, len(ids) / batch, is_last=is_last, into=into)
         microbatches = [ids[start : start + size] for start in range(0, len(ids), size)]
         # Each microbatch weighs as many samples as it has, so the sum is the mean over the batch.
         losses = [
@@ -133,13 +148,21 @@ class TorchStep:
                 stream_seed(self._stream, *stream, i),
                 len(microbatch) / batch,
                 is_last=is_last and i == len(microbatches) - 1,
+                into=into,
             )
             for i, microbatch in enumerate(microbatches)
         ]
         return torch.stack(losses).sum()
 
     def _microbatch(
-        self, source: TensorSource, ids: Ids, seed: int, share: float, *, is_last: bool
+        self,
+        source: TensorSource,
+        ids: Ids,
+        seed: int,
+        share: float,
+        *,
+        is_last: bool,
+        into: PartGradients | None,
     ) -> Tensor:
         """Add a microbatch's gradients to those of the batch, and return its share of the loss."""
         seed_generators(self._generators, seed)
@@ -152,7 +175,11 @@ class TorchStep:
         if is_last and self._exchange is not None:
             self._exchange.arm()
         scaler = self._precision.scaler
-        (loss if scaler is None else scaler.scale(loss)).backward()
+        scaled = loss if scaler is None else scaler.scale(loss)
+        if into is None:
+            scaled.backward()
+        else:
+            into.add(scaled)
         return loss.detach()
 
     def _update(self, lr: float) -> None:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from trainyard.frameworks.support.fingerprint import Fingerprint, class_attributes, fingerprint
+from trainyard.frameworks.torch.generators import generators
 from trainyard.frameworks.torch.layout import is_dense
-from trainyard.frameworks.torch.step import generators
 
 _INTERNAL = frozenset(vars(nn.Module()))  # parameters, buffers, hooks ... of every module
 _HOOKS = sorted(name for name in _INTERNAL if name.endswith("_hooks"))

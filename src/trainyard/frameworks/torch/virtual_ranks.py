@@ -25,12 +25,12 @@ def cut(ids: Ids, ranks: int) -> list[Ids]:
     return [ids[start:stop] for start, stop in pairwise(edges)]
 
 
-def tree_sum(values: Sequence[Tensor]) -> Tensor:
-    """Return the sum of some tensors, a power of two, by the binary tree."""
+def tree_sum(values: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
+    """Return the sum of some tensors, a power of two, by the binary tree; `out` may be one of them."""
     sums = list(values)
-    while len(sums) > 1:
+    while len(sums) > 2:
         sums = [left + right for left, right in zip(sums[::2], sums[1::2], strict=True)]
-    return sums[0]
+    return torch.add(*sums, out=out) if len(sums) == 2 else sums[0]
 
 
 class GradientTree:

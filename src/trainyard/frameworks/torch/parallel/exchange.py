@@ -45,32 +45,49 @@ class Bucket:
         self.is_trained = parameters[0].requires_grad
         self.left = 0  # gradients that are still to come in this step
         self._numels = [parameter.numel() for parameter in parameters]
-        count = sum(self._numels) + len(parameters)
-        self._padding = -count % size
+        self._padding = -(sum(self._numels) + len(parameters)) % size
+        self._flat: Tensor | None = None
+        self._uses = 0  # of its memory, by this bucket alone
+        self._is_complete = False
 
     def packed(self, gradients: Gradients) -> Tensor:
         """Return the gradients and, for each, whether there is one, as one vector, (elements,).
 
-        A gradient that is missing counts as -0.0, the number that changes no other one by its addition.
+        A gradient that is missing counts as -0.0, the number that changes no other one by its addition. The
+        memory is that of the last step, unless someone else has kept a gradient of it.
         """
-        first = self.parameters[0]
-        flat = first.new_full((sum(self._numels) + len(gradients) + self._padding,), -0.0)
-        views = self._views(flat)
+        flat = self._memory()
+        views, present = self._views(flat), [gradient is not None for gradient in gradients]
+        self._is_complete = all(present)
         pairs = [
             (view, gradient) for view, gradient in zip(views, gradients, strict=True) if gradient is not None
         ]
         if pairs:
             torch._foreach_copy_([view for view, _ in pairs], [gradient for _, gradient in pairs])
-        present = [float(gradient is not None) for gradient in gradients]
-        start = sum(self._numels)
-        flat[start : start + len(present)] = torch.tensor(present, dtype=flat.dtype)
+        flags = flat[sum(self._numels) :][: len(present)]
+        if self._is_complete:
+            flags.fill_(1.0)
+        else:
+            flags.copy_(torch.tensor(present))
+            for view, gradient in zip(views, gradients, strict=True):
+                if gradient is None:
+                    view.fill_(-0.0)
         return flat
 
     def unpacked(self, flat: Tensor) -> Gradients:
         """Return the gradients in such a vector; None where no process has one."""
-        start = sum(self._numels)
-        present = flat[start : start + len(self.parameters)].tolist()
-        return [view if count > 0 else None for view, count in zip(self._views(flat), present, strict=True)]
+        views: Gradients = list(self._views(flat))
+        if self._is_complete:  # and the device need not be waited for
+            return views
+        flags = flat[sum(self._numels) :][: len(views)].tolist()
+        return [view if count > 0 else None for view, count in zip(views, flags, strict=True)]
+
+    def _memory(self) -> Tensor:
+        """Return a vector for the gradients, the flags and the padding, which is -0.0."""
+        if self._flat is None or _uses(self._flat) != self._uses:
+            self._flat = self.parameters[0].new_full((self.numel,), -0.0)
+            self._uses = _uses(self._flat)
+        return self._flat
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         """Return the parts of a vector as tensors like the parameters, also in memory.
@@ -83,6 +100,11 @@ class Bucket:
             else part.view(parameter.shape)
             for part, parameter in zip(torch.split(flat, self._sizes), self.parameters, strict=False)
         ]
+
+    @property
+    def numel(self) -> int:
+        """The number of elements that travel."""
+        return sum(self._sizes)
 
     @property
     def _sizes(self) -> list[int]:
@@ -111,6 +133,7 @@ class GradientExchange:
         self._seen: set[int] = set()
         self._repeated = False
         self._sent: list[Future[Tensor]] = []
+        self._scratch: dict[torch.dtype, Tensor] = {}
         # One thread for all, so that the collective calls have the same order in every process.
         self._thread = ThreadPoolExecutor(1, "trainyard-exchange")
         device = parameters[0].device
@@ -200,11 +223,52 @@ class GradientExchange:
         with torch.no_grad(), stream:
             if event is not None:
                 self._stream.wait_event(event)
-            rows = torch.empty_like(flat)
-            dist.all_to_all_single(rows.view(torch.uint8), flat.view(torch.uint8))
-            share = tree_sum(list(rows.view(self._size, -1)))  # (elements / size,)
-            _all_gather(flat.view(torch.uint8), share.contiguous().view(torch.uint8))
+            shares = list(flat.view(self._size, -1))  # each (elements / size,)
+            mine = shares[self._world.rank]
+            theirs = list(self._received_shares(flat).view(self._size, -1))
+            self._swap(shares, theirs)
+            theirs[self._world.rank] = mine
+            tree_sum(theirs, out=mine)
+            self._swap([mine] * self._size, shares)
         return flat
+
+    def _received_shares(self, flat: Tensor) -> Tensor:
+        """Return memory for what the others send, (elements,): one for all buckets, which come in turns."""
+        if (scratch := self._scratch.get(flat.dtype)) is None:
+            alike = [bucket for bucket in self._buckets if bucket.parameters[0].dtype == flat.dtype]
+            scratch = flat.new_empty(max(bucket.numel for bucket in alike))
+            self._scratch[flat.dtype] = scratch
+        return scratch[: flat.numel()]
+
+    def _swap(self, mine: Sequence[Tensor], theirs: Sequence[Tensor]) -> None:
+        """Send one tensor to each other process, and receive one from each."""
+        others = [rank for rank in range(self._size) if rank != self._world.rank]
+        sends = [dist.P2POp(dist.isend, mine[rank].view(torch.uint8), rank) for rank in others]
+        receives = [dist.P2POp(dist.irecv, theirs[rank].view(torch.uint8), rank) for rank in others]
+        for work in dist.batch_isend_irecv([*sends, *receives]):
+            work.wait()
+
+
+def _uses(tensor: Tensor) -> int:
+    """Return how many tensors have this one's memory."""
+    count: int = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+    return count
+
+
+def gather_tensor(value: Tensor, world: World) -> list[Tensor]:
+    """Return the tensors, of one shape, that the processes pass, by rank.
+
+    Raises:
+        WorldError: Another process is gone.
+    """
+    if world.size == 1:
+        return [value]
+    rows = value.new_empty((world.size, *value.shape))
+    try:
+        _all_gather(rows.view(torch.uint8).view(-1), value.contiguous().view(torch.uint8).view(-1))
+    except RuntimeError as error:
+        raise WorldError("another process is gone") from error
+    return list(rows)
 
 
 def _buckets(parameters: Sequence[Tensor], size: int) -> list[Bucket]:

@@ -6,6 +6,7 @@ import faulthandler
 import os
 from collections.abc import Callable
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from trainyard.errors import InputError, WorldError
+from trainyard.frameworks.torch.parallel.shares import Shares
 from trainyard.world import World, ranks_of_environment
 
 T = TypeVar("T")
@@ -42,6 +44,11 @@ class ProcessGroup(World):
                 f"the {size} processes did not find each other: {error}; "
                 "`trainyard doctor` says what is wrong"
             ) from error
+
+    @cached_property
+    def shares(self) -> Shares:
+        """Those of the processes that write checkpoints together; a collective call at first."""
+        return Shares(self)
 
     def watch(self, seconds: float) -> None:
         """End this process, with its stacks on stderr, unless `rest` or `watch` is called in this time.

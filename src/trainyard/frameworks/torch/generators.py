@@ -1,0 +1,23 @@
+"""The random generators that a model draws from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+
+def generators(device: torch.device) -> list[torch.Generator]:
+    """Return torch's default generators, from which a model on this device draws unless it has its own."""
+    own = [torch.default_generator]
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        own.append(torch.cuda.default_generators[index])
+    return own
+
+
+def seed_generators(generators: Sequence[torch.Generator], seed: int) -> None:
+    """Seed generators, so that what they draw next is a function of the seed."""
+    for generator in generators:
+        # The CPU's generator takes 32 bits of a seed, CUDA's takes 64.
+        generator.manual_seed(seed & 0xFFFFFFFF if generator is torch.default_generator else seed)

@@ -1,0 +1,169 @@
+"""Virtual ranks that need each other: they are computed in turns.
+
+Each runs in a thread of its own until it needs a sum over all of them, for which it waits until all have
+come there. One thread runs at a time, so the result does not depend on how they are scheduled. The sums are
+made by the tree of the virtual ranks, so their bits do not depend on the number of processes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from trainyard.errors import ModelError
+from trainyard.frameworks.torch.layout import like
+from trainyard.frameworks.torch.parallel.exchange import gather_tensor
+from trainyard.frameworks.torch.virtual_ranks import tree_sum
+from trainyard.world import World
+
+T = TypeVar("T")
+_UNEQUAL = "the parts of a batch (virtual ranks) call the layers of batch normalization in different orders"
+
+
+class Lockstep:
+    """Runs the virtual ranks of this process in turns, each until it needs a sum over all virtual ranks.
+
+    Args:
+        generators: The generators that the model draws from. Each virtual rank has its own stream.
+        world: The processes.
+        ranks: The number of virtual ranks of this process. On a GPU it is 1, since torch runs all backward
+            passes of a GPU in one thread.
+    """
+
+    def __init__(
+        self,
+        generators: Sequence[torch.Generator],
+        world: World,
+        ranks: int,
+    ) -> None:
+        self._generators = generators
+        self._world = world
+        self._ranks = ranks
+        self._turns = [threading.Semaphore(0) for _ in range(ranks)]
+        self._threads = ThreadPoolExecutor(ranks, "trainyard-virtual-rank") if ranks > 1 else None
+        self._local = threading.local()  # .rank: which one a thread computes
+        self._meeting: list[Tensor | None] = [None] * ranks  # what those that have come there add
+        self._total: Tensor | None = None
+        self._error: BaseException | None = None
+        self._is_done = [True] * ranks
+
+    def run(self, functions: Sequence[Callable[[], T]]) -> list[T]:
+        """Call one function for each virtual rank of this process, in turns, and return their values.
+
+        Raises:
+            ModelError: Some need another number of sums than others.
+            Exception: The first one that a function raises.
+        """
+        if self._threads is None:
+            return [function() for function in functions]
+        self._error = None
+        self._meeting = [None] * self._ranks
+        self._is_done = [False] * self._ranks
+        futures = [
+            self._threads.submit(self._take_turns, rank, function) for rank, function in enumerate(functions)
+        ]
+        self._turns[0].release()
+        values = [future.exception() or future.result() for future in futures]
+        if self._error is not None:
+            raise self._error
+        return values  # type: ignore[return-value] # none is an exception
+
+    @property
+    def rank(self) -> int:
+        """Which virtual rank of this process the calling thread computes, from 0."""
+        return 0 if self._threads is None else self._local.rank
+
+    def total(self, key: int, value: Tensor) -> Tensor:
+        """Return the sum of what all virtual ranks pass; of the same shape, the same tensor in each.
+
+        Args:
+            key: Says what is added up, which must be the same in all virtual ranks.
+            value: What this one adds, (elements,).
+
+        Raises:
+            ModelError: Another virtual rank adds up something else, or has failed.
+        """
+        marked = torch.cat([value, value.new_tensor([key])])
+        if self._threads is None:
+            return self._sum([marked])
+        rank: int = self._local.rank
+        self._meeting[rank] = marked
+        streams = [generator.get_state() for generator in self._generators]
+        if rank == self._ranks - 1:
+            present = [one for one in self._meeting if one is not None]
+            self._meeting = [None] * self._ranks
+            if len(present) < self._ranks:
+                raise ModelError(_UNEQUAL)
+            self._total = self._sum(present)
+        self._pass_on(rank)
+        self._turns[rank].acquire()
+        if self._error is not None:
+            raise ModelError("another virtual rank has failed")
+        for generator, stream in zip(self._generators, streams, strict=True):
+            generator.set_state(stream)
+        assert self._total is not None
+        return self._total
+
+    def _sum(self, marked: Sequence[Tensor]) -> Tensor:
+        """Return the sum over the virtual ranks of all processes, without the mark at the end of each."""
+        if len({(one.shape, float(one[-1])) for one in marked}) > 1:
+            raise ModelError(_UNEQUAL)
+        mark = marked[0][-1:]
+        rows = gather_tensor(torch.cat([tree_sum([one[:-1] for one in marked]), mark]), self._world)
+        if any(float(row[-1]) != float(mark) for row in rows):
+            raise ModelError(_UNEQUAL)
+        return tree_sum([row[:-1] for row in rows])
+
+    def _take_turns(self, rank: int, function: Callable[[], T]) -> T:
+        """Call a function when it is this virtual rank's turn for the first time."""
+        self._turns[rank].acquire()
+        self._local.rank = rank
+        try:
+            if self._error is not None:
+                raise ModelError("another virtual rank has failed")
+            return function()
+        except BaseException as error:
+            self._error = self._error or error
+            raise
+        finally:
+            self._is_done[rank] = True
+            if any(one is not None for one in self._meeting) and rank == self._ranks - 1:
+                self._error = self._error or ModelError(_UNEQUAL)
+            self._pass_on(rank)
+
+    def _pass_on(self, rank: int) -> None:
+        """Give the turn to the next virtual rank that is not done."""
+        others = [(rank + 1 + i) % self._ranks for i in range(self._ranks)]
+        following = next((other for other in others if not self._is_done[other]), None)
+        if following is not None:
+            self._turns[following].release()
+
+
+class PartGradients:
+    """The gradients of one virtual rank, apart from those of others that are computed at the same time."""
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self._parameters = parameters
+        self._sums: dict[Tensor, Tensor] = {}
+
+    def add(self, loss: Tensor) -> None:
+        """Add the gradients of a microbatch's loss, ()."""
+        trained = [parameter for parameter in self._parameters if parameter.requires_grad]
+        gradients = torch.autograd.grad(loss, trained, allow_unused=True)
+        for parameter, gradient in zip(trained, gradients, strict=True):
+            if gradient is None:
+                continue
+            if parameter in self._sums:
+                self._sums[parameter] += gradient
+            else:  # a copy, since several parameters may have got one tensor
+                self._sums[parameter] = like(gradient, parameter, parameter.device)
+
+    def put_back(self) -> None:
+        """Set the gradients of the parameters to these."""
+        for parameter in self._parameters:
+            parameter.grad = self._sums.get(parameter)

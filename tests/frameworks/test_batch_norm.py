@@ -1,0 +1,168 @@
+"""Batch normalization over virtual ranks: against torch's own over the whole batch."""
+
+import copy
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import trainyard
+from trainyard.errors import ModelError
+from trainyard.frameworks.torch.batch_norm import BatchNorms
+from trainyard.frameworks.torch.lockstep import Lockstep, PartGradients
+from trainyard.world import ALONE
+
+EDGES = [0, 2, 5, 7, 10]  # of the virtual ranks of a batch of 10
+SMALL: dict[str, Any] = {
+    "experiment": {"name": "norm"},
+    "data": {"type": "iris"},
+    "model": {"type": "mlp", "hidden": [8], "normalization": "batch"},
+    "training": {"max_steps": 8, "batch_size": 16, "optimizer": "sgd", "threads": 1},
+    "tracking": [],
+}
+
+
+def network() -> nn.Sequential:
+    """With what batch normalization may have and may lack."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Conv2d(8, 4, 3),
+        nn.BatchNorm2d(4, affine=False, momentum=None),
+        nn.Flatten(),
+        nn.Linear(64, 5),
+        nn.BatchNorm1d(5, track_running_stats=False),
+    ).double()
+
+
+class Parts:
+    """The virtual ranks of one batch."""
+
+    def __init__(self, net: nn.Module) -> None:
+        self.net = net
+        self.x = torch.randn(10, 3, 8, 8, dtype=torch.float64)
+        self.y = torch.randint(0, 5, (10,))
+        self.gradients = [PartGradients(list(net.parameters())) for _ in range(4)]
+        layers = [part for part in net.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+        self.norms = BatchNorms(layers, Lockstep([torch.default_generator], ALONE, 4))
+
+    def function(self, rank: int) -> Callable[[], Tensor]:
+        """Return what computes a virtual rank's share of the loss, and its gradients."""
+        (start, stop) = list(pairwise(EDGES))[rank]
+
+        def compute() -> Tensor:
+            loss = nn.functional.cross_entropy(self.net(self.x[start:stop]), self.y[start:stop])
+            share = loss * (stop - start) / len(self.x)
+            self.gradients[rank].add(share)
+            return share.detach()
+
+        return compute
+
+    def run(self) -> Tensor:
+        """Run them all, and return the loss of the batch."""
+        return torch.stack(self.norms.run([self.function(rank) for rank in range(4)])).sum()
+
+
+def test_losses_gradients_and_statistics_are_those_of_the_whole_batch() -> None:
+    parts = Parts(network())
+    whole = copy.deepcopy(parts.net)
+    loss = nn.functional.cross_entropy(whole(parts.x), parts.y)
+    loss.backward()
+    torch.testing.assert_close(parts.run(), loss.detach())
+    sums: dict[str, Any] = {}
+    for gradients in parts.gradients:
+        gradients.put_back()
+        for name, parameter in parts.net.named_parameters():
+            sums[name] = sums.get(name, 0) + parameter.grad
+    torch.testing.assert_close(sums, {name: one.grad for name, one in whole.named_parameters()})
+    torch.testing.assert_close(dict(parts.net.named_buffers()), dict(whole.named_buffers()))
+    parts.net.eval()
+    whole.eval()
+    torch.testing.assert_close(parts.net(parts.x), whole(parts.x))
+
+
+def test_each_virtual_rank_has_its_own_random_stream() -> None:
+    """Dropout draws between two normalizations, where the turn goes to the next one."""
+    net = nn.Sequential(
+        nn.Flatten(), nn.Dropout(), nn.BatchNorm1d(192), nn.Dropout(), nn.Linear(192, 5)
+    ).double()
+    parts, masks = Parts(net), []
+
+    def record(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        masks.append(output == 0)
+
+    net[3].register_forward_hook(record)
+
+    def seeded(rank: int) -> Callable[[], Tensor]:
+        def compute() -> Tensor:
+            torch.manual_seed(rank)
+            return parts.function(rank)()
+
+        return compute
+
+    parts.norms.run([seeded(rank) for rank in range(4)])
+    for rank, (start, stop) in enumerate(pairwise(EDGES)):
+        torch.manual_seed(rank)
+        ones = torch.ones(stop - start, 192, dtype=torch.float64)
+        nn.functional.dropout(ones)
+        assert torch.equal(masks[rank], nn.functional.dropout(ones) == 0)
+
+
+@pytest.mark.parametrize("broken", [0, 1, 3])
+def test_one_that_fails_or_normalizes_less_often_ends_all(broken: int) -> None:
+    parts = Parts(network())
+    functions = [parts.function(rank) for rank in range(4)]
+
+    def fail() -> Tensor:
+        raise ValueError("mine")
+
+    functions[broken] = fail
+    with pytest.raises(ValueError, match="mine"):
+        parts.norms.run(functions)
+    functions[broken] = lambda: torch.zeros(())
+    with pytest.raises(ModelError, match="in different orders"):
+        parts.norms.run(functions)
+    functions[broken] = lambda: parts.net[4](torch.randn(3, 4, 2, 2, dtype=torch.float64))
+    with pytest.raises(ModelError, match="in different orders"):
+        parts.norms.run(functions)
+    assert parts.run().isfinite(), "and the next step is whole again"
+
+
+def test_a_run_of_virtual_ranks_is_close_to_one_of_whole_batches(tmp_path: Path) -> None:
+    runs = [
+        trainyard.train(SMALL, {"distributed.virtual_ranks": ranks}, runs_dir=tmp_path) for ranks in (1, 4)
+    ]
+    assert runs[0].digest != runs[1].digest
+    states = [trainyard.load(run).native.state_dict() for run in runs]
+    torch.testing.assert_close(states[1], states[0], rtol=1e-3, atol=1e-4)
+
+
+class Own(nn.BatchNorm1d):
+    """Defines its own way to normalize."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize (batch, features)."""
+        return super().forward(x) * 2
+
+
+@pytest.mark.parametrize(
+    ("layer", "overrides", "message"),
+    [
+        (Own, {}, r"1 \(Own\) normalizes over the batch in its own way"),
+        (nn.BatchNorm1d, {"training.batch_size": 17}, "equally many microbatches; .* leave one of 1;"),
+        (nn.BatchNorm1d, {"training.microbatch_size": 4, "training.batch_size": 35}, "leave one of 35;"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused(
+    layer: type[nn.Module], overrides: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), layer(8), nn.Linear(8, 3))
+    settings = {"distributed.virtual_ranks": 4, "model": {}, **overrides}
+    with pytest.raises(ModelError, match=message):
+        trainyard.train(SMALL, settings, runs_dir=tmp_path, model=model)

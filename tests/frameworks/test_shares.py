@@ -1,0 +1,140 @@
+"""Checkpoints that several processes write together; here, they are threads with a world of their own."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trainyard.digest import FileRecord, write_file
+from trainyard.frameworks.torch.parallel.shares import Shares
+from trainyard.frameworks.torch.snapshot import OPTIMIZER_FILE, _share
+from trainyard.world import World
+
+
+class ThreadWorld(World):
+    """One of some threads that agree."""
+
+    def __init__(self, rank: int, values: list[Any], barrier: threading.Barrier) -> None:
+        self.rank, self.size = rank, len(values)
+        self._values, self._barrier = values, barrier
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the values of all threads."""
+        self._values[self.rank] = value
+        self._barrier.wait(30)
+        values = list(self._values)
+        self._barrier.wait(30)
+        return values
+
+    def from_main(self, function: Callable[[], Any]) -> Any:
+        """Return what the function returns in the first thread."""
+        return self.gather(function() if self.is_main else None)[0]
+
+
+class Copy:
+    """A snapshot that counts what is done with it."""
+
+    def __init__(self, name: str, error: Exception | None = None) -> None:
+        self.name, self.error, self.released = name, error, False
+
+    def write(self, folder: Path) -> list[FileRecord]:
+        """Write one file."""
+        if self.error:
+            raise self.error
+        return [write_file(folder / self.name, self.name.encode())]
+
+    def release(self) -> None:
+        """Remember it."""
+        self.released = True
+
+
+class Group:
+    """Three processes."""
+
+    def __init__(self) -> None:
+        values, barrier = [None] * 3, threading.Barrier(3)
+        self.pool = ThreadPoolExecutor(3)
+        self.shares = self.all(lambda rank: Shares(ThreadWorld(rank, values, barrier)))
+
+    def all(self, function: Callable[[int], Any]) -> list[Any]:
+        """Call a function in all of them at once."""
+        return list(self.pool.map(function, range(3)))
+
+    def take(self, copies: list[Copy]) -> Any:
+        """Let all take a snapshot, and return that of the main one."""
+        return self.all(lambda rank: self.shares[rank].take(copies[rank]))[0]
+
+
+@pytest.fixture
+def group() -> Group:
+    return Group()
+
+
+def test_all_write_their_share_into_one_folder(group: Group, tmp_path: Path) -> None:
+    copies = [Copy(name) for name in "abc"]
+    files = group.take(copies).write(tmp_path)
+    assert [file.name for file in files] == ["a", "b", "c"]
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "a", "b": "b", "c": "c"}
+    assert [copy.released for copy in copies] == [False, True, True], "the saver releases its own"
+
+
+def test_what_the_main_process_drops_the_others_release(group: Group, tmp_path: Path) -> None:
+    dropped, kept, last = ([Copy(name) for name in "abc"] for _ in range(3))
+    first = group.take(dropped)
+    del first
+    second = group.take(kept)
+    assert [copy.released for copy in dropped] == [False, True, True]
+    third = group.take(last)
+    assert not kept[1].released, "the main process may still write it"
+    (tmp_path / "2").mkdir()
+    (tmp_path / "3").mkdir()
+    second.write(tmp_path / "2")
+    third.write(tmp_path / "3")
+    assert kept[1].released
+    assert last[1].released
+
+
+def test_a_share_that_cannot_be_written_is_named_and_the_next_save_works(
+    group: Group, tmp_path: Path
+) -> None:
+    broken = group.take([Copy("a"), Copy("b", OSError(28, "No space left on device")), Copy("c")])
+    with pytest.raises(OSError, match=r"process 1: .*No space left"):
+        broken.write(tmp_path)
+    mine = group.take([Copy("a", ValueError("mine")), Copy("b"), Copy("c")])
+    with pytest.raises(ValueError, match="mine"):
+        mine.write(tmp_path)
+    assert len(group.take([Copy(name) for name in "abc"]).write(tmp_path)) == 3
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_process_that_is_gone_is_named(group: Group, tmp_path: Path) -> None:
+    class Dies(Copy):
+        def write(self, folder: Path) -> list[FileRecord]:
+            raise SystemExit  # ends its thread, as the end of its process would
+
+    with pytest.raises(OSError, match="process 2: it is gone"):
+        group.take([Copy("a"), Copy("b"), Dies("c")]).write(tmp_path)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_shares_have_equally_many_bytes_and_make_up_the_whole(count: int) -> None:
+    files = {
+        "weights.safetensors": {"a": torch.zeros(100), "b": torch.zeros(30)},
+        OPTIMIZER_FILE: {
+            f"{name}.{key}": torch.zeros(size) for name, size in (("a", 100), ("b", 30)) for key in "mv"
+        },
+    }
+    shares = [_share(files, index, count) for index in range(count)]
+    tensors = [
+        (file.split(".")[0], name) for share in shares for file, held in share.items() for name in held
+    ]
+    assert sorted(tensors) == sorted(
+        (file.split(".")[0], name) for file, held in files.items() for name in held
+    )
+    sizes = [sum(tensor.nbytes for held in share.values() for tensor in held.values()) for share in shares]
+    assert max(sizes) <= sum(sizes) / count + 4 * 100
+    assert {"weights.safetensors", OPTIMIZER_FILE} <= set(shares[0])
