@@ -14,7 +14,7 @@ from trainyard.config.schema import TrainingConfig
 from trainyard.errors import WorldError
 from trainyard.frameworks.torch.optim import build_optimizer
 from trainyard.frameworks.torch.parallel import exchange as module
-from trainyard.frameworks.torch.parallel.exchange import Bucket, GradientExchange, _buckets
+from trainyard.frameworks.torch.parallel.exchange import Bucket, GradientExchange, _buckets, gather_tensor
 from trainyard.frameworks.torch.precision import Precision
 from trainyard.frameworks.torch.step import StepSettings, TorchStep
 from trainyard.frameworks.torch.virtual_ranks import GradientTree
@@ -381,6 +381,27 @@ def test_a_process_that_is_gone_is_an_error_of_the_world(
     monkeypatch.setattr(together, "batch_isend_irecv", gone)
     with pytest.raises(WorldError, match="another process is gone"):
         exchange.finish()
+
+
+def test_a_tensor_of_each_process_is_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    value, other = torch.tensor([[1.0, -0.0]]), torch.tensor([[3.0, 4.0]])
+    (alone,) = gather_tensor(value, ALONE)
+    assert alone is value
+
+    def gather(rows: Tensor, mine: Tensor) -> None:
+        rows.copy_(torch.cat([other.view(torch.uint8).view(-1), mine]))
+
+    monkeypatch.setattr(module, "_all_gather", gather)
+    rows = gather_tensor(value, Member(1, 2))
+    assert [row.tolist() for row in rows] == [other.tolist(), value.tolist()]
+    assert torch.signbit(rows[1][0, 1])
+
+    def gone(*_: Tensor) -> None:
+        raise RuntimeError("Connection closed by peer")
+
+    monkeypatch.setattr(module, "_all_gather", gone)
+    with pytest.raises(WorldError, match="another process is gone"):
+        gather_tensor(value, Member(0, 2))
 
 
 # -- what travels
