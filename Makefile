@@ -6,12 +6,12 @@ BIN := .venv/bin
 # `make soak SHARE=2/4` runs the second quarter of what repeats.
 SHARE ?= 1/1
 
-.PHONY: quickstart test soak lint docs clean
+.PHONY: quickstart test soak lint docs azurite clean
 
 quickstart: .venv/quickstart
 	@$(BIN)/python examples/quickstart.py
 
-test: .venv/dev
+test: .venv/dev .azurite/tried
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 soak: .venv/dev
@@ -37,10 +37,19 @@ docs: .venv/dev
 	$(BIN)/python -m pip install --quiet --no-compile "$(TORCH)" -e ".[dev]" -e tests/toy_package
 	@touch $@
 
+# Microsoft's emulator of Azure's storage, for the tests of `az://`: they are skipped where npm cannot install it.
+azurite:
+	npm install --prefix .azurite --no-audit --no-fund --loglevel error azurite@3
+
+.azurite/tried:
+	@mkdir -p .azurite
+	@$(MAKE) --no-print-directory azurite || echo "The tests of az:// are skipped: Azurite cannot be installed."
+	@touch $@
+
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 ...")'
 	@$(PYTHON) -m venv .venv
 
 # What the quickstart trained stays in `runs`, with MLflow's store beside it: it may be wanted.
 clean:
-	rm -rf .venv .quickstart
+	rm -rf .venv .quickstart .azurite

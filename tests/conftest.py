@@ -1,15 +1,20 @@
 """Fast tests run first, so that a mistake is seen at once; repetition runs in `make soak` only."""
 
+import fcntl
+import functools
 import hashlib
 import os
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from az_server import AzServer, azurite
 from cpu_time import CpuTime
+from gs_server import GsServer
 from s3_server import S3Server
 from trainyard import redact
 
@@ -51,13 +56,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items
         if is_repetition(item) == soak and (not soak or share_of(item.nodeid, shares) == number)
     ]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    chosen = set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = kept
 
 
 def function_of(item: pytest.Item) -> str:
     """The test's name in thinned.toml: its file and its function, without parameters."""
-    return f"{item.path.relative_to(TESTS).as_posix()}::{item.nodeid.partition('::')[2].partition('[')[0]}"
+    return f"{name_of(item.path)}::{item.nodeid.partition('::')[2].partition('[')[0]}"
+
+
+@functools.cache
+def name_of(path: Path) -> str:
+    return path.relative_to(TESTS).as_posix()
 
 
 def parameters_of(item: pytest.Item) -> str:
@@ -66,7 +77,7 @@ def parameters_of(item: pytest.Item) -> str:
 
 def is_repetition(item: pytest.Item) -> bool:
     """Whether a test repeats, with other numbers, what another one checks."""
-    if item.get_closest_marker("soak") or SOAK in item.path.parents:
+    if item.get_closest_marker("soak") or name_of(item.path).startswith("soak/"):
         return True
     kept = THINNED.get(function_of(item))
     return kept is not None and parameters_of(item) not in kept
@@ -92,10 +103,18 @@ def check_thinned(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def empty_mlflow_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sqlite store with its tables, to be copied: MLflow takes seconds to make them."""
-    mlflow = pytest.importorskip("mlflow")
-    file = tmp_path_factory.mktemp("store") / "mlflow.db"
-    mlflow.MlflowClient(f"sqlite:///{file}").search_experiments()
+    """A sqlite store with its tables, to be copied: MLflow takes seconds to make them, once for all workers."""
+    if find_spec("mlflow") is None:
+        pytest.skip("MLflow is not installed")
+    folder = tmp_path_factory.getbasetemp()
+    file = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "mlflow.db"
+    with open(file.with_suffix(".lock"), "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            import mlflow
+
+            mlflow.MlflowClient(f"sqlite:///{file}.new").search_experiments()
+            Path(f"{file}.new").rename(file)
     return file
 
 
@@ -119,6 +138,40 @@ def bucket(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
     for name, value in s3.environment().items():
         monkeypatch.setenv(name, value)
     return s3.new_bucket()
+
+
+@pytest.fixture(scope="session")
+def gs() -> Iterator[GsServer]:
+    """A Google Cloud Storage service on loopback."""
+    server = GsServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def gs_bucket(gs: GsServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a new bucket; the environment leads to its service."""
+    for name, value in gs.environment().items():
+        monkeypatch.setenv(name, value)
+    return gs.new_bucket()
+
+
+@pytest.fixture(scope="session")
+def az(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzServer]:
+    """An Azure Blob Storage service on loopback."""
+    if (program := azurite()) is None:
+        pytest.skip("Azurite is not installed: `make azurite`, or `npm install --global azurite`")
+    server = AzServer(program, tmp_path_factory.mktemp("azurite"))
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def az_container(az: AzServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a new container; the environment leads to its service."""
+    for name, value in az.environment().items():
+        monkeypatch.setenv(name, value)
+    return az.new_bucket()
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,8 @@
 
 `FAULTS` lists them as `KIND@RANK@CALL`, each of which happens once: `FLAGS` is a folder that remembers it. CALL
 is the number of the forward pass, from 1, in a process of this rank. `kill` ends the process; `term` sends
-SIGTERM to the launcher; `error` raises an error of the disk; `hang` waits for ever.
+SIGTERM to the launcher; `error` raises an error of the disk; `hang` waits for ever. `slow` makes this call and
+all later ones slow.
 """
 
 import errno
@@ -10,6 +11,7 @@ import itertools
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
 import torch
@@ -23,6 +25,8 @@ def meet_faults() -> None:
     number = next(calls)
     for fault in os.environ.get("FAULTS", "").split():
         kind, rank, call = fault.split("@")
+        if kind == "slow" and os.environ.get("RANK") == rank and number >= int(call):
+            time.sleep(0.1)
         flag = Path(os.environ["FLAGS"]) / fault
         if os.environ.get("RANK") == rank and number == int(call) and not flag.exists():
             flag.touch()
@@ -32,7 +36,7 @@ def meet_faults() -> None:
                 os.kill(os.getppid(), signal.SIGTERM)
             elif kind == "hang":
                 threading.Event().wait()
-            else:
+            elif kind == "error":
                 raise OSError(errno.ENOSPC, "no space left")
 
 

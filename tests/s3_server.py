@@ -1,63 +1,36 @@
-"""moto's S3 on loopback, in threads of the test process, with requests that it fails to answer as it should."""
+"""moto's S3 on loopback; what it holds is in memory."""
 
 from __future__ import annotations
 
-import threading
-import time
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any
 from uuid import uuid4
 
-Environ = dict[str, Any]
-App = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
+from troubled_server import App, TroubledServer
 
 
-class Trouble:
-    """What happens to some requests: the `calls` (from 1) among those of `method` whose path has `path`."""
+def moto_s3() -> App:
+    """moto's application; a request whose service it cannot tell is one to S3."""
+    from moto.server import DomainDispatcherApplication, create_backend_app
 
-    def __init__(self, kind: str, calls: Iterable[int], method: str = "PUT", path: str = "") -> None:
-        self.kind, self.calls, self.method, self.path = kind, set(calls), method, path
-        self.met = 0
-
-    def concerns(self, environ: Environ) -> bool:
-        if environ["REQUEST_METHOD"] != self.method or self.path not in environ["PATH_INFO"]:
-            return False
-        self.met += 1
-        return self.met in self.calls
+    app: App = DomainDispatcherApplication(create_backend_app)
+    return app
 
 
-class S3Server:
-    """An S3 service; `url` is the endpoint. What it holds is in memory."""
+class S3Server(TroubledServer):
+    """An S3 service."""
+
+    scheme = "s3"
 
     def __init__(self) -> None:
-        from moto.server import DomainDispatcherApplication, create_backend_app
-        from werkzeug.serving import WSGIRequestHandler, make_server
-
-        class Silent(WSGIRequestHandler):
-            def log(self, *_: Any) -> None:
-                pass
-
-        self._app: App = DomainDispatcherApplication(create_backend_app)
-        self._troubles: list[Trouble] = []
-        self._lock = threading.Lock()
-        self._server = make_server("127.0.0.1", 0, self._serve, threaded=True, request_handler=Silent)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
+        super().__init__(moto_s3())
 
     def new_bucket(self) -> str:
-        """Make a bucket and return its URL."""
         name = f"bucket-{uuid4().hex[:12]}"
         request = urllib.request.Request(f"{self.url}/{name}", method="PUT", headers={"Content-Length": "0"})
         urllib.request.urlopen(request, timeout=30).close()
-        return f"s3://{name}"
+        return f"{self.scheme}://{name}"
 
     def environment(self) -> dict[str, str]:
-        """The variables with which a process finds the service."""
         return {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_ACCESS_KEY_ID": "test-access-key",
@@ -65,29 +38,3 @@ class S3Server:
             "AWS_REGION": "us-east-1",
             "AWS_EC2_METADATA_DISABLED": "true",
         }
-
-    @contextmanager
-    def troubled(self, *troubles: Trouble) -> Iterator[None]:
-        self._troubles = list(troubles)
-        try:
-            yield
-        finally:
-            self._troubles = []
-
-    def _serve(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
-        with self._lock:
-            kinds = [trouble.kind for trouble in self._troubles if trouble.concerns(environ)]
-        for kind in kinds:
-            if kind == "slow":
-                time.sleep(0.3)  # the trouble itself, not a wait for something
-            if kind == "500":
-                return self._failed(start_response)
-            if kind == "lost":  # it takes effect, but the answer is another
-                list(self._app(environ, lambda *_: None))
-                return self._failed(start_response)
-        return self._app(environ, start_response)
-
-    def _failed(self, start_response: Callable[..., Any]) -> Iterable[bytes]:
-        body = b"<Error><Code>InternalError</Code><Message>injected</Message></Error>"
-        start_response("500 Internal Server Error", [("Content-Length", str(len(body)))])
-        return [body]

@@ -34,7 +34,7 @@ LAYERS = (
     ("evaluation", "reports", "trackers.feed"),
     ("engine",),
     ("frameworks", "datasets", "trackers", "stores", "callbacks"),
-    ("frameworks.support", "datasets.rows"),
+    ("frameworks.support", "datasets.rows", "stores.support"),
     (
         "records",
         "registry",
@@ -63,6 +63,7 @@ LAYERS = (
 SHARED = (
     "frameworks.support",
     "datasets.rows",
+    "stores.support",
     "tasks.support",
     "trackers.feed",
     "callbacks",

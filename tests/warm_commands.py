@@ -3,10 +3,11 @@
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from trainyard.testing.framework_suite import DATA_MODULES
-from trainyard.testing.warm import WarmProcesses
+from trainyard.testing.warm import WarmProcess, WarmProcesses
 
 TESTS = Path(__file__).parent
 IMPORTS = (*DATA_MODULES, "torch")
@@ -22,6 +23,11 @@ def warm(
     """Return the processes that run `main` of a module in `folder`; see `WarmProcesses`."""
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
     return WarmProcesses(module, imports, {"PYTHONPATH": path, **(environment or {})}, number)
+
+
+def started(*words: object, folder: Path) -> AbstractContextManager[WarmProcess]:
+    """Start `trainyard WORDS` in a process of its own, while `command` may run others."""
+    return warm("signaller", number=1).started("-", "-", "0", *map(str, words), folder=folder)
 
 
 def command(

@@ -81,7 +81,10 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         "tensorboard": BuiltIn("trainyard.trackers.tensorboard:TensorboardTracker", "tensorboard"),
     },
     "store": {  # by the scheme of the URL
+        "az": BuiltIn("trainyard.stores.az:AzStore", "az"),
         "file": BuiltIn("trainyard.stores.local:LocalStore"),
+        "gs": BuiltIn("trainyard.stores.gs:GsStore", "gs"),
+        "hdfs": BuiltIn("trainyard.stores.hdfs:HdfsStore", "hdfs"),
         "s3": BuiltIn("trainyard.stores.s3:S3Store", "s3"),
     },
 }

@@ -55,6 +55,9 @@ class Scripted:
         self.reads.append(len(losses))
         return list(losses)
 
+    def step_seconds(self) -> Sequence[float]:
+        return ()
+
     def snapshot(self, *, weights_only: bool = False, step: int | None = None) -> "Weights":
         return Weights(self.steps if step is None else step, self)
 

@@ -228,13 +228,18 @@ def test_the_exit_code_of_a_process(
     assert_same(trainyard.resume(found.path), whole)
 
 
+def endless(folder: Path) -> list[str]:
+    """Settings of very many steps, on data in a folder."""
+    cadences = [f"{section}.every_n_steps=500" for section in ("evaluation", "checkpoint", "logging")]
+    draw = np.random.default_rng(0)  # iris would import scikit-learn first
+    np.savez(folder / "rows.npz", X=draw.normal(size=(160, 4)), y=draw.integers(0, 3, 160))
+    return ["data.type=npz", "data.path=rows.npz", "training.max_steps=1000000", *cadences]
+
+
 def begin(config: Path, runs: Path) -> "subprocess.Popen[str]":
     """A training process that has made its first steps, of very many."""
-    cadences = [f"{section}.every_n_steps=500" for section in ("evaluation", "checkpoint", "logging")]
     words = [sys.executable, "-m", "trainyard", "train", str(config), "--runs-dir", str(runs)]
-    draw = np.random.default_rng(0)  # iris would import scikit-learn first
-    np.savez(runs / "rows.npz", X=draw.normal(size=(160, 4)), y=draw.integers(0, 3, 160))
-    words += ["data.type=npz", "data.path=rows.npz", "training.max_steps=1000000", *cadences]
+    words += endless(runs)
     process = subprocess.Popen(words, cwd=runs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     for line in process.stdout:
@@ -261,8 +266,9 @@ def test_a_signal_from_outside(
 
 @pytest.mark.slow
 def test_a_second_process_is_refused_and_told_who_owns_the_run(config: Path, tmp_path: Path) -> None:
-    process = begin(config, tmp_path)
-    try:
+    words = ["train", config, "--runs-dir", tmp_path, *endless(tmp_path)]
+    with warm_commands.started(*words, folder=tmp_path) as process:
+        process.until_printed("train_loss=")
         (run,) = all_runs(tmp_path)
         journal = (run.journal / "0001.jsonl").stat().st_ino
         second = warm_commands.command("resume", run.path, folder=tmp_path)
@@ -273,10 +279,8 @@ def test_a_second_process_is_refused_and_told_who_owns_the_run(config: Path, tmp
         assert (run.journal / "0001.jsonl").stat().st_ino == journal
         assert len(run.attempts()) == 1
         assert run.status() == "running"
-    finally:
-        process.terminate()
-        process.communicate(timeout=120)
-    assert process.returncode == 75, "the refused process harmed the first one"
+        process.send_signal(signal.SIGTERM)
+        assert process.end().returncode == 75, "the refused process harmed the first one"
 
 
 # -- the handlers

@@ -8,7 +8,7 @@ import pytest
 from scripted import BATCH, STEPS, Bench, steps_in
 
 from trainyard.engine import loop as loop_module
-from trainyard.engine.loop import Loop
+from trainyard.engine.loop import Loop, _Told
 from trainyard.engine.outside import Outside
 from trainyard.engine.state import RunState
 from trainyard.frameworks.base import Plan
@@ -21,8 +21,11 @@ SELDOM: dict[str, Any] = {
     "checkpoint": {"every_n_steps": None},
     "logging": {"every_n_steps": 1000},
 }
-# The signal, the request, the number of steps to the next agreement, and whether a save is due.
-Told = tuple[Any, Any, int, bool]
+
+
+def told(signal: Any = None, request: Any = None, steps: int = 99, *, save: bool = False) -> _Told:
+    """What a process says that has no times to tell."""
+    return _Told(signal, request, steps, save, None, False, None, 0.0)
 
 
 class Pair(World):
@@ -30,14 +33,16 @@ class Pair(World):
 
     size = 2
 
-    def __init__(self, rank: int, other: Callable[[int], Told], main: Any = None) -> None:
+    def __init__(self, rank: int, other: Callable[[int], _Told], main: Any = None) -> None:
         self.rank = rank
-        self.said: list[Told] = []  # by this process
+        self.said: list[_Told] = []  # by this process
         self.calls: list[Any] = []  # the seconds of `watch`, and "rest"
         self._other = other
         self._main = main  # what the main process answers, where this is the other one
 
     def gather(self, value: Any) -> list[Any]:
+        if not isinstance(value, _Told):
+            return [value, None]
         self.said.append(value)
         both = [value, self._other(len(self.said) - 1)]
         return both if self.is_main else both[::-1]
@@ -52,9 +57,9 @@ class Pair(World):
         self.calls.append("rest")
 
 
-def quiet(_: int) -> Told:
+def quiet(_: int) -> _Told:
     """The other process has nothing to say, and its clock is another one."""
-    return None, None, 99, False
+    return told()
 
 
 def paced(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Callable[[int], float]:
@@ -74,7 +79,10 @@ def run(bench: Bench, state: RunState | None = None) -> tuple[Loop, list[int]]:
     loop = bench.loop(state)
     agreed: list[int] = []
     gather = bench.world.gather
-    bench.world.gather = lambda value: (agreed.append(loop.state.step), gather(value))[1]  # type: ignore[method-assign]
+    bench.world.gather = lambda value: (
+        isinstance(value, _Told) and agreed.append(loop.state.step),
+        gather(value),
+    )[1]  # type: ignore[method-assign]
     bench.status = loop.run()
     loop.parts.saver.drain()
     loop.parts.saver.close()
@@ -88,7 +96,7 @@ def test_they_agree_about_twice_a_second(tmp_path: Path, monkeypatch: pytest.Mon
     bench.world = world = Pair(0, quiet)
     _, agreed = run(bench)
     assert agreed == [1, 5, 9, 13, 17, 21, STEPS]
-    assert world.said == [(None, None, 4, False)] * 7
+    assert [one[:3] for one in world.said] == [(None, None, 4)] * 7
     # It is given ten times what the last steps took for as many as there are, and a second at least.
     stretches = [1.0] + [10 * 4 * 0.125] * 5 + [10 * 2 * 0.125]
     assert world.calls == [call for seconds in stretches for call in (seconds, "rest")] + ["rest"]
@@ -104,16 +112,16 @@ def test_slow_and_fast_steps(
     bench.world = world = Pair(0, quiet)
     _, agreed = run(bench)
     assert agreed == (list(range(1, STEPS + 1)) if stretch == 1 else [1, STEPS])
-    assert {told[2] for told in world.said} == {stretch}
+    assert {one.steps for one in world.said} == {stretch}
     assert world.calls[2] == given
 
 
 def test_the_main_process_says_when(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(tmp_path, losses=paced(monkeypatch, 0.125), **SELDOM)
-    bench.world = world = Pair(1, lambda _: (None, None, 7, False))
+    bench.world = world = Pair(1, lambda _: told(steps=7))
     _, agreed = run(bench)
     assert agreed == [1, 8, 15, 22, STEPS]
-    assert {told[2] for told in world.said} == {4}
+    assert {one.steps for one in world.said} == {4}
 
 
 def test_where_something_else_is_due_they_agree_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +139,7 @@ def test_a_process_that_owes_an_evaluation_agrees_first(tmp_path: Path) -> None:
     bench.world = world = Pair(0, quiet)
     _, agreed = run(bench, state)
     assert agreed[:2] == [7, 8]
-    assert world.said[0] == (None, None, 1, False)
+    assert world.said[0][:3] == (None, None, 1)
 
 
 @pytest.mark.parametrize("is_own", [True, False])
@@ -148,12 +156,12 @@ def test_a_signal_ends_all_at_the_next_agreement(
         return step_of(step)
 
     bench = Bench(tmp_path, losses=loss, **SELDOM)
-    bench.world = world = Pair(rank, lambda i: (None if is_own or i < 2 else "preempted", None, 4, False))
+    bench.world = world = Pair(rank, lambda i: told(None if is_own or i < 2 else "preempted", None, 4))
     loop = bench.loop()
     assert loop.run() == "preempted"
     loop.parts.saver.drain()
     assert loop.state.step == 9, "not at step 7, of which the other process would not know"
-    assert world.said[-1][0] == ("preempted" if is_own else None)
+    assert world.said[-1].signal == ("preempted" if is_own else None)
     assert list(steps_in(tmp_path / "checkpoints")) == ([9] if rank == 0 else [])
     loop.parts.saver.close()
 
@@ -173,16 +181,14 @@ def test_a_request_is_a_decision_of_all(
 
     bench = Bench(tmp_path, [], loss, **SELDOM)
     bench.outside = lambda: Outside(30.0)
-    bench.world = world = Pair(
-        rank, lambda i: (None, None if is_own or i < 2 else "time_limit", 4, False), 30.0
-    )
+    bench.world = world = Pair(rank, lambda i: told(None, None if is_own or i < 2 else "time_limit", 4), 30.0)
     loop = bench.loop()
     assert loop.run() == "stopped"
     loop.parts.saver.drain()
     loop.parts.saver.close()
     assert list(loop.state.decisions) == [Decision(9, "time_limit", {"max_minutes": 30.0})]
     assert loop.state.step == 9
-    assert [told[1] for told in world.said] == [None, None, "time_limit" if is_own else None]
+    assert [one.request for one in world.said] == [None, None, "time_limit" if is_own else None]
     assert loop.parts.outside.request is None, "it is forgotten"
 
 
@@ -201,7 +207,7 @@ def test_a_process_that_fails_is_watched_no_more(tmp_path: Path) -> None:
         return 1.0
 
     bench = Bench(tmp_path, losses=loss, **SELDOM)
-    bench.world = world = Pair(0, lambda _: (None, None, 1, False))
+    bench.world = world = Pair(0, lambda _: told(steps=1))
     loop = bench.loop()
     with pytest.raises(OSError, match="the disk is gone"):
         loop.run()
@@ -215,7 +221,7 @@ def test_each_process_copies_its_share_where_the_main_one_saves(
 ) -> None:
     """When that is, the main one says; so it does at the end, where nothing may be left to save."""
     bench = Bench(tmp_path, losses=paced(monkeypatch, 0.125), **SELDOM)
-    bench.world = Pair(1, lambda i: (None, None, 4, i == 1), wants)
+    bench.world = Pair(1, lambda i: told(steps=4, save=i == 1), wants)
     snapshot, copied = bench.learner.snapshot, list[int]()
     bench.learner.snapshot = lambda **how: (copied.append(bench.learner.steps), snapshot(**how))[1]  # type: ignore[method-assign]
     run(bench)
@@ -224,9 +230,9 @@ def test_each_process_copies_its_share_where_the_main_one_saves(
 
 def test_the_main_process_says_when_it_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(tmp_path, losses=paced(monkeypatch, 0.125), **SELDOM | {"checkpoint": {"every_n_steps": 6}})
-    bench.world = world = Pair(0, lambda i: (None, None, 4, True))
+    bench.world = world = Pair(0, lambda _: told(save=True))
     _, agreed = run(bench)
-    assert [step for step, told in zip(agreed, world.said, strict=True) if told[3]] == [6, 12, 18]
+    assert [step for step, one in zip(agreed, world.said, strict=True) if one.save_is_due] == [6, 12, 18]
     assert agreed == [1, 5, 6, 10, 12, 16, 18, 22, STEPS]
     assert max(steps_in(tmp_path / "checkpoints")) == STEPS
 

@@ -11,6 +11,7 @@ import pytest
 from sklearn import inspection
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.tree import DecisionTreeRegressor
 
 import trainyard
 from trainyard.datasets.base import DataBundle, Split
@@ -316,7 +317,7 @@ class TestPermutation:
     def test_it_agrees_with_scikit_learns(self):
         x = numbers(400, 3)
         y = x[:, 0] + 0.5 * x[:, 1] * x[:, 2]
-        model = RandomForestRegressor(20, random_state=0).fit(x[:200], y[:200])
+        model = DecisionTreeRegressor(max_depth=6, random_state=0).fit(x[:200], y[:200])
         part = explained_model(predictor(model.predict), regression(x[200:], y[200:]))
         made = permutation_importance(part, "r2", part.columns, repeats=100)
         own = inspection.permutation_importance(
@@ -340,7 +341,7 @@ class TestPermutation:
 
 @pytest.mark.slow
 class TestShap:
-    """Needs the shap library; its compiler alone takes some seconds in each process."""
+    """Needs the shap library."""
 
     def explained(
         self, model: Model, bundle: DataBundle, **options: Any
@@ -438,12 +439,15 @@ class TestShap:
             == (1 if classes == 2 else 3)
         )
 
-    @pytest.mark.parametrize("kind", [RandomForestClassifier, HistGradientBoostingClassifier])
-    def test_of_scikit_learns_trees(self, kind):
+    @pytest.mark.parametrize(
+        ("kind", "size"),
+        [(RandomForestClassifier, {"n_estimators": 10}), (HistGradientBoostingClassifier, {"max_iter": 10})],
+    )
+    def test_of_scikit_learns_trees(self, kind, size):
         x = numbers()
         y = (x[:, 0] + x[:, 1] > 0).astype(int)
         x[::5, 1] = np.nan
-        model = kind(random_state=0).fit(x, y)
+        model = kind(**size, random_state=0).fit(x, y)
         described, found = self.explained(
             Model(predictor(model.predict_proba, "classification"), model), classification(x, y)
         )
@@ -453,17 +457,17 @@ class TestShap:
         assert {row["name"] for row in described["features"][:2]} == {"feature 0", "feature 1"}
 
     def test_trees_that_are_not_what_predicts_are_not_believed(self):
-        x = numbers(60)
+        x = numbers(24)
         y = x[:, 0]
-        model = RandomForestRegressor(10, random_state=0).fit(x, y)
+        model = RandomForestRegressor(5, random_state=0).fit(x, y)
         _, found = self.explained(Model(predictor(lambda x: model.predict(x) * 2), model), regression(x, y))
         assert found.explainer == "permutation"
         assert found.gap < 1e-5
 
     def test_trees_beyond_the_bound_are_sampled(self, monkeypatch):
         monkeypatch.setattr(shapley, "MAX_TREE_WORK", 1000)
-        x = numbers(60)
-        model = RandomForestRegressor(10, random_state=0).fit(x, x[:, 0])
+        x = numbers(24)
+        model = RandomForestRegressor(5, random_state=0).fit(x, x[:, 0])
         _, found = self.explained(Model(predictor(model.predict), model), regression(x, x[:, 0]))
         assert found.explainer == "permutation"
 

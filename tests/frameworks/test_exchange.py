@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pytest
@@ -26,14 +26,33 @@ SAMPLES, FEATURES = 40, 6
 BATCHES = [16, 13, 3, 16, 5]  # with eight virtual ranks, most parts of the third are empty
 
 
-class Collectives:
-    """Sends and receives between threads, in place of those between processes."""
+class Operation(NamedTuple):
+    """What one process sends to, or receives from, another one."""
 
-    isend, irecv = "send", "receive"
+    kind: str
+    tensor: Tensor
+    peer: int
+
+
+class Arrival(NamedTuple):
+    """A tensor on its way."""
+
+    target: Tensor
+    source: Tensor
+
+    def wait(self) -> None:
+        self.target.copy_(self.source)
+
+
+class Collectives:
+    """What processes send to each other, between threads; in place of `torch.distributed`."""
+
+    P2POp = Operation
+    isend, irecv = "isend", "irecv"
 
     def __init__(self, size: int) -> None:
         self.barrier = threading.Barrier(size, timeout=60)
-        self.swaps = 0  # of the first process
+        self.calls = 0  # of the first process
         self._slots: list[Any] = [None] * size
         self._rank = threading.local()
 
@@ -42,19 +61,16 @@ class Collectives:
         assert exchange is not None
         exchange._thread.submit(lambda: setattr(self._rank, "value", rank)).result()
 
-    def P2POp(self, kind: str, tensor: Tensor, peer: int) -> tuple[str, Tensor, int]:
-        return kind, tensor, peer
-
-    def batch_isend_irecv(self, operations: list[tuple[str, Tensor, int]]) -> list[Any]:
-        """Receive only when what was received is waited for, as torch promises no more."""
+    def batch_isend_irecv(self, operations: list[Operation]) -> list[Any]:
+        """Send; what is received arrives when it is waited for."""
         rank = self._rank.value
-        self.swaps += rank == 0
-        self._slots[rank] = {peer: tensor for kind, tensor, peer in operations if kind == "send"}
-        received = {peer: tensor for kind, tensor, peer in operations if kind == "receive"}
+        self.calls += rank == 0
+        self._slots[rank] = {one.peer: one.tensor for one in operations if one.kind == Collectives.isend}
         self.barrier.wait()
-        sent = {peer: self._slots[peer][rank].clone() for peer in received}
+        receives = [one for one in operations if one.kind == Collectives.irecv]
+        sent = [self._slots[one.peer][rank].clone() for one in receives]
         self.barrier.wait()
-        return [Arrival(tensor, sent[peer]) for peer, tensor in received.items()]
+        return [Arrival(one.tensor, source) for one, source in zip(receives, sent, strict=True)]
 
     def together(self, function: Callable[[int], T]) -> list[T]:
         """Call a function in each process; where one fails, the others do not wait for it."""
@@ -68,16 +84,6 @@ class Collectives:
 
         with ThreadPoolExecutor(len(self._slots)) as pool:
             return list(pool.map(call, range(len(self._slots))))
-
-
-class Arrival:
-    """A tensor on its way."""
-
-    def __init__(self, target: Tensor, source: Tensor) -> None:
-        self._target, self._source = target, source
-
-    def wait(self) -> None:
-        self._target.copy_(self._source)
 
 
 class Member(World):
@@ -257,7 +263,7 @@ def test_gradients_set_out_during_the_backward_pass(collectives: Callable[[int],
         gone = [parameter.grad is None for parameter in parameters]
         assert gone == [step > 0] * 8
         exchange.finish()
-        assert together.swaps == 4 * (step + 1), "two for each bucket"
+        assert together.calls == 2 * 2 * (step + 1), "two for each bucket: there, and back"
         for parameter in parameters:
             assert parameter.grad is not None
             assert parameter.grad.tolist() == [2.0] * 4
@@ -281,7 +287,9 @@ def test_buckets_set_out_in_their_order(collectives: Callable[[int], Collectives
         )
         for parameter in parameters:
             parameter.grad = None
-    assert [one.numel for one in exchange._buckets] == [3 * 4 + 3, 5 * 4 + 5], "for each gradient, a flag"
+    sizes = [bucket.numel for bucket in exchange._buckets]
+    assert sizes == [3 * 4 + 3, 5 * 4 + 5], "numbers, and for each gradient a flag"
+    assert together.calls == 2 * 2 * 3
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -375,7 +383,7 @@ def test_a_process_that_is_gone_is_an_error_of_the_world(
     together = collectives(1)
     exchange, _ = exchange_of(weights(2), together)
 
-    def gone(_: Any) -> None:
+    def gone(*_: Tensor) -> None:
         raise RuntimeError("Connection closed by peer")
 
     monkeypatch.setattr(together, "batch_isend_irecv", gone)

@@ -1,9 +1,11 @@
 """Several processes train one run: to the same bits as one, whatever dies on the way."""
 
 import json
+import math
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,12 @@ import pytest
 import torch
 
 import trainyard
+from s3_server import S3Server
 from small_runs import journal_values
 from trainyard.errors import ConfigError, InputError, ModelError, TrainingError, WorldError
 from trainyard.records.journal import losses, read
 from trainyard.runs.run import Run
+from troubled_server import Trouble
 
 pytestmark = pytest.mark.slow
 
@@ -269,3 +273,42 @@ def test_objects_of_the_main_script_cannot_be_sent(tmp_path: Path) -> None:
     config = {key: value for key, value in HARD.items() if key != "model"}
     with pytest.raises(InputError, match="cannot be sent to other processes"):
         trainyard.train(config, {"distributed.nproc": 2}, model=Local(64, 10), runs_dir=tmp_path)
+
+
+class Gone(Trouble):
+    """The service answers nothing for a while, from a request on."""
+
+    def __init__(self, first: int, seconds: float) -> None:
+        super().__init__("500", [first])
+        self.seconds, self.until = seconds, math.inf
+
+    def concerns(self, environ: dict[str, Any]) -> bool:
+        if super().concerns(environ):
+            self.until = time.monotonic() + self.seconds
+        return self.until < math.inf and time.monotonic() < self.until
+
+
+def failing_and_slow() -> list[Trouble]:
+    """Every fifth request of a kind fails, every tenth is slow."""
+    return [
+        Trouble(kind, range(every, 999, every), method)
+        for method in ("PUT", "GET")
+        for kind, every in (("500", 5), ("slow", 10))
+    ]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "troubles", [failing_and_slow(), [Gone(20, 60.0)]], ids=["fails and is slow", "gone for a minute"]
+)
+def test_a_store_with_troubles(
+    troubles: list[Trouble], alone: Run, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path))
+    with s3.troubled(*troubles):
+        run = trainyard.train(HARD, {"distributed.nproc": 2}, runs_dir=f"{s3.new_bucket()}/runs")
+    assert all(trouble.met >= min(trouble.calls) for trouble in troubles)
+    same(run, alone)
+    assert run.result["attempts"] == 1

@@ -23,7 +23,7 @@ class TestForest(FrameworkSuite):
             "data": {"type": "wine"},
             "model": {
                 "type": "random_forest",
-                "params": {"n_estimators": 65, "iterations_per_step": 2, "max_depth": 4, "max_samples": 0.5},
+                "params": {"n_estimators": 33, "iterations_per_step": 1, "max_depth": 4, "max_samples": 0.5},
             },
             "training": {"early_stopping": {"metric": "val_loss", "patience": 30}, "threads": 1},
             "evaluation": {"every_n_steps": 3},
@@ -41,7 +41,7 @@ class TestBoosting(FrameworkSuite):
             "data": {"type": "diabetes"},
             "model": {
                 "type": "hist_gradient_boosting",
-                "params": {"max_iter": 82, "iterations_per_step": 2, "max_features": 0.5, "max_depth": 3},
+                "params": {"max_iter": 50, "iterations_per_step": 2, "max_features": 0.5, "max_depth": 3},
             },
             "training": {"scheduler": {"type": "cosine", "final_lr_ratio": 0.1}, "threads": 1},
             "evaluation": {"every_n_steps": 3},

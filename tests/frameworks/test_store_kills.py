@@ -7,14 +7,15 @@ import pytest
 import test_torch_suite
 import test_toy
 
-from s3_server import S3Server
 from trainyard.testing.framework_suite import DATA_MODULES, VICTIM, FrameworkSuite, Kills
 from trainyard.testing.warm import WarmProcesses
+from troubled_server import TroubledServer
 
 
 class InStore(FrameworkSuite):
     """A suite whose runs are in a store, and are resumed in a folder and with a cache of their own."""
 
+    service = "s3"  # the fixture of it
     starts_afresh = False  # the suite of the framework does
     # The first entry takes the lease; the second makes the attempt known in the store.
     three_kills: ClassVar[Kills] = (("step", 9), ("committed", 2), ("entry", 3))
@@ -26,9 +27,10 @@ class InStore(FrameworkSuite):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def processes(cls, s3: S3Server) -> WarmProcesses:
+    def processes(cls, request: pytest.FixtureRequest) -> WarmProcesses:
+        service: TroubledServer = request.getfixturevalue(cls.service)
         # The cache is in the folder that a process is started in.
-        environment = s3.environment() | {"TRAINYARD_CACHE": "cache"}
+        environment = service.environment() | {"TRAINYARD_CACHE": "cache"}
         return WarmProcesses(VICTIM, (*DATA_MODULES, "torch"), environment)
 
 
@@ -52,6 +54,30 @@ class TestInS3(InStore, test_torch_suite.TestTorch):
     @pytest.fixture(autouse=True)
     def _bucket(self, bucket: str) -> None:
         self._url = bucket
+
+    def runs_dir(self, folder: Path) -> str:
+        return f"{self._url}/runs"
+
+
+class TestInGs(InStore, test_toy.TestToy):
+    service = "gs"
+    kills = (("request", 9), ("answer", 4), ("step", 13))
+
+    @pytest.fixture(autouse=True)
+    def _bucket(self, gs_bucket: str) -> None:
+        self._url = gs_bucket
+
+    def runs_dir(self, folder: Path) -> str:
+        return f"{self._url}/runs"
+
+
+class TestInAz(InStore, test_toy.TestToy):
+    service = "az"
+    kills = (("request", 9), ("step", 13))
+
+    @pytest.fixture(autouse=True)
+    def _bucket(self, az_container: str) -> None:
+        self._url = az_container
 
     def runs_dir(self, folder: Path) -> str:
         return f"{self._url}/runs"

@@ -190,9 +190,9 @@ def test_the_callback_changes_no_bit_and_leaves_nothing_behind(whole: Any, tmp_p
 
 
 def test_a_killed_training_goes_on(tmp_path: Path) -> None:
-    from warm_commands import warm  # not for `main`, whose process finds this folder only
+    from warm_commands import IMPORTS, warm  # not for `main`, whose process finds this folder only
 
-    processes = warm("test_lightning", ("torch", "lightning.pytorch"), folder=Path(__file__).parent)
+    processes = warm("test_lightning", (*IMPORTS, "lightning.pytorch"), folder=Path(__file__).parent)
 
     def script(kill_at: int) -> subprocess.CompletedProcess[str]:
         return processes.run(str(tmp_path), str(kill_at), folder=tmp_path)

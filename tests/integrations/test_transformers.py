@@ -250,9 +250,9 @@ def test_a_killed_training_with_workers_holds_no_lock(tmp_path: Path) -> None:
 
 def script(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run the script of a user in a process of its own."""
-    from warm_commands import warm  # not for `main`, whose process finds this folder only
+    from warm_commands import IMPORTS, warm  # not for `main`, whose process finds this folder only
 
-    libraries = ("transformers.trainer", "transformers.models.bert.modeling_bert")
+    libraries = (*IMPORTS, "transformers.trainer", "transformers.models.bert.modeling_bert")
     processes = warm("test_transformers", libraries, folder=Path(__file__).parent)
     return processes.run(str(folder), *words, folder=folder)
 

@@ -56,6 +56,7 @@ def make(run: Path) -> None:
             segment.values("evaluation", step + 4, {"val_loss": 1 / step})
             segment.values("histograms", step + 4, BARS)
             segment.event(step + 4, "skipped_batch", reason="loss spike", loss=float("nan"))
+        segment.event(last, "step_times", steps=5, hosts=[["a", 2]], medians=[0.1, 0.2], longest=[1, 2])
         segment.end(last, "preempted")
         segment.close()
 

@@ -1,8 +1,5 @@
 """Runs that end before their last step: by a limit, on request, by a verdict; and what follows."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ from trainyard.engine.outside import Outside
 from trainyard.errors import InputError, TrainingError
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.run import Run
+from warm_commands import started
 
 LIMIT = {"training.max_minutes": 1e-6, "training.max_steps": 5000}
 
@@ -205,23 +203,22 @@ def test_only_a_running_run_can_be_stopped(
 
 
 @pytest.mark.slow
-def test_a_run_in_another_process_is_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_in_another_process_is_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On the command line: both processes end with 0, and the run has its test metrics."""
     words = ["data=iris", "model=mlp", "training.max_steps=100000000", "training.threads=1"]
     (tmp_path / "long.yaml").write_text("evaluation: {every_n_steps: 1000000}\n")
-    environment = {**os.environ, "TRAINYARD_RUNS": str(tmp_path / "runs")}
-    command = [sys.executable, "-m", "trainyard", "train", "long.yaml", *words, "logging.every_n_steps=1"]
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert next(line for line in process.stdout if "train_loss" in line)
+    monkeypatch.setenv("TRAINYARD_RUNS", str(tmp_path / "runs"))
+    command = ["train", "long.yaml", *words, "logging.every_n_steps=1000"]
+    with started(*command, folder=tmp_path) as process:
+        process.until_printed("train_loss")
         assert main(["stop", "last", "--runs-dir", str(tmp_path / "runs")]) == 0
-        rest = process.stdout.read()
-        assert process.wait(60) == 0
+        ended = process.end()
+        assert ended.returncode == 0
     run = trainyard.get("last", runs_dir=tmp_path / "runs")
     assert capsys.readouterr().out == f"run {run.id} is stopped, at step {run.result['steps']}\n"
-    assert "event=stop " in rest
+    assert "event=stop " in ended.stdout
     assert "test_accuracy" in run.metrics
     assert kinds(run) == ["stop"]
     assert main(["runs", "show", "last", "--runs-dir", str(tmp_path / "runs")]) == 0

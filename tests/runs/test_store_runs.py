@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ import numpy as np
 import pytest
 
 import trainyard
-from s3_server import S3Server, Trouble
+from s3_server import S3Server
 from small_runs import SMALL, Crash, assert_same, crashed, every_save_on_disk, preempted
 from trainyard import registry
 from trainyard.callbacks.base import Callback
@@ -37,6 +35,8 @@ from trainyard.runs.session import Session
 from trainyard.runs.wiring import run_checkpoints
 from trainyard.stores.local import LocalStore
 from trainyard.testing.faults import WRITES, Faults, FaultyStore, fail, pause
+from troubled_server import Trouble
+from warm_commands import warm
 
 
 @pytest.fixture(scope="module")
@@ -472,13 +472,13 @@ def test_a_heartbeat_keeps_a_run_that_commits_rarely(
 
 
 LONG = """
-import sys
 import trainyard
 from small_runs import SMALL
 from trainyard.engine import lease
 
-lease._BEAT = 0.2
-trainyard.train(SMALL, {"training.max_steps": 10**6}, runs_dir=sys.argv[1])
+def main(url):
+    lease._BEAT = 0.2
+    trainyard.train(SMALL, {"training.max_steps": 10**6}, runs_dir=url)
 """
 
 
@@ -487,19 +487,15 @@ def test_a_run_is_stopped_from_a_machine_that_shares_only_the_store(
     folder_url: str, elsewhere: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere("trainer")
-    paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    trainer = subprocess.Popen(
-        [sys.executable, "-c", LONG, folder_url], env=os.environ | {"PYTHONPATH": paths}
-    )
-    elsewhere("other")
-    monkeypatch.setattr(stopping, "_STORE_PAUSE", 0.2)
-    try:
+    Path("long_training.py").write_text(LONG, encoding="utf-8")
+    with warm("long_training").started(folder_url, folder=Path.cwd()) as trainer:
+        elsewhere("other")
+        monkeypatch.setattr(stopping, "_STORE_PAUSE", 0.2)
         while [run.status for run in trainyard.list_runs(folder_url)] != ["running"]:
-            assert trainer.poll() is None
+            assert not trainer.has_ended()
         asked = trainyard.stop("last", runs_dir=folder_url)
-        assert trainer.wait(60) == 0
-    finally:
-        trainer.kill()
+        ended = trainer.end()
+        assert ended.returncode == 0, ended.stderr
     assert asked.status == "stopped"
     assert 0 < asked.result["steps"] < 10**6
     assert not list(open_store(folder_url).list("alive/"))

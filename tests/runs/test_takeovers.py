@@ -1,9 +1,8 @@
 """Two attempts of one run: one of them writes, the other finds out, ends, and has harmed nothing."""
 
-import os
 import signal
-import subprocess
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,10 +18,9 @@ from trainyard.records.listing import all_runs, runs_folder
 from trainyard.records.remote import open_store
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.run import Run
-from trainyard.testing.warm import WarmProcesses
+from trainyard.testing.warm import WarmProcess, WarmProcesses
 
 pytestmark = pytest.mark.slow
-STOPPING = Path(__file__).parents[1] / "stopping.py"
 
 
 @pytest.fixture(scope="module")
@@ -48,34 +46,36 @@ def content(folder: Path) -> dict[str, bytes]:
     return {name: path.read_bytes() for name, path in names.items() if not name.startswith("journal/0001.")}
 
 
-def stopped(config: Path, runs_dir: str, cache: Path) -> subprocess.Popen[str]:
+@contextmanager
+def stopped(processes: WarmProcesses, config: Path, runs_dir: str, cache: Path) -> Iterator[WarmProcess]:
     """A process that trains and has stopped itself after step 13."""
-    words = [sys.executable, str(STOPPING), "SIGSTOP", "13", str(config), runs_dir, str(cache)]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    _, status = os.waitpid(process.pid, os.WUNTRACED)
-    assert os.WIFSTOPPED(status), process.communicate()
-    return process
+    words = ["SIGSTOP", "13", str(config), runs_dir, str(cache)]
+    with processes.started(*words, folder=config.parent) as process:
+        process.until_stopped()
+        yield process
 
 
-def continued(zombie: subprocess.Popen[str]) -> None:
+def continued(zombie: WarmProcess) -> None:
     """Let it go on; it must find out that it has lost the run, and say so."""
     zombie.send_signal(signal.SIGCONT)
-    _, errors = zombie.communicate(timeout=120)
-    assert zombie.returncode == 2, errors
-    assert "attempt 2 has taken the run over" in errors
-    assert "attempt 1 has lost it and writes nothing more" in errors
+    ended = zombie.end()
+    assert ended.returncode == 2, ended.stderr
+    assert "attempt 2 has taken the run over" in ended.stderr
+    assert "attempt 1 has lost it and writes nothing more" in ended.stderr
 
 
-def test_a_zombie_on_the_local_disk_commits_nothing(config: Path, whole: Run, tmp_path: Path) -> None:
+def test_a_zombie_on_the_local_disk_commits_nothing(
+    config: Path, whole: Run, both: list[WarmProcesses], tmp_path: Path
+) -> None:
     """Where `flock` does not reach, as on some network file systems, the log decides."""
     runs = tmp_path / "runs"
-    zombie = stopped(config, str(runs), tmp_path / "cache")
-    (run,) = all_runs(runs)
-    (run.path / "lock").unlink()
-    resumed = trainyard.resume(run.path)
-    assert_same(resumed, whole)
-    before = content(run.path)
-    continued(zombie)
+    with stopped(both[1], config, str(runs), tmp_path / "cache") as zombie:
+        (run,) = all_runs(runs)
+        (run.path / "lock").unlink()
+        resumed = trainyard.resume(run.path)
+        assert_same(resumed, whole)
+        before = content(run.path)
+        continued(zombie)
     after = content(run.path)
     assert {name: after.get(name) for name in before} == before
     new = after.keys() - before.keys()
@@ -85,17 +85,17 @@ def test_a_zombie_on_the_local_disk_commits_nothing(config: Path, whole: Run, tm
 
 @pytest.mark.parametrize("kind", ["file", "s3"])
 def test_a_zombie_in_a_store_commits_nothing(
-    kind: str, config: Path, whole: Run, tmp_path: Path, request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
+    kind: str, config: Path, whole: Run, both: list[WarmProcesses], tmp_path: Path,
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     url = request.getfixturevalue("bucket") if kind == "s3" else (tmp_path / "store").as_uri()
-    zombie = stopped(config, url, tmp_path / "cache of the zombie")
-    monkeypatch.setattr(remote, "SILENCE", 0.0)  # it has been silent for long
-    resumed = trainyard.resume("last", runs_dir=url)
-    assert_same(resumed, whole)
-    store = open_store(url)
-    before = {key: store.get(key) for key in store.list() if not key.startswith("alive/")}
-    continued(zombie)
+    with stopped(both[1], config, url, tmp_path / "cache of the zombie") as zombie:
+        monkeypatch.setattr(remote, "SILENCE", 0.0)  # it has been silent for long
+        resumed = trainyard.resume("last", runs_dir=url)
+        assert_same(resumed, whole)
+        store = open_store(url)
+        before = {key: store.get(key) for key in store.list() if not key.startswith("alive/")}
+        continued(zombie)
     after = {key: store.get(key) for key in store.list() if not key.startswith("alive/")}
     assert {key: after.get(key) for key in before} == before
     new = after.keys() - before.keys()

@@ -10,17 +10,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from late import Late
 from trainyard.errors import TrackerError
 from trainyard.testing.tracker_suite import NOW, Stored, TrackerSuite, card, line
 from trainyard.trackers.base import Point, RunCard
 from trainyard.trackers.mlflow import ENVIRONMENT, MlflowParams, MlflowTracker
 
-mlflow = pytest.importorskip("mlflow")
+pytestmark = pytest.mark.skipif(find_spec("mlflow") is None, reason="MLflow is not installed")
+mlflow: Any = Late(lambda: import_module("mlflow"))
 
 
 @pytest.fixture(autouse=True)

@@ -86,7 +86,7 @@ def evaluate(
     found = find(run, runs_dir)
     is_file = isinstance(data, Path | str)
     predictor = _load(found, "evaluate", model, trust=trust, data=data)
-    rows = predictor.read(Path(data)) if is_file else data  # before the working directory changes
+    rows = predictor.read(data) if is_file else data  # before the working directory changes
     with reading(found, working_directory(found), trust=trust):
         if "data" in passed_objects(found) and not is_file:
             from trainyard.runs.model import bundle_of_objects
@@ -114,7 +114,7 @@ def predict(
         CheckpointError: A file that predictions depend on is damaged.
     """
     predictor = _load(find(run, runs_dir), "predict", model, trust=trust)
-    return predictor.predict(predictor.read(Path(data)))
+    return predictor.predict(predictor.read(data))
 
 
 def export(

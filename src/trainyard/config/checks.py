@@ -85,6 +85,7 @@ def check(root: Node, problems: Problems) -> None:
     _check_microbatch(root, problems)
     _check_virtual_ranks(root, problems)
     _check_warmup(root, problems)
+    _check_interval(root, problems)
     data = find_value(root, "data")
     if data is not None and isinstance(data.value, dict):
         _check_source(data, problems)
@@ -166,6 +167,13 @@ def _check_warmup(root: Node, problems: Problems) -> None:
     if warmup is not None and steps is not None and node is not None and warmup > steps:
         message = f"{warmup} steps of warm-up do not fit into max_steps: {steps}"
         problems.report(message, "training.scheduler.warmup_steps", node.source)
+
+
+def _check_interval(root: Node, problems: Problems) -> None:
+    hours, every = (find_value(root, f"checkpoint.{key}") for key in ("mtbf_hours", "every_n_minutes"))
+    if hours is not None and (every is None or every.value != "auto"):
+        message = "is only used with checkpoint.every_n_minutes: auto; set that, or leave this out"
+        problems.report(message, "checkpoint.mtbf_hours", hours.key_source)
 
 
 def _check_source(data: Node, problems: Problems) -> None:

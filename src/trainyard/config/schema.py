@@ -132,7 +132,9 @@ class DataConfig(TypedSection):
         description="digits, wine, ..., csv, parquet, npz, or package.module:function; "
         "default: by the path's ending",
     )
-    path: str | None = record(None, description="one file, to be split")
+    path: str | None = record(
+        None, description="one file, to be split: a path, or a URL (s3://, gs://, az://)"
+    )
     train_path: str | None = record(None, description="the training rows")
     val_path: str | None = record(None, description="the validation rows")
     test_path: str | None = record(None, description="the test rows")
@@ -319,8 +321,16 @@ class CheckpointConfig(Section):
     every_n_steps: int | None = record(
         None, gt=0, description="steps between two checkpoints; may be combined with every_n_minutes"
     )
-    every_n_minutes: float | None = record(
-        10.0, gt=0, description="minutes between two checkpoints; null: by steps only"
+    every_n_minutes: Literal["auto"] | Annotated[float, Field(gt=0)] | None = record(
+        10.0,
+        description="minutes between two checkpoints; auto: by what the first save costs, and how often a "
+        "process fails; null: by steps only",
+    )
+    mtbf_hours: float | None = record(
+        None,
+        gt=0,
+        description="mean hours between two failures of one process, for `every_n_minutes: auto`; "
+        "default: 10000",
     )
     keep_last: int = record(2, gt=0, description="resume checkpoints to keep")
     save_top_k: int = bits(

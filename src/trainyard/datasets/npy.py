@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar
 from zipfile import BadZipFile
 
@@ -21,7 +20,7 @@ from pydantic import BaseModel
 
 from trainyard.config.schema import DataConfig, Section
 from trainyard.datasets.base import DataBundle
-from trainyard.datasets.rows.files import existing_file
+from trainyard.datasets.rows.files import existing_file, names_in
 from trainyard.datasets.rows.objects import from_arrays, refuse_column_settings
 from trainyard.datasets.rows.table import listed
 from trainyard.digest import array_buffer, digest, sha256_json, tensor_records
@@ -47,11 +46,9 @@ class NpyDataset:
 
     def load(self) -> DataBundle:
         """Load the data; see `Dataset.load`."""
-        folder = self._folder()
-        endings = {name: f"_{name}" for name in SPLITS if (folder / f"X_{name}.npy").exists()} or {
-            "train": ""
-        }
-        pairs = {name: _pair(folder, ending) for name, ending in endings.items()}
+        folder, names = self._folder()
+        endings = {name: f"_{name}" for name in SPLITS if f"X_{name}.npy" in names} or {"train": ""}
+        pairs = {name: _pair(folder, names, ending) for name, ending in endings.items()}
         for name, (features, _) in pairs.items():
             if features.dtype.kind == "f":
                 _refuse_bad_values(features, name, keep=self._config.impute == "keep")
@@ -61,20 +58,21 @@ class NpyDataset:
             lambda inputs, ids, targets: MappedRows(inputs[FEATURES], ids, targets),
         )
 
-    def _folder(self) -> Path:
+    def _folder(self) -> tuple[str, list[str]]:
+        """Return the folder, and the names of the files in it."""
         config = self._config
         if config.path is None or config.train_path is not None:
             raise DataError("data: type npy reads one folder: give data.path")
         refuse_column_settings(config, "arrays in npy files are", "Leave it out")
-        if not Path(config.path).is_dir():
+        if (names := names_in(config.path)) is None:
             raise DataError(
                 f"data.path: {config.path} is not a folder; type npy reads a folder of X.npy and y.npy"
             )
-        return Path(config.path)
+        return config.path.rstrip("/"), names
 
 
-def _pair(folder: Path, ending: str) -> tuple[Array, Array]:
-    features, targets = (_mapped(folder / f"{letter}{ending}.npy") for letter in "Xy")
+def _pair(folder: str, names: Sequence[str], ending: str) -> tuple[Array, Array]:
+    features, targets = (_mapped(folder, names, f"{letter}{ending}.npy") for letter in "Xy")
     if features.ndim < 2 or features.dtype.kind not in "iufb":
         raise DataError(
             f"{folder}: X{ending}.npy is {features.dtype} of shape {features.shape}; numbers (rows, ...) "
@@ -85,12 +83,12 @@ def _pair(folder: Path, ending: str) -> tuple[Array, Array]:
     return features, np.array(targets)
 
 
-def _mapped(path: Path) -> Array:
-    if not path.exists():
-        names = listed(sorted(file.name for file in path.parent.iterdir())) or "nothing"
-        raise DataError(f"{path} is missing; the folder holds {names}")
+def _mapped(folder: str, names: Sequence[str], name: str) -> Array:
+    path = f"{folder}/{name}"
+    if name not in names:
+        raise DataError(f"{path} is missing; the folder holds {listed(names) or 'nothing'}")
     try:
-        array = np.load(existing_file(str(path), mapped=True), mmap_mode="r", allow_pickle=False)
+        array = np.load(existing_file(path, mapped=True), mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError, BadZipFile) as error:
         raise DataError(
             f"{path} cannot be read as npy: {error}; save arrays of numbers with numpy.save"

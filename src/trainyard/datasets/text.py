@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -18,7 +17,7 @@ from pydantic import BaseModel, Field
 
 from trainyard.config.schema import DataConfig, Section
 from trainyard.datasets.base import DataBundle
-from trainyard.datasets.rows.files import read_bytes
+from trainyard.datasets.rows.files import files_below, read_bytes
 from trainyard.datasets.rows.splitting import fractions
 from trainyard.datasets.rows.tabular import paths_by_split, provided_splits
 from trainyard.digest import array_buffer, digest, tensor_records
@@ -70,15 +69,14 @@ class TextDataset:
         )
 
     def _read(self, path: str) -> Text:
-        folder = Path(path).expanduser()
-        if not folder.is_dir():
+        files = files_below(path, self._params.pattern)
+        if files is None:
             return np.frombuffer(read_bytes(path), np.uint8)
-        files = sorted(file for file in folder.rglob(self._params.pattern) if file.is_file())
         if not files:
             raise DataError(
                 f"{path}: no file in this folder matches data.params.pattern: {self._params.pattern}"
             )
-        return np.frombuffer(b"".join(read_bytes(str(file)) for file in files), np.uint8)
+        return np.frombuffer(b"".join(map(read_bytes, files)), np.uint8)
 
 
 def _refuse_settings(config: DataConfig) -> None:

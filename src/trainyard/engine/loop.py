@@ -18,14 +18,16 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from trainyard.engine.interval import interval_in_words
 from trainyard.engine.outside import Outside, Request
 from trainyard.engine.recorder import Recorder
 from trainyard.engine.rules import Rules
 from trainyard.engine.saver import Saver
 from trainyard.engine.signals import Signals, Stopped
 from trainyard.engine.state import RunState
+from trainyard.engine.step_times import StepClock, StepTimes, Stragglers
 from trainyard.errors import InputError, TrainingError
 from trainyard.frameworks.base import Learner
 from trainyard.order import SampleOrder
@@ -36,10 +38,24 @@ from trainyard.world import ALONE, World
 
 log = logging.getLogger("trainyard")
 _DRAIN_STEPS = 1024  # the most steps whose losses wait on the device
-_AGREE_SECONDS = 0.5  # between two steps at which several processes agree
+_AGREE_SECONDS = 0.5  # between two steps at which several processes agree, and more if that costs much:
+_AGREE_TIMES = 50  # of what an agreement takes
 # A process that takes so long for the steps to the next such step hangs: in seconds, and in times of what the
 # last steps took.
 _HANG_SECONDS, _HANG_TIMES = 60.0, 10
+
+
+class _Told(NamedTuple):
+    """What a process tells the others when they agree; the numbers of the main one count."""
+
+    signal: Ended | None
+    request: Request | None
+    steps: int  # to the next agreement
+    save_is_due: bool
+    interval: dict[str, Any] | None  # a decision on how often to save
+    wants_times: bool  # whether all tell their step times next time
+    times: StepTimes | None
+    waited: float  # seconds of the last agreement, the least of which it cost those who came last
 
 
 @dataclass(frozen=True)
@@ -76,9 +92,14 @@ class Loop:
         self._signal: Ended | None = None  # what a signal asks for, as the processes have agreed
         self._request: Request | None = None  # what was asked from outside, as they have agreed
         self._save_is_due = False  # as they have agreed
+        self._interval: dict[str, Any] | None = None  # how often to save, as they have agreed
         self._agree_at = state.step + 1
         self._agreed_at, self._agreed_step = time.perf_counter(), state.step
         self._pace = 0.0  # seconds that a step took lately
+        self._waited = 0.0  # seconds of the last agreement
+        self._agreement_seconds = 0.0  # that it took at least, in every process
+        self._step_clock, self._stragglers = StepClock(), Stragglers(parts.recorder)
+        self._wants_times = False
         self._clock = self._logged_at = time.perf_counter()
         self._logged_samples = 0
         self.after_first_step: Callable[[], None] | None = None  # set by the attempt; called once
@@ -120,6 +141,9 @@ class Loop:
             parts.world.rest()
             parts.saver.stop_clock()
             parts.outside.close()
+        if parts.world.size > 1:
+            self._step_clock.add(parts.learner.step_seconds())
+            self._record_times(parts.world.gather(self._step_clock.take()))
         self._save(finished=state.step >= self._last_step)
         return self._stop() or self._ended()
 
@@ -151,6 +175,7 @@ class Loop:
             if ending or parts.rules.logs(state.step) or state.step >= self._natural_end():
                 self._log()
             state.settled = state.step
+        self._choose_interval()
         parts.recorder.journal.flush()
         for at, message in parts.saver.failures():
             parts.recorder.event(state.step, "checkpoint_failed", saved_step=at, message=message)
@@ -177,16 +202,37 @@ class Loop:
         now = time.perf_counter()
         if (steps := state.step - self._agreed_step) > 0:
             self._pace = pace = (now - self._agreed_at) / steps
-            stretch = max(1, min(_DRAIN_STEPS, int(_AGREE_SECONDS / max(1e-9, pace))))
+            seconds = max(_AGREE_SECONDS, _AGREE_TIMES * self._agreement_seconds)
+            stretch = max(1, min(_DRAIN_STEPS, int(seconds / max(1e-9, pace))))
         else:
             stretch = 1
-        self._agreed_at, self._agreed_step = now, state.step
-        is_due = self.parts.saver.is_due(state.step)
-        told = world.gather((self.parts.signals.status, self._request, stretch, is_due))
-        self._signal = next((one[0] for one in told if one[0]), None)
-        self._request = next((one[1] for one in told if one[1]), None)
-        _, _, stretch, self._save_is_due = told[0]
-        self._agree_at = state.step + stretch
+        self._step_clock.add(self.parts.learner.step_seconds())
+        told = world.gather(
+            _Told(
+                self.parts.signals.status,
+                self._request,
+                stretch,
+                self.parts.saver.is_due(state.step),
+                self.parts.saver.suggested_interval(),
+                self._step_clock.is_due(world.size),
+                self._step_clock.take() if self._wants_times else None,
+                self._waited,
+            )
+        )
+        self._agreed_at, self._agreed_step = time.perf_counter(), state.step
+        self._waited, self._agreement_seconds = self._agreed_at - now, min(one.waited for one in told)
+        self._record_times([one.times for one in told])
+        self._wants_times = told[0].wants_times and not self._wants_times
+        self._signal = next((one.signal for one in told if one.signal), None)
+        self._request = next((one.request for one in told if one.request), None)
+        self._save_is_due, self._interval = told[0].save_is_due, told[0].interval
+        self._agree_at = state.step + told[0].steps
+
+    def _record_times(self, times: Sequence[StepTimes | None]) -> None:
+        """Journal the step times of all processes, if they have told them."""
+        known = [one for one in times if one is not None]
+        if known and self.parts.world.is_main:
+            self._stragglers.record(self.state.step, known)
 
     def _drain(self) -> None:
         """Read the losses that wait on the device, and journal each."""
@@ -268,6 +314,20 @@ class Loop:
             return False
         self._decide(Decision(step, kind, detail))
         return True
+
+    def _choose_interval(self) -> None:
+        """Decide how often to save, where that is left to us and a save has been measured."""
+        saver, world = self.parts.saver, self.parts.world
+        detail = saver.suggested_interval() if world.size == 1 else self._interval
+        if detail is None:
+            return
+        decision = Decision(self.state.step, "checkpoint_interval", detail)
+        if decision in self.state.decisions:  # by an attempt with other processes
+            return
+        self._decide(decision)
+        saver.save_every(detail["minutes"])
+        if world.is_main:
+            log.info("checkpoints: %s", interval_in_words(detail))
 
     def _decide(self, decision: Decision) -> None:
         """Make a decision; it is on the disk when this returns, and in the run's store if it ends the run."""

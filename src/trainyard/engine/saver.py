@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
 from trainyard.config.schema import CheckpointConfig
 from trainyard.engine.checkpoint import Commit, RunCheckpoints, step_of
+from trainyard.engine.interval import MTBF_HOURS, SaveCost, chosen_interval
 from trainyard.engine.recorder import Recorder
 from trainyard.engine.state import RunState
 from trainyard.engine.writer import PendingWrite, Writer
 from trainyard.errors import CheckpointError
 from trainyard.frameworks.base import Learner, Plan, Snapshot
+
+_FIRST_MINUTES = 1.0  # to the save that `every_n_minutes: auto` measures
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class Saver:
         plan: Plan,
         checkpoints: RunCheckpoints,
         recorder: Recorder,
+        processes: int = 1,
     ) -> None:
         self._config = config
         self._learner = learner
@@ -46,6 +51,11 @@ class Saver:
         self._timer: threading.Timer | None = None
         self._wake: Callable[[], None]  # set by `start`, where a clock runs
         self._overdue = False
+        self._processes = processes
+        self._is_chosen = config.every_n_minutes != "auto"  # whether it is known how often to save
+        self._minutes = _FIRST_MINUTES if config.every_n_minutes == "auto" else config.every_n_minutes
+        self._blocked: float | None = None  # seconds that training waited for the first save
+        self._written: float | None = None  # seconds that writing it took; set by the writer's thread
         self._saved_step = -1
         self._marked: _Pending | None = None  # of the last boundary; None where every step is one
         self._extracted: set[int] = set()  # steps of best models that were taken from a cumulative framework
@@ -64,14 +74,14 @@ class Saver:
         """
         self.stop_clock()
         self._overdue = False
-        if self._config.every_n_minutes is None:
+        if self._minutes is None:
             return
 
         def ring() -> None:
             self._overdue = True
             wake()
 
-        self._timer = threading.Timer(self._config.every_n_minutes * 60, ring)
+        self._timer = threading.Timer(self._minutes * 60, ring)
         self._timer.daemon = True
         self._wake = wake
         self._timer.start()
@@ -81,6 +91,22 @@ class Saver:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def suggested_interval(self) -> dict[str, Any] | None:
+        """Return how often to save by what the first save has cost, to be decided; see `save_every`.
+
+        None if the config says it, if it is decided already, or if no save has been measured yet.
+        """
+        if self._is_chosen or self._blocked is None or self._written is None:
+            return None
+        cost = SaveCost(self._blocked, self._written)
+        return chosen_interval(cost, self._config.mtbf_hours or MTBF_HOURS, self._processes)
+
+    def save_every(self, minutes: float) -> None:
+        """Save as often as was decided from now on."""
+        self._is_chosen, self._minutes = True, minutes
+        if self._timer is not None and not self._overdue:  # else the save that is due starts it
+            self.start(self._wake)
 
     @property
     def overdue(self) -> bool:
@@ -122,6 +148,7 @@ class Saver:
         A step that is saved already is not saved again. With `finished`, the last step is saved even if
         it is not a boundary: no step follows it, only evaluations.
         """
+        began = time.perf_counter()
         if not self.wants(state.step, finished=finished):
             return
         marked = None if self._plan.boundary == 1 or finished else self._marked
@@ -131,6 +158,8 @@ class Saver:
         self._extract_best(pending.best)
         self._recorder.journal.flush()
         self._writer.submit(PendingWrite(pending.step, lambda: self._write(pending), replaceable=True))
+        if self._blocked is None:
+            self._blocked = time.perf_counter() - began
         self._recorder.saving(pending.step)
         if self._timer is not None:
             self.start(self._wake)
@@ -150,6 +179,7 @@ class Saver:
 
     def _write(self, pending: _Pending) -> None:
         """Commit a resume checkpoint; called in the writer's thread."""
+        began = time.perf_counter()
         try:
             self._recorder.journal.sync()
             self._write_best()  # a resume checkpoint must not exist without the best models that it needs
@@ -166,6 +196,8 @@ class Saver:
             if self._plan.boundary == 1:  # else it may be written again
                 pending.snapshot.release()
         self._committed = pending.step
+        if self._written is None:
+            self._written = time.perf_counter() - began
         self._checkpoints.resume.prune(kept)
         self._needed = {name: self._needed.get(name, frozenset()) for name in kept} | {
             commit.name: pending.best
@@ -232,6 +264,9 @@ class Saver:
     def resume_from(self, state: RunState, best: Collection[int]) -> None:
         """Continue from a commit, and remove the best models of later steps: they will be made again."""
         self._saved_step = state.step if 0 < state.step == state.settled else -1
+        minutes = state.decisions.checkpoint_minutes(self._processes)
+        if minutes is not None and not self._is_chosen:
+            self.save_every(minutes)
         self._current_best = frozenset(best)
         self._needed = {name: self._best_of(name) for name in self._checkpoints.resume.names(published=True)}
         self._prune_best()
@@ -286,6 +321,9 @@ class NoSaver(Saver):
     overdue = False
 
     def start(self, wake: Callable[[], None]) -> None:
+        """Do nothing."""
+
+    def save_every(self, minutes: float) -> None:
         """Do nothing."""
 
     def is_due(self, step: int) -> bool:  # noqa: ARG002 - as in `Saver`

@@ -467,6 +467,13 @@ class Learner(ABC):
         """
         return {}
 
+    def step_seconds(self) -> Sequence[float]:
+        """Return how long this process computed in each step since the last call, in seconds.
+
+        Waiting for other processes does not count. It is called where there are several; empty: not measured.
+        """
+        return ()
+
     def choices(self) -> Mapping[str, str]:
         """Return what was chosen by measuring when the learner was built, such as a layout of histograms.
 

@@ -15,8 +15,10 @@ from trainyard.records.status import Ended
 # stop         a user asked to stop the run; it ends after this step
 # keep, prune  the verdict of the user's function on this step: train on, or end the run after it
 # resume       the run, which had ended at this step, goes on
-Kind = Literal["choice", "time_limit", "stop", "keep", "prune", "resume"]
+# checkpoint_interval   how often checkpoints are saved from this step on, by what a save costs
+Kind = Literal["choice", "time_limit", "stop", "keep", "prune", "resume", "checkpoint_interval"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+MEASURED = ("choice", "checkpoint_interval")  # made by measuring, and not from outside
 # The status of a run that one of these decisions has ended.
 ENDS: Mapping[str, Ended] = {"time_limit": "stopped", "stop": "stopped", "prune": "pruned"}
 
@@ -104,6 +106,11 @@ class Decisions(Sequence[Decision]):
             if decision.kind == "choice"
             for name, value in decision.detail.items()
         }
+
+    def checkpoint_minutes(self, processes: int) -> float | None:
+        """Return the minutes between two checkpoints that were chosen last for this number of processes."""
+        chosen = [one.detail for one in self._made if one.kind == "checkpoint_interval"]
+        return next((one["minutes"] for one in chosen[::-1] if one["processes"] == processes), None)
 
     def seconds_before_limit(self) -> float:
         """Return the training time, in seconds, that the time limit does not count: that before a resume."""

@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from trainyard import registry
 from trainyard.errors import InputError, RunNotFoundError
 from trainyard.records.copies import bring_small, refresh
 from trainyard.records.remote import is_url, url_of, working_folder
 from trainyard.records.run_dir import RunDir
 
-_HALF_URL = re.compile(r"(file|s3):/?([^/].*)")
+_HALF_URL = re.compile(rf"({'|'.join(registry.BUILT_IN['store'])}):/?([^/].*)")
 
 
 def runs_folder(runs_dir: Path | str | None = None) -> Path:

@@ -87,7 +87,7 @@ def working_folder(url: str) -> Path:
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise InputError(
             "the URL of a folder of runs holds no credentials or options: "
-            "they come from the environment (for s3://, from AWS_ACCESS_KEY_ID and so on)"
+            "they come from the environment (for s3://, from AWS_ACCESS_KEY_ID and so on; see docs/stores.md)"
         )
     folder = cache_folder() / _hash(url)
     try:
@@ -165,7 +165,7 @@ def check_store(store: Store, name: str) -> None:
     if not is_sound:
         raise InputError(
             f"{name} lets a second conditional put win, so that two processes could both own a run; "
-            "use a service that refuses it (S3 itself does)"
+            "use a service that refuses it (those of Amazon, Google and Microsoft do)"
         )
 
 

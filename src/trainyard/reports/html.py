@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.digest import write_atomically
-from trainyard.reports import explanations, pages
+from trainyard.reports import explanations, pages, processes
 from trainyard.reports.rundir import RunFiles, read_run
 from trainyard.reports.templates import template
 
@@ -23,6 +23,7 @@ _SECTIONS: dict[str, Section] = {
     "repeat": pages.repeat,
     "inputs": pages.inputs,
     "attempts": pages.attempts,
+    "processes": processes.section,
     "config": pages.config,
 }
 

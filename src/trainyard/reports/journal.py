@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,19 @@ from typing import Any
 from trainyard.records import journal
 from trainyard.records.decision import ENDS
 from trainyard.records.journal import Line, SegmentReader
+from trainyard.reports import step_times
 from trainyard.reports.curves import Curve, CurveBuilder, joined, up_to
 from trainyard.reports.segment_cache import Attempt, Event, Part, checksum, load, save
+from trainyard.reports.step_times import StepTimes
 
 MOST_EVENTS = 1000  # of one name; further ones are only counted
 CACHED_FROM = 4 << 20  # bytes of a segment: shorter ones are parsed in no time
 _UNMARKED = ("best",)  # comes again and again; the last one has a marker of its own
-_DECISIONS = (*ENDS, "resume")  # that are shown as events; they count in superseded parts, too
+_DECISIONS = (
+    *ENDS,
+    "resume",
+    "checkpoint_interval",
+)  # that are shown as events; they count in superseded parts, too
 _MOST_ROWS = 4096  # that wait to be added to their curves
 _BATCH_BYTES = 1 << 16  # that wait to be summed up: many lines at once cost half as much as one by one
 
@@ -32,6 +38,7 @@ class History:
     more_events: int = 0
     attempts: list[Attempt] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    step_times: StepTimes | None = None  # of the newest attempt in several processes
 
 
 def read_history(folder: Path) -> History:
@@ -45,6 +52,7 @@ def read_history(folder: Path) -> History:
             history.attempts += [part.attempt for part in parts[-1:]]
             for part in parts:
                 _take(part, limit, history, curves)
+            history.step_times = _times(parts) or history.step_times
     except OSError as error:
         history.problems.append(f"journal: cannot be read ({error.strerror})")
     history.curves = {name: joined(parts) for name, parts in curves.items()}
@@ -59,6 +67,14 @@ def _take(part: Part, limit: float, history: History, curves: dict[str, list[Cur
         kept = up_to(curve, limit)
         if len(kept.envelope.x):
             curves.setdefault(name, []).append(kept)
+
+
+def _times(parts: Sequence[Part]) -> StepTimes | None:
+    """Return the step times in the parts of one segment."""
+    times = None
+    for part in parts:
+        times = step_times.joined(times, part.step_times)
+    return times
 
 
 def _parts(path: Path, problems: list[str]) -> list[Part]:
@@ -128,6 +144,7 @@ class _Scan:
         self._row_count = 0
         self._events: list[Event] = []
         self._counts = Counter[str]()
+        self._times: StepTimes | None = None
         self._first: Line | None = None
         self._last: Line = {}
         self._last_step = 0
@@ -144,6 +161,8 @@ class _Scan:
             self._row_count += 1
             if self._row_count >= _MOST_ROWS:
                 self._add_rows()
+        elif kind == "event" and record["name"] == step_times.EVENT:
+            self._times = step_times.joined(self._times, step_times.of_window(record["detail"]))
         elif _is_event(record):
             self._add_event(record)
         self._first = self._first or record
@@ -183,6 +202,7 @@ class _Scan:
             self._counts.total() - len(self._events),
             size,
             lines,
+            self._times,
         )
 
     def _attempt(self, earlier: Attempt | None) -> Attempt:

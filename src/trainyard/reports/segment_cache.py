@@ -20,9 +20,10 @@ import numpy as np
 
 from trainyard.records.journal import finite, number
 from trainyard.reports.curves import Curve, Envelope, Floats
+from trainyard.reports.step_times import StepTimes
 from trainyard.safe_open import open_regular
 
-_FORMAT = 1
+_FORMAT = 2
 _BLOCK = 1 << 20
 _LONGEST_FILE = 1 << 28
 
@@ -56,6 +57,7 @@ class Part(NamedTuple):
     more_events: int
     size: int
     lines: int
+    step_times: StepTimes | None = None  # where there are several processes
 
 
 def _file_of(path: Path) -> Path:
@@ -73,6 +75,7 @@ def save(path: Path, part: Part, crc: int) -> None:
         "attempt": asdict(part.attempt),
         "events": part.events,
         "more_events": part.more_events,
+        "step_times": part.step_times,
         "curves": [
             [name, len(curve.envelope.x), finite(curve.last), curve.last_step]
             for name, curve in part.curves.items()
@@ -108,6 +111,7 @@ def load(path: Path) -> Part | None:
             head["more_events"],
             head["size"],
             head["lines"],
+            StepTimes(*head["step_times"]) if head["step_times"] else None,
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None

@@ -126,8 +126,8 @@ class Predictor:
             )
         return form or ending or forms[0]
 
-    def read(self, path: Path) -> Any:
-        """Read the rows of a CSV or Parquet file as the training data were read.
+    def read(self, path: Path | str) -> Any:
+        """Read the rows of a CSV or Parquet file, or of one at a URL, as the training data were read.
 
         Raises:
             DataError: It cannot be read.

@@ -305,7 +305,7 @@ def build_loop(
     if wants_histograms(config) and world.is_main:
         recorder.add(WeightHistograms(components.learner, recorder.histograms))
     make = Saver if world.is_main else NoSaver
-    saver = make(config.checkpoint, components.learner, components.plan, checkpoints, recorder)
+    saver = make(config.checkpoint, components.learner, components.plan, checkpoints, recorder, world.size)
 
     def evaluate_val() -> Metrics:
         return (

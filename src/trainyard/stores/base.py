@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 class Store(Protocol):
@@ -63,6 +63,24 @@ class Store(Protocol):
 
         Raises:
             OSError: It cannot be deleted.
+        """
+
+
+class Version(NamedTuple):
+    """The content that an object has now: a tag that changes with it (an ETag, say), and its bytes."""
+
+    tag: str
+    bytes: int
+
+
+class DataStore(Store, Protocol):
+    """A store from which data can be read, too."""
+
+    def version(self, key: str) -> Version:
+        """Return the version of the object.
+
+        Raises:
+            CheckpointError: The object does not exist or cannot be read.
         """
 
 

@@ -100,7 +100,7 @@ def arm(
 
 def _wrap_stores(fault: Faults, *, remote_only: bool) -> None:
     """Let the folder of the run and the store of its URL meet a fault; `remote_only`: the latter alone."""
-    for name in ("file", "s3"):
+    for name in registry.BUILT_IN["store"]:
         make = registry.adapter("store", name)
 
         def wrapped(root: Any, make: Any = make) -> Any:

@@ -12,11 +12,14 @@ import functools
 import importlib
 import json
 import os
+import select
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,45 +48,121 @@ class WarmProcesses:
 
     def run(self, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
         """Run one process in `folder` to its end; return its exit code (-9: killed) and its output."""
+        with self.started(*words, folder=folder) as process:
+            return process.end()
+
+    @contextlib.contextmanager
+    def started(self, *words: str, folder: Path) -> Iterator[WarmProcess]:
+        """Start one process in `folder`; at the end of the context, it is killed if it still runs."""
         environment = {**os.environ, **self._environment}
         with tempfile.TemporaryDirectory() as output_folder:
             outputs = [str(Path(output_folder) / name) for name in ("stdout", "stderr", "modules")]
-            code = self._server.fork([self._module, words, str(folder), environment, outputs])
-            printed = [Path(output).read_text(encoding="utf-8") for output in outputs[:2]]
-        return subprocess.CompletedProcess(words, code, *printed)
+            for output in outputs[:2]:
+                Path(output).touch()  # `until_printed` may come first
+            pid = self._server.request("run", self._module, words, str(folder), environment, outputs)
+            process = WarmProcess(self._server, pid, words, outputs[:2])
+            try:
+                yield process
+            finally:
+                process.kill()
+
+
+class WarmProcess:
+    """A process that runs; its server starts no other one meanwhile."""
+
+    def __init__(self, server: _Server, pid: int, words: Sequence[str], outputs: Sequence[str]) -> None:
+        self.pid = pid
+        self._server, self._words, self._outputs = server, words, outputs
+        self._status: int | None = None
+
+    def until_printed(self, text: str) -> None:
+        """Wait until the process has printed a text."""
+        while text not in Path(self._outputs[0]).read_text(encoding="utf-8"):
+            if self.has_ended():
+                raise AssertionError(f"it has ended without {text!r}: {self.end()}")
+
+    def has_ended(self) -> bool:
+        """Return whether it has ended or stopped, after a moment."""
+        return self._server.has_answer(0.02)
+
+    def send_signal(self, signum: int) -> None:
+        """Send the process a signal."""
+        os.kill(self.pid, signum)
+
+    def until_stopped(self) -> None:
+        """Wait until the process has stopped, as by SIGSTOP."""
+        self._status = self._server.answer()
+        assert os.WIFSTOPPED(self._status), self.end()
+
+    def end(self) -> subprocess.CompletedProcess[str]:
+        """Wait for the end; return the exit code and the output."""
+        while self._status is None or os.WIFSTOPPED(self._status):
+            self._status = self._server.answer()
+        printed = [Path(output).read_text(encoding="utf-8") for output in self._outputs]
+        return subprocess.CompletedProcess(self._words, os.waitstatus_to_exitcode(self._status), *printed)
+
+    def kill(self) -> None:
+        """Kill the process if it has not ended."""
+        if self._status is None or os.WIFSTOPPED(self._status):
+            with contextlib.suppress(ProcessLookupError):
+                self.send_signal(signal.SIGKILL)
+            self.end()
 
 
 class _Server:
-    """The process that is forked.
+    """A process that forks. `start` starts it; it is given the path of a socket to connect to."""
 
-    It also imports what the forks that ended by themselves had imported, so that later forks need not. The
-    user's own modules are imported only by the forks.
-    """
+    def __init__(self, start: Callable[[str], object]) -> None:
+        with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path := f"{folder}/channel")
+            listener.listen()
+            listener.settimeout(240)
+            start(path)
+            self._channel, _ = listener.accept()
 
-    def __init__(self, imports: Sequence[str]) -> None:
-        command = [sys.executable, "-m", __name__, *imports]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def request(self, *words: Any) -> int:
+        """Send a request, see `_serve`, and return the process id of the fork."""
+        self._channel.sendall(f"{json.dumps(words)}\n".encode())
+        return self.answer()
 
-    def fork(self, request: Sequence[Any]) -> int:
-        """Fork, wait for the end of the fork, and return its exit code."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        assert answer, "the forking process has ended"
+    def answer(self) -> int:
+        """Return the next status of the process that runs."""
+        answer = b""
+        while not answer.endswith(b"\n"):  # nothing is read ahead: `has_answer` must see it
+            received = self._channel.recv(1)
+            assert received, "the forking process has ended"
+            answer += received
         return int(answer)
 
+    def has_answer(self, seconds: float) -> bool:
+        """Return whether there is a status to be read, after some seconds at most."""
+        return bool(select.select([self._channel], [], [], seconds)[0])
+
     def close(self) -> None:
-        self._process.communicate(timeout=60)
+        """Let the process end, and wait until its servers have."""
+        self._channel.shutdown(socket.SHUT_WR)
+        self._channel.recv(1)
 
 
 @functools.cache
 def _server(imports: tuple[str, ...], number: int) -> _Server:  # noqa: ARG001 - the number tells servers apart
-    """Return the server that all tests of this process share; it ends with the process."""
-    server = _Server(imports)
+    """Return the server that all tests of this process share; it ends with the process.
+
+    It is a fork of the server that has imported all modules but the last: no module is imported twice.
+    """
+    if imports:
+        parent, environment = _server(imports[:-1], 0), dict(os.environ)
+        server = _Server(lambda path: parent.request("serve", imports[-1], environment, path))
+    else:
+        server = _Server(_start)
     atexit.register(server.close)
     return server
+
+
+def _start(path: str) -> None:
+    """Start the process that all others are forks of."""
+    process = subprocess.Popen([sys.executable, "-m", __name__, path])
+    atexit.register(process.wait, timeout=60)
 
 
 def prepare() -> None:
@@ -93,20 +172,64 @@ def prepare() -> None:
     template("report.html.j2")
 
 
-def serve() -> None:
-    """Fork for each line on stdin; answer with the exit code."""
-    inherited = set(os.environ)
-    for line in sys.stdin:
-        module, words, folder, environment, outputs = json.loads(line)
-        if (pid := os.fork()) == 0:
-            for name in inherited - set(environment):
-                os.environ.pop(name, None)
-            os.environ.update(environment)
-            _run(module, words, folder, outputs)
-        _, status = os.waitpid(pid, 0)
-        _import_installed(Path(outputs[-1]))
-        sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
-        sys.stdout.flush()
+def _serve(path: str, inherited: set[str], module: str = "trainyard.api") -> None:
+    """Import a module, and answer requests until the socket is closed.
+
+    The server also imports what the forks that ended by themselves had imported, so that later forks need
+    not. The user's own modules are imported only by the forks.
+
+    Args:
+        path: The socket.
+        inherited: The variables that a fork loses if the environment of its caller has them no more; it keeps
+            those that libraries set when they were imported.
+        module: The module.
+    """
+    with socket.socket(socket.AF_UNIX) as channel, channel.makefile("rw", encoding="utf-8") as messages:
+        channel.connect(path)
+        importlib.import_module(module)
+        for message in messages:
+            kind, *request = json.loads(message)
+            for answer in (_fork_server if kind == "serve" else _fork_run)(request, inherited):
+                messages.write(f"{answer}\n")
+                messages.flush()
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                os.wait()  # what they took counts as taken by the tests
+        channel.shutdown(socket.SHUT_RDWR)  # forks may have it, too
+
+
+def _fork_server(request: Sequence[Any], inherited: set[str]) -> Iterator[int]:
+    """Fork a server that imports a further module; yield its process id."""
+    module, environment, path = request
+    if (pid := os.fork()) == 0:
+        try:
+            _enter(environment, inherited)
+            _serve(path, set(environment), module)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(0)
+    yield pid
+
+
+def _fork_run(request: Sequence[Any], inherited: set[str]) -> Iterator[int]:
+    """Run a module's `main` in a fork; yield its process id, and each status until it has ended."""
+    module, words, folder, environment, outputs = request
+    if (pid := os.fork()) == 0:
+        _enter(environment, inherited)
+        _run(module, words, folder, outputs)
+    yield pid
+    while os.WIFSTOPPED(status := os.waitpid(pid, os.WUNTRACED)[1]):
+        yield status
+    _import_installed(Path(outputs[-1]))
+    yield status
+
+
+def _enter(environment: Mapping[str, str], inherited: set[str]) -> None:
+    """Take over the environment of the caller."""
+    for name in inherited - set(environment):
+        os.environ.pop(name, None)
+    os.environ.update(environment)
 
 
 def _run(module: str, words: Sequence[str], folder: str, outputs: Sequence[str]) -> None:
@@ -150,8 +273,5 @@ def _import_installed(names: Path) -> None:
 
 
 if __name__ == "__main__":
-    for imported in sys.argv[1:]:
-        importlib.import_module(imported)
-    importlib.import_module("trainyard.api")
     prepare()
-    serve()
+    _serve(sys.argv[1], set(os.environ))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import stat
 from pathlib import Path
@@ -24,10 +25,10 @@ _MEMORY_LIMITS = {  # control groups, version 2 and 1: the limit and what is use
 
 
 def existing_file(path: str, *, mapped: bool = False) -> Path:
-    """Return the file at `path`, relative to the working directory.
+    """Return the file at `path`, relative to the working directory; a local copy of what is at a URL.
 
     Args:
-        path: As the user gave it.
+        path: The path or URL, as the user gave it.
         mapped: The file is read in parts, so it may be larger than the memory.
 
     Raises:
@@ -35,7 +36,7 @@ def existing_file(path: str, *, mapped: bool = False) -> Path:
             device, a file that is larger than the memory or was never written.
     """
     try:
-        file = Path(path).expanduser()
+        file = _fetched(path) if is_url(path) else Path(path).expanduser()
         status = file.stat()
     except FileNotFoundError as error:
         raise DataError(f"{path}: there is no such file; {_elsewhere(file)}") from error
@@ -50,6 +51,59 @@ def existing_file(path: str, *, mapped: bool = False) -> Path:
         )
     _refuse_size(path, file, status, mapped=mapped)
     return file
+
+
+def is_url(path: str) -> bool:
+    """Return whether data are given by a URL."""
+    return "://" in path
+
+
+def files_below(path: str, pattern: str) -> list[str] | None:
+    """Return the files below a folder whose paths end as a pattern says, sorted; None if it is no folder.
+
+    Args:
+        path: The folder, as the user gave it: a path or a URL.
+        pattern: Names and patterns, as `Path.rglob` takes them.
+    """
+    if is_url(path):
+        from trainyard.datasets.rows.remote import matches, urls_below
+
+        urls = urls_below(path)
+        depth, wanted = path.rstrip("/").count("/") + 1, ["**", *pattern.split("/")]
+        return [url for url in urls if matches(url.split("/")[depth:], wanted)] if urls else None
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        return None
+    return [str(file) for file in sorted(folder.rglob(pattern)) if file.is_file()]
+
+
+def names_in(path: str) -> list[str] | None:
+    """Return the names in a folder, sorted; None if it is no folder.
+
+    Args:
+        path: The folder, as the user gave it: a path or a URL.
+    """
+    if is_url(path):
+        urls = files_below(path, "*")
+        inside = (url.removeprefix(f"{path.rstrip('/')}/") for url in urls or ())
+        return None if urls is None else sorted(name for name in inside if "/" not in name)
+    folder = Path(path)
+    return sorted(file.name for file in folder.iterdir()) if folder.is_dir() else None
+
+
+def files_matching(pattern: str) -> list[str]:
+    """Return the files that match a pattern as `glob` knows them, a path or a URL, sorted."""
+    if is_url(pattern):
+        from trainyard.datasets.rows.remote import urls_matching
+
+        return urls_matching(pattern)
+    return sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 - pathlib takes no absolute pattern
+
+
+def _fetched(url: str) -> Path:
+    from trainyard.datasets.rows.remote import fetched  # late: it imports what local files do not need
+
+    return fetched(url)
 
 
 def _file_inside(folder: Path, path: str) -> str:

@@ -7,7 +7,6 @@ must be the only one apart from the target; it is used as it is, and floats beco
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -16,7 +15,7 @@ from pydantic import BaseModel, Field
 
 from trainyard.config.schema import DataConfig, Section
 from trainyard.datasets.base import DataBundle
-from trainyard.datasets.rows.files import existing_file
+from trainyard.datasets.rows.files import existing_file, files_matching, is_url
 from trainyard.datasets.rows.objects import from_objects
 from trainyard.datasets.rows.table import Table, listed, nearest, tidy
 from trainyard.datasets.rows.tabular import build, paths_by_split
@@ -127,8 +126,8 @@ def _tensors(shards: Sequence[Shard], features: Mapping[str, Feature]) -> dict[s
 
 def _files(path: str) -> list[str]:
     if not any(letter in path for letter in "*?["):
-        return [str(existing_file(path))]
-    files = sorted(glob.glob(path, recursive=True))  # noqa: PTH207 - pathlib takes no absolute pattern
+        return [path if is_url(path) else str(existing_file(path))]
+    files = files_matching(path)
     if not files:
         raise DataError(f"{path}: no file matches this pattern")
     return files

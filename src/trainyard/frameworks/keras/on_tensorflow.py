@@ -55,7 +55,7 @@ class _Graphs:
             spec((len(self._compilation.generators), 2), "int64"),
             *(spec((), "float32") for _ in scalars),
         ]
-        graph = self._tf.function(body).get_concrete_function(*rows, *rest)
+        graph = self._tf.function(body, autograph=False).get_concrete_function(*rows, *rest)
         self._check_random_ops(graph)
         return graph
 
@@ -106,7 +106,7 @@ class TensorflowTrainer:
         self._compilation = compilation
         self._variables = list(compilation.model.trainable_variables)
         self._graphs = _Graphs(self._tf, compilation, "a resumed run differs from an uninterrupted one")
-        self._update = self._tf.function(self._apply)
+        self._update = self._tf.function(self._apply, autograph=False)
 
     def step(self, microbatches: Sequence[Batch], seeds: Sequence[Array], lr: float) -> Any:
         """See `BackendTrainer`."""

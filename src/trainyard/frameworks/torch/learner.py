@@ -96,6 +96,10 @@ class TorchLearner(Learner):
             values = tree_sum(list(parts.unbind(1)))  # (steps,)
         return [float(value) for value in values.tolist()]
 
+    def step_seconds(self) -> Sequence[float]:
+        """Return the times of the forward and backward passes of this process; see `parallel.stopwatch`."""
+        return self._step.stopwatch.take()
+
     def model(self) -> LiveModel:
         """Return the view of the live module."""
         return self._model

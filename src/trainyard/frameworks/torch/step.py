@@ -17,6 +17,7 @@ from trainyard.frameworks.torch.lockstep import PartGradients
 from trainyard.frameworks.torch.losses import Loss, Outputs, as_float
 from trainyard.frameworks.torch.optim import update_of
 from trainyard.frameworks.torch.parallel.exchange import GradientExchange
+from trainyard.frameworks.torch.parallel.stopwatch import Stopwatch
 from trainyard.frameworks.torch.precision import Precision
 from trainyard.order import STEP, SampleOrder, stream_seed
 from trainyard.types import Ids, StepResult
@@ -62,6 +63,9 @@ class TorchStep:
         self._mine = range(world.rank * share, (world.rank + 1) * share)  # the virtual ranks of this process
         self._exchange = GradientExchange(self._parameters, self._tree, world) if world.size > 1 else None
         self._batch_norms = batch_norms
+        self.stopwatch = Stopwatch(self._parameters[0].device)
+        # Parts in lockstep wait for other processes at each normalization, too: that is not told apart.
+        self._is_timed = world.size > 1 and batch_norms is None
 
     def __call__(self, step: int, lr: float, order: SampleOrder, source: TensorSource) -> StepResult:
         """Run step number `step`, counted from 0.
@@ -73,6 +77,8 @@ class TorchStep:
             loss = self._part(source, ids, (step,), len(ids))
         else:
             parts = virtual_ranks.cut(ids, ranks)
+            if self._is_timed:
+                self.stopwatch.mark()
             compute = self._in_turn if self._batch_norms is None else self._in_lockstep
             loss = torch.stack(compute(source, parts, step))
             self._sum_up()
@@ -111,6 +117,8 @@ class TorchStep:
         if self._exchange is None:
             self._tree.put_back()
         else:
+            if self._is_timed:
+                self.stopwatch.mark()
             self._exchange.finish()
 
     def _part(

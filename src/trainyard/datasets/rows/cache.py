@@ -1,0 +1,196 @@
+"""Local copies of data in a store: limited in size, verified by their hashes, shared by processes."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from trainyard.digest import make_folders, sha256_bytes, sha256_file, write_file
+from trainyard.errors import DataError, InputError
+from trainyard.records.remote import cache_folder
+from trainyard.stores.base import DataStore, Version
+
+LIMIT = "TRAINYARD_DATA_CACHE_GIB"
+_DEFAULT_GIB = 50.0
+_CONTENT, _RECORD, _LOCK = "content", "record.json", ".lock"
+_NEW = ".new-"  # folders of downloads that have not ended
+log = logging.getLogger("trainyard")
+_in_use: dict[Path, BinaryIO] = {}  # the copies that this process reads, each locked until it ends
+
+
+class DataCache:
+    """Copies of objects in a folder, the least recently used of which make room for new ones.
+
+    Each copy is a folder, named by a hash of the object's URL and version, with the content and a record of
+    its size and SHA-256. It gets its name when it is complete, so an interrupted download leaves no copy. A
+    process locks the copies that it reads (shared) until it ends, so no other process deletes them. It locks
+    the cache (exclusive) to download or to delete, so that of several processes one downloads an object.
+
+    Args:
+        folder: The folder; created if necessary.
+        limit: How many bytes the copies may have together.
+    """
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        self._folder = folder
+        self._limit = limit
+
+    def file(self, store: DataStore, key: str, url: str) -> Path:
+        """Return the path of a copy of the object as it is now, downloaded if there is none.
+
+        Args:
+            store: The store.
+            key: The object's key there.
+            url: The object's URL.
+
+        Raises:
+            CheckpointError: The object does not exist or cannot be read.
+            DataError: There is no room for a copy, or it cannot be written.
+        """
+        version = store.version(key)
+        copy = self._folder / sha256_bytes(f"{url}\n{version.tag}".encode())[:32]
+        try:
+            make_folders(self._folder)
+            self._folder.chmod(0o700)  # data may be for the user's eyes only
+            if (path := self._use(copy)) is not None:
+                return path
+            with self._locked():
+                path = self._use(copy)  # another process may have downloaded it meanwhile
+                return path or self._download(store, key, url, version, copy)
+        except OSError as error:
+            raise DataError(
+                f"{url} cannot be copied to {self._folder}: {error.strerror or error}; make room there, or "
+                "set TRAINYARD_CACHE to another folder"
+            ) from error
+
+    def _use(self, copy: Path) -> Path | None:
+        """Lock a copy and return its path, or None if there is none, or a damaged one."""
+        path = copy / _CONTENT
+        if not _lock_shared(path):
+            return None
+        if _is_damaged(copy):
+            _in_use.pop(path).close()
+            return None
+        os.utime(copy)  # the time of its last use
+        return path
+
+    def _download(self, store: DataStore, key: str, url: str, version: Version, copy: Path) -> Path:
+        if copy.exists():
+            log.warning("the local copy of %s is damaged: it is downloaded again", url)
+            shutil.rmtree(copy, ignore_errors=True)
+        for left in self._folder.glob(f"{_NEW}*"):  # by a process that died: the cache is locked
+            shutil.rmtree(left, ignore_errors=True)
+        self._make_room(version.bytes, url)
+        log.info("downloading %s (%s)", url, _gib(version.bytes))
+        with tempfile.TemporaryDirectory(prefix=_NEW, dir=self._folder) as folder:
+            new = Path(folder) / copy.name
+            new.mkdir()
+            content = new / _CONTENT
+            store.download(key, content)
+            if content.stat().st_size != version.bytes or store.version(key) != version:
+                raise DataError(f"{url} was changed while it was downloaded; try again")
+            with open(content, "rb") as file:
+                os.fsync(file.fileno())
+            record = {
+                "url": url,
+                "version": version.tag,
+                "bytes": version.bytes,
+                "sha256": sha256_file(content),
+            }
+            write_file(new / _RECORD, json.dumps(record).encode())
+            new.rename(copy)
+        _lock_shared(copy / _CONTENT)
+        return copy / _CONTENT
+
+    def _make_room(self, size: int, url: str) -> None:
+        """Delete copies that no process uses, the least recently used first, until `size` more bytes fit.
+
+        Raises:
+            DataError: They do not fit.
+        """
+        sizes = {path.parent: path.stat().st_size for path in self._folder.glob(f"*/{_CONTENT}")}
+        used = sum(sizes.values())
+        if size <= self._limit:
+            for copy in sorted(sizes, key=lambda copy: copy.stat().st_mtime):
+                if used + size > self._limit and _delete_unused(copy):
+                    used -= sizes[copy]
+        if size > self._limit or used + size > self._limit:
+            in_use = f", and copies in use have {_gib(used)}" if size <= self._limit else ""
+            raise DataError(
+                f"{url} has {_gib(size)}{in_use}, but the local copies of data may have {_gib(self._limit)} "
+                f"together; set {LIMIT} to more GiB"
+            )
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with open(self._folder / _LOCK, "ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                log.info("another process is downloading data to %s: waiting for it", self._folder)
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def data_cache() -> DataCache:
+    """Return the cache of this machine's user, with the limit of the environment.
+
+    Raises:
+        InputError: The limit is not a positive number.
+    """
+    text = os.environ.get(LIMIT) or str(_DEFAULT_GIB)
+    try:
+        gib = float(text)
+    except ValueError:
+        gib = 0.0
+    if not 0 < gib < float("inf"):
+        raise InputError(f"{LIMIT}: {text!r} is not a number of GiB; for example, give 50")
+    return DataCache(cache_folder() / "data", int(gib * 2**30))
+
+
+def _lock_shared(path: Path) -> bool:
+    """Lock a copy until this process ends; return False if there is none (any more)."""
+    try:
+        file = open(path, "rb")  # noqa: SIM115 - it stays open as long as the copy is used
+    except FileNotFoundError:
+        return False
+    fcntl.flock(file, fcntl.LOCK_SH)
+    with suppress(FileNotFoundError):
+        if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            before, _in_use[path] = _in_use.get(path), file
+            if before is not None:
+                before.close()
+            return True
+    file.close()  # another process has deleted the copy meanwhile
+    return False
+
+
+def _is_damaged(copy: Path) -> bool:
+    try:
+        record = json.loads((copy / _RECORD).read_bytes())
+        return bool(sha256_file(copy / _CONTENT) != record["sha256"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return True
+
+
+def _delete_unused(copy: Path) -> bool:
+    """Delete a copy unless a process uses it, and return whether it is gone."""
+    with open(copy / _CONTENT, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        shutil.rmtree(copy, ignore_errors=True)
+    return True
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:,.3g} GiB"

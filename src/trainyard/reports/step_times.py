@@ -1,0 +1,43 @@
+"""The step times of the processes of an attempt, as its journal holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+EVENT = "step_times"
+
+
+class StepTimes(NamedTuple):
+    """The times of some windows: `sums` are seconds of all steps if each took the median of its window.
+
+    `hosts` are pairs of a host and its number of consecutive ranks; the other lists are by rank.
+    """
+
+    hosts: list[list[Any]]
+    steps: int
+    sums: list[float]
+    longest: list[float]
+
+
+def of_window(detail: Mapping[str, Any]) -> StepTimes | None:
+    """Return the times in a record of the journal; None if it is damaged."""
+    try:
+        steps, hosts = int(detail["steps"]), [(str(host), int(count)) for host, count in detail["hosts"]]
+        medians, longest = ([float(one) for one in detail[key]] for key in ("medians", "longest"))
+        sums = [median * steps for median in medians]
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+    counts = [count for _, count in hosts]
+    if not len(sums) == len(longest) == sum(counts) or min([steps, *counts]) < 1:
+        return None
+    return StepTimes([[host, count] for host, count in hosts], steps, sums, longest)
+
+
+def joined(first: StepTimes | None, second: StepTimes | None) -> StepTimes | None:
+    """Return the times of both, of which the second are the newer ones."""
+    if first is None or second is None or first.hosts != second.hosts:
+        return first if second is None else second
+    sums = [one + other for one, other in zip(first.sums, second.sums, strict=True)]
+    longest = [max(pair) for pair in zip(first.longest, second.longest, strict=True)]
+    return StepTimes(second.hosts, first.steps + second.steps, sums, longest)

@@ -1,0 +1,86 @@
+"""A process that is really slow is named; and what a save costs in several processes is decided on."""
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import trainyard
+from trainyard.frameworks.torch.parallel.stopwatch import Stopwatch
+from trainyard.records.journal import losses, read
+
+CONFIG: dict[str, Any] = {
+    "experiment": {"name": "slow", "seed": 5},
+    "data": {"type": "digits"},
+    "model": {"type": "faulty_models:Net", "params": {"width": 64}},
+    "training": {"max_steps": 24, "batch_size": 32, "threads": 1},
+    "evaluation": {"every_n_steps": 24, "batch_size": 256},
+    "checkpoint": {"every_n_minutes": "auto", "every_n_steps": 8},
+    "distributed": {"virtual_ranks": 2},
+}
+
+
+@pytest.mark.slow
+def test_a_slow_process_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A step takes 0.1 s more in process 1, and process 0 waits for it: that does not count as its own time."""
+    monkeypatch.setenv("FLAGS", str(tmp_path))
+    monkeypatch.setenv("FAULTS", "slow@1@1")
+    run = trainyard.train(CONFIG, {"distributed.nproc": 2}, runs_dir=tmp_path / "runs")
+    host = socket.gethostname()
+    records = [record for record in read(run.path / "journal") if record["kind"] == "event"]
+    (named,) = [record["detail"] for record in records if record["name"] == "straggler"]
+    assert (named["rank"], named["host"]) == (1, host)
+    assert named["factor"] == pytest.approx(named["seconds"] / named["median"], rel=1e-2)
+    assert named["factor"] > 2
+    (times,) = [record["detail"] for record in records if record["name"] == "step_times"]
+    assert (times["steps"], times["hosts"]) == (23, [[host, 2]])
+    fast, slow = times["medians"]
+    assert slow > 0.1 > fast
+    assert all(longest >= median for longest, median in zip(times["longest"], times["medians"], strict=True))
+    assert f"process 1 on {host} slows down all others" in capfd.readouterr().err
+    report = (run.path / "report.html").read_text()
+    assert "a straggler" in report
+    assert f"straggler (rank 1, host {host}" in report
+    (interval,) = run.decisions
+    assert (interval["kind"], interval["detail"]["processes"]) == ("checkpoint_interval", 2)
+    assert interval["detail"]["mtbf_hours"] == 5000
+    monkeypatch.setenv("FAULTS", "")
+    alone = trainyard.train(CONFIG, runs_dir=tmp_path / "alone")
+    assert run.digest == alone.digest
+    assert losses(read(run.path / "journal")) == losses(read(alone.path / "journal"))
+    assert not [one for one in read(alone.path / "journal") if one.get("name") == "step_times"]
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+def test_a_process_that_is_killed_keeps_the_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All begin again, with the decision on how often to save; the second attempt decides nothing."""
+    monkeypatch.setenv("FLAGS", str(tmp_path))
+    monkeypatch.setenv("FAULTS", "slow@1@1 kill@1@21")
+    run = trainyard.train(CONFIG, {"distributed.nproc": 2}, runs_dir=tmp_path / "runs")
+    assert run.result["attempts"] == 2
+    assert [one["kind"] for one in run.decisions] == ["checkpoint_interval"]
+    assert '"name":"checkpoint_interval"' in (run.path / "journal" / "0001.jsonl").read_text()
+    assert '"name":"checkpoint_interval"' not in (run.path / "journal" / "0002.jsonl").read_text()
+    monkeypatch.setenv("FAULTS", "")
+    assert run.digest == trainyard.train(CONFIG, runs_dir=tmp_path / "alone").digest
+
+
+NO_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, NO_CUDA])])
+def test_a_stopwatch_measures_what_is_computed_between_its_marks(device: str) -> None:
+    stopwatch, matrix = Stopwatch(torch.device(device)), torch.ones(512, 512, device=device)
+    for times in (1, 60):
+        stopwatch.mark()
+        for _ in range(times):
+            matrix = (matrix @ matrix).clamp(0, 1)
+        stopwatch.mark()
+    few, many = stopwatch.take()
+    assert 0 < few < many
+    assert list(stopwatch.take()) == []
