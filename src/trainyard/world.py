@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 from trainyard.errors import InputError
 
 T = TypeVar("T")
+RESTARTS = "TRAINYARD_RESTARTS"  # how often the processes of a launch were started again
+MAY_PASS = 75  # exit code of a process that has said why it failed, and that another try may help
 
 
 class World:

@@ -435,3 +435,14 @@ def test_decisions_are_found_in_a_damaged_journal(tmp_path: Path) -> None:
     text = f"not JSON\n{first}\n{first.replace('detail', 'detial')}\n{second}"
     (tmp_path / "0001.jsonl").write_text(text)
     assert list(journalled_decisions(tmp_path)) == [Decision(5, "stop")]
+
+
+def test_two_changes_of_processes_at_one_step_are_two_decisions() -> None:
+    first, second = (
+        Decision(4, "processes", {"from": 4, "to": to, "attempt": attempt})
+        for to, attempt in ((2, 2), (1, 3))
+    )
+    decisions = Decisions([first, second, first])
+    assert list(decisions) == [first, second]
+    assert decisions.processes() == 1
+    assert Decisions([STOP, GO_ON]).processes() is None

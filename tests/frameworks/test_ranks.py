@@ -151,6 +151,62 @@ def test_too_many_deaths_are_said(tmp_path: Path, faults: pytest.MonkeyPatch) ->
         trainyard.train(HARD, settings, runs_dir=tmp_path / "runs")
 
 
+def test_another_number_of_processes_is_a_decision(
+    alone: Run, tmp_path: Path, faults: pytest.MonkeyPatch
+) -> None:
+    """4 processes, one of which is killed, then 2, also killed, then one; the repetition has one."""
+    faults.setenv("FAULTS", "kill@2@50 kill@1@60")
+    settings = {"distributed.nproc": 4, "distributed.max_restarts": 0}
+    with pytest.raises(WorldError, match="process 2 of 4"):
+        trainyard.train(HARD, settings, runs_dir=tmp_path / "runs")
+    run = trainyard.get("last", runs_dir=tmp_path / "runs")
+    with pytest.raises(WorldError, match="process 1 of 2"):
+        trainyard.resume(run, ["distributed.nproc=2"])
+    same(trainyard.resume(run, ["distributed.nproc=1"]), alone)
+    assert [(one["kind"], one["detail"]) for one in run.decisions] == [
+        ("processes", {"from": 4, "to": 2, "attempt": 2}),
+        ("processes", {"from": 2, "to": 1, "attempt": 3}),
+    ]
+    first = run.decisions[0]["step"]
+    assert first in (10, 20)  # where the second attempt began
+    newest = max((run.path / "checkpoints").iterdir())
+    assert json.loads((newest / "state.json").read_text())["decisions"] == [
+        [one["step"], one["kind"], one["detail"]] for one in run.decisions
+    ]
+    shown = command("runs", "show", run.id, folder=tmp_path)
+    assert f"step {first}: processes (from 4, to 2, attempt 2)" in shown.stdout
+    assert f"step {first}: processes (from 4, to 2, attempt 2)" in (run.path / "report.html").read_text()
+    again = trainyard.reproduce(run)
+    assert (again.verdict, again.processes) == ("identical", ([4, 2, 1], [1]))
+
+
+@pytest.mark.parametrize(
+    ("nproc", "kills", "numbers"),
+    [
+        ("1..2", "kill@1@60", [2, 1]),
+        pytest.param("2..4", "kill@0@50", [4, 2], marks=pytest.mark.soak),
+        pytest.param("1..4", "kill@3@50 kill@1@60", [4, 2, 1], marks=pytest.mark.soak),
+    ],
+)
+def test_a_range_goes_on_with_what_is_left(
+    nproc: str, kills: str, numbers: list[int], alone: Run, tmp_path: Path, faults: pytest.MonkeyPatch
+) -> None:
+    faults.setenv("FAULTS", kills)
+    (tmp_path / "config.yaml").write_text(json.dumps(HARD))
+    ended = command("train", "config.yaml", f"distributed.nproc={nproc}", "--quiet", folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    left = "2 processes" if numbers[1] == 2 else "1 process"
+    assert f"begin again from the newest commit, in {left} (restart 1 of 3)" in ended.stderr
+    run = trainyard.get("last", runs_dir=tmp_path / "runs")
+    same(run, alone)
+    assert [one["detail"]["to"] for one in run.decisions] == numbers[1:]
+    if nproc == "1..2":  # the test above repeats a run, too
+        return
+    again = command("reproduce", "last", "--trust", "--quiet", folder=tmp_path)
+    assert "identical" in again.stdout
+    assert f"processes: {', then '.join(map(str, numbers))}; of the repetition: {numbers[0]}" in again.stdout
+
+
 def command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     paths = os.pathsep.join(path for path in sys.path if path)
     return subprocess.run(

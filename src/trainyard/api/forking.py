@@ -147,7 +147,7 @@ def train_child(
         child = create_child(ChildRequest(parent, own, resolved, relation, step, training.model))
         _announce(child)
         placement = child_placement(own, resolved, parent)
-        run_attempt(
+        result = run_attempt(
             Request(
                 resolved,
                 child,
@@ -157,4 +157,4 @@ def train_child(
                 verdict=training.verdict,
             )
         )
-    return Run(child)
+    return Run.trained(child, result)

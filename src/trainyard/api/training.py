@@ -73,7 +73,7 @@ def train(
         Stopped: A signal came before the first step.
     """
     from trainyard.runs.attempt import run_attempt
-    from trainyard.runs.ranks import follow
+    from trainyard.runs.ranks import follow, is_restarted
     from trainyard.runs.request import Request
     from trainyard.runs.reuse import CompletedRuns
 
@@ -92,7 +92,7 @@ def train(
             completed = CompletedRuns(folder, resolved.config.experiment.name)
             if (known := completed.find(resolved, objects)) is not None:
                 return Run(known)
-        if resume and (found := find_unfinished(resolved, folder)):
+        if (resume or is_restarted()) and (found := find_unfinished(resolved, folder)):
             log.info("resuming run %s", found.id)
             own = load_resolved(found.checked_config_file(), adapters=Catalog())
             warn_of_unused(resolved, own, found)
@@ -102,8 +102,8 @@ def train(
                 run_attempt(Request(own, found, objects, placement=placement, verdict=verdict, keep=True))
             return Run(found)
         run = RunDir.create(folder, resolved.config.experiment.name, resolved.dump())
-        run_attempt(Request(resolved, run, objects, verdict=verdict))
-    return Run(run)
+        result = run_attempt(Request(resolved, run, objects, verdict=verdict))
+    return Run.trained(run, result)
 
 
 def resume(
@@ -275,7 +275,7 @@ def reproduce(
         decisions = journalled_decisions(original.journal).to_json()
         parent = Parent(run_id=original.id, relation="reproduce", decisions=decisions)
         objects = make_objects(resolved, model, data, callbacks)
-        placement = original.require_manifest().known_placement
+        placement = original.require_manifest().known_placement | {"distributed.nnodes": 1}
         result = run_attempt(Request(resolved, again, objects, parent, placement))
     if result.status in ("preempted", "interrupted"):
         raise Stopped(result.status)

@@ -34,6 +34,11 @@ print(json.dumps({
 }))
 """
 
+_NODES = (
+    "to check several, start this on each of them with torchrun or srun; each must reach the store of the "
+    "runs and the data, and all others on any port"
+)
+
 
 @click.command()
 @click.option(
@@ -191,6 +196,8 @@ def _lines(facts: dict[str, Any], problems: list[str]) -> Iterator[str]:
     rows.append(("runs", f"{runs['path']}, {size(runs['free_bytes'])} free"))
     if "hosts" in (facts["distributed"] or {}):
         rows.append(("processes", _processes_line(facts["distributed"])))
+        if len(set(facts["distributed"]["hosts"])) == 1:
+            rows.append(("nodes", _NODES))
     yield from table(rows)
     yield ""
     yield from (f"problem: {problem}" for problem in problems)

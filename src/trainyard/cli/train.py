@@ -229,6 +229,7 @@ def _verdict(result: Reproduction) -> Iterator[str]:
     if result.verdict == "identical":
         repeats = f"identical: {result.repetition} repeats {result.original}"
         yield f"{repeats}: {result.steps[0]} steps, digest {result.digests[0]}"
+        yield from _number_of_processes(result)
         yield from [result.uncompared] if result.uncompared else ()
         return
     yield f"different: {result.repetition} does not repeat {result.original}"
@@ -246,4 +247,12 @@ def _verdict(result: Reproduction) -> Iterator[str]:
         yield f"  {result.uncompared}"
     if result.metrics:
         yield f"  metrics that differ: {', '.join(result.metrics)}"
+    yield from _number_of_processes(result)
     yield f"  digests: {result.digests[0]}, then {result.digests[1]}"
+
+
+def _number_of_processes(result: Reproduction) -> Iterator[str]:
+    """Yield how many processes trained the runs, unless it was one each time."""
+    original, repetition = (", then ".join(map(str, numbers)) for numbers in result.processes)
+    if (original, repetition) != ("1", "1"):
+        yield f"  processes: {original}; of the repetition: {repetition}"

@@ -9,7 +9,15 @@ from __future__ import annotations
 import re
 from pathlib import PurePath
 
-from trainyard.config.schema import DEFAULT_TEST_SHARE, METRIC_KEYS, SplitConfig, TrainingConfig
+from trainyard.config.schema import (
+    DEFAULT_TEST_SHARE,
+    METRIC_KEYS,
+    RANGE,
+    SplitConfig,
+    TrainingConfig,
+    bounds,
+    power_of_two,
+)
 from trainyard.config.tree import DEFAULT, Node, Problems, Source, find, find_value, mapping, put
 from trainyard.world import gpus, ranks_of_environment
 
@@ -67,16 +75,22 @@ def _fill_processes(root: Node) -> None:
     if launched is not None:
         nproc = Node(launched[1], Source("the launcher of this process"))
         put(root, "distributed.nproc", nproc)
+        put(root, "distributed.nnodes", Node(1, nproc.source))  # they are counted in `nproc`
     elif is_auto:
         nproc = Node(gpus(), DEFAULT if nproc is None else nproc.source)
         put(root, "distributed.nproc", nproc)
     if ranks is None or ranks.value == "auto":
-        value = nproc.value if nproc is not None and _is_power_of_two(nproc.value) else 1
+        most, nnodes = _processes(nproc) or (1, 1), _number(root, "distributed.nnodes") or 1
+        value = power_of_two(max(1, int(most[1] * nnodes)))
         put(root, "distributed.virtual_ranks", Node(value, DEFAULT if ranks is None else ranks.source))
 
 
-def _is_power_of_two(value: object) -> bool:
-    return isinstance(value, int) and value > 0 and not value & (value - 1)
+def _processes(nproc: Node | None) -> tuple[int, int] | None:
+    """Return the smallest and the greatest number of processes; None if it is not given, or wrong."""
+    value = nproc.value if nproc is not None else None
+    if isinstance(value, bool) or not re.fullmatch(rf"[1-9]\d*|{RANGE[1:-1]}", str(value)):
+        return None
+    return bounds(str(value))
 
 
 def check(root: Node, problems: Problems) -> None:
@@ -84,6 +98,7 @@ def check(root: Node, problems: Problems) -> None:
     _check_length(root, problems)
     _check_microbatch(root, problems)
     _check_virtual_ranks(root, problems)
+    _check_nodes(root, problems)
     _check_warmup(root, problems)
     _check_interval(root, problems)
     data = find_value(root, "data")
@@ -154,11 +169,31 @@ def _check_virtual_ranks(root: Node, problems: Problems) -> None:
     if ranks is not None and node is not None and ranks > batch:
         message = f"{ranks} is more than the batch_size of {batch}; each virtual rank has a part of the batch"
         problems.report(message, "distributed.virtual_ranks", node.source)
-    nproc, node = _number(root, "distributed.nproc"), find(root, "distributed.nproc")
-    if nproc and ranks and node is not None and ranks % nproc:
+    node = find(root, "distributed.nproc")
+    nproc, nnodes = _processes(node), int(_number(root, "distributed.nnodes") or 1)
+    if nproc and ranks and node is not None and not _has_divisor(int(ranks), *(n * nnodes for n in nproc)):
         allowed = ", ".join(str(2**power) for power in range(int(ranks).bit_length()) if 2**power <= ranks)
-        message = f"{nproc} does not divide the {ranks} virtual ranks of the batch; allowed: {allowed}"
+        given = f"{node.value} on each of {nnodes} nodes" if nnodes > 1 else node.value
+        what = "does not divide" if nproc[0] == nproc[1] else "holds no divisor of"
+        message = f"{given} {what} the {ranks} virtual ranks of the batch; allowed: {allowed}"
         problems.report(message, "distributed.nproc", node.source)
+
+
+def _check_nodes(root: Node, problems: Problems) -> None:
+    node, nproc = find_value(root, "distributed.nnodes"), find_value(root, "distributed.nproc")
+    if node is None or (_number(root, "distributed.nnodes") or 1) <= 1:
+        return
+    if find_value(root, "distributed.rdzv_endpoint") is None:
+        message = "several nodes need rdzv_endpoint beside it: HOST:PORT, a free port of one of them"
+        problems.report(message, "distributed.nnodes", node.key_source)
+    if nproc is not None and ".." in str(nproc.value):
+        message = f"the range {nproc.value} is for one node; with several, give the number for each of them"
+        problems.report(message, "distributed.nproc", nproc.source)
+
+
+def _has_divisor(ranks: int, least: int, greatest: int) -> bool:
+    """Return whether a number divides the virtual ranks, which are a power of two; true of an empty range."""
+    return least > greatest or (ranks > 0 and power_of_two(min(ranks, greatest)) >= least)
 
 
 def _check_warmup(root: Node, problems: Problems) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from trainyard.config.schema import TrainingConfig
 from trainyard.config.tree import Node, Problems, find, find_value, join, put, take
 
@@ -15,6 +17,11 @@ MOVES = (
     ("logging.log_every_n_steps", "logging.every_n_steps"),
     ("logging.eval_every_n_steps", "evaluation.every_n_steps"),
 )
+# Values of `distributed.strategy`, in lower case and without separators, as PyTorch, Lightning and Accelerate
+# users write them.
+DDP = ("ddp", "ddpspawn", "ddpnotebook", "ddpfork", "distributeddataparallel", "multigpu")
+DP = ("dp", "dataparallel")
+SHARDED = ("fsdp", "fullyshard", "deepspeed", "zero", "megatron", "colossalai", "tensorpar", "pipelinepar")
 
 
 def translate(root: Node, problems: Problems, notes: list[str]) -> None:
@@ -26,6 +33,7 @@ def translate(root: Node, problems: Problems, notes: list[str]) -> None:
         _move(root, old, new, problems, notes)
     _tracking_uri(root, problems, notes)
     _mixed_precision(root, problems, notes)
+    _strategy(root, problems, notes)
     for path in ("model", "model.type"):
         kind = find(root, path)
         if kind is not None and kind.value == "pytorch":
@@ -123,3 +131,30 @@ def _mixed_precision(root: Node, problems: Problems, notes: list[str]) -> None:
             f"{mixed.key_source}: {old}: {str(mixed.value).lower()} is read as "
             f"training.precision: {precision}{meaning}"
         )
+
+
+def _strategy(root: Node, problems: Problems, notes: list[str]) -> None:
+    """Read the usual spellings of data parallel training as `ddp`; say why a model cannot be sharded."""
+    path = "distributed.strategy"
+    node = find(root, path)
+    if node is None or not isinstance(node.value, str) or node.value == "ddp":
+        return
+    given, last = node.value, node.value.rpartition(".")[2].lower()
+    name = re.sub(r"[^a-z0-9]", "", last.removesuffix("_find_unused_parameters_true"))
+    if name in DP:
+        notes.append(
+            f"{node.source}: {path}: {given} is read as ddp, which trains the same model with one process "
+            "for each GPU; write ddp, and set distributed.nproc to the number of processes"
+        )
+    elif name in DDP:
+        notes.append(f"{node.source}: {path}: {given} is read as ddp")
+    elif name.startswith(SHARDED) or name in ("tp", "pp"):
+        problems.report(
+            f"{given} divides the model between processes, which Trainyard does not do yet; with ddp, each "
+            "process has the whole model, and a part of each batch",
+            path,
+            node.source,
+        )
+    else:
+        return  # validation reports it
+    node.value = "ddp"

@@ -17,9 +17,13 @@ from pydantic_core import PydanticUndefined
 
 PATH_SAFE = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 DEVICE = r"^(auto|cpu|cuda(:\d+)?)$"
+ENDPOINT = r"^\S+:\d{1,5}$"
+RANGE = r"^[1-9]\d{0,5}\.\.[1-9]\d{0,5}$"
 PATTERNS = {  # in words, for messages
     PATH_SAFE: "a name of letters, digits, '.', '_' and '-' that begins with a letter or a digit",
     DEVICE: "auto, cpu, cuda or cuda:NUMBER",
+    ENDPOINT: "HOST:PORT",
+    RANGE: "a range such as 1..4",
 }
 AutoMode = Literal["auto", "min", "max"]
 MODE = "whether lower or higher is better; auto: by the metric"
@@ -361,9 +365,25 @@ class DistributedConfig(Section):
     """How many processes train, and how they communicate; the bits do not depend on it."""
 
     enabled: bool = placement(default=False, description="the same as `nproc: auto`, if `nproc` is not given")
-    nproc: Literal["auto"] | int = placement(
+    nproc: Literal["auto"] | int | Annotated[str, Field(pattern=RANGE)] = placement(
         default=1,
-        description="processes on this machine, a power of two; auto: one for each GPU",
+        description="processes on this machine, a power of two; auto: one for each GPU; 1..4: begin with as "
+        "many as the virtual ranks allow, and go on with fewer after one has died",
+    )
+    nnodes: int = placement(
+        default=1,
+        ge=1,
+        description="machines that train together, each with `nproc` processes; start the same command once "
+        "on each of them",
+    )
+    rdzv_endpoint: str | None = placement(
+        default=None, pattern=ENDPOINT, description="HOST:PORT, a free port of one node: they meet there"
+    )
+    rdzv_id: str = placement(
+        default="trainyard", pattern=PATH_SAFE, description="tells apart runs that meet at one endpoint"
+    )
+    rdzv_timeout: int = placement(
+        default=600, gt=0, description="seconds for which a node waits for the endpoint, and for the others"
     )
     strategy: Literal["ddp"] = placement(
         default="ddp", description="ddp: each process has the whole model, and a part of each batch"
@@ -385,7 +405,31 @@ class DistributedConfig(Section):
     def _power_of_two(cls, value: str | int) -> str | int:
         if isinstance(value, int) and (value < 1 or value & (value - 1)):
             raise ValueError(f"{value} is not a power of two: 1, 2, 4, 8 ...")
+        if value != "auto" and bounds(value)[0] > bounds(value)[1]:
+            raise ValueError(f"the range {value} is empty: give the smaller number first")
         return value
+
+    def processes(self, most: int | None = None) -> int:
+        """Return the number of processes to start on this machine.
+
+        Args:
+            most: If given, there are only so many left; the result is in the range of `nproc` nevertheless.
+        """
+        assert isinstance(self.virtual_ranks, int), "config.load resolves auto"
+        least, greatest = bounds(self.nproc)
+        wanted = greatest if most is None else max(least, min(most, greatest))
+        return max(power_of_two(min(wanted, self.virtual_ranks)), power_of_two(2 * least - 1))
+
+
+def bounds(nproc: int | str) -> tuple[int, int]:
+    """Return the smallest and the greatest number of processes that `distributed.nproc` allows."""
+    least, _, greatest = str(nproc).partition("..")
+    return int(least), int(greatest or least)
+
+
+def power_of_two(number: int) -> int:
+    """Return the greatest power of two that is at most `number`, which is above 0."""
+    return 1 << (number.bit_length() - 1)
 
 
 class RunConfig(Section):

@@ -317,7 +317,8 @@ class Framework(ABC):
     ) -> int | None:
         """Start the processes of a run on this machine, and wait for their end.
 
-        If one dies, all are ended, and started again, at most `distributed.max_restarts` times.
+        If one dies, all are ended, and started again, at most `distributed.max_restarts` times: with fewer
+        processes where `distributed.nproc` is a range, and together with those of other nodes.
 
         Args:
             config: The resolved config.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +24,7 @@ from trainyard.records.remote import (
 from trainyard.records.run_dir import RunDir
 
 _THREADS = 16  # requests at a time, for a long list of runs
+_PATIENCE = 30.0  # seconds to wait for another process that downloads the same files
 _TRIES = 3  # a process elsewhere may commit, and delete files, while they are downloaded
 
 log = logging.getLogger("trainyard")
@@ -88,11 +90,7 @@ def _bring(remote: RemoteRun, wanted: Callable[[str], bool]) -> None:
     """Download files, unless a process here trains in the working copy, which is then the newer one."""
     make_folders(remote.path)
     run = RunDir(remote.path)
-    if run.is_locked():
-        return
-    try:
-        run.acquire()
-    except RunLockedError:
+    if not _acquire(run, remote):
         return
     try:
         for _ in range(_TRIES):
@@ -108,6 +106,29 @@ def _bring(remote: RemoteRun, wanted: Callable[[str], bool]) -> None:
                     raise
     finally:
         run.release()
+
+
+def _acquire(run: RunDir, remote: RemoteRun) -> bool:
+    """Become the owner of a working copy; return False if a process trains in it.
+
+    Such a process has the newest entry. One that only brings files down has the lock for a moment.
+    """
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            run.acquire()
+            return True
+        except RunLockedError:
+            if time.monotonic() > end or _is_newest(remote):
+                return False
+
+
+def _is_newest(remote: RemoteRun) -> bool:
+    """Return whether a working copy has the newest entry, as far as can be known now."""
+    try:
+        return _number(remote.path) >= max(remote.log.numbers(), default=0)
+    except CheckpointError:
+        return True
 
 
 def _number(path: Path) -> int:

@@ -16,11 +16,15 @@ from trainyard.records.status import Ended
 # keep, prune  the verdict of the user's function on this step: train on, or end the run after it
 # resume       the run, which had ended at this step, goes on
 # checkpoint_interval   how often checkpoints are saved from this step on, by what a save costs
-Kind = Literal["choice", "time_limit", "stop", "keep", "prune", "resume", "checkpoint_interval"]
+# processes    another number of processes trains from this step on; its detail holds both numbers, and the
+#              attempt, as several may begin at one step
+Kind = Literal["choice", "time_limit", "stop", "keep", "prune", "resume", "checkpoint_interval", "processes"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 MEASURED = ("choice", "checkpoint_interval")  # made by measuring, and not from outside
 # The status of a run that one of these decisions has ended.
 ENDS: Mapping[str, Ended] = {"time_limit": "stopped", "stop": "stopped", "prune": "pruned"}
+# Decisions that change no bit. A repetition makes its own.
+NEUTRAL: tuple[Kind, ...] = ("processes",)
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,11 @@ class Decision:
     step: int
     kind: Kind
     detail: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[int, str, int | None]:
+        """The step, the kind and, where the detail names it, the attempt; no two decisions share them."""
+        return self.step, self.kind, self.detail.get("attempt")
 
     def to_json(self) -> list[Any]:
         """Return the decision as a checkpoint holds it."""
@@ -44,7 +53,7 @@ class Decisions(Sequence[Decision]):
 
     def __init__(self, made: Sequence[Decision] = ()) -> None:
         self._made: list[Decision] = []
-        self._known: set[tuple[int, str]] = set()  # step and kind, which no two decisions share
+        self._known: set[tuple[int, str, int | None]] = set()  # the keys
         self._ends: dict[int, Decision] = {}  # by step, including those after which the run went on
         self._resumed: set[int] = set()
         self.judged = 0  # the last step that has a verdict
@@ -58,7 +67,7 @@ class Decisions(Sequence[Decision]):
         return self._made[index]
 
     def __contains__(self, decision: object) -> bool:
-        return isinstance(decision, Decision) and (decision.step, decision.kind) in self._known
+        return isinstance(decision, Decision) and decision.key in self._known
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Decisions) and self._made == other._made
@@ -69,7 +78,7 @@ class Decisions(Sequence[Decision]):
         """Append a decision, unless it is there already."""
         if decision in self:
             return
-        self._known.add((decision.step, decision.kind))
+        self._known.add(decision.key)
         self._made.append(decision)
         if decision.kind in ENDS:
             self._ends[decision.step] = decision
@@ -111,6 +120,10 @@ class Decisions(Sequence[Decision]):
         """Return the minutes between two checkpoints that were chosen last for this number of processes."""
         chosen = [one.detail for one in self._made if one.kind == "checkpoint_interval"]
         return next((one["minutes"] for one in chosen[::-1] if one["processes"] == processes), None)
+
+    def processes(self) -> int | None:
+        """Return the number of processes that trained last; None if it was never another than at first."""
+        return next((one.detail["to"] for one in reversed(self._made) if one.kind == "processes"), None)
 
     def seconds_before_limit(self) -> float:
         """Return the training time, in seconds, that the time limit does not count: that before a resume."""

@@ -471,6 +471,11 @@ def is_small(name: str) -> bool:
     return not name.startswith(tuple(f"{kind}/" for kind in (*_CHECKPOINTS, INITIAL)))
 
 
+def is_no_checkpoint(name: str) -> bool:
+    """Return whether a file is no part of a checkpoint of the run's own; the initial state is none."""
+    return not name.startswith(tuple(f"{kind}/" for kind in _CHECKPOINTS))
+
+
 def is_any(name: str) -> bool:  # noqa: ARG001 - a filter, as the two above
     """Return True: all files are wanted."""
     return True

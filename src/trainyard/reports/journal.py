@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.records import journal
-from trainyard.records.decision import ENDS
+from trainyard.records.decision import ENDS, NEUTRAL
 from trainyard.records.journal import Line, SegmentReader
 from trainyard.reports import step_times
 from trainyard.reports.curves import Curve, CurveBuilder, joined, up_to
@@ -20,11 +20,8 @@ from trainyard.reports.step_times import StepTimes
 MOST_EVENTS = 1000  # of one name; further ones are only counted
 CACHED_FROM = 4 << 20  # bytes of a segment: shorter ones are parsed in no time
 _UNMARKED = ("best",)  # comes again and again; the last one has a marker of its own
-_DECISIONS = (
-    *ENDS,
-    "resume",
-    "checkpoint_interval",
-)  # that are shown as events; they count in superseded parts, too
+# Decisions that are shown as events; they count in superseded parts, too.
+_DECISIONS = (*ENDS, *NEUTRAL, "resume", "checkpoint_interval")
 _MOST_ROWS = 4096  # that wait to be added to their curves
 _BATCH_BYTES = 1 << 16  # that wait to be summed up: many lines at once cost half as much as one by one
 

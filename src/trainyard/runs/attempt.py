@@ -32,16 +32,19 @@ from trainyard.errors import (
 from trainyard.records.data import DataDescription
 from trainyard.records.decision import Decision, Decisions, journalled_decisions
 from trainyard.records.manifest import DeterminismRecord, Manifest
+from trainyard.records.remote import is_no_checkpoint
 from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import TESTED, Ended
 from trainyard.redact import redacted
 from trainyard.require import import_paths, open_process
 from trainyard.runs.cleanup import discard_run
-from trainyard.runs.decisions import go_on, known_decisions, repeats
+from trainyard.runs.decisions import go_on, known_decisions, note_processes, repeats
 from trainyard.runs.manifest import check_unchanged, lower_tier, make_manifest
+from trainyard.runs.nodes import SharedFiles
 from trainyard.runs.origin import Origin
 from trainyard.runs.outcome import evaluate_outcome, result_so_far, weights_digest
+from trainyard.runs.placement import place, placed
 from trainyard.runs.process_forks import in_owner
 from trainyard.runs.ranks import is_launched, launch, lead, require_same_state
 from trainyard.runs.request import Request
@@ -51,7 +54,6 @@ from trainyard.runs.wiring import (
     Components,
     build,
     build_loop,
-    default_threads,
     framework_name,
     run_checkpoints,
     run_view,
@@ -75,11 +77,11 @@ def run_attempt(request: Request) -> Result:
         TrainingError: The training failed; `resume` continues from the last commit.
         Stopped: A signal came before there was a step to finish.
     """
-    config = _placed(request, request.run.manifest())
+    config = placed(request, request.run.manifest())
     world = request.world
     if world is ALONE and is_launched():
         world = lead(request, config)
-    elif world is ALONE and config.distributed.nproc != 1:
+    elif world is ALONE and (config.distributed.nproc != 1 or config.distributed.nnodes != 1):
         return launch(request, config)
     if world.is_main:
         request.run.acquire()
@@ -90,17 +92,6 @@ def run_attempt(request: Request) -> Result:
         request.run.release()
     world.main_only(lambda: None)  # the others return when the result is written
     return result
-
-
-def _placed(request: Request, before: Manifest | None) -> RunConfig:
-    """Return the config at the place of the next attempt.
-
-    A resume stays at the place of the attempt before, as this keeps the bits, unless it is given another.
-    """
-    known = before.known_placement if before else {}
-    if before and before.config_sha256 not in (None, request.run.config_sha256()):  # it was edited
-        known = known | request.resolved.placement(explicit=True)
-    return request.resolved.with_placement({**known, **request.placement}).config
 
 
 class _Attempt:
@@ -116,11 +107,12 @@ class _Attempt:
         self._signals = signals
         self._world = world
         self._session = open_session(request.run, world)
-        self._origin = Origin(request.run)
-        self._checkpoints = run_checkpoints(request.run)
+        self._files: SharedFiles  # from `_prepare` on, like the next four
+        self._origin: Origin
+        self._checkpoints: RunCheckpoints
         self._replay: tuple[Components, RunState] | None = None  # to repeat steps of the parent, if any
-        self._manifest: Manifest  # from `_prepare` on
-        self._journalled: Decisions  # by earlier attempts; from `_prepare` on
+        self._manifest: Manifest
+        self._journalled: Decisions  # by earlier attempts
         self._result: Result | None = None  # from the end of the training on
 
     def go(self) -> Result:
@@ -158,18 +150,21 @@ class _Attempt:
         Where steps of the parent are to be repeated first, they are made ready, and the state is empty.
         """
         request, run, config = self._request, self._run, self._request.resolved.config
+        self._files = SharedFiles(run, self._world, self._session.lease)
+        self._files.bring(is_no_checkpoint)
+        self._origin, self._checkpoints = Origin(run), run_checkpoints(run)
         if any(import_paths(config.model_dump())):
             open_process()  # before anything is imported for the config
         seed_global_random(config.experiment.seed)  # a module of the user's may draw when it is imported
         before, commit, saved, self._journalled = self._world.from_main(self._survey)
         parent = before.parent if before else request.parent
         decisions = known_decisions(saved, self._journalled, parent)
-        config, threads = self._world.from_main(lambda: self._place(before))
+        config, threads = self._world.from_main(lambda: place(request, before))
         determinism = self._determinism(config)
         seed_global_random(config.experiment.seed)
         choices, begin = decisions.choices(), self._origin.begin
         components = build(config, threads, request.objects, choices, begin, self._world)
-        source = self._world.from_main(lambda: self._initial_source(config, before))
+        source = self._files.source(self._world.from_main(lambda: self._initial_source(config, before)))
         is_gone = source is not None and commit is not None and not source.exists()
         if source is not None and not is_gone:
             initialize(components, source)
@@ -234,6 +229,8 @@ class _Attempt:
         if choices := components.learner.choices():
             decisions.add(Decision(0, "choice", dict(choices)))
         go_on(self._run, decisions, state)
+        if self._world.is_main:  # which alone keeps them
+            note_processes(self._run, decisions, state.step, self._world.size, self._session.number)
         state.decisions = decisions
 
     def _prepare_replay(
@@ -256,8 +253,9 @@ class _Attempt:
             lambda _: self._origin.parent_begin(),
             self._world,
         )
-        if (source := self._origin.source(None)) is not None:
-            initialize(components, Path(source))
+        named = self._origin.source(None)
+        if (source := self._files.source(Path(named) if named else None)) is not None:
+            initialize(components, source)
         seed_global_random(config.experiment.seed)
         state = RunState() if commit is None else self._restore(components, commit, saved)
         self._origin.exclude_lost(components, self._origin.commit)
@@ -286,20 +284,6 @@ class _Attempt:
                 f"{missing}\nput the file back, or resume with --allow-change, which records today's inputs"
             )
         log.warning("%s", missing)
-
-    def _place(self, before: Manifest | None) -> tuple[RunConfig, int]:
-        """Return the config at the place of this attempt, and its number of threads."""
-        config, known = _placed(self._request, before), before.known_placement if before else {}
-        threads, available = config.training.threads, default_threads(config)
-        if threads is None:
-            return config, available
-        if known.get("training.threads") == threads > available:
-            log.info(
-                "the run keeps the %d threads that it began with, which keeps its bits, on %d processors; "
-                "training.threads=%d changes that",
-                *(threads, available, available),
-            )
-        return config, threads
 
     def _determinism(self, config: RunConfig) -> Determinism:
         cls = registry.adapter("framework", framework_name(config, self._request.objects.model))
@@ -374,6 +358,7 @@ class _Attempt:
 
     def _restore(self, components: Components, commit: Commit, saved: dict[str, Any]) -> RunState:
         """Restore a checkpoint; the digest of what was restored must be that of what was saved."""
+        self._files.bring(lambda name: name.startswith((f"checkpoints/{commit.name}/", "initial/")))
         with self._origin.fitting(commit.step):
             components.learner.restore(self._checkpoints.resume.folder(commit))
         # A checkpoint of an earlier version may lack a file of this one's.
@@ -417,6 +402,7 @@ class _Attempt:
             return manifest, commit, saved, journalled_decisions(self._run.journal)
 
         self._manifest, commit, saved, self._journalled = self._world.from_main(replayed)
+        self._files.bring(is_no_checkpoint)
         decisions = known_decisions(saved, self._journalled, self._manifest.parent)
         components.framework.pin(components.config, components.inputs.threads)  # the parent's is pinned now
         seed_global_random(components.config.experiment.seed)
@@ -478,6 +464,7 @@ class _Attempt:
         if status == "completed":
             saver.drop_superseded_best()
         if status in TESTED:
+            self._files.bring(lambda name: name.startswith("best/"))
             try:
                 outcome = evaluate_outcome(
                     self._run, components, state, run_checkpoints(self._run).best, self._signals.check

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainyard.engine.state import RunState
-from trainyard.records.decision import ENDS, Decision, Decisions, decisions_from_json
+from trainyard.records.decision import ENDS, NEUTRAL, Decision, Decisions, decisions_from_json
 from trainyard.records.manifest import Parent
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import DECIDED
@@ -28,10 +28,10 @@ def known_decisions(saved: Mapping[str, Any], journalled: Decisions, parent: Par
         journalled: The decisions in the run's journal; some may be newer than the checkpoint.
         parent: The run's parent; a repetition begins with the decisions of the run that it repeats.
     """
-    inherited = parent.decisions if parent else []
+    inherited = decisions_from_json(parent.decisions if parent else [])
     return Decisions(
         [
-            *decisions_from_json(inherited),
+            *(decision for decision in inherited if decision.kind not in NEUTRAL),
             *decisions_from_json(saved.get("decisions", [])),  # version 1 has none
             *journalled,
         ]
@@ -50,3 +50,32 @@ def go_on(run: RunDir, decisions: Decisions, state: RunState) -> None:
             log.info("run %s was %s at step %d; it goes on", run.id, status, end.step)
             detail = {"after": status, "train_seconds": state.train_seconds}
             decisions.add(Decision(end.step, "resume", detail))
+
+
+def note_processes(run: RunDir, decisions: Decisions, step: int, number: int, attempt: int) -> None:
+    """Add the decision to train with another number of processes than before, if so.
+
+    Args:
+        run: The run.
+        decisions: Those that were made before this attempt.
+        step: The step that it continues from.
+        number: Its number of processes.
+        attempt: Its own number.
+    """
+    before = decisions.processes()
+    if before is None:
+        before = next((record.processes for record in run.attempts()), number)
+    if before != number:
+        log.info("%s from step %d on, after %d before", _processes(number), step, before)
+        detail = {"from": before, "to": number, "attempt": attempt}
+        decisions.add(Decision(step, "processes", detail))
+
+
+def _processes(number: int) -> str:
+    return "1 process trains" if number == 1 else f"{number} processes train"
+
+
+def trained_by(run: RunDir) -> list[int]:
+    """Return the numbers of processes that trained a run, one after the other: `[4, 2]`."""
+    numbers = [record.processes for record in run.attempts()]
+    return [number for index, number in enumerate(numbers) if index == 0 or number != numbers[index - 1]]

@@ -127,7 +127,7 @@ def check_unchanged(
         )
     if changed:
         return _record(run, before, now, changed, neutral)
-    return _with_config_file(run, before, now)
+    return _adopted(run, before, now)
 
 
 def advice(before: Manifest, refused: Sequence[Difference]) -> str:
@@ -142,12 +142,19 @@ def advice(before: Manifest, refused: Sequence[Difference]) -> str:
     return "put them back"
 
 
-def _with_config_file(run: RunDir, before: Manifest, now: Manifest) -> Manifest:
-    """Adopt a config file that was edited where it changes no bit; version 1 did not record its hash."""
-    if before.config_sha256 in (None, now.config_sha256):
+def _adopted(run: RunDir, before: Manifest, now: Manifest) -> Manifest:
+    """Adopt what may differ without changing a bit: a config file that was edited, another placement.
+
+    Version 1 did not record the hash of the file.
+    """
+    values: Json = {}
+    if before.config_sha256 not in (None, now.config_sha256):
+        log.warning("config.yaml has changed since the run began, but nothing in it that changes the result")
+        values = {"config_hash": now.config_hash, "config_sha256": now.config_sha256}
+    if before.placement and before.placement != now.placement:
+        values["placement"] = now.placement
+    if not values:
         return before
-    log.warning("config.yaml has changed since the run began, but nothing in it that changes the result")
-    values = {"config_hash": now.config_hash, "config_sha256": now.config_sha256}
     manifest = before.model_copy(update=values)
     run.write(Manifest.FILE, manifest)
     return manifest

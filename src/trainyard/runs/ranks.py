@@ -18,19 +18,22 @@ from typing import Any
 
 from trainyard import registry
 from trainyard.config.schema import RunConfig
-from trainyard.digest import digest, tensor_records
+from trainyard.digest import digest, tensor_records, write_atomically
 from trainyard.engine.signals import STATUS_OF, Stopped
 from trainyard.errors import CheckpointError, InputError, TrainingError, TrainyardError, WorldError
+from trainyard.records.copies import bring_small
 from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
 from trainyard.require import import_rule, importing_by
+from trainyard.runs.cleanup import discard_folder
+from trainyard.runs.nodes import agree
 from trainyard.runs.objects import Objects
 from trainyard.runs.request import Request
 from trainyard.runs.wiring import Components, framework_name
-from trainyard.world import World, ranks_of_environment
+from trainyard.world import MAY_PASS, RESTARTS, World, ranks_of_environment
 
 log = logging.getLogger("trainyard")
-_REQUEST = "request"
+_REQUEST, _RUN = "request", "agreed-run"
 _FLAGS = ("TORCH_", "OMP_")
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, in <linux/prctl.h>
 _ELSEWHERE = "define them in a module that can be imported, or start your script with torchrun"
@@ -38,10 +41,14 @@ _ELSEWHERE = "define them in a module that can be imported, or start your script
 
 @dataclass(frozen=True)
 class _Outcome:
-    """How the attempt ended in one process, at a time: without an error, or with one that may pass or not."""
+    """How the attempt ended in one process, at a time: without an error, or with one that may pass or not.
+
+    `restart` counts the times that the processes were started again before.
+    """
 
     error: BaseException | None
     may_pass: bool
+    restart: int
     time: float
 
 
@@ -59,21 +66,39 @@ def launch(request: Request, config: RunConfig) -> Result:
         folder = Path(name)
         (folder / _REQUEST).write_bytes(content)
         command = [sys.executable, "-m", "trainyard", "take-part", str(folder)]
-        failure: WorldError | None = None
+        failure: TrainyardError | None = None
         signum = None
         try:
             signum = framework.launch(config, command, folder)
-        except WorldError as error:
+        except TrainyardError as error:
             failure = error
-        outcomes = _outcomes(folder)
+        outcomes, run = _outcomes(folder), _agreed_run(folder)
+    if config.distributed.nnodes > 1:
+        _discard(request, run)
     errors = [one.error for one in sorted(outcomes, key=lambda one: one.time) if one.error is not None]
     causes = [error for error in errors if not isinstance(error, WorldError)]  # that is what others meet
     if first := [*causes, *([failure] if failure else []), *errors]:
         raise first[0]
-    result = request.run.result()
+    run = run or request.run
+    if config.distributed.nnodes > 1:
+        bring_small(run)  # the working copy of another node may be the newer one
+    result = run.result()
     if signum is not None and (result is None or result.status not in STATUS_OF.values()):
         raise Stopped(STATUS_OF.get(signum, "preempted"))
-    return request.run.require_result()
+    return run.require_result()
+
+
+def _agreed_run(folder: Path) -> RunDir | None:
+    """Return the run that the processes make, once they have found each other."""
+    path = folder / _RUN
+    return RunDir(Path(path.read_text())) if path.exists() else None
+
+
+def _discard(request: Request, run: RunDir | None) -> None:
+    """Delete the run that this node has made, if the nodes make that of another one, or none."""
+    is_used = run is not None and run.path == request.run.path
+    if not is_used and not request.keep and not request.run.attempts():
+        discard_folder(request.run.path)
 
 
 def _packed(request: Request) -> bytes:
@@ -97,13 +122,21 @@ def _packed(request: Request) -> bytes:
 
 
 def _outcomes(folder: Path) -> list[_Outcome]:
-    return [pickle.loads(path.read_bytes()) for path in folder.glob("outcome-*")]
+    """Return the outcomes of the last start; there may have been more processes before."""
+    outcomes = [pickle.loads(path.read_bytes()) for path in folder.glob("outcome-*")]
+    last = max((one.restart for one in outcomes), default=0)
+    return [one for one in outcomes if one.restart == last]
+
+
+def _restarts() -> int:
+    """Return how often the processes were started again."""
+    return int(os.environ.get(RESTARTS) or os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)
 
 
 def take_part(folder: Path, make: Callable[[Request], Result]) -> int:
     """Take part in an attempt that `launch` has started, and return the exit code of this process.
 
-    It is 1 where another try may help: the launcher starts all processes again then.
+    It is `MAY_PASS` where another try may help: the launcher starts all processes again then.
 
     Args:
         folder: Where `launch` has left the request.
@@ -123,18 +156,24 @@ def take_part(folder: Path, make: Callable[[Request], Result]) -> int:
             if name.startswith(_FLAGS):  # the launcher has set it, and it is not part of the run
                 del os.environ[name]
         request, rule = pickle.loads(content)
+        if run := _agreed_run(folder):  # another node may be the main one now
+            request = replace(request, run=run)
         with importing_by(rule):
             world = join(request.resolved.config, request.objects.model)
-            make(replace(request, world=world))
+            agreed = agree(world, request)
+            if world.local_rank == 0:
+                write_atomically(folder / _RUN, str(agreed.run.path).encode())
+            make(replace(agreed, objects=request.objects, world=world))
     except (Exception, Stopped) as raised:
         error = raised
     may_pass = error is not None and _may_pass(error)
     if error is not None and not _can_travel(error):
         error = TrainingError(f"process {rank}: {type(error).__name__}: {error}")
     part = folder / f".outcome-{rank}"
-    part.write_bytes(pickle.dumps(_Outcome(error, may_pass, time.time())))
+    part.write_bytes(pickle.dumps(_Outcome(error, may_pass, _restarts(), time.time())))
     part.replace(outcome)
-    return int(may_pass and all(one.may_pass for one in _outcomes(folder) if one.error is not None))
+    others = (one.may_pass for one in _outcomes(folder) if one.error is not None)
+    return MAY_PASS if may_pass and all(others) else 0
 
 
 def _end_with(launcher: int) -> None:
@@ -168,6 +207,11 @@ def is_launched() -> bool:
     return ranks_of_environment() is not None
 
 
+def is_restarted() -> bool:
+    """Return whether a launcher has started this process again, after one has died."""
+    return is_launched() and _restarts() > 0
+
+
 def join(config: RunConfig, model: Any = None) -> World:
     """Return the world of the processes that a launcher has started, this one being one of them.
 
@@ -182,8 +226,7 @@ def join(config: RunConfig, model: Any = None) -> World:
 def lead(request: Request, config: RunConfig) -> World:
     """Tell the other processes, which wait in `follow`, of the attempt to make; return their world."""
     world = join(config, request.objects.model)
-    told = replace(request, objects=Objects(), verdict=None)
-    world.from_main(lambda: told)
+    agree(world, request)
     return world
 
 
@@ -205,13 +248,10 @@ def follow(config: RunConfig, objects: Objects, make: Callable[[Request], Result
     if ranks is None or ranks[0] == 0:
         return None
     world = join(config, objects.model)
-    request: Request = world.from_main(_nothing)
+    request = agree(world, None)
     make(replace(request, objects=objects, world=world))
+    bring_small(request.run)  # how it has ended, if this process has a working copy of its own
     return request.run
-
-
-def _nothing() -> Any:
-    raise AssertionError("the main process knows")
 
 
 def require_same_state(components: Components) -> None:

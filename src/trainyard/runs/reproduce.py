@@ -15,6 +15,7 @@ from trainyard.records.manifest import Difference
 from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import DECIDED
+from trainyard.runs.decisions import trained_by
 from trainyard.runs.wiring import run_checkpoints
 
 log = logging.getLogger("trainyard")
@@ -37,7 +38,8 @@ class Reproduction:
     `step` is the first step whose losses differ in their bits (None: none of those that both runs
     journalled); `tensor` the first tensor of the state that differs at the end, and `uncompared` says why the
     tensors were not compared, if so; `inputs` are the inputs that differ, `metrics` the final metrics that
-    do. Runs are identical if steps, losses, weights and metrics are.
+    do. `processes` are the numbers of processes that trained each of the runs, one after the other. Runs are
+    identical if steps, losses, weights and metrics are.
     """
 
     verdict: Literal["identical", "different"]
@@ -51,6 +53,7 @@ class Reproduction:
     tensor: FirstTensor | None = None
     metrics: Sequence[str] = ()
     uncompared: str | None = None
+    processes: tuple[Sequence[int], Sequence[int]] = ((1,), (1,))
 
     def to_json(self) -> dict[str, Any]:
         """Return the answer as JSON holds it."""
@@ -60,6 +63,7 @@ class Reproduction:
             "repetition": self.repetition,
             "digest": {"original": self.digests[0], "repetition": self.digests[1]},
             "steps": {"original": self.steps[0], "repetition": self.steps[1]},
+            "processes": {"original": list(self.processes[0]), "repetition": list(self.processes[1])},
             "inputs": [difference.to_json() for difference in self.inputs],
             "first_step": self.step,
             "first_step_losses": [str(value) for value in self.step_losses] if self.step_losses else None,
@@ -94,6 +98,7 @@ def compare_bits(original: RunDir, repetition: RunDir) -> Reproduction:
         tensor,
         metrics,
         uncompared,
+        (trained_by(original), trained_by(repetition)),
     )
 
 

@@ -14,7 +14,7 @@ from trainyard.config.schema import RunConfig
 from trainyard.engine.state import preserved_global_random, seed_global_random
 from trainyard.errors import TrainyardError
 from trainyard.records.copies import bring_all, bring_small
-from trainyard.records.decision import MEASURED, journalled_decisions
+from trainyard.records.decision import MEASURED, NEUTRAL, journalled_decisions
 from trainyard.records.index import summaries
 from trainyard.records.journal import read
 from trainyard.records.listing import find_run
@@ -133,7 +133,7 @@ def _outside_decision(run: RunDir) -> str | None:
     parent = run.require_manifest().parent
     inherited = [kind for _, kind, _ in getattr(parent, "decisions", [])]  # by a repetition
     journalled = [record["name"] for record in read(run.journal) if record["kind"] == "decision"]
-    outside = [kind for kind in [*inherited, *journalled] if kind not in MEASURED]
+    outside = [kind for kind in [*inherited, *journalled] if kind not in (*MEASURED, *NEUTRAL)]
     return f"a decision from outside shaped it: {outside[0]}" if outside else None
 
 

@@ -9,6 +9,7 @@ from trainyard.records.copies import bring_small
 from trainyard.records.decision import journalled_decisions
 from trainyard.records.journal import number, read
 from trainyard.records.remote import run_url
+from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import Status
 
@@ -21,6 +22,11 @@ class Run:
 
     def __init__(self, path: Path | RunDir) -> None:
         self._dir = path if isinstance(path, RunDir) else RunDir(path)
+
+    @staticmethod
+    def trained(made: RunDir, result: Result) -> Run:
+        """Return the run with a result: of several nodes, each has made a run, and they train one of them."""
+        return Run(made if result.run_id in (None, made.id) else made.path.parent / str(result.run_id))
 
     @property
     def id(self) -> str:

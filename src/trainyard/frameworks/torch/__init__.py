@@ -21,7 +21,7 @@ from trainyard.frameworks.base import (
 from trainyard.frameworks.torch.params import FORMATS, LOSSES, MODELS, OPTIMIZERS
 from trainyard.require import require
 from trainyard.types import Determinism
-from trainyard.world import World, ranks_of_environment
+from trainyard.world import World, gpus, ranks_of_environment
 
 if TYPE_CHECKING:
     import torch
@@ -104,8 +104,8 @@ class TorchFramework(Framework):
         _imported()
         from trainyard.frameworks.torch.parallel.launch import launch
 
-        assert isinstance(config.distributed.nproc, int), "config.load resolves auto"
-        return launch(config.distributed.nproc, config.distributed.max_restarts, command, folder)
+        is_cuda = _device(config.training.device).type == "cuda" and config.distributed.backend != "gloo"
+        return launch(config.distributed, command, folder, gpus() if is_cuda else None)
 
     @staticmethod
     def check_processes(nproc: int) -> Mapping[str, Any]:

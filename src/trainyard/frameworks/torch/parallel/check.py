@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from trainyard.errors import WorldError
 from trainyard.frameworks.torch.parallel.launch import RESULT
 from trainyard.frameworks.torch.parallel.world import join
 from trainyard.version import VERSION
@@ -22,14 +23,19 @@ from trainyard.world import World
 _SMALL, _LARGE = 2, 25 << 18  # elements of 4 bytes: 8 bytes, 25 MiB
 _SKEW = 1.0  # seconds
 _SLOW_SECONDS, _SLOW_BYTES = 0.01, 50e6  # of a small message, and per second
+_HINT = (
+    "check on each node: does it reach the launcher's host and port, and the other nodes on any port (a "
+    "firewall?); does GLOO_SOCKET_IFNAME name its network interface; has it the same version of torch?"
+)
 
 
 def measure(world: World) -> dict[str, Any]:
     """Return what was measured, and what is wrong; collective.
 
     Returns:
-        `processes`, their `hosts` and `versions`, the latency of a small all-reduce in seconds, the bandwidth
-        of one of 25 MiB in bytes per second, the greatest difference of two clocks in seconds, `problems`.
+        `processes`, their `hosts`, the `addresses` and `versions` there, the latency of a small all-reduce
+        in seconds, the bandwidth of one of 25 MiB in bytes per second, the greatest difference of two clocks
+        in seconds, `problems`.
     """
     small, large = _seconds(_SMALL, 50), _seconds(_LARGE, 5)
     clocks = world.gather(time.time())  # the all-reduce before it lets them begin together
@@ -39,12 +45,21 @@ def measure(world: World) -> dict[str, Any]:
     measured: dict[str, Any] = {
         "processes": world.size,
         "hosts": world.gather(socket.gethostname()),
+        "addresses": world.gather(_address()),
         "versions": versions,
         "latency_seconds": small,
         "bytes_per_second": 4 * _LARGE / large,
         "clock_skew_seconds": max(clocks) - min(clocks),
     }
     return measured | {"problems": _problems(measured)}
+
+
+def _address() -> str:
+    """Return the address of this machine's name; empty if it has none."""
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return ""
 
 
 def _seconds(elements: int, times: int) -> float:
@@ -65,6 +80,13 @@ def _problems(measured: dict[str, Any]) -> list[str]:
             problems.append(
                 f"the processes have different versions of {library} ({', '.join(found)}): install one"
             )
+    machines = dict(zip(measured["hosts"], measured["addresses"], strict=True))
+    for host, address in machines.items():
+        if len(machines) > 1 and address.startswith("127."):
+            problems.append(
+                f"the name {host} leads to {address} there, where no other machine reaches it: mend its "
+                "/etc/hosts, or set GLOO_SOCKET_IFNAME (and NCCL_SOCKET_IFNAME) to its network interface"
+            )
     if measured["clock_skew_seconds"] > _SKEW:
         skew = measured["clock_skew_seconds"]
         problems.append(f"the clocks of the machines differ by {skew:.1f} s: synchronize them (NTP)")
@@ -78,8 +100,15 @@ def _problems(measured: dict[str, Any]) -> list[str]:
 
 
 def here() -> dict[str, Any]:
-    """Measure as one of the processes that a launcher has started; return nothing but in the main one."""
-    world = join("gloo")
+    """Measure as one of the processes that a launcher has started; return nothing but in the main one.
+
+    Raises:
+        WorldError: The processes do not find each other; the message says what to check.
+    """
+    try:
+        world = join("gloo")
+    except WorldError as error:
+        raise WorldError(f"{error}\n{_HINT}") from error
     measured = measure(world)
     return measured if world.is_main else {}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -16,18 +15,30 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from trainyard.errors import WorldError
+from trainyard.config.schema import DistributedConfig
+from trainyard.frameworks.torch.parallel import nodes
+from trainyard.frameworks.torch.parallel.agent import TO_COMMIT, environment, failed, silence
 from trainyard.frameworks.torch.parallel.world import STORE
+from trainyard.world import MAY_PASS, RESTARTS
 
+log = logging.getLogger("trainyard")
 RESULT = "measured.json"  # of a check
 
-_TO_COMMIT = "600"  # seconds that the processes have to finish their step and to save it after a signal
 
-
-def launch(nproc: int, max_restarts: int, command: Sequence[str], folder: Path) -> int | None:
+def launch(
+    distributed: DistributedConfig, command: Sequence[str], folder: Path, most: int | None = None
+) -> int | None:
     """Start processes, and wait for their end; if one dies, end all, and start them again.
 
-    They find each other in files, so that no port is open but those of gloo, on the loopback interface.
+    They find each other in files, so that no port is open but those of gloo, on the loopback interface. Where
+    `nproc` is a range, there are fewer of them after one has died. Each of several nodes starts its own
+    processes, and all start again together.
+
+    Args:
+        distributed: How many processes to start, and how often.
+        command: What each of them executes.
+        folder: A folder of their own.
+        most: The number of devices, if each process needs one.
 
     Returns:
         The signal that has ended them, if one has; they have had time to commit.
@@ -35,43 +46,64 @@ def launch(nproc: int, max_restarts: int, command: Sequence[str], folder: Path) 
     Raises:
         WorldError: A process has died, and there were enough restarts.
     """
-    _silence()
-    environment = {
-        STORE: str(folder / "store"),
-        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": _TO_COMMIT,
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),  # torchrun warns that it sets it
-    }
-    before = {name: os.environ.get(name) for name in environment}
-    os.environ.update(environment)
+    silence()
+    try:
+        if distributed.nnodes > 1:
+            nodes.start(distributed, command)
+        else:
+            _start_again(distributed, command, folder, distributed.processes(most))
+    except SignalException as error:
+        return error.sigval
+    return None
+
+
+def _start_again(distributed: DistributedConfig, command: Sequence[str], folder: Path, number: int) -> None:
+    """Start a number of processes on this machine, and start them again after one has died."""
+    for restart in range(distributed.max_restarts + 1):
+        try:
+            _start(number, restart, command, folder)
+            return
+        except ChildFailedError as error:
+            if restart == distributed.max_restarts:
+                raise failed(error, number, restart) from error
+            died = [one for one in error.failures.values() if one.exitcode != MAY_PASS]
+            number = distributed.processes(number - len(died))
+        log.warning(
+            "a process has %s: all begin again from the newest commit, in %s (restart %d of %d)",
+            "died" if died else "failed",
+            "1 process" if number == 1 else f"{number} processes",
+            restart + 1,
+            distributed.max_restarts,
+        )
+
+
+def _start(number: int, restart: int, command: Sequence[str], folder: Path) -> None:
+    """Start a number of processes on this machine, and wait for their end.
+
+    Raises:
+        ChildFailedError: One has died; the others were ended.
+        SignalException: A signal came.
+    """
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
-        nproc_per_node=nproc,
-        run_id=folder.name,
+        nproc_per_node=number,
+        run_id=f"{folder.name}-{restart}",
         rdzv_backend="c10d",
-        rdzv_endpoint=str(folder / "rendezvous"),
+        rdzv_endpoint=str(folder / f"rendezvous-{restart}"),
         rdzv_configs={"store_type": "file"},
         local_addr="127.0.0.1",
-        max_restarts=max_restarts,
+        max_restarts=0,
     )
-    try:
+    variables = {
+        STORE: str(folder / f"store-{restart}"),  # after a restart, the old one would lead astray
+        RESTARTS: str(restart),
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": TO_COMMIT,
+        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),  # torchrun warns that it sets it
+    }
+    with environment(variables):
         elastic_launch(config, command[0])(*command[1:])
-    except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        raise WorldError(
-            f"process {rank} of {nproc} ended with exit code {failure.exitcode}"
-            f"{_named_signal(failure.exitcode)}, after {max_restarts} restarts"
-        ) from error
-    except SignalException as error:
-        return error.sigval
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-    return None
 
 
 def check(nproc: int) -> dict[str, Any]:
@@ -82,17 +114,10 @@ def check(nproc: int) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
         command = [sys.executable, "-m", f"{__package__}.check", folder]
-        launch(nproc, 0, command, Path(folder))
+        silence()
+        try:
+            _start(nproc, 0, command, Path(folder))
+        except ChildFailedError as error:
+            raise failed(error, nproc, 0) from error
         measured: dict[str, Any] = json.loads((Path(folder) / RESULT).read_text(encoding="utf-8"))
     return measured
-
-
-def _silence() -> None:
-    """Keep the agent from logging what we say in our own words; each of its modules has a logger."""
-    for name in logging.root.manager.loggerDict:
-        if name.startswith("torch.distributed.elastic"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-
-
-def _named_signal(exit_code: int) -> str:
-    return f" ({signal.Signals(-exit_code).name})" if exit_code < 0 else ""

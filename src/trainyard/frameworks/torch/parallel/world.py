@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cached_property
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -34,15 +33,15 @@ class ProcessGroup(World):
         self.rank, self.size, self.local_rank = rank, size, local_rank
         if backend == "nccl":
             torch.cuda.set_device(local_rank)
-        self._store = _store(rank, size)
         backend = "cpu:gloo,cuda:nccl" if backend == "nccl" else "gloo"
         try:
+            self._store = _store(rank, size)
             self._store.set_timeout(_FIND_EACH_OTHER)
             dist.init_process_group(backend, store=self._store, rank=rank, world_size=size, timeout=_PATIENCE)
         except Exception as error:
             raise WorldError(
                 f"the {size} processes did not find each other: {error}; "
-                "`trainyard doctor` says what is wrong"
+                "`trainyard doctor --distributed` says what is wrong"
             ) from error
 
     @cached_property
@@ -110,6 +109,8 @@ def join(backend: str) -> World:
         WorldError: The processes do not find each other.
     """
     ranks = ranks_of_environment()
+    if ranks is None and "RANK" in os.environ:
+        return World()  # one process is left of several
     if ranks is None:
         raise InputError("no launcher has started this process: RANK and WORLD_SIZE are not set")
     return ProcessGroup(*ranks, backend)
@@ -120,10 +121,12 @@ def _store(rank: int, size: int) -> Any:
 
     After a restart, the keys of dead processes would lead the new ones astray.
     """
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if (path := os.environ.get(STORE)) is not None:
-        return dist.FileStore(str(Path(path).with_suffix(f".{attempt}")), size)  # type: ignore[attr-defined]
+        return dist.FileStore(path, size)  # type: ignore[attr-defined]
     host, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ.get("MASTER_PORT", "29500"))
     is_hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     store = dist.TCPStore(host, port, is_master=not is_hosted and rank == 0)  # type: ignore[attr-defined]
+    if not is_hosted:  # the main process has just made it
+        return store
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return dist.PrefixStore(f"attempt-{attempt}", store)  # type: ignore[attr-defined]

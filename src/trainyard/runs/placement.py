@@ -1,0 +1,38 @@
+"""Where an attempt computes: as the attempt before, unless it is given another place."""
+
+from __future__ import annotations
+
+import logging
+
+from trainyard.config.schema import RunConfig
+from trainyard.records.manifest import Manifest
+from trainyard.runs.request import Request
+from trainyard.runs.wiring import default_threads
+
+log = logging.getLogger("trainyard")
+
+
+def placed(request: Request, before: Manifest | None) -> RunConfig:
+    """Return the config at the place of the next attempt.
+
+    A resume stays at the place of the attempt before, as this keeps the bits, unless it is given another.
+    """
+    known = before.known_placement if before else {}
+    if before and before.config_sha256 not in (None, request.run.config_sha256()):  # it was edited
+        known = known | request.resolved.placement(explicit=True)
+    return request.resolved.with_placement({**known, **request.placement}).config
+
+
+def place(request: Request, before: Manifest | None) -> tuple[RunConfig, int]:
+    """Return the config at the place of an attempt that begins now, and its number of threads."""
+    config, known = placed(request, before), before.known_placement if before else {}
+    threads, available = config.training.threads, default_threads(config)
+    if threads is None:
+        return config, available
+    if known.get("training.threads") == threads > available:
+        log.info(
+            "the run keeps the %d threads that it began with, which keeps its bits, on %d processors; "
+            "training.threads=%d changes that",
+            *(threads, available, available),
+        )
+    return config, threads

@@ -1,0 +1,107 @@
+"""How many processes a config asks for, and in which spellings."""
+
+from typing import Any
+
+import pytest
+
+from trainyard.config import load
+from trainyard.errors import ConfigError
+
+GOOD: dict[str, Any] = {"data": "digits", "model": "mlp"}
+
+
+def loaded(**distributed: Any) -> Any:
+    return load({**GOOD, "distributed": distributed})
+
+
+@pytest.mark.parametrize("spelling", ["dp", "DP", "DataParallel", "data_parallel", "torch.nn.DataParallel"])
+def test_data_parallel_is_trained_as_ddp_with_advice(spelling: str) -> None:
+    resolved = loaded(strategy=spelling)
+    assert resolved.config.distributed.strategy == "ddp"
+    (note,) = resolved.notes
+    assert f"distributed.strategy: {spelling} is read as ddp" in note
+    assert "distributed.nproc" in note
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    ["ddp", "DDP", "DistributedDataParallel", "ddp_spawn", "ddp_find_unused_parameters_true", "MULTI_GPU"],
+)
+def test_other_spellings_of_ddp(spelling: str) -> None:
+    resolved = loaded(strategy=spelling)
+    assert resolved.config.distributed.strategy == "ddp"
+    assert len(resolved.notes) == (spelling != "ddp")
+
+
+@pytest.mark.parametrize(
+    "strategy", ["fsdp", "FSDP2", "fully_shard", "deepspeed_stage_2", "tensor_parallel", "pp"]
+)
+def test_sharding_is_refused_with_the_reason(strategy: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        loaded(strategy=strategy)
+    (problem,) = caught.value.problems
+    assert problem.path == "distributed.strategy"
+    assert f"{strategy} divides the model between processes" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("nproc", "ranks", "resolved", "first"),
+    [("1..4", "auto", 4, 4), ("1..6", "auto", 4, 4), ("2..8", 4, 4, 4), ("3..8", 8, 8, 8), ("1..4", 8, 8, 4)],
+)
+def test_a_range_begins_with_the_largest_divisor(
+    nproc: str, ranks: str | int, resolved: int, first: int
+) -> None:
+    distributed = loaded(nproc=nproc, virtual_ranks=ranks).config.distributed
+    assert (distributed.virtual_ranks, distributed.processes()) == (resolved, first)
+
+
+def test_a_range_goes_down_to_its_least_divisor() -> None:
+    assert [loaded(nproc="1..4").config.distributed.processes(left) for left in range(5)] == [1, 1, 2, 2, 4]
+    assert [loaded(nproc="3..8").config.distributed.processes(left) for left in (8, 7, 3)] == [8, 4, 4]
+    assert loaded(nproc=4).config.distributed.processes(1) == 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"nproc": "4..1"}, "the range 4..1 is empty"),
+        ({"nproc": "3..3", "virtual_ranks": 8}, "3..3 does not divide the 8 virtual ranks of the batch"),
+        ({"nproc": "5..7", "virtual_ranks": 8}, "5..7 holds no divisor of the 8 virtual ranks of the batch"),
+        ({"nproc": "8..9", "virtual_ranks": 4}, "allowed: 1, 2, 4"),
+        ({"nproc": "0..4"}, "expected auto or a whole number or a range such as 1..4, got '0..4'"),
+        ({"nproc": "many"}, "a range such as 1..4"),
+    ],
+)
+def test_a_range_that_cannot_be(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        loaded(**settings)
+    assert message in str(caught.value)
+
+
+def test_the_virtual_ranks_of_several_nodes() -> None:
+    nodes = {"nnodes": 2, "rdzv_endpoint": "first:29400"}
+    distributed = loaded(nproc=2, **nodes).config.distributed
+    assert (distributed.virtual_ranks, distributed.processes()) == (4, 2)
+    with pytest.raises(ConfigError, match="2 on each of 2 nodes does not divide the 2 virtual ranks"):
+        loaded(nproc=2, virtual_ranks=2, **nodes)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"nnodes": 2}, "several nodes need rdzv_endpoint beside it: HOST:PORT"),
+        ({"nnodes": 2, "rdzv_endpoint": "first"}, "expected HOST:PORT, or null, got 'first'"),
+        ({"nnodes": 2, "nproc": "1..4", "rdzv_endpoint": "a:1"}, "the range 1..4 is for one node"),
+    ],
+)
+def test_nodes_that_cannot_be(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        loaded(**settings)
+    assert message in str(caught.value)
+
+
+def test_a_launcher_counts_the_processes_of_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "1")):
+        monkeypatch.setenv(name, value)
+    distributed = loaded(nproc=2, nnodes=2).config.distributed
+    assert (distributed.nproc, distributed.nnodes, distributed.virtual_ranks) == (4, 1, 4)
