@@ -4,7 +4,7 @@ python stopping.py SIGNAL STEP CONFIG RUNS_DIR [CACHE]
 python stopping.py SIGNAL STEP --resume RUN [CACHE [FOLDER NAME COUNT]]
 python stopping.py SIGNAL STEP --work RUN [CACHE [FOLDER NAME COUNT]]
 
-With FOLDER, it waits until COUNT processes have made files there, each with its NAME.
+With FOLDER, it waits until COUNT processes have made files there, each with its NAME: to begin, and after a step.
 """
 
 from __future__ import annotations
@@ -30,6 +30,32 @@ class SignalOnce(Callback):
             os.kill(os.getpid(), self._signum)
 
 
+class Meeting(Callback):
+    """Lets a process that trains wait for the other ones, until they train, too, or have ended.
+
+    Else one that is late would find a run that is completed, and there would be no race.
+    """
+
+    def __init__(self, folder: Path, name: str, count: int) -> None:
+        self._folder, self._name, self._count = folder, name, count
+
+    def begin(self) -> None:
+        """Wait until all are here."""
+        self._wait("here")
+
+    def on_log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._wait("met")
+
+    def end(self) -> None:
+        """Keep nobody waiting."""
+        (self._folder / f"met-{self._name}").touch()
+
+    def _wait(self, what: str) -> None:
+        (self._folder / f"{what}-{self._name}").touch()
+        while len(list(self._folder.glob(f"{what}-*"))) < self._count:
+            os.sched_yield()
+
+
 def train(callbacks: list[Callback], first: str, second: str) -> Run:
     if first == "--resume":
         return trainyard.resume(second, callbacks=callbacks)
@@ -38,23 +64,22 @@ def train(callbacks: list[Callback], first: str, second: str) -> Run:
     return trainyard.train(Path(first), runs_dir=second, callbacks=callbacks)
 
 
-def meet(folder: Path, name: str, count: int) -> None:
-    (folder / name).touch()
-    while len(list(folder.iterdir())) < count:
-        os.sched_yield()
-
-
 def main(name: str, step: str, first: str, second: str, cache: str = "", *meeting: str) -> None:
     if cache:
         os.environ["TRAINYARD_CACHE"] = cache
-    if meeting:
-        meet(Path(meeting[0]), meeting[1], int(meeting[2]))
     callbacks: list[Callback] = [SignalOnce(getattr(signal, name), int(step))]
+    met = Meeting(Path(meeting[0]), meeting[1], int(meeting[2])) if meeting else None
+    if met:
+        met.begin()
+        callbacks.append(met)
     try:
         run = train(callbacks, first, second)
     except TrainyardError as error:
         sys.stderr.write(f"{error}\n")
         raise SystemExit(error.exit_code) from None
+    finally:
+        if met:
+            met.end()
     sys.stdout.write(f"{run.status} {run.digest}\n")
 
 

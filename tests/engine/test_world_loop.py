@@ -23,9 +23,9 @@ SELDOM: dict[str, Any] = {
 }
 
 
-def told(signal: Any = None, request: Any = None, steps: int = 99) -> _Told:
-    """What a process says that has nothing to save and no times to tell."""
-    return _Told(signal, request, steps, False, None, False, None, 0.0)
+def told(signal: Any = None, request: Any = None, steps: int = 99, *, save: bool = False) -> _Told:
+    """What a process says that has no times to tell."""
+    return _Told(signal, request, steps, save, None, False, None, 0.0)
 
 
 class Pair(World):
@@ -213,6 +213,28 @@ def test_a_process_that_fails_is_watched_no_more(tmp_path: Path) -> None:
         loop.run()
     loop.parts.saver.close()
     assert world.calls[-1] == "rest"
+
+
+@pytest.mark.parametrize("wants", [True, False])
+def test_each_process_copies_its_share_where_the_main_one_saves(
+    wants: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When that is, the main one says; so it does at the end, where nothing may be left to save."""
+    bench = Bench(tmp_path, losses=paced(monkeypatch, 0.125), **SELDOM)
+    bench.world = Pair(1, lambda i: told(steps=4, save=i == 1), wants)
+    snapshot, copied = bench.learner.snapshot, list[int]()
+    bench.learner.snapshot = lambda **how: (copied.append(bench.learner.steps), snapshot(**how))[1]  # type: ignore[method-assign]
+    run(bench)
+    assert copied == ([5, STEPS] if wants else [])
+
+
+def test_the_main_process_says_when_it_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(tmp_path, losses=paced(monkeypatch, 0.125), **SELDOM | {"checkpoint": {"every_n_steps": 6}})
+    bench.world = world = Pair(0, lambda _: told(save=True))
+    _, agreed = run(bench)
+    assert [step for step, one in zip(agreed, world.said, strict=True) if one.save_is_due] == [6, 12, 18]
+    assert agreed == [1, 5, 6, 10, 12, 16, 18, 22, STEPS]
+    assert max(steps_in(tmp_path / "checkpoints")) == STEPS
 
 
 def test_only_the_main_process_saves(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from trainyard.config.schema import TrainingConfig
 from trainyard.errors import WorldError
 from trainyard.frameworks.torch.optim import build_optimizer
 from trainyard.frameworks.torch.parallel import exchange as module
-from trainyard.frameworks.torch.parallel.exchange import Bucket, GradientExchange, _buckets
+from trainyard.frameworks.torch.parallel.exchange import Bucket, GradientExchange, _buckets, gather_tensor
 from trainyard.frameworks.torch.precision import Precision
 from trainyard.frameworks.torch.step import StepSettings, TorchStep
 from trainyard.frameworks.torch.virtual_ranks import GradientTree
@@ -32,6 +32,16 @@ class Operation(NamedTuple):
     kind: str
     tensor: Tensor
     peer: int
+
+
+class Arrival(NamedTuple):
+    """A tensor on its way."""
+
+    target: Tensor
+    source: Tensor
+
+    def wait(self) -> None:
+        self.target.copy_(self.source)
 
 
 class Collectives:
@@ -52,16 +62,15 @@ class Collectives:
         exchange._thread.submit(lambda: setattr(self._rank, "value", rank)).result()
 
     def batch_isend_irecv(self, operations: list[Operation]) -> list[Any]:
-        """Do what all of them want to send and receive."""
+        """Send; what is received arrives when it is waited for."""
         rank = self._rank.value
         self.calls += rank == 0
         self._slots[rank] = {one.peer: one.tensor for one in operations if one.kind == Collectives.isend}
         self.barrier.wait()
-        for one in operations:
-            if one.kind == Collectives.irecv:
-                one.tensor.copy_(self._slots[one.peer][rank])
+        receives = [one for one in operations if one.kind == Collectives.irecv]
+        sent = [self._slots[one.peer][rank].clone() for one in receives]
         self.barrier.wait()
-        return []
+        return [Arrival(one.tensor, source) for one, source in zip(receives, sent, strict=True)]
 
     def together(self, function: Callable[[int], T]) -> list[T]:
         """Call a function in each process; where one fails, the others do not wait for it."""
@@ -380,6 +389,27 @@ def test_a_process_that_is_gone_is_an_error_of_the_world(
     monkeypatch.setattr(together, "batch_isend_irecv", gone)
     with pytest.raises(WorldError, match="another process is gone"):
         exchange.finish()
+
+
+def test_a_tensor_of_each_process_is_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    value, other = torch.tensor([[1.0, -0.0]]), torch.tensor([[3.0, 4.0]])
+    (alone,) = gather_tensor(value, ALONE)
+    assert alone is value
+
+    def gather(rows: Tensor, mine: Tensor) -> None:
+        rows.copy_(torch.cat([other.view(torch.uint8).view(-1), mine]))
+
+    monkeypatch.setattr(module, "_all_gather", gather)
+    rows = gather_tensor(value, Member(1, 2))
+    assert [row.tolist() for row in rows] == [other.tolist(), value.tolist()]
+    assert torch.signbit(rows[1][0, 1])
+
+    def gone(*_: Tensor) -> None:
+        raise RuntimeError("Connection closed by peer")
+
+    monkeypatch.setattr(module, "_all_gather", gone)
+    with pytest.raises(WorldError, match="another process is gone"):
+        gather_tensor(value, Member(0, 2))
 
 
 # -- what travels

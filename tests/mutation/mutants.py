@@ -36,7 +36,12 @@ ARITHMETIC: dict[type, type[ast.operator]] = {
     ast.BitOr: ast.BitAnd,
     ast.BitXor: ast.BitOr,
 }
-SYMMETRIC = {"min", "max", "isinstance"}  # swapping their arguments changes nothing, or fails at once
+SYMMETRIC = {
+    "min",
+    "max",
+    "isinstance",
+    "contextlib.suppress",
+}  # swapping their arguments changes nothing, or fails at once
 COMPLEMENTS = (ast.Eq, ast.NotEq, ast.Is, ast.IsNot, ast.In, ast.NotIn)  # flipping them negates the condition
 LOGGED = {"log.info", "log.debug"}  # lines for a reader that promise nothing
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -36,6 +36,7 @@ class Fake:
     answer: ClassVar[Any] = None  # the signal that has ended them, or an error
     codes: ClassVar[list[int]] = []
     joined: ClassVar[list[Any]] = []
+    launchers: ClassVar[list[int]] = []  # whose death is to end the processes
     world: ClassVar[World] = World()
 
     @staticmethod
@@ -60,6 +61,8 @@ class Fake:
 @pytest.fixture
 def request_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Request]:
     """The request of an attempt, to be launched by the fake framework."""
+    monkeypatch.setattr(Fake, "launchers", [])
+    monkeypatch.setattr(ranks, "_end_with", Fake.launchers.append)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
     monkeypatch.setattr(ranks, "_end_with", lambda _: None)  # the launcher is this process, not its parent
@@ -117,6 +120,7 @@ def test_each_process_makes_the_attempt_of_the_request(request_of: Request) -> N
     given = replace(request_of, allow_change=True, keep=True, placement={"training.threads": 1})
     result = launched(given)
     assert (result.status, Fake.codes) == ("completed", [0, 0])
+    assert Fake.launchers == [os.getpid()] * 2
     assert rules == [rule, rule]
     for request in seen:
         assert request.world is Fake.world
@@ -200,6 +204,27 @@ def test_an_earlier_outcome_is_gone_while_a_process_tries_again(request_of: Requ
     assert ranks.take_part(tmp_path, lambda _: seen.append((tmp_path / "outcome-0").exists())) == 0  # type: ignore[arg-type, func-returns-value]
     assert seen == [False]
     assert (tmp_path / "outcome-0").exists()
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_the_death_of_the_launcher_is_a_signal(lives: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it has died before that was asked for."""
+    asked, killed = list[Any](), list[Any]()
+
+    class Libc:
+        @staticmethod
+        def prctl(*words: int) -> int:
+            asked.append(words)
+            return 0
+
+    monkeypatch.setattr(ranks.ctypes, "CDLL", lambda name: Libc)
+    monkeypatch.setattr(os, "getppid", lambda: 7 if lives else 1)
+    monkeypatch.setattr(os, "kill", lambda *words: killed.append(words))
+    ranks._end_with(7)
+    assert asked == [(1, signal.SIGTERM)], "PR_SET_PDEATHSIG"
+    assert killed == ([] if lives else [(os.getpid(), signal.SIGTERM)])
+    monkeypatch.delattr(Libc, "prctl")
+    ranks._end_with(7)
 
 
 # -- how their ends become one

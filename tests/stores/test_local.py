@@ -194,6 +194,41 @@ def test_reading_makes_no_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.parametrize("operation", ["put_if_absent", "move"])
+@pytest.mark.parametrize("times", [1, 9, 10])
+def test_a_folder_that_another_process_deletes_is_made_again(
+    operation: str, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has deleted the last object there, just before the new one is linked; but that is no endless game."""
+    store, deleted = LocalStore(tmp_path), list[Path]()
+    link, replace = os.link, Path.replace
+
+    def meanwhile(target: Path) -> None:
+        if len(deleted) < times:
+            deleted.append(target.parent)
+            target.parent.rmdir()
+
+    monkeypatch.setattr(os, "link", lambda source, target: (meanwhile(target), link(source, target)))
+    monkeypatch.setattr(Path, "replace", lambda source, target: (meanwhile(target), replace(source, target)))
+    source = store.staging() / "file"
+    source.write_bytes(b"data")
+
+    def act() -> object:
+        return (
+            store.put_if_absent("probe/x", b"data")
+            if operation == "put_if_absent"
+            else store.move("probe/x", source)
+        )
+
+    if times == 10:
+        with pytest.raises(FileNotFoundError):
+            act()
+    else:
+        assert act() in (True, None)
+        assert store.get("probe/x") == b"data"
+    assert deleted == [tmp_path / "probe"] * times
+
+
 def _raise(code: int):  # type: ignore[no-untyped-def]
     def fail(*args: object) -> None:
         raise OSError(code, os.strerror(code))

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -15,6 +15,7 @@ from trainyard.errors import CheckpointError, InputError, RunGoneError
 from trainyard.safe_open import open_regular, read_regular, refuse_links
 
 _STAGING = ".staging-"
+_TRIES = 10  # to put an object into a folder that other processes delete when it is empty
 
 
 class LocalStore:
@@ -44,18 +45,16 @@ class LocalStore:
 
     def move(self, key: str, source: Path) -> None:
         """Rename the fsynced file `source` to the object's path, on the same file system."""
-        target = self._target(key)
-        source.replace(target)
-        fsync_folder(target.parent)
+        fsync_folder(self._place(key, source.replace).parent)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Write and fsync a temporary file and link it to the object's path, unless that exists."""
-        target = self._target(key)
+        self._target(key)
         with tempfile.TemporaryDirectory(prefix=_STAGING, dir=self._root) as folder:
-            source = Path(folder) / target.name
+            source = Path(folder) / key.rpartition("/")[2]
             write_file(source, data)
-            try:
-                os.link(source, target)  # unlike a rename, a link fails if the target exists
+            try:  # unlike a rename, a link fails if the target exists
+                target = self._place(key, lambda target: os.link(source, target))
             except FileExistsError:
                 return False
         try:
@@ -131,6 +130,20 @@ class LocalStore:
         """Delete all staging folders."""
         for folder in self._root.glob(f"{_STAGING}*"):
             shutil.rmtree(folder, ignore_errors=True)
+
+    def _place(self, key: str, act: Callable[[Path], object]) -> Path:
+        """Call a function that puts a file at the object's path, and return the path.
+
+        Its folder may be deleted before, by another process that has deleted the last object there.
+        """
+        for _ in range(_TRIES - 1):
+            with contextlib.suppress(FileNotFoundError):
+                target = self._target(key)
+                act(target)
+                return target
+        target = self._target(key)
+        act(target)
+        return target
 
     def _target(self, key: str) -> Path:
         """Return the object's path, with its folders created.
