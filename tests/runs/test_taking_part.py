@@ -65,7 +65,6 @@ def request_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Requ
     monkeypatch.setattr(ranks, "_end_with", Fake.launchers.append)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
-    monkeypatch.setattr(ranks, "_end_with", lambda _: None)  # the launcher is this process, not its parent
     for name, value in {"ranks": [], "tries": [], "answer": None, "codes": [], "joined": []}.items():
         monkeypatch.setattr(Fake, name, value)
     request = Request(load(SMALL, adapters=Catalog()), RunDir(tmp_path / "run"))
