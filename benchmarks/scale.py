@@ -14,12 +14,10 @@ import multiprocessing
 import os
 import random
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
 from harness import machine, table
@@ -330,7 +328,7 @@ def _requests_per_hour(cluster: Cluster, commits: float) -> float:
 
 
 def _join(rank: int, size: int, folder: str, times: int, answers: Any) -> None:
-    """Join the processes, agree some times, and return the seconds of both."""
+    """Join the processes, agree some times, and put the seconds of both into `answers`."""
     import torch.distributed as dist
 
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -391,5 +389,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent))
     main()

@@ -8,11 +8,12 @@ decisions. The main one alone writes, and answers what depends on a clock, a sig
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainyard.errors import InputError
+from trainyard.errors import InputError, TrainingError
 
 T = TypeVar("T")
 RESTARTS = "TRAINYARD_RESTARTS"  # how often the processes of a launch were started again
@@ -20,9 +21,9 @@ MAY_PASS = 75  # exit code of a process that has said why it failed, and that an
 
 
 class World:
-    """The world of one process, which agrees with itself.
+    """The world of a single process, and the base class of larger ones.
 
-    `rank` counts the processes from 0, `local_rank` those of this machine; `size` is the number of all.
+    `rank` is this process's number among all `size` processes, `local_rank` among those of its machine.
     """
 
     rank = 0
@@ -31,18 +32,18 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the process that writes."""
+        """Whether this is the main process (rank 0), which alone writes the run's records."""
         return self.rank == 0
 
     def gather(self, value: T) -> list[T]:
-        """Return the values of all processes, by rank; they are small, and can be pickled."""
+        """Return the values of all processes, by rank; they must be small and picklable."""
         return [value]
 
     def from_main(self, function: Callable[[], T]) -> T:
         """Call a function in the main process, and return its value in every one.
 
         Raises:
-            Exception: The one that the function has raised, in every process.
+            Exception: In every process, the exception that the function raised.
         """
         return function()
 
@@ -54,10 +55,19 @@ class World:
         """End this process, with its stacks on stderr, unless `rest` or `watch` is called in this time."""
 
     def rest(self) -> None:
-        """Stop watching: this process waits for others, or does what may take long."""
+        """Stop watching, before waiting for others or doing something that may take long."""
 
 
 ALONE = World()
+
+
+def portable(error: BaseException, where: str = "") -> BaseException:
+    """Return an error that other processes can unpickle: this one, or one with its message after `where`."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return TrainingError(f"{where}{type(error).__name__}: {error}")
+    return error
 
 
 # --- what launchers of processes tell a process about itself
@@ -66,12 +76,12 @@ _VARIABLES = (("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("SLURM_PROCID", "SLURM_NTAS
 
 
 def ranks_of_environment() -> tuple[int, int, int] | None:
-    """Return rank, size and local rank of this process, or None if no launcher has started it beside others.
+    """Return rank, world size and local rank as a launcher set them, or None if this is the only process.
 
-    Known are torchrun, everything that sets the same variables, and Slurm's srun.
+    The variables of torchrun (and of launchers that set the same ones) and of Slurm's srun are known.
 
     Raises:
-        InputError: Some of the variables are missing, or are no numbers.
+        InputError: Some of the variables are missing, or are not numbers.
     """
     for names in _VARIABLES:
         if names[0] not in os.environ or os.environ.get(names[1], "1") == "1":
@@ -88,7 +98,7 @@ def ranks_of_environment() -> tuple[int, int, int] | None:
 
 
 def is_follower() -> bool:
-    """Return whether a launcher has started this process beside a main one, which speaks for all."""
+    """Return whether this process has a rank above 0, so that the main process prints for it."""
     ranks = ranks_of_environment()
     return ranks is not None and ranks[0] != 0
 

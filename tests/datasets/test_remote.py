@@ -298,7 +298,7 @@ def errors(bucket: str) -> Iterable[tuple[str, str]]:
     )
     yield (
         "s3://key:secret@bucket/x.csv",
-        "the URL of data holds no credentials: they come from the environment",
+        "the URL of data must not contain credentials; set them in the environment",
     )
     yield "file:///x.csv", "give the path of a file on this machine, without file://"
     yield "s3:///x.csv", "names no bucket; write s3://bucket/prefix"

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 import trainyard
 from trainyard.errors import ModelError
 from trainyard.frameworks.torch.batch_norm import BatchNorms
-from trainyard.frameworks.torch.lockstep import Lockstep, PartGradients
+from trainyard.frameworks.torch.lockstep import Lockstep
+from trainyard.frameworks.torch.virtual_ranks import PartGradients
 from trainyard.world import ALONE
 
 EDGES = [0, 2, 5, 7, 10]  # of the virtual ranks of a batch of 10

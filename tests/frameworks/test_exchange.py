@@ -359,7 +359,7 @@ def test_a_model_of_one_parameter() -> None:
 def test_a_process_that_waits_for_another_is_not_watched(
     collectives: Callable[[int], Collectives], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_PATIENCE", 0.01)
+    monkeypatch.setattr(module, "_QUIET_SECONDS", 0.01)
     together = collectives(2)
     made = [exchange_of(weights(2), together, rank) for rank in range(2)]
 

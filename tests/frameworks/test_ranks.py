@@ -250,18 +250,28 @@ def test_a_process_that_hangs(rank: int, alone: Run, tmp_path: Path, faults: pyt
 SCRIPT = """
 import torch, trainyard
 torch.manual_seed(0)
-run = trainyard.train(%r, %r, model=torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.Linear(32, 10)))
+model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.Linear(32, 10))
+run = trainyard.train(%r, model=model, verdict=%s)
 print(run.status, run.digest)
 """
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
-def test_a_script_of_the_users_under_a_launcher(launcher: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("launcher", "verdict", "status"),
+    [
+        ("torchrun", "None", "completed"),
+        ("srun", "None", "completed"),
+        ("torchrun", "lambda step, metrics: 'prune' if step > 20 else 'keep'", "pruned"),
+    ],
+)
+def test_a_script_of_the_users_under_a_launcher(
+    launcher: str, verdict: str, status: str, tmp_path: Path
+) -> None:
     """Each process runs the script; the objects in it need not travel. srun says the ranks in its own words."""
     config = {key: value for key, value in HARD.items() if key != "model"}
-    (tmp_path / "both.py").write_text(SCRIPT % (config, {}))
-    (tmp_path / "one.py").write_text(SCRIPT % (config, {}))
+    (tmp_path / "both.py").write_text(SCRIPT % (config, verdict))
+    (tmp_path / "one.py").write_text(SCRIPT % (config, verdict))
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "MASTER_PORT": "29517"}
     if launcher == "torchrun":
         words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "both.py"]
@@ -284,7 +294,7 @@ def test_a_script_of_the_users_under_a_launcher(launcher: str, tmp_path: Path) -
         [sys.executable, "one.py"], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=True
     )
     assert lines == one.stdout.splitlines() * 2
-    assert lines[0].startswith("completed ")
+    assert lines[0].startswith(f"{status} ")
     assert len(list(tmp_path.glob("runs/ranks/*"))) == 2
 
 

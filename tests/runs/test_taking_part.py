@@ -20,7 +20,7 @@ from trainyard.errors import CheckpointError, InputError, ModelError, TrainingEr
 from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
 from trainyard.require import import_rule, importing_by
-from trainyard.runs import ranks
+from trainyard.runs import nodes, ranks
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.objects import Objects
 from trainyard.runs.request import Request
@@ -179,8 +179,8 @@ def test_what_cannot_be_sent_is_refused(name: str, request_of: Request) -> None:
 
     objects = Objects(Local())
     request = replace(request_of, objects=objects) if name == "model" else replace(request_of, verdict=max)
-    message = "cannot be sent to other" if name == "model" else "a verdict cannot be asked from several"
-    with pytest.raises(InputError, match=f"{message}.*define them in a module that can be imported"):
+    message = "cannot be sent to other" if name == "model" else "a verdict cannot be sent to the processes"
+    with pytest.raises(InputError, match=f"{message}.*start your script with torchrun"):
         ranks._packed(request)
 
 
@@ -369,7 +369,7 @@ def test_the_main_process_leads_and_the_others_follow(
     monkeypatch.setattr(World, "from_main", tell)
     led = replace(request_of, objects=Objects(data="rows"), verdict=max, allow_change=True)  # type: ignore[arg-type]
     assert ranks.lead(led, config) is Fake.world
-    assert told == [(replace(led, objects=Objects(), verdict=None), None)]
+    assert told == [(replace(led, objects=Objects(), verdict=nodes._in_main_only), None)]
     for rank, size in (("0", "2"), ("0", "1")):
         monkeypatch.setenv("RANK", rank)
         monkeypatch.setenv("WORLD_SIZE", size)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-# Mean hours between two failures of a process that nobody has told us about. Large trainings have seen 14,000
+# Mean hours between two failures of a process, if the config does not say. Large trainings have seen 14,000
 # (OPT-175B, 992 GPUs, 2022) to 50,000 hours for each GPU (Llama 3, 16,384 GPUs, 2024).
 MTBF_HOURS = 10_000.0
 

@@ -93,9 +93,9 @@ class Saver:
             self._timer = None
 
     def suggested_interval(self) -> dict[str, Any] | None:
-        """Return how often to save by what the first save has cost, to be decided; see `save_every`.
+        """Return the interval that the cost of the first save suggests, for the loop to decide on.
 
-        None if the config says it, if it is decided already, or if no save has been measured yet.
+        None if the config or a decision has set it, or if no save has been measured yet.
         """
         if self._is_chosen or self._blocked is None or self._written is None:
             return None
@@ -103,7 +103,7 @@ class Saver:
         return chosen_interval(cost, self._config.mtbf_hours or MTBF_HOURS, self._processes)
 
     def save_every(self, minutes: float) -> None:
-        """Save as often as was decided from now on."""
+        """Save every so many minutes from now on, as was decided."""
         self._is_chosen, self._minutes = True, minutes
         if self._timer is not None and not self._overdue:  # else the save that is due starts it
             self.start(self._wake)

@@ -15,15 +15,15 @@ from trainyard.engine.recorder import Recorder
 log = logging.getLogger("trainyard")
 _WINDOW = 60.0  # seconds of training that a summary covers, and more where there are many processes:
 _WINDOW_PER_PROCESS = 0.1  # so that the summaries of a day fill 10 MB of the journal at most
-_SLOW = 1.3  # times of the median from which a process counts as a straggler
-_NORMAL = 1.15  # below which it no longer does
-_CHANGE = 1.5  # by which factor one must become slower or faster to be named again
+_SLOW = 1.3  # a process above this multiple of the median is a straggler
+_NORMAL = 1.15  # below this, it no longer is
+_CHANGE = 1.5  # a straggler is named again when it is slower or faster by this factor
 _LEAST_STEPS = 20
 _MOST_NAMED = 8  # stragglers that a summary names
 
 
 class StepTimes(NamedTuple):
-    """The steps of a process in a window, in seconds that it computed and did not wait for others."""
+    """The step times of a process in a window, in seconds, without the time it waited for others."""
 
     host: str
     steps: int
@@ -40,7 +40,7 @@ class StepClock:
         self._began = time.perf_counter()
 
     def add(self, seconds: Sequence[float]) -> None:
-        """Take note of some steps; the first one of an attempt, which warms up, is left out."""
+        """Add the times of some steps; the first step of an attempt is a warm-up, and is left out."""
         if seconds:
             self._seconds += seconds[1:] if self._is_first else seconds
             self._is_first = False
@@ -87,15 +87,15 @@ class Stragglers:
             return
         middle = statistics.median_low(one.median for one in times)  # of two, the faster one
         factors = {rank: one.median / max(middle, 1e-9) for rank, one in enumerate(times)}
+        for rank in [rank for rank in self._named if factors[rank] < _NORMAL]:
+            del self._named[rank]
         named = [rank for rank, factor in factors.items() if self._is_news(rank, factor)]
         for rank in sorted(named, key=lambda rank: -factors[rank])[:_MOST_NAMED]:
             self._named[rank] = factors[rank]
             self._warn(step, rank, times[rank], middle)
 
     def _is_news(self, rank: int, factor: float) -> bool:
-        """Return whether a process is a straggler, and was not one, or not such a one, when it was named."""
-        if factor < _NORMAL:
-            self._named.pop(rank, None)
+        """Return whether a process is a straggler that was not named, or was named with another factor."""
         before = self._named.get(rank)
         return factor > _SLOW and (before is None or max(factor / before, before / factor) > _CHANGE)
 

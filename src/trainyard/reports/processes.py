@@ -12,7 +12,7 @@ _SLOW = 1.3  # times of the median, from which a row is marked
 
 
 def section(run: RunFiles) -> dict[str, Any] | None:
-    """Return the table of the newest attempt that several processes made; of many, the slowest processes."""
+    """Return the table for the newest attempt with several processes, cut to the slowest 16 of them."""
     times = run.history.step_times
     if times is None or len(times.sums) < 2:
         return None

@@ -9,9 +9,10 @@ EVENT = "step_times"
 
 
 class StepTimes(NamedTuple):
-    """The times of some windows: `sums` are seconds of all steps if each took the median of its window.
+    """The times of some windows, by rank.
 
-    `hosts` are pairs of a host and its number of consecutive ranks; the other lists are by rank.
+    `sums` adds up, over the windows, the number of steps times their median; `hosts` has pairs of a host and
+    its number of consecutive ranks.
     """
 
     hosts: list[list[Any]]
@@ -35,7 +36,7 @@ def of_window(detail: Mapping[str, Any]) -> StepTimes | None:
 
 
 def joined(first: StepTimes | None, second: StepTimes | None) -> StepTimes | None:
-    """Return the times of both, of which the second are the newer ones."""
+    """Return the combined times; `second` is newer, and stands alone if its processes are others."""
     if first is None or second is None or first.hosts != second.hosts:
         return first if second is None else second
     sums = [one + other for one, other in zip(first.sums, second.sums, strict=True)]

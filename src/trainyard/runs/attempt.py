@@ -441,10 +441,10 @@ class _Attempt:
         """Return what may end this run from outside; a repetition is ended where the repeated run was."""
         stop, lease = self._run.stop_request(self._session.number), self._session.lease
         limit, verdict = config.training.max_minutes, self._request.verdict
-        if lease is None:  # the main process asks
-            return Outside(verdict=verdict)
         if repeats(self._manifest.parent):
             limit, verdict = None, None
+        if lease is None:  # the main process alone watches the clock and the request to stop
+            return Outside(verdict=verdict)
         return Outside(limit, lambda: access(stop, F_OK) or lease.is_asked_to_stop, verdict)
 
     def _train_and_evaluate(self, loop: Loop, components: Components) -> Result:

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from trainyard.digest import TEMPORARY_SUFFIX, make_folders
 from trainyard.engine.lease import Lease
@@ -39,7 +40,9 @@ def agree(world: World, request: Request | None) -> Request:
 
     def told() -> tuple[Request, str | None]:
         assert request is not None, "the main process knows"
-        return replace(request, objects=Objects(), verdict=None), run_url(request.run.path)
+        # The others must know that there is a verdict: they wait for it after each evaluation.
+        verdict = None if request.verdict is None else _in_main_only
+        return replace(request, objects=Objects(), verdict=verdict), run_url(request.run.path)
 
     agreed, url = world.from_main(told)
     ranks = agreed.resolved.config.distributed.virtual_ranks
@@ -54,6 +57,10 @@ def agree(world: World, request: Request | None) -> Request:
         runs, experiment, run_id = url.rsplit("/", 2)
         agreed = replace(agreed, run=RunDir(working_folder(runs) / experiment / run_id))
     return agreed
+
+
+def _in_main_only(*_: object) -> Literal["keep"]:
+    raise AssertionError("only the main process calls this")
 
 
 class SharedFiles:

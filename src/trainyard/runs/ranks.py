@@ -1,4 +1,4 @@
-"""An attempt in several processes: start them on this machine, take part in them."""
+"""Attempts in several processes: starting them on this machine, and joining those of a launcher."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainyard import registry
 from trainyard.config.schema import RunConfig
 from trainyard.digest import digest, tensor_records, write_atomically
 from trainyard.engine.signals import STATUS_OF, Stopped
-from trainyard.errors import CheckpointError, InputError, TrainingError, TrainyardError, WorldError
+from trainyard.errors import CheckpointError, InputError, TrainyardError, WorldError
 from trainyard.records.copies import bring_small
 from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
@@ -30,7 +30,7 @@ from trainyard.runs.nodes import agree
 from trainyard.runs.objects import Objects
 from trainyard.runs.request import Request
 from trainyard.runs.wiring import Components, framework_name
-from trainyard.world import MAY_PASS, RESTARTS, World, ranks_of_environment
+from trainyard.world import MAY_PASS, RESTARTS, World, portable, ranks_of_environment
 
 log = logging.getLogger("trainyard")
 _REQUEST, _RUN = "request", "agreed-run"
@@ -41,7 +41,7 @@ _ELSEWHERE = "define them in a module that can be imported, or start your script
 
 @dataclass(frozen=True)
 class _Outcome:
-    """How the attempt ended in one process, at a time: without an error, or with one that may pass or not.
+    """How and when the attempt ended in one process; `may_pass`: another try may succeed.
 
     `restart` counts the times that the processes were started again before.
     """
@@ -76,7 +76,7 @@ def launch(request: Request, config: RunConfig) -> Result:
     if config.distributed.nnodes > 1:
         _discard(request, run)
     errors = [one.error for one in sorted(outcomes, key=lambda one: one.time) if one.error is not None]
-    causes = [error for error in errors if not isinstance(error, WorldError)]  # that is what others meet
+    causes = [error for error in errors if not isinstance(error, WorldError)]  # which are only consequences
     if first := [*causes, *([failure] if failure else []), *errors]:
         raise first[0]
     run = run or request.run
@@ -108,7 +108,10 @@ def _packed(request: Request) -> bytes:
         InputError: It cannot be sent there.
     """
     if request.verdict is not None:
-        raise InputError(f"a verdict cannot be asked from several processes; {_ELSEWHERE}")
+        raise InputError(
+            "a verdict cannot be sent to the processes that distributed.nproc starts; start your script with "
+            "torchrun"
+        )
     context = (os.getpid(), str(Path.cwd()), list(sys.path), set(os.environ))
     try:
         content = pickle.dumps((request, import_rule()))
@@ -139,8 +142,8 @@ def take_part(folder: Path, make: Callable[[Request], Result]) -> int:
     It is `MAY_PASS` where another try may help: the launcher starts all processes again then.
 
     Args:
-        folder: Where `launch` has left the request.
-        make: Makes the attempt.
+        folder: The folder in which `launch` left the request.
+        make: Makes the attempt (`run_attempt`).
     """
     rank, outcome = os.environ["RANK"], folder / f"outcome-{os.environ['RANK']}"
     outcome.unlink(missing_ok=True)
@@ -167,8 +170,8 @@ def take_part(folder: Path, make: Callable[[Request], Result]) -> int:
     except (Exception, Stopped) as raised:
         error = raised
     may_pass = error is not None and _may_pass(error)
-    if error is not None and not _can_travel(error):
-        error = TrainingError(f"process {rank}: {type(error).__name__}: {error}")
+    if error is not None:
+        error = portable(error, f"process {rank}: ")
     part = folder / f".outcome-{rank}"
     part.write_bytes(pickle.dumps(_Outcome(error, may_pass, _restarts(), time.time())))
     part.replace(outcome)
@@ -177,19 +180,11 @@ def take_part(folder: Path, make: Callable[[Request], Result]) -> int:
 
 
 def _end_with(launcher: int) -> None:
-    """Let the death of the launcher be a SIGTERM to this process, which then saves and exits."""
+    """Get a SIGTERM when the launcher dies, so that this process saves and exits."""
     with contextlib.suppress(OSError, AttributeError):  # Linux alone has it
         ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
     if os.getppid() != launcher:  # it has died already
         os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _can_travel(error: BaseException) -> bool:
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return False
-    return True
 
 
 def _may_pass(error: BaseException) -> bool:
@@ -258,7 +253,7 @@ def require_same_state(components: Components) -> None:
     """Make sure that all processes begin with the same state.
 
     Raises:
-        WorldError: One does not: its machine computes otherwise, or has other files.
+        WorldError: One does not: its machine has other packages, processors or files.
     """
     world = components.inputs.world
     if world.size == 1:
@@ -267,6 +262,6 @@ def require_same_state(components: Components) -> None:
     others = [str(rank) for rank, one in enumerate(digests) if one != digests[0]]
     if others:
         raise WorldError(
-            f"process {', '.join(others)} begins with another state than process 0: look for other versions "
-            "of packages, other processors, or other files there"
+            f"process {', '.join(others)} begins with another state than process 0; compare the versions of "
+            "packages, the processors and the data files of their machines"
         )

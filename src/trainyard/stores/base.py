@@ -67,14 +67,14 @@ class Store(Protocol):
 
 
 class Version(NamedTuple):
-    """The content that an object has now: a tag that changes with it (an ETag, say), and its bytes."""
+    """Identifies the content of an object: a tag that changes with it (such as an ETag), and its size."""
 
     tag: str
     bytes: int
 
 
 class DataStore(Store, Protocol):
-    """A store from which data can be read, too."""
+    """A store that can also hold data: it knows the versions of its objects."""
 
     def version(self, key: str) -> Version:
         """Return the version of the object.

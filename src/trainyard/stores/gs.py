@@ -28,7 +28,7 @@ class GsStore(ObjectStore):
         url: The URL.
 
     Raises:
-        InputError: The URL names no bucket, the endpoint is no URL, or the credentials cannot be read.
+        InputError: The URL names no bucket, the endpoint is not a URL, or the credentials cannot be read.
         MissingExtraError: obstore is not installed.
     """
 

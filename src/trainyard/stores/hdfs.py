@@ -35,15 +35,14 @@ class HdfsStore:
     The host and port are those of the name node's web interface. `HADOOP_USER_NAME` names the user; other
     options of fsspec's `webhdfs` come from its own configuration (`FSSPEC_WEBHDFS_KERBEROS=true`).
 
-    An object is written to a staging file first; what a process that died left there is no object. One
-    request of the name node, `RENAME` with its `renameoptions`, gives it its name: `NONE` fails if there is
-    such an object, `OVERWRITE` replaces it. The name node does either under its lock and logs it before it
-    answers. fsspec's other driver, for libhdfs, cannot be used: its `open` truncates what exists, and its
-    `mv` deletes an existing target before it renames, so it lets two conditional puts win.
+    An object is written to a staging file, then renamed. `RENAME` with `renameoptions` is one request: `NONE`
+    fails if the target exists, `OVERWRITE` replaces it. The name node does either under its lock, and logs it
+    before it answers. fsspec's driver for libhdfs cannot be used: its `open` truncates an existing file, and
+    its `mv` deletes an existing target before it renames, so two conditional puts could both succeed.
 
-    This store was tried against a server that was written for its tests from the sources of Hadoop 3, and
-    never against a cluster: Kerberos, tokens, TLS and name nodes in standby are untried. HttpFS, a proxy with
-    the same interface, ignores `renameoptions`; it is refused when the store is opened for writing.
+    This store was tested against a server that its tests implement after the sources of Hadoop 3, never
+    against a cluster: Kerberos, tokens, TLS and standby name nodes are untested. HttpFS, a proxy with the
+    same interface, ignores `renameoptions`; it is refused when the store is opened for writing.
 
     Args:
         url: The URL.

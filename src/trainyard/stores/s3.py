@@ -28,7 +28,7 @@ class S3Store(ObjectStore):
         url: The URL.
 
     Raises:
-        InputError: The URL names no bucket, or the endpoint is no URL.
+        InputError: The URL names no bucket, or the endpoint is not a URL.
         MissingExtraError: obstore is not installed.
     """
 

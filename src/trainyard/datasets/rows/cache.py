@@ -27,12 +27,12 @@ _in_use: dict[Path, BinaryIO] = {}  # the copies that this process reads, each l
 
 
 class DataCache:
-    """Copies of objects in a folder, the least recently used of which make room for new ones.
+    """A folder with copies of objects; the least recently used ones are deleted to make room.
 
     Each copy is a folder, named by a hash of the object's URL and version, with the content and a record of
     its size and SHA-256. It gets its name when it is complete, so an interrupted download leaves no copy. A
     process locks the copies that it reads (shared) until it ends, so no other process deletes them. It locks
-    the cache (exclusive) to download or to delete, so that of several processes one downloads an object.
+    the cache (exclusive) to download or to delete, so downloads of different processes run one at a time.
 
     Args:
         folder: The folder; created if necessary.
@@ -53,7 +53,7 @@ class DataCache:
 
         Raises:
             CheckpointError: The object does not exist or cannot be read.
-            DataError: There is no room for a copy, or it cannot be written.
+            DataError: There is no room for a copy, it cannot be written, or the object changed meanwhile.
         """
         version = store.version(key)
         copy = self._folder / sha256_bytes(f"{url}\n{version.tag}".encode())[:32]
@@ -116,18 +116,16 @@ class DataCache:
         Raises:
             DataError: They do not fit.
         """
+        allowed = f"the local copies of data may have {_gib(self._limit)} together; set {LIMIT} to more GiB"
+        if size > self._limit:
+            raise DataError(f"{url} has {_gib(size)}, but {allowed}")
         sizes = {path.parent: path.stat().st_size for path in self._folder.glob(f"*/{_CONTENT}")}
         used = sum(sizes.values())
-        if size <= self._limit:
-            for copy in sorted(sizes, key=lambda copy: copy.stat().st_mtime):
-                if used + size > self._limit and _delete_unused(copy):
-                    used -= sizes[copy]
-        if size > self._limit or used + size > self._limit:
-            in_use = f", and copies in use have {_gib(used)}" if size <= self._limit else ""
-            raise DataError(
-                f"{url} has {_gib(size)}{in_use}, but the local copies of data may have {_gib(self._limit)} "
-                f"together; set {LIMIT} to more GiB"
-            )
+        for copy in sorted(sizes, key=lambda copy: copy.stat().st_mtime):
+            if used + size > self._limit and _delete_unused(copy):
+                used -= sizes[copy]
+        if used + size > self._limit:
+            raise DataError(f"{url} has {_gib(size)}, and copies in use have {_gib(used)}, but {allowed}")
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -42,7 +42,7 @@ def urls_below(url: str) -> list[str]:
 
 
 def urls_matching(pattern: str) -> list[str]:
-    """Return the URLs of the objects that match a pattern as `glob` knows them, sorted; `**` is any folders.
+    """Return the URLs of the objects that match a `glob` pattern, sorted; `**` matches any folders.
 
     Raises:
         InputError: The URL cannot be read, or the bucket is a pattern.
@@ -56,7 +56,7 @@ def urls_matching(pattern: str) -> list[str]:
 
 
 def matches(names: Sequence[str], patterns: Sequence[str], *, hidden: bool = True) -> bool:
-    """Return whether the names of a path match patterns, of which `**` stands for any number of folders.
+    """Return whether the names of a path match a pattern each; `**` matches any number of folders.
 
     Args:
         names: The names of the folders, and of the file.
@@ -87,7 +87,7 @@ def _opened(url: str) -> tuple[DataStore, str, str]:
         known = ", ".join(f"{name}://" for name in registry.names("store") if _has_data(name))
         raise DataError(f"{url}: data cannot be read from {scheme}://, only from files and from {known}")
     if "@" in bucket:
-        raise DataError("the URL of data holds no credentials: they come from the environment")
+        raise DataError("the URL of data must not contain credentials; set them in the environment")
     store = cast(DataStore, registry.adapter("store", scheme)(f"{scheme}://{bucket}"))
     return store, f"{scheme}://{bucket}", key
 

@@ -1,4 +1,4 @@
-"""Batch normalization over a whole batch whose virtual ranks are computed apart.
+"""Batch normalization over a whole batch that is computed in virtual ranks.
 
 Its statistics are sums over all virtual ranks (Ioffe and Szegedy, ICML 2015), as those of torch's
 SyncBatchNorm are sums over all processes.
@@ -29,7 +29,7 @@ def _layers(module: nn.Module) -> dict[str, _BatchNorm]:
 
 
 def batch_norms_of(module: nn.Module, inputs: LearnerInputs, device: torch.device) -> BatchNorms | None:
-    """Return the layers of a model that normalize over virtual ranks, or None if there are none.
+    """Return the batch normalization of a model over virtual ranks, or None if it needs none.
 
     Raises:
         ModelError: The model normalizes over the batch in a way that cannot be divided.
@@ -38,13 +38,14 @@ def batch_norms_of(module: nn.Module, inputs: LearnerInputs, device: torch.devic
     assert isinstance(ranks, int), "config.load resolves auto"
     if ranks == 1 or not layers:
         return None
-    key, name = "distributed.virtual_ranks", next(iter(layers))
+    key = "distributed.virtual_ranks"
     for name, layer in layers.items():
         if type(layer).forward not in _OWN_FORWARDS:
             raise ModelError(
                 f"{key}: {name} ({type(layer).__name__}) normalizes over the batch in its own way, which "
                 "cannot be divided; leave virtual_ranks out, or use torch's own batch normalization"
             )
+    name = next(iter(layers))  # for the messages below
     mine = ranks // inputs.world.size
     if device.type == "cuda" and mine > 1:
         raise ModelError(
@@ -65,14 +66,14 @@ def batch_norms_of(module: nn.Module, inputs: LearnerInputs, device: torch.devic
 
 
 class BatchNorms:
-    """Layers of batch normalization, none of which defines its own `forward`, and what adds up for them."""
+    """The batch normalization layers of a model, synchronized over all virtual ranks by a `Lockstep`."""
 
     def __init__(self, layers: Iterable[_BatchNorm], lockstep: Lockstep) -> None:
         self._layers = list(layers)
         self._lockstep = lockstep
 
     def run(self, functions: Sequence[Callable[[], T]]) -> list[T]:
-        """Call one function for each virtual rank of this process; in them, the layers normalize over all.
+        """Call one function for each virtual rank of this process, with the layers synchronized meanwhile.
 
         Raises:
             ModelError: Some normalize more often than others.

@@ -1,8 +1,8 @@
-"""Virtual ranks that need each other: they are computed in turns.
+"""Virtual ranks that depend on each other within a step, such as through synchronized batch normalization.
 
-Each runs in a thread of its own until it needs a sum over all of them, for which it waits until all have
-come there. One thread runs at a time, so the result does not depend on how they are scheduled. The sums are
-made by the tree of the virtual ranks, so their bits do not depend on the number of processes.
+Each runs in a thread of its own until it needs a sum over all of them, and waits there for the others, as at
+a barrier. Only one thread runs at a time, so the result does not depend on scheduling. The sums follow the
+tree of the virtual ranks, so their bits do not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from trainyard.errors import ModelError
-from trainyard.frameworks.torch.layout import like
 from trainyard.frameworks.torch.parallel.exchange import gather_tensor
 from trainyard.frameworks.torch.virtual_ranks import tree_sum
 from trainyard.world import World
@@ -26,7 +25,7 @@ _UNEQUAL = "the parts of a batch (virtual ranks) call the layers of batch normal
 
 
 class Lockstep:
-    """Runs the virtual ranks of this process in turns, each until it needs a sum over all virtual ranks.
+    """Runs the virtual ranks of this process in threads that meet at each sum over all virtual ranks.
 
     Args:
         generators: The generators that the model draws from. Each virtual rank has its own stream.
@@ -46,8 +45,8 @@ class Lockstep:
         self._ranks = ranks
         self._turns = [threading.Semaphore(0) for _ in range(ranks)]
         self._threads = ThreadPoolExecutor(ranks, "trainyard-virtual-rank") if ranks > 1 else None
-        self._local = threading.local()  # .rank: which one a thread computes
-        self._meeting: list[Tensor | None] = [None] * ranks  # what those that have come there add
+        self._local = threading.local()  # .rank: the virtual rank that a thread computes
+        self._meeting: list[Tensor | None] = [None] * ranks  # what each rank at the barrier adds
         self._total: Tensor | None = None
         self._error: BaseException | None = None
         self._is_done = [True] * ranks
@@ -56,7 +55,7 @@ class Lockstep:
         """Call one function for each virtual rank of this process, in turns, and return their values.
 
         Raises:
-            ModelError: Some need another number of sums than others.
+            ModelError: The virtual ranks need different sums.
             Exception: The first one that a function raises.
         """
         if self._threads is None:
@@ -79,11 +78,11 @@ class Lockstep:
         return 0 if self._threads is None else self._local.rank
 
     def total(self, key: int, value: Tensor) -> Tensor:
-        """Return the sum of what all virtual ranks pass; of the same shape, the same tensor in each.
+        """Return the sum of the values that all virtual ranks pass, (elements,), which they must not change.
 
         Args:
-            key: Says what is added up, which must be the same in all virtual ranks.
-            value: What this one adds, (elements,).
+            key: Identifies the sum; it must be the same in all virtual ranks.
+            value: The value of this one, (elements,).
 
         Raises:
             ModelError: Another virtual rank adds up something else, or has failed.
@@ -142,28 +141,3 @@ class Lockstep:
         following = next((other for other in others if not self._is_done[other]), None)
         if following is not None:
             self._turns[following].release()
-
-
-class PartGradients:
-    """The gradients of one virtual rank, apart from those of others that are computed at the same time."""
-
-    def __init__(self, parameters: Sequence[Tensor]) -> None:
-        self._parameters = parameters
-        self._sums: dict[Tensor, Tensor] = {}
-
-    def add(self, loss: Tensor) -> None:
-        """Add the gradients of a microbatch's loss, ()."""
-        trained = [parameter for parameter in self._parameters if parameter.requires_grad]
-        gradients = torch.autograd.grad(loss, trained, allow_unused=True)
-        for parameter, gradient in zip(trained, gradients, strict=True):
-            if gradient is None:
-                continue
-            if parameter in self._sums:
-                self._sums[parameter] += gradient
-            else:  # a copy, since several parameters may have got one tensor
-                self._sums[parameter] = like(gradient, parameter, parameter.device)
-
-    def put_back(self) -> None:
-        """Set the gradients of the parameters to these."""
-        for parameter in self._parameters:
-            parameter.grad = self._sums.get(parameter)

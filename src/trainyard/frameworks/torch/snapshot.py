@@ -107,11 +107,11 @@ class TrainingState:
         return files | ({MODULE_FILE: module} if module else {})
 
     def copy(self, *, weights_only: bool, share: tuple[int, int] = (0, 1)) -> TorchSnapshot:
-        """Copy the state, into the memory of an earlier snapshot where one is spare: 5 times faster.
+        """Copy the state to the host, into a released snapshot's memory if there is one: 5 times faster.
 
         Args:
-            weights_only: Whether to leave out the optimizer's.
-            share: Which share of it, and of how many; weights and module are in the first.
+            weights_only: Whether to leave out the optimizer's tensors.
+            share: (index, count) of the share to copy; weights and module are in share 0.
         """
         live = _share(self.files(weights_only=weights_only), *share)
         spare = self._spare[weights_only]
@@ -289,7 +289,7 @@ NOTHING = TorchSnapshot({}, [])
 
 
 def _share(files: dict[str, Tensors], index: int, count: int) -> dict[str, Tensors]:
-    """Return a share of some files; the shares have about equally many bytes, and are the same everywhere."""
+    """Return one of `count` shares of about the same size; every process divides the files alike."""
     if count == 1:
         return files
     optimizer = files.get(OPTIMIZER_FILE, {})

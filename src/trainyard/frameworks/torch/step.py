@@ -13,7 +13,6 @@ from trainyard.frameworks.torch import virtual_ranks
 from trainyard.frameworks.torch.batch_norm import BatchNorms
 from trainyard.frameworks.torch.data import Tensors, TensorSource
 from trainyard.frameworks.torch.generators import generators, seed_generators
-from trainyard.frameworks.torch.lockstep import PartGradients
 from trainyard.frameworks.torch.losses import Loss, Outputs, as_float
 from trainyard.frameworks.torch.optim import update_of
 from trainyard.frameworks.torch.parallel.exchange import GradientExchange
@@ -47,7 +46,7 @@ class TorchStep:
         settings: StepSettings,
         batch_norms: BatchNorms | None = None,
     ) -> None:
-        """Prepare the steps; `batch_norms` are there if the model normalizes over virtual ranks."""
+        """Prepare the steps; `batch_norms` is given if the model normalizes over virtual ranks."""
         self._call = call
         self._loss = loss
         self._optimizer = optimizer
@@ -64,13 +63,13 @@ class TorchStep:
         self._exchange = GradientExchange(self._parameters, self._tree, world) if world.size > 1 else None
         self._batch_norms = batch_norms
         self.stopwatch = Stopwatch(self._parameters[0].device)
-        # Parts in lockstep wait for other processes at each normalization, too: that is not told apart.
+        # In lockstep, processes also wait for each other within the forward pass, which cannot be separated.
         self._is_timed = world.size > 1 and batch_norms is None
 
     def __call__(self, step: int, lr: float, order: SampleOrder, source: TensorSource) -> StepResult:
         """Run step number `step`, counted from 0.
 
-        The loss is that of each virtual rank of this process, (ranks,), where there are several in all.
+        The loss in the result is () with one virtual rank; with more, (ranks,): one for each of this process.
         """
         ids, ranks = order.batch(step), self._settings.virtual_ranks  # (batch,)
         if ranks == 1:
@@ -79,15 +78,16 @@ class TorchStep:
             parts = virtual_ranks.cut(ids, ranks)
             if self._is_timed:
                 self.stopwatch.mark()
-            compute = self._in_turn if self._batch_norms is None else self._in_lockstep
+            compute = self._sequentially if self._batch_norms is None else self._in_lockstep
             loss = torch.stack(compute(source, parts, step))
             self._sum_up()
         self._update(lr)
         return StepResult(loss, len(ids))
 
-    def _in_turn(self, source: TensorSource, parts: Sequence[Ids], step: int) -> list[Tensor]:
+    def _sequentially(self, source: TensorSource, parts: Sequence[Ids], step: int) -> list[Tensor]:
         """Compute the virtual ranks of this process one after the other; return their losses, each ()."""
-        losses, batch = [], sum(map(len, parts))
+        batch = sum(map(len, parts))
+        losses = []
         for rank in self._mine:
             is_last = self._exchange is not None and rank == self._mine[-1]
             losses.append(self._part(source, parts[rank], (step, rank), batch, is_last=is_last))
@@ -96,10 +96,13 @@ class TorchStep:
         return losses
 
     def _in_lockstep(self, source: TensorSource, parts: Sequence[Ids], step: int) -> list[Tensor]:
-        """Compute the virtual ranks of this process in turns; return their losses, each ()."""
+        """Compute the virtual ranks of this process together; return their losses, each ().
+
+        Each is suspended where a layer needs a sum over all of them.
+        """
         assert self._batch_norms is not None
         batch = sum(map(len, parts))
-        gradients = [PartGradients(self._parameters) for _ in self._mine]
+        gradients = [virtual_ranks.PartGradients(self._parameters) for _ in self._mine]
         losses = self._batch_norms.run(
             [
                 partial(self._part, source, parts[rank], (step, rank), batch, into=into)
@@ -113,7 +116,7 @@ class TorchStep:
         return losses
 
     def _sum_up(self) -> None:
-        """Set the gradients of the parameters to the sum over all virtual ranks, in whatever process."""
+        """Set the gradients of the parameters to the sum over the virtual ranks of all processes."""
         if self._exchange is None:
             self._tree.put_back()
         else:
@@ -129,7 +132,7 @@ class TorchStep:
         batch: int,
         *,
         is_last: bool = False,
-        into: PartGradients | None = None,
+        into: virtual_ranks.PartGradients | None = None,
     ) -> Tensor:
         """Add the gradients of a part of the batch to the parameters, and return its share of the loss, ().
 
@@ -138,8 +141,9 @@ class TorchStep:
             ids: (part,) its samples.
             stream: What the random stream of the part depends on: the step, and its virtual rank.
             batch: Number of samples in the whole batch.
-            is_last: Whether the gradients can set out to the other processes after it.
-            into: What takes the gradients instead of the parameters.
+            is_last: Whether this is the last part of this process, so that its backward pass starts the
+                exchange of the gradients.
+            into: Collects the gradients, instead of the parameters.
         """
         size = self._settings.microbatch_size
         if len(ids) <= size:
@@ -170,7 +174,7 @@ class TorchStep:
         share: float,
         *,
         is_last: bool,
-        into: PartGradients | None,
+        into: virtual_ranks.PartGradients | None,
     ) -> Tensor:
         """Add a microbatch's gradients to those of the batch, and return its share of the loss."""
         seed_generators(self._generators, seed)

@@ -14,6 +14,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from trainyard.frameworks.torch.layout import like
 from trainyard.types import Ids
 
 Gradients: TypeAlias = list[Tensor | None]  # of each parameter; None where the loss does not depend on it
@@ -26,7 +27,7 @@ def cut(ids: Ids, ranks: int) -> list[Ids]:
 
 
 def tree_sum(values: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
-    """Return the sum of some tensors, a power of two, by the binary tree; `out` may be one of them."""
+    """Return the sum of 2^n tensors, added pairwise by the binary tree; `out` may be one of them."""
     sums = list(values)
     while len(sums) > 2:
         sums = [left + right for left, right in zip(sums[::2], sums[1::2], strict=True)]
@@ -34,7 +35,7 @@ def tree_sum(values: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
 
 
 class GradientTree:
-    """Adds up the gradients of the virtual ranks, which come one after the other.
+    """Adds up the gradients of virtual ranks that are computed one after the other.
 
     The sums of complete subtrees are kept, one for each level: log2(ranks) copies of the gradients at most.
     """
@@ -61,7 +62,7 @@ class GradientTree:
         self.clear()
 
     def with_last(self, indices: Sequence[int]) -> Gradients:
-        """Return the sums for some parameters, the gradients of the last virtual rank still being in them."""
+        """Return the sums for some parameters, with the last virtual rank, which `take` has not added."""
         sums = [self._parameters[index].grad for index in indices]
         for _, left in reversed(self._sums):
             sums = _added([left[index] for index in indices], sums)
@@ -70,6 +71,31 @@ class GradientTree:
     def clear(self) -> None:
         """Forget the sums."""
         self._sums.clear()
+
+
+class PartGradients:
+    """The gradients of one virtual rank, apart from those of others that are computed at the same time."""
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self._parameters = parameters
+        self._sums: dict[Tensor, Tensor] = {}
+
+    def add(self, loss: Tensor) -> None:
+        """Add the gradients of a microbatch's loss, ()."""
+        trained = [parameter for parameter in self._parameters if parameter.requires_grad]
+        gradients = torch.autograd.grad(loss, trained, allow_unused=True)
+        for parameter, gradient in zip(trained, gradients, strict=True):
+            if gradient is None:
+                continue
+            if parameter in self._sums:
+                self._sums[parameter] += gradient
+            else:  # a copy, since several parameters may have got one tensor
+                self._sums[parameter] = like(gradient, parameter, parameter.device)
+
+    def put_back(self) -> None:
+        """Set the gradients of the parameters to these."""
+        for parameter in self._parameters:
+            parameter.grad = self._sums.get(parameter)
 
 
 def _added(left: Gradients, right: Gradients) -> Gradients:

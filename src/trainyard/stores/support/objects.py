@@ -16,7 +16,7 @@ from trainyard.errors import CheckpointError, InputError
 from trainyard.stores.base import Version
 
 _CHUNK_BYTES = 8 << 20
-_ROLE_ADDRESS = "http://169.254.169.254/"  # asked for the machine's role where there are no credentials
+_ROLE_ADDRESS = "http://169.254.169.254/"  # the instance metadata service, which obstore asks last
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]{1,300})</Message>")
 _BACKOFF = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=10), "base": 2}
@@ -28,14 +28,14 @@ _PATIENT = _HASTY | {"max_retries": 99, "retry_timeout": timedelta(minutes=3)}
 
 @dataclass(frozen=True)
 class Service:
-    """What messages say about a service, and where it is.
+    """The terms and environment variables of a cloud's object storage.
 
     Args:
-        url: The form of its URLs.
-        bucket: What it calls a bucket.
-        no_bucket: The code with which it answers that there is no such bucket.
-        credentials: The variables to set where there are no credentials.
-        endpoints: The variables that name another endpoint; one of them may be a URL without TLS.
+        url: An example of its URLs.
+        bucket: Its word for a bucket.
+        no_bucket: Its error code for a bucket that does not exist.
+        credentials: The environment variables with the credentials, for messages.
+        endpoints: The environment variables that set another endpoint, with or without TLS.
     """
 
     url: str
@@ -52,10 +52,10 @@ class ObjectStore:
         url: The URL.
         service: The service.
         api: The library, obstore.
-        bucket: Its class for this service.
+        bucket: The class of obstore for this service.
 
     Raises:
-        InputError: The URL names no bucket, or the service cannot be used as the environment says.
+        InputError: The URL names no bucket, or the settings in the environment are wrong.
     """
 
     def __init__(self, url: str, service: Service, api: Any, bucket: Any) -> None:
@@ -73,7 +73,7 @@ class ObjectStore:
             raise InputError(f"{self._url} cannot be opened: {self._brief(error)}") from error
 
     def put(self, key: str, source: Path) -> None:
-        """Upload the file; a large one in parts, which become visible together."""
+        """Upload the file; a large one as a multipart upload, which becomes visible at its end."""
         with self._writing("put", key), open(source, "rb") as file:
             self._api.put(self._bucket, key, file)
 
@@ -124,7 +124,7 @@ class ObjectStore:
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the keys that begin with `prefix`, sorted by path components."""
-        folder = prefix.rpartition("/")[0]  # the service's own prefixes are whole names
+        folder = prefix.rpartition("/")[0]  # the service matches prefixes by whole path components
         with self._reading("list", prefix):
             pages = list(self._api.list(self._bucket, prefix=folder or None))
         keys = [item["path"] for page in pages for item in page]

@@ -1,6 +1,5 @@
-"""Training in many processes: who they are, how they start, how their gradients add up.
+"""Training in several processes: how they start, find each other, sum gradients and share a checkpoint.
 
-Data parallelism is here: each process holds the whole model. What shards the model (FSDP, tensor and pipeline
-parallelism) belongs here, too: as other ways to add up gradients (`reducer.py`), and as a learner whose
-snapshots hold a part of each tensor.
+Each process holds the whole model (data parallelism). Sharded models (FSDP, tensor and pipeline parallelism)
+would come here, too, with their own gradient exchange and a learner whose snapshots hold parts of tensors.
 """

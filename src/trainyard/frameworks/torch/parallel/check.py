@@ -1,4 +1,4 @@
-"""Measures how the processes of a world reach each other: `python -m ... check FOLDER`, in each of them."""
+"""Measures latency, bandwidth and clocks between processes: `python -m ... check FOLDER`, in each of them."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def _problems(measured: dict[str, Any]) -> list[str]:
     latency, rate = measured["latency_seconds"], measured["bytes_per_second"]
     if latency > _SLOW_SECONDS or rate < _SLOW_BYTES:
         problems.append(
-            f"the processes reach each other slowly ({1e3 * latency:.1f} ms, {rate / 1e6:.0f} MB/s): does "
-            "GLOO_SOCKET_IFNAME (or NCCL_SOCKET_IFNAME) name the fast network interface?"
+            f"messages between the processes are slow ({1e3 * latency:.1f} ms, {rate / 1e6:.0f} MB/s): set "
+            "GLOO_SOCKET_IFNAME to the fast network interface"
         )
     return problems
 

@@ -1,10 +1,10 @@
-"""The sum of the gradients of all processes, in the order of the virtual ranks.
+"""An all-reduce of gradients whose order of additions does not depend on the number of processes.
 
-PyTorch's DistributedDataParallel sums in an order that depends on the number of processes, needs the same
-backward pass in each of them, and needs each parameter to take part in it. Here the order is that of the
-binary tree over the virtual ranks, a process whose part of the batch is empty takes part with nothing, and so
-does a parameter that the loss does not depend on. As there, gradients travel in buckets, while the backward
-pass goes on (Li et al., PyTorch Distributed, VLDB 2020).
+PyTorch's DistributedDataParallel sums in an order that depends on the number of processes, and needs the same
+backward pass, through every parameter, in each of them. Here the order is that of the binary tree over the
+virtual ranks, and a process without samples, or a parameter without a gradient, contributes nothing. As in
+DDP, gradients are reduced in buckets, while the backward pass goes on (Li et al., VLDB 2020). Each all-reduce
+is a reduce-scatter (an all-to-all, then the tree over one share of the elements) and an all-gather.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from trainyard.world import World
 # Before torch 2.13 it has another name.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _BUCKET_BYTES = 25 << 20
-_FIRST_BUCKET_BYTES = 1 << 20  # the first one sets out early
-_PATIENCE = 20.0  # seconds; less than the loop gives a process for its steps
+_FIRST_BUCKET_BYTES = 1 << 20  # small, so that it is sent early
+_QUIET_SECONDS = 20.0  # seconds; less than the loop gives a process for its steps
 
 
 class Bucket:
-    """Some parameters, the gradients of which travel together.
+    """Some parameters whose gradients are reduced together.
 
     Args:
         indices: Their positions in the list of all parameters.
@@ -75,9 +75,9 @@ class Bucket:
         return flat
 
     def unpacked(self, flat: Tensor) -> Gradients:
-        """Return the gradients in such a vector; None where no process has one."""
+        """Return the gradients in the sum of packed vectors; None where no process has one."""
         views: Gradients = list(self._views(flat))
-        if self._is_complete:  # and the device need not be waited for
+        if self._is_complete:  # reading the flags would wait for the device
             return views
         flags = flat[sum(self._numels) :][: len(views)].tolist()
         return [view if count > 0 else None for view, count in zip(views, flags, strict=True)]
@@ -103,7 +103,7 @@ class Bucket:
 
     @property
     def numel(self) -> int:
-        """The number of elements that travel."""
+        """The number of elements in the packed vector."""
         return sum(self._sizes)
 
     @property
@@ -112,7 +112,7 @@ class Bucket:
 
 
 class GradientExchange:
-    """Adds up the gradients of all virtual ranks, which some processes have computed.
+    """Sums the gradients of the virtual ranks of all processes.
 
     Args:
         parameters: The parameters that the optimizer updates.
@@ -128,7 +128,7 @@ class GradientExchange:
         self._buckets = _buckets(parameters, size)
         self._bucket_of = {index: bucket for bucket in self._buckets for index in bucket.indices}
         self._is_armed = False
-        # Whether the buckets may set out during the backward pass. The first step finds out.
+        # Whether buckets may be sent during the backward pass; None until the first step has shown it.
         self._is_eager: bool | None = None
         self._seen: set[int] = set()
         self._repeated = False
@@ -143,7 +143,7 @@ class GradientExchange:
                 parameter.register_post_accumulate_grad_hook(partial(self._arrived, index))  # type: ignore[no-untyped-call]
 
     def arm(self) -> None:
-        """Let the gradients set out: the backward pass that comes next is the last of this process's step."""
+        """Send gradients as they become ready: the next backward pass is this process's last in the step."""
         self._is_armed = True
         self._seen.clear()
         for bucket in self._buckets:  # what is frozen now may be trained later: it waits for `finish`
@@ -164,6 +164,8 @@ class GradientExchange:
         sent, self._sent = self._sent, []
         try:
             totals = [self._received(future) for future in sent]
+        except torch.OutOfMemoryError:
+            raise
         except Exception as error:
             raise WorldError("another process is gone") from error
         if self._stream is not None:
@@ -178,13 +180,13 @@ class GradientExchange:
     def _received(self, future: Future[Tensor]) -> Tensor:
         """Wait for a sum; a process that waits long for another one is not the one that hangs."""
         try:
-            return future.result(timeout=_PATIENCE)
+            return future.result(timeout=_QUIET_SECONDS)
         except TimeoutError:
             self._world.rest()
             return future.result()
 
     def _arrived(self, index: int, _: Tensor) -> None:
-        """Take note that a parameter has its gradient; called by autograd."""
+        """Record that a parameter has its gradient, and send complete buckets; called by autograd."""
         if not self._is_armed:
             return
         bucket = self._bucket_of[index]
@@ -205,7 +207,7 @@ class GradientExchange:
             self._send(following)
 
     def _send(self, bucket: Bucket) -> None:
-        """Let the gradients of a bucket set out."""
+        """Start the all-reduce of a bucket, in the thread for communication."""
         gradients = self._tree.with_last(bucket.indices)
         flat = bucket.packed(gradients)
         for parameter in bucket.parameters:
@@ -218,7 +220,7 @@ class GradientExchange:
         self._sent.append(self._thread.submit(self._total, flat, event))
 
     def _total(self, flat: Tensor, event: Any) -> Tensor:
-        """Return the sum over the processes, (elements,): each adds up a share of the elements."""
+        """Return the sum over the processes, (elements,): a reduce-scatter and an all-gather."""
         stream = nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
         with torch.no_grad(), stream:
             if event is not None:
@@ -233,7 +235,7 @@ class GradientExchange:
         return flat
 
     def _received_shares(self, flat: Tensor) -> Tensor:
-        """Return memory for what the others send, (elements,): one for all buckets, which come in turns."""
+        """Return memory for what the others send, (elements,); buckets of one dtype share it."""
         if (scratch := self._scratch.get(flat.dtype)) is None:
             alike = [bucket for bucket in self._buckets if bucket.parameters[0].dtype == flat.dtype]
             scratch = flat.new_empty(max(bucket.numel for bucket in alike))
@@ -250,7 +252,7 @@ class GradientExchange:
 
 
 def _uses(tensor: Tensor) -> int:
-    """Return how many tensors have this one's memory."""
+    """Return how many tensors share this one's memory."""
     count: int = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
     return count
 
@@ -267,7 +269,7 @@ def gather_tensor(value: Tensor, world: World) -> list[Tensor]:
     try:
         _all_gather(rows.view(torch.uint8).view(-1), value.contiguous().view(torch.uint8).view(-1))
     except RuntimeError as error:
-        raise WorldError("another process is gone") from error
+        raise WorldError(f"another process is gone ({error})") from error
     return list(rows)
 
 

@@ -41,10 +41,10 @@ def launch(
         most: The number of devices, if each process needs one.
 
     Returns:
-        The signal that has ended them, if one has; they have had time to commit.
+        The signal that ended them, if one did; they had time to commit.
 
     Raises:
-        WorldError: A process has died, and there were enough restarts.
+        WorldError: A process died, and no restarts are left.
     """
     silence()
     try:

@@ -19,14 +19,15 @@ from trainyard.digest import FileRecord
 from trainyard.frameworks.base import Snapshot
 from trainyard.world import World
 
-_PATIENCE = 600.0  # seconds that the main process waits for another's share
+_SHARE_SECONDS = 600.0  # seconds that the main process waits for another's share
 _NAMESPACES = Path("/proc/self/ns")
 
 
 class Shares:
-    """The processes on the main one's machine, which write checkpoints together; made by all of them at once.
+    """The processes on the main process's machine, which write checkpoints together.
 
-    They talk in threads of their own, over sockets of this machine: collective calls belong to the loop.
+    Constructing it is a collective call. Later, background threads coordinate the saves over local sockets,
+    since only the loop's thread may make collective calls.
     """
 
     def __init__(self, world: World) -> None:
@@ -34,8 +35,9 @@ class Shares:
         places = world.gather(_place())
         self.ranks = [rank for rank, place in enumerate(places) if place == places[0]]
         self._taken = 0  # snapshots so far, in every process
-        self._alive: WeakValueDictionary[int, _Shared] = WeakValueDictionary()  # of the main process
-        self._waiting: dict[int, Snapshot] = {}  # of another one, until it is written or dropped
+        # In the main process: the snapshots that its writer still holds. Dropping one there removes it here.
+        self._alive: WeakValueDictionary[int, _Shared] = WeakValueDictionary()
+        self._waiting: dict[int, Snapshot] = {}  # in the others: their shares, until written or dropped
         self._changed = threading.Condition()
         self._connections: dict[int, Connection] = {}
         if len(self.ranks) > 1:
@@ -63,11 +65,15 @@ class Shares:
 
     @property
     def index(self) -> int | None:
-        """The number of this process's share, from 0; None: it is on another machine, and writes nothing."""
+        """The index of this process's share; None if it is on another machine, and writes nothing."""
         return self.ranks.index(self._world.rank) if self._world.rank in self.ranks else None
 
     def take(self, snapshot: Snapshot) -> Snapshot:
-        """Return the whole snapshot, of which this process has copied its share; a collective call."""
+        """Register this process's share of a snapshot; a collective call.
+
+        Returns:
+            In the main process, a snapshot that writes all shares; in the others, `snapshot`.
+        """
         alive = set(self._world.from_main(lambda: list(self._alive)))
         number = self._taken + 1
         if self._world.is_main:
@@ -95,7 +101,7 @@ class Shares:
                 raise OSError(f"process {rank} is gone") from error
         try:
             files = snapshot.write(folder)
-        finally:  # the folder stays until none of them writes there any more
+        finally:  # even after an error, wait for the others: the caller deletes the folder
             answers = {rank: self._answer(rank, number) for rank in self._connections}
         for rank, answer in answers.items():
             if isinstance(answer, str):
@@ -107,13 +113,13 @@ class Shares:
         """Return the files that another process has written, or why it could not."""
         connection = self._connections[rank]
         try:
-            while connection.poll(_PATIENCE):
+            while connection.poll(_SHARE_SECONDS):
                 answered, answer = connection.recv()
-                if answered == number:  # else of an earlier save, which was given up
+                if answered == number:  # else it answers an earlier save, which timed out
                     return answer  # type: ignore[no-any-return]
         except (EOFError, OSError):
             return "it is gone"
-        return f"no answer in {_PATIENCE:.0f} s"
+        return f"no answer in {_SHARE_SECONDS:.0f} s"
 
     def _serve(self, connection: Connection) -> None:
         """Write what the main process asks for, until it is gone; runs in a thread of another process."""
@@ -140,7 +146,7 @@ class Shares:
 
 
 class _Shared:
-    """The main process's share of a snapshot, and the way to those of others."""
+    """A snapshot whose shares are in several processes; the main one has it written by all of them."""
 
     def __init__(self, shares: Shares, number: int, snapshot: Snapshot) -> None:
         self._shares = shares
@@ -157,7 +163,7 @@ class _Shared:
 
 
 def _place() -> tuple[str, ...]:
-    """Return what processes have in common that see the same files and sockets."""
+    """Return what identifies this machine, or container: processes with the same see the same files."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
         return (boot, *(str((_NAMESPACES / name).readlink()) for name in ("mnt", "net")))

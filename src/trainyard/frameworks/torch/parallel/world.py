@@ -14,12 +14,12 @@ import torch.distributed as dist
 
 from trainyard.errors import InputError, WorldError
 from trainyard.frameworks.torch.parallel.shares import Shares
-from trainyard.world import World, ranks_of_environment
+from trainyard.world import World, portable, ranks_of_environment
 
 T = TypeVar("T")
 STORE = "TRAINYARD_STORE"  # the file in which local processes find each other
 # The processes wait for each other at collective calls: for the main one while it evaluates or saves, too.
-_PATIENCE = timedelta(days=7)
+_TIMEOUT = timedelta(days=7)
 _FIND_EACH_OTHER = timedelta(minutes=15)
 
 
@@ -37,7 +37,7 @@ class ProcessGroup(World):
         try:
             self._store = _store(rank, size)
             self._store.set_timeout(_FIND_EACH_OTHER)
-            dist.init_process_group(backend, store=self._store, rank=rank, world_size=size, timeout=_PATIENCE)
+            dist.init_process_group(backend, store=self._store, rank=rank, world_size=size, timeout=_TIMEOUT)
         except Exception as error:
             raise WorldError(
                 f"the {size} processes did not find each other: {error}; "
@@ -46,7 +46,7 @@ class ProcessGroup(World):
 
     @cached_property
     def shares(self) -> Shares:
-        """Those of the processes that write checkpoints together; a collective call at first."""
+        """The processes that write checkpoints together; the first access is a collective call."""
         return Shares(self)
 
     def watch(self, seconds: float) -> None:
@@ -73,7 +73,7 @@ class ProcessGroup(World):
             try:
                 answer = [(function(), None)]
             except Exception as error:
-                self._tell([(None, error)])
+                self._tell([(None, portable(error))])
                 raise
         self._tell(answer)
         value, raised = answer[0]
@@ -91,13 +91,13 @@ class ProcessGroup(World):
         self.from_main(call)
 
     def _tell(self, values: list[Any]) -> None:
-        """Replace the values, in every process, by those of the main one."""
+        """Broadcast the main process's values: replace, in every process, the items of the list by them."""
         self._collective(lambda: dist.broadcast_object_list(values, src=0))
 
     def _collective(self, call: Callable[[], None]) -> None:
         try:
             call()
-        except RuntimeError as error:  # of which torch's own are
+        except RuntimeError as error:  # torch's DistBackendError is one
             raise WorldError("another process is gone") from error
 
 
