@@ -11,7 +11,7 @@ import pytest
 from scripted import BATCH, STEPS, Bench, checkpoints_of, steps_in
 
 from trainyard.engine import outside as outside_module
-from trainyard.engine.outside import Outside, Request
+from trainyard.engine.outside import Outside, StopRequest
 from trainyard.engine.state import RunState
 from trainyard.errors import InputError, TrainingError
 from trainyard.frameworks.base import Plan
@@ -34,7 +34,7 @@ def logged(folder: Path, attempt: int = 1) -> list[int]:
     return [record["step"] for record in lines(folder, attempt) if record["kind"] == "metrics"]
 
 
-def ask(bench: Bench, *, at: int, request: Request = "stop", max_minutes: float | None = None) -> None:
+def ask(bench: Bench, *, at: int, request: StopRequest = "stop", max_minutes: float | None = None) -> None:
     """Make a request while a step (from 1) is computed."""
     step = bench.learner.step
 
@@ -242,7 +242,7 @@ def test_the_loop_watches_while_it_runs(tmp_path: Path, monkeypatch: pytest.Monk
 # -- the time limit
 
 
-def watched(outside: Outside, train_seconds: float, decisions: Sequence[Decision] = ()) -> Request | None:
+def watched(outside: Outside, train_seconds: float, decisions: Sequence[Decision] = ()) -> StopRequest | None:
     """Return what is requested while training goes on."""
     woken = threading.Event()
     outside.start(woken.set, train_seconds, Decisions(decisions))

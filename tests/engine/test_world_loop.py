@@ -8,7 +8,7 @@ import pytest
 from scripted import BATCH, STEPS, Bench, steps_in
 
 from trainyard.engine import loop as loop_module
-from trainyard.engine.loop import Loop, _Told
+from trainyard.engine.loop import Loop, _Report
 from trainyard.engine.outside import Outside
 from trainyard.engine.state import RunState
 from trainyard.frameworks.base import Plan
@@ -23,9 +23,9 @@ SELDOM: dict[str, Any] = {
 }
 
 
-def told(signal: Any = None, request: Any = None, steps: int = 99, *, save: bool = False) -> _Told:
+def told(signal: Any = None, request: Any = None, steps: int = 99, *, save: bool = False) -> _Report:
     """What a process says that has no times to tell."""
-    return _Told(signal, request, steps, save, None, False, None, 0.0)
+    return _Report(signal, request, steps, save, None, False, None, 0.0)
 
 
 class Pair(World):
@@ -33,15 +33,15 @@ class Pair(World):
 
     size = 2
 
-    def __init__(self, rank: int, other: Callable[[int], _Told], main: Any = None) -> None:
+    def __init__(self, rank: int, other: Callable[[int], _Report], main: Any = None) -> None:
         self.rank = rank
-        self.said: list[_Told] = []  # by this process
+        self.said: list[_Report] = []  # by this process
         self.calls: list[Any] = []  # the seconds of `watch`, and "rest"
         self._other = other
         self._main = main  # what the main process answers, where this is the other one
 
     def gather(self, value: Any) -> list[Any]:
-        if not isinstance(value, _Told):
+        if not isinstance(value, _Report):
             return [value, None]
         self.said.append(value)
         both = [value, self._other(len(self.said) - 1)]
@@ -57,7 +57,7 @@ class Pair(World):
         self.calls.append("rest")
 
 
-def quiet(_: int) -> _Told:
+def quiet(_: int) -> _Report:
     """The other process has nothing to say, and its clock is another one."""
     return told()
 
@@ -80,7 +80,7 @@ def run(bench: Bench, state: RunState | None = None) -> tuple[Loop, list[int]]:
     agreed: list[int] = []
     gather = bench.world.gather
     bench.world.gather = lambda value: (
-        isinstance(value, _Told) and agreed.append(loop.state.step),
+        isinstance(value, _Report) and agreed.append(loop.state.step),
         gather(value),
     )[1]  # type: ignore[method-assign]
     bench.status = loop.run()

@@ -13,7 +13,7 @@ from trainyard.reports.html import write_report
 from trainyard.reports.journal import read_history
 from trainyard.reports.processes import section
 from trainyard.reports.rundir import RunFiles
-from trainyard.reports.step_times import StepTimes, joined, of_window
+from trainyard.reports.step_times import StepTimesTotal, joined, of_window
 
 WINDOW: dict[str, Any] = {
     "steps": 10,
@@ -62,7 +62,7 @@ def test_the_newest_attempt_of_several_processes_counts(
     assert (segment_cache.load(tmp_path / "journal" / "0002.jsonl") is not None) == is_cached
 
 
-def shown(times: StepTimes | None) -> Any:
+def shown(times: StepTimesTotal | None) -> Any:
     run = RunFiles(Path("run"), "completed")
     run.__dict__["history"] = journal.History(step_times=times)
     return section(run)
@@ -85,14 +85,14 @@ def test_the_table_names_the_slow_ones() -> None:
 
 def test_of_many_processes_the_slowest_are_shown() -> None:
     medians = [0.1 + 0.001 * (rank * 7 % 40) for rank in range(40)]
-    table = shown(StepTimes([["a", 40]], 10, [10 * median for median in medians], medians))
+    table = shown(StepTimesTotal([["a", 40]], 10, [10 * median for median in medians], medians))
     slowest = sorted(range(40), key=lambda rank: -medians[rank])[:16]
     assert [row["rank"] for row in table["rows"]] == sorted(slowest)
 
 
 def test_one_process_has_no_table(tmp_path: Path) -> None:
     assert shown(None) is None
-    assert shown(StepTimes([["a", 1]], 10, [1.0], [0.2])) is None
+    assert shown(StepTimesTotal([["a", 1]], 10, [1.0], [0.2])) is None
     segment = Journal(tmp_path / "journal", 1, 0)
     segment.event(5, "step_times", **WINDOW)
     segment.close()

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from trainyard.engine.interval import interval_in_words
-from trainyard.engine.outside import Outside, Request
+from trainyard.engine.outside import Outside, StopRequest
 from trainyard.engine.recorder import Recorder
 from trainyard.engine.rules import Rules
 from trainyard.engine.saver import Saver
@@ -45,17 +45,17 @@ _AGREE_TIMES = 50  # of what an agreement takes
 _HANG_SECONDS, _HANG_TIMES = 60.0, 10
 
 
-class _Told(NamedTuple):
-    """What a process tells the others when they agree; the numbers of the main one count."""
+class _Report(NamedTuple):
+    """What one process reports when the processes agree; the main process's numbers count."""
 
     signal: Ended | None
-    request: Request | None
+    request: StopRequest | None
     steps: int  # to the next agreement
     save_is_due: bool
     interval: dict[str, Any] | None  # a decision on how often to save
-    wants_times: bool  # whether all tell their step times next time
+    wants_times: bool  # whether all report their step times next time
     times: StepTimes | None
-    waited: float  # seconds of the last agreement, the least of which it cost those who came last
+    waited: float  # seconds the last agreement took here; the minimum over processes is its cost
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Loop:
         self._rate, self._learning_rate_factor = parts.rules.learning_rate, 1.0
         self._last_step = self._next_due = 0
         self._signal: Ended | None = None  # what a signal asks for, as the processes have agreed
-        self._request: Request | None = None  # what was asked from outside, as they have agreed
+        self._request: StopRequest | None = None  # what was asked from outside, as they have agreed
         self._save_is_due = False  # as they have agreed
         self._interval: dict[str, Any] | None = None  # how often to save, as they have agreed
         self._agree_at = state.step + 1
@@ -207,8 +207,8 @@ class Loop:
         else:
             stretch = 1
         self._step_clock.add(self.parts.learner.step_seconds())
-        told = world.gather(
-            _Told(
+        reports = world.gather(
+            _Report(
                 self.parts.signals.status,
                 self._request,
                 stretch,
@@ -220,13 +220,15 @@ class Loop:
             )
         )
         self._agreed_at, self._agreed_step = time.perf_counter(), state.step
-        self._waited, self._agreement_seconds = self._agreed_at - now, min(one.waited for one in told)
-        self._record_times([one.times for one in told])
-        self._wants_times = told[0].wants_times and not self._wants_times
-        self._signal = next((one.signal for one in told if one.signal), None)
-        self._request = next((one.request for one in told if one.request), None)
-        self._save_is_due, self._interval = told[0].save_is_due, told[0].interval
-        self._agree_at = state.step + told[0].steps
+        self._waited = self._agreed_at - now
+        self._agreement_seconds = min(report.waited for report in reports)
+        self._record_times([report.times for report in reports])
+        # Its `is_due` was read before `take` began a new window.
+        self._wants_times = reports[0].wants_times and not self._wants_times
+        self._signal = next((report.signal for report in reports if report.signal), None)
+        self._request = next((report.request for report in reports if report.request), None)
+        self._save_is_due, self._interval = reports[0].save_is_due, reports[0].interval
+        self._agree_at = state.step + reports[0].steps
 
     def _record_times(self, times: Sequence[StepTimes | None]) -> None:
         """Journal the step times of all processes, if they have told them."""

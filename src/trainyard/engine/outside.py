@@ -12,7 +12,7 @@ from trainyard.types import Metrics
 
 # Judges a run by the metrics of an evaluation: called with the step and the metrics.
 Verdict = Callable[[int, Metrics], Literal["keep", "prune"]]
-Request = Literal["stop", "time_limit"]
+StopRequest = Literal["stop", "time_limit"]
 POLL_SECONDS = 0.5
 
 
@@ -36,7 +36,7 @@ class Outside:
     ) -> None:
         self.max_minutes = max_minutes
         self.verdict = verdict
-        self.request: Request | None = None
+        self.request: StopRequest | None = None
         self._is_asked = is_asked
         self._closed = threading.Event()
 
@@ -55,7 +55,7 @@ class Outside:
             name = "trainyard-outside"
             threading.Thread(target=self._watch, args=(wake, left), name=name, daemon=True).start()
 
-    def take(self) -> Request | None:
+    def take(self) -> StopRequest | None:
         """Return the request, if there is one, and forget it."""
         request, self.request = self.request, None
         return request

@@ -15,7 +15,7 @@ from trainyard.records.journal import Line, SegmentReader
 from trainyard.reports import step_times
 from trainyard.reports.curves import Curve, CurveBuilder, joined, up_to
 from trainyard.reports.segment_cache import Attempt, Event, Part, checksum, load, save
-from trainyard.reports.step_times import StepTimes
+from trainyard.reports.step_times import StepTimesTotal
 
 MOST_EVENTS = 1000  # of one name; further ones are only counted
 CACHED_FROM = 4 << 20  # bytes of a segment: shorter ones are parsed in no time
@@ -35,7 +35,7 @@ class History:
     more_events: int = 0
     attempts: list[Attempt] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    step_times: StepTimes | None = None  # of the newest attempt in several processes
+    step_times: StepTimesTotal | None = None  # of the newest attempt in several processes
 
 
 def read_history(folder: Path) -> History:
@@ -66,7 +66,7 @@ def _take(part: Part, limit: float, history: History, curves: dict[str, list[Cur
             curves.setdefault(name, []).append(kept)
 
 
-def _times(parts: Sequence[Part]) -> StepTimes | None:
+def _times(parts: Sequence[Part]) -> StepTimesTotal | None:
     """Return the step times in the parts of one segment."""
     times = None
     for part in parts:
@@ -141,7 +141,7 @@ class _Scan:
         self._row_count = 0
         self._events: list[Event] = []
         self._counts = Counter[str]()
-        self._times: StepTimes | None = None
+        self._times: StepTimesTotal | None = None
         self._first: Line | None = None
         self._last: Line = {}
         self._last_step = 0

@@ -20,7 +20,7 @@ import numpy as np
 
 from trainyard.records.journal import finite, number
 from trainyard.reports.curves import Curve, Envelope, Floats
-from trainyard.reports.step_times import StepTimes
+from trainyard.reports.step_times import StepTimesTotal
 from trainyard.safe_open import open_regular
 
 _FORMAT = 2
@@ -57,7 +57,7 @@ class Part(NamedTuple):
     more_events: int
     size: int
     lines: int
-    step_times: StepTimes | None = None  # where there are several processes
+    step_times: StepTimesTotal | None = None  # where there are several processes
 
 
 def _file_of(path: Path) -> Path:
@@ -111,7 +111,7 @@ def load(path: Path) -> Part | None:
             head["more_events"],
             head["size"],
             head["lines"],
-            StepTimes(*head["step_times"]) if head["step_times"] else None,
+            StepTimesTotal(*head["step_times"]) if head["step_times"] else None,
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 EVENT = "step_times"
 
 
-class StepTimes(NamedTuple):
+class StepTimesTotal(NamedTuple):
     """The times of some windows, by rank.
 
     `sums` adds up, over the windows, the number of steps times their median; `hosts` has pairs of a host and
@@ -21,7 +21,7 @@ class StepTimes(NamedTuple):
     longest: list[float]
 
 
-def of_window(detail: Mapping[str, Any]) -> StepTimes | None:
+def of_window(detail: Mapping[str, Any]) -> StepTimesTotal | None:
     """Return the times in a record of the journal; None if it is damaged."""
     try:
         steps, hosts = int(detail["steps"]), [(str(host), int(count)) for host, count in detail["hosts"]]
@@ -32,13 +32,13 @@ def of_window(detail: Mapping[str, Any]) -> StepTimes | None:
     counts = [count for _, count in hosts]
     if not len(sums) == len(longest) == sum(counts) or min([steps, *counts]) < 1:
         return None
-    return StepTimes([[host, count] for host, count in hosts], steps, sums, longest)
+    return StepTimesTotal([[host, count] for host, count in hosts], steps, sums, longest)
 
 
-def joined(first: StepTimes | None, second: StepTimes | None) -> StepTimes | None:
+def joined(first: StepTimesTotal | None, second: StepTimesTotal | None) -> StepTimesTotal | None:
     """Return the combined times; `second` is newer, and stands alone if its processes are others."""
     if first is None or second is None or first.hosts != second.hosts:
         return first if second is None else second
     sums = [one + other for one, other in zip(first.sums, second.sums, strict=True)]
     longest = [max(pair) for pair in zip(first.longest, second.longest, strict=True)]
-    return StepTimes(second.hosts, first.steps + second.steps, sums, longest)
+    return StepTimesTotal(second.hosts, first.steps + second.steps, sums, longest)
