@@ -1,6 +1,7 @@
 """Batch normalization over virtual ranks: against torch's own over the whole batch."""
 
 import copy
+import ctypes
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -50,8 +51,12 @@ class Parts:
         self.x = torch.randn(10, 3, 8, 8, dtype=torch.float64)
         self.y = torch.randint(0, 5, (10,))
         self.gradients = [PartGradients(list(net.parameters())) for _ in range(4)]
-        layers = [part for part in net.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
-        self.norms = BatchNorms(layers, Lockstep([torch.default_generator], ALONE, 4))
+        layers = {
+            name: part
+            for name, part in net.named_modules()
+            if isinstance(part, nn.modules.batchnorm._BatchNorm)
+        }
+        self.norms = BatchNorms(net, layers, Lockstep([torch.default_generator], ALONE, 4))
 
     def function(self, rank: int) -> Callable[[], Tensor]:
         """Return what computes a virtual rank's share of the loss, and its gradients."""
@@ -167,3 +172,67 @@ def test_what_cannot_be_divided_is_refused(
     settings = {"distributed.virtual_ranks": 4, "model": {}, **overrides}
     with pytest.raises(ModelError, match=message):
         trainyard.train(SMALL, settings, runs_dir=tmp_path, model=model)
+
+
+class Keeps(nn.Module):
+    """Keeps a value in an attribute, or in a list, while it normalizes."""
+
+    def __init__(self, in_list: bool) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.kept: Any = [] if in_list else None
+        self.out = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (batch, 4) to (batch, 3)."""
+        if isinstance(self.kept, list):
+            self.kept.append(x)
+            return self.out(self.norm(x) + self.kept.pop())
+        self.kept = x
+        x = self.norm(x) + self.kept
+        self.kept = None
+        return self.out(x)
+
+
+def with_own_forward() -> nn.Module:
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))
+    model[0].forward = torch.tanh
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Keeps(False), "forward keeps kept in an attribute"),
+        (lambda: Keeps(True), "forward keeps kept in an attribute"),
+        (with_own_forward, r"0 \(BatchNorm1d\) normalizes over the batch in its own way"),
+    ],
+)
+def test_what_the_virtual_ranks_would_mix_up_is_refused(
+    make: Callable[[], nn.Module], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        trainyard.train(SMALL, {"distributed.virtual_ranks": 2, "model": {}}, runs_dir=tmp_path, model=make())
+
+
+def test_the_threads_of_virtual_ranks_compute_in_as_many_threads() -> None:
+    """Kernels that ask the OpenMP library themselves get the number that torch was set to."""
+    libraries = list((Path(torch.__file__).parent / "lib").glob("libgomp*")) + list(
+        (Path(torch.__file__).parents[1] / "torch.libs").glob("libgomp*")
+    )
+    if not libraries:
+        pytest.skip("this torch has no libgomp of its own")
+    openmp = ctypes.CDLL(str(libraries[0]))
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        lockstep = Lockstep([torch.default_generator], ALONE, 2)
+        assert lockstep.run([openmp.omp_get_max_threads] * 2) == [before + 1] * 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_hooks_on_gradients_are_refused(tmp_path: Path) -> None:
+    overrides = {"distributed.virtual_ranks": 2, "model": {"type": "faulty_models:Hooked"}}
+    with pytest.raises(ModelError, match=r"hooks on the gradient of 1\.weight are not called"):
+        trainyard.train(SMALL, overrides, runs_dir=tmp_path)

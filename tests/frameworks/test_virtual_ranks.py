@@ -104,3 +104,25 @@ def test_what_cannot_be_is_refused(
             overrides,
             runs_dir=tmp_path,
         )
+
+
+class Averaging(torch.nn.Module):
+    """Keeps a running mean of what it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 3)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (batch, 4) to (batch, 3)."""
+        if self.training and torch.is_grad_enabled():
+            self.mean.lerp_(x.mean(dim=0), 0.1)
+        return self.layer(x - self.mean)
+
+
+def test_a_buffer_that_each_process_would_change_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="training changes the buffer mean"):
+        trainyard.train(
+            SMALL, {"distributed.virtual_ranks": 2, "model": {}}, runs_dir=tmp_path, model=Averaging()
+        )

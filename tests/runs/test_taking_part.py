@@ -4,9 +4,10 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -392,12 +393,15 @@ class Same(World):
 
     size = 3
 
-    def __init__(self, numbers: list[int]) -> None:
-        self._numbers = numbers
+    def __init__(self, numbers: list[int], data: Sequence[str] = ()) -> None:
+        self._numbers, self.data = numbers, data
 
     def gather(self, value: Any) -> list[Any]:
-        assert value == ranks.digest(ranks.tensor_records([state(self._numbers[0])]))
-        return [ranks.digest(ranks.tensor_records([state(number)])) for number in self._numbers]
+        assert value == (ranks.digest(ranks.tensor_records([state(self._numbers[0])])), "0")
+        return [
+            (ranks.digest(ranks.tensor_records([state(number)])), data)
+            for number, data in zip(self._numbers, self.data or ["0"] * len(self._numbers), strict=True)
+        ]
 
 
 def state(number: int) -> NamedBuffer:
@@ -409,6 +413,7 @@ class Components:
 
     def __init__(self, world: World, number: int) -> None:
         self.inputs = self.learner = self
+        self.bundle = SimpleNamespace(hash="0")
         self.world = world
         self._number = number
 
@@ -416,6 +421,19 @@ class Components:
         return [state(self._number)]
 
 
+@pytest.fixture
+def hashed_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "data_inputs", lambda bundle: bundle)
+
+
+@pytest.mark.usefixtures("hashed_data")
+def test_all_processes_train_on_the_same_data() -> None:
+    components: Any = Components(Same([5, 5, 5], ["0", "0", "1"]), 5)
+    with pytest.raises(InputError, match="process 2 has other data than process 0"):
+        ranks.require_same_state(components)
+
+
+@pytest.mark.usefixtures("hashed_data")
 @pytest.mark.parametrize(("numbers", "others"), [([5, 5, 5], ""), ([5, 5, 6], "2"), ([5, 4, 6], "1, 2")])
 def test_all_processes_begin_with_one_state(numbers: list[int], others: str) -> None:
     components: Any = Components(Same(numbers), numbers[0])
@@ -429,6 +447,7 @@ def test_all_processes_begin_with_one_state(numbers: list[int], others: str) -> 
     ranks.require_same_state(alone)
 
 
+@pytest.mark.usefixtures("hashed_data")
 def test_pairs_are_checked_too() -> None:
     world = Same([5, 6])
     world.size = 2

@@ -43,6 +43,7 @@ _AGREE_TIMES = 50  # of what an agreement takes
 # A process that takes so long for the steps to the next such step hangs: in seconds, and in times of what the
 # last steps took.
 _HANG_SECONDS, _HANG_TIMES = 60.0, 10
+_FIRST_HANG_SECONDS = 1800.0  # for the first steps of an attempt, which may compile and warm up
 
 
 class _Report(NamedTuple):
@@ -95,7 +96,7 @@ class Loop:
         self._interval: dict[str, Any] | None = None  # how often to save, as they have agreed
         self._agree_at = state.step + 1
         self._agreed_at, self._agreed_step = time.perf_counter(), state.step
-        self._pace = 0.0  # seconds that a step took lately
+        self._pace: float | None = None  # seconds that a step took lately
         self._waited = 0.0  # seconds of the last agreement
         self._agreement_seconds = 0.0  # that it took at least, in every process
         self._step_clock, self._stragglers = StepClock(), Stragglers(parts.recorder)
@@ -369,7 +370,8 @@ class Loop:
         )
         if parts.world.size > 1 and state.step < self._last_step:
             steps = self._next_due - state.step
-            parts.world.watch(max(_HANG_SECONDS, _HANG_TIMES * steps * self._pace))
+            least = _FIRST_HANG_SECONDS if self._pace is None else _HANG_SECONDS
+            parts.world.watch(max(least, _HANG_TIMES * steps * (self._pace or 0.0)))
         # A request may have come, and woken the loop, before `_next_due` was set above.
         if parts.signals.status or parts.saver.overdue or parts.outside.request:
             self._wake()

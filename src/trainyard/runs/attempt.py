@@ -510,7 +510,8 @@ class _Attempt:
             ModelError: The config demands `bitwise`.
         """
         after, hint = components.learner.unsaved_state(), components.framework.unsaved_hint
-        changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+        own = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+        changed = list(dict.fromkeys(name for names in self._world.gather(own) for name in names))
         if not changed:
             return
         more = [f"{len(changed) - _LISTED} more"] if len(changed) > _LISTED else []

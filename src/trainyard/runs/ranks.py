@@ -26,6 +26,7 @@ from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
 from trainyard.require import import_rule, importing_by
 from trainyard.runs.cleanup import discard_folder
+from trainyard.runs.inputs import data_inputs
 from trainyard.runs.nodes import agree
 from trainyard.runs.objects import Objects
 from trainyard.runs.request import Request
@@ -250,18 +251,26 @@ def follow(config: RunConfig, objects: Objects, make: Callable[[Request], Result
 
 
 def require_same_state(components: Components) -> None:
-    """Make sure that all processes begin with the same state.
+    """Make sure that all processes begin with the same state, and train on the same data.
 
     Raises:
-        WorldError: One does not: its machine has other packages, processors or files.
+        InputError: One has other data.
+        WorldError: One begins with another state: its machine has other packages, processors or files.
     """
     world = components.inputs.world
     if world.size == 1:
         return
-    digests = world.gather(digest(tensor_records(components.learner.state())))
-    others = [str(rank) for rank, one in enumerate(digests) if one != digests[0]]
+    state = digest(tensor_records(components.learner.state()))
+    inputs = world.gather((state, data_inputs(components.bundle).hash))
+    others = [str(rank) for rank, (_, data) in enumerate(inputs) if data != inputs[0][1]]
+    if others:
+        raise InputError(
+            f"process {', '.join(others)} has other data than process 0: files, and objects in a store, must "
+            "have the same content for all processes"
+        )
+    others = [str(rank) for rank, (one, _) in enumerate(inputs) if one != inputs[0][0]]
     if others:
         raise WorldError(
             f"process {', '.join(others)} begins with another state than process 0; compare the versions of "
-            "packages, the processors and the data files of their machines"
+            "packages and the processors of their machines"
         )

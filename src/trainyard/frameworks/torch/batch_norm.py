@@ -6,7 +6,7 @@ SyncBatchNorm are sums over all processes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from trainyard.errors import ModelError
 from trainyard.frameworks.base import LearnerInputs
 from trainyard.frameworks.torch.generators import generators
 from trainyard.frameworks.torch.lockstep import Lockstep
+from trainyard.frameworks.torch.unsaved import INTERNAL, recomputed
 
 T = TypeVar("T")
 _OWN_FORWARDS = {_BatchNorm.forward, nn.SyncBatchNorm.forward}
@@ -40,12 +41,18 @@ def batch_norms_of(module: nn.Module, inputs: LearnerInputs, device: torch.devic
         return None
     key = "distributed.virtual_ranks"
     for name, layer in layers.items():
-        if type(layer).forward not in _OWN_FORWARDS:
+        if type(layer).forward not in _OWN_FORWARDS or "forward" in vars(layer):
             raise ModelError(
                 f"{key}: {name} ({type(layer).__name__}) normalizes over the batch in its own way, which "
                 "cannot be divided; leave virtual_ranks out, or use torch's own batch normalization"
             )
     name = next(iter(layers))  # for the messages below
+    for parameter_name, parameter in module.named_parameters():
+        if parameter._post_accumulate_grad_hooks:
+            raise ModelError(
+                f"{key}: {name} normalizes over the batch, and then post-accumulate hooks on the gradient of "
+                f"{parameter_name} are not called; leave virtual_ranks out, or the hooks"
+            )
     mine = ranks // inputs.world.size
     if device.type == "cuda" and mine > 1:
         raise ModelError(
@@ -62,26 +69,32 @@ def batch_norms_of(module: nn.Module, inputs: LearnerInputs, device: torch.devic
                 f"microbatches; {rows} rows in batches of {training.batch_size} leave one of {batch}; "
                 "change training.batch_size or microbatch_size"
             )
-    return BatchNorms(layers.values(), Lockstep(generators(device), inputs.world, mine))
+    return BatchNorms(module, layers, Lockstep(generators(device), inputs.world, mine))
 
 
 class BatchNorms:
     """The batch normalization layers of a model, synchronized over all virtual ranks by a `Lockstep`."""
 
-    def __init__(self, layers: Iterable[_BatchNorm], lockstep: Lockstep) -> None:
-        self._layers = list(layers)
+    def __init__(self, module: nn.Module, layers: Mapping[str, _BatchNorm], lockstep: Lockstep) -> None:
+        self._module = module
+        self._layers = list(layers.values())
         self._lockstep = lockstep
+        self._attributes: dict[str, Any] | None = None  # of the modules, before the first step
+        self._is_checked = False
 
     def run(self, functions: Sequence[Callable[[], T]]) -> list[T]:
         """Call one function for each virtual rank of this process, with the layers synchronized meanwhile.
 
         Raises:
-            ModelError: Some normalize more often than others.
+            ModelError: Some normalize more often than others, or `forward` keeps values in attributes.
         """
+        self._attributes = None if self._is_checked else _attributes(self._module)
         for layer in self._layers:
             layer.__dict__["forward"] = partial(self._normalize, layer)
         try:
-            return self._lockstep.run(functions)
+            results = self._lockstep.run(functions)
+            self._is_checked = True
+            return results
         finally:
             for layer in self._layers:
                 del layer.__dict__["forward"]
@@ -91,6 +104,7 @@ class BatchNorms:
         has_statistics = layer.running_mean is not None and layer.running_var is not None
         if not layer.training and has_statistics:
             return type(layer).forward(layer, x)
+        self._check_attributes()
         layer._check_input_dim(x)  # type: ignore[no-untyped-call]
         total = partial(self._lockstep.total, self._layers.index(layer))
         normalized: Tensor
@@ -98,6 +112,32 @@ class BatchNorms:
         if has_statistics and self._lockstep.rank == 0:  # once in each process
             _update_statistics(layer, mean, variance, count)
         return normalized
+
+    def _check_attributes(self) -> None:
+        """Refuse values that `forward` keeps in attributes here: the virtual ranks would mix them up."""
+        if self._attributes is None:
+            return
+        for name, (value, size) in _attributes(self._module).items():
+            before, size_before = self._attributes.get(name, (None, 0))
+            if value is not before or size != size_before:
+                raise ModelError(
+                    f"distributed.virtual_ranks: forward keeps {name} in an attribute while it normalizes "
+                    "over the batch, and the virtual ranks would mix it up; use a local variable, or leave "
+                    "virtual_ranks out"
+                )
+
+
+def _attributes(module: nn.Module) -> dict[str, tuple[Any, int]]:
+    """Return the modules' own attributes by dotted name, each with its length if it is a container."""
+    return {
+        f"{prefix}.{name}" if prefix else name: (
+            value,
+            len(value) if isinstance(value, list | dict | set) else 0,
+        )
+        for prefix, part in module.named_modules()
+        for name, value in vars(part).items()
+        if name not in INTERNAL | recomputed(part) and not isinstance(part, _BatchNorm)
+    }
 
 
 class _Normalize(torch.autograd.Function):

@@ -58,6 +58,7 @@ class TorchLearner(Learner):
         assert isinstance(ranks, int), "config.load resolves auto"
         micro = training.microbatch_size or training.batch_size
         self._world, self._ranks = inputs.world, ranks
+        self._is_divisible = False  # into virtual ranks, as the first step has shown
         self._shares = inputs.world.shares if isinstance(inputs.world, ProcessGroup) else None
         settings = StepSettings(seed, micro, training.max_grad_norm, ranks, inputs.world)
         self._step = TorchStep(
@@ -76,8 +77,13 @@ class TorchLearner(Learner):
         Raises:
             TrainingError: Torch fails. Options and data are checked before.
         """
+        before = self._own_buffers() if self._ranks > 1 and not self._is_divisible else {}
         try:
-            return self._step(step, lr, self._inputs.order, self._train)
+            result = self._step(step, lr, self._inputs.order, self._train)
+            if before:
+                self._check_buffers(before)
+            self._is_divisible = True
+            return result
         except TrainyardError:
             raise
         except Exception as error:
@@ -152,6 +158,24 @@ class TorchLearner(Learner):
             if not type(part).__module__.startswith("torch.")
         }
         return {"layers": sha256_bytes(repr(model).encode()), **own}
+
+    def _own_buffers(self) -> dict[str, str]:
+        """Return a hash of each buffer that the virtual ranks do not share."""
+        return {
+            f"{prefix}.{name}" if prefix else name: sha256_bytes(named_buffer(name, buffer).buffer)
+            for prefix, part in self._module.named_modules()
+            if not isinstance(part, torch.nn.modules.batchnorm._BatchNorm)
+            for name, buffer in part.named_buffers(recurse=False)
+        }
+
+    def _check_buffers(self, before: Mapping[str, str]) -> None:
+        """Refuse a model whose training changes buffers: each virtual rank would, by its samples alone."""
+        after = self._own_buffers()
+        if changed := [name for name, sha256 in before.items() if after.get(name) != sha256]:
+            raise ModelError(
+                f"distributed.virtual_ranks: training changes the buffer {changed[0]}, which each process "
+                "would do by its own part of the batch; leave virtual_ranks and nproc out"
+            )
 
     def _source(self, split: Split) -> TensorSource:
         """Return the samples of a split as tensors; those of the run's own splits are kept."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -21,6 +22,7 @@ from trainyard.frameworks.torch.virtual_ranks import tree_sum
 from trainyard.world import World
 
 T = TypeVar("T")
+_END = -1  # the key that says that a step needs no more sums
 _UNEQUAL = "the parts of a batch (virtual ranks) call the layers of batch normalization in different orders"
 
 
@@ -41,10 +43,13 @@ class Lockstep:
         ranks: int,
     ) -> None:
         self._generators = generators
+        self._device = generators[-1].device
         self._world = world
         self._ranks = ranks
         self._turns = [threading.Semaphore(0) for _ in range(ranks)]
-        self._threads = ThreadPoolExecutor(ranks, "trainyard-virtual-rank") if ranks > 1 else None
+        # A thread takes over torch's number of threads when it first asks; oneDNN's kernels do not ask.
+        pool = partial(ThreadPoolExecutor, ranks, "trainyard-virtual-rank", torch.get_num_threads)
+        self._threads = pool() if ranks > 1 else None
         self._local = threading.local()  # .rank: the virtual rank that a thread computes
         self._meeting: list[Tensor | None] = [None] * ranks  # what each rank at the barrier adds
         self._total: Tensor | None = None
@@ -59,7 +64,9 @@ class Lockstep:
             Exception: The first one that a function raises.
         """
         if self._threads is None:
-            return [function() for function in functions]
+            values = [function() for function in functions]
+            self._agree(_END)
+            return values
         self._error = None
         self._meeting = [None] * self._ranks
         self._is_done = [False] * self._ranks
@@ -67,10 +74,11 @@ class Lockstep:
             self._threads.submit(self._take_turns, rank, function) for rank, function in enumerate(functions)
         ]
         self._turns[0].release()
-        values = [future.exception() or future.result() for future in futures]
+        results = [future.exception() or future.result() for future in futures]
         if self._error is not None:
             raise self._error
-        return values  # type: ignore[return-value] # none is an exception
+        self._agree(_END)
+        return results  # type: ignore[return-value] # none is an exception
 
     @property
     def rank(self) -> int:
@@ -109,14 +117,20 @@ class Lockstep:
         return self._total
 
     def _sum(self, marked: Sequence[Tensor]) -> Tensor:
-        """Return the sum over the virtual ranks of all processes, without the mark at the end of each."""
+        """Return the sum over the virtual ranks of all processes, without the key at the end of each."""
         if len({(one.shape, float(one[-1])) for one in marked}) > 1:
             raise ModelError(_UNEQUAL)
-        mark = marked[0][-1:]
-        rows = gather_tensor(torch.cat([tree_sum([one[:-1] for one in marked]), mark]), self._world)
-        if any(float(row[-1]) != float(mark) for row in rows):
+        total = tree_sum([one[:-1] for one in marked])
+        self._agree(int(marked[0][-1]), total.numel())
+        return tree_sum(gather_tensor(total, self._world))
+
+    def _agree(self, key: int, numel: int = 0) -> None:
+        """Make sure that all processes are about to make the same sum, or have none left to make."""
+        if self._world.size == 1:
+            return
+        headers = gather_tensor(torch.tensor([key, numel], device=self._device), self._world)
+        if any(not torch.equal(header, headers[0]) for header in headers):
             raise ModelError(_UNEQUAL)
-        return tree_sum([row[:-1] for row in rows])
 
     def _take_turns(self, rank: int, function: Callable[[], T]) -> T:
         """Call a function when it is this virtual rank's turn for the first time."""

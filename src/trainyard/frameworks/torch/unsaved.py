@@ -14,8 +14,8 @@ from trainyard.frameworks.support.fingerprint import Fingerprint, class_attribut
 from trainyard.frameworks.torch.generators import generators
 from trainyard.frameworks.torch.layout import is_dense
 
-_INTERNAL = frozenset(vars(nn.Module()))  # parameters, buffers, hooks ... of every module
-_HOOKS = sorted(name for name in _INTERNAL if name.endswith("_hooks"))
+INTERNAL = frozenset(vars(nn.Module()))  # parameters, buffers, hooks ... of every module
+_HOOKS = sorted(name for name in INTERNAL if name.endswith("_hooks"))
 _COMPRESSED = {
     torch.sparse_csr: "row",
     torch.sparse_bsr: "row",
@@ -51,7 +51,7 @@ def _values(model: nn.Module) -> Iterator[tuple[str, Any]]:
     for prefix, module in model.named_modules():
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             continue
-        skipped, dot = _INTERNAL | _recomputed(module), f"{prefix}." if prefix else ""
+        skipped, dot = INTERNAL | recomputed(module), f"{prefix}." if prefix else ""
         yield from ((f"{dot}{name}", value) for name, value in vars(module).items() if name not in skipped)
         yield from ((f"{dot}{name}", hooks) for name in _HOOKS if (hooks := getattr(module, name)))
         for name, tensor in {**module._parameters, **module._buffers}.items():
@@ -65,7 +65,7 @@ def _shared_generators(device: torch.device) -> list[Any]:
     return [*generators(device), getattr(random, "_inst", None), getattr(np.random.mtrand, "_rand", None)]
 
 
-def _recomputed(module: nn.Module) -> set[str]:
+def recomputed(module: nn.Module) -> set[str]:
     """Return the attributes that hooks of torch (`weight_norm`, pruning) compute before each forward pass."""
     hooks = [
         hook
