@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from rows import config, load, people
 
+from late import keras_in_one_thread
 from trainyard.datasets.base import Dataset
 from trainyard.datasets.rows.tfdata import from_tf_dataset, is_tf_dataset
 from trainyard.datasets.tfrecord import TfrecordDataset, examples
@@ -142,6 +143,7 @@ def by_tensorflow(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The files that TensorFlow wrote, and what converting its data sets printed."""
     if importlib.util.find_spec("tensorflow") is None:
         pytest.skip("tensorflow is not installed")
+    keras_in_one_thread()
     folder, printed = tmp_path_factory.mktemp("tensorflow"), io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(WRITING + CONVERTING, {"folder": str(folder)})

@@ -3,7 +3,6 @@
 Every optimizer, precision, loss and kind of model trains, and resumes to the same bits.
 """
 
-import functools
 import json
 import logging
 import os
@@ -22,14 +21,14 @@ from safetensors.numpy import load_file
 
 import small_runs
 import trainyard
-from late import Late
+from late import Late, keras_in_one_thread
 from small_runs import SMALL, assert_same, checkpoints, journal_values
 from trainyard.config import load
 from trainyard.digest import sha256_file
 from trainyard.errors import ConfigError, InputError, ModelError, TrainingError
 from trainyard.frameworks.base import ModelInputs
 from trainyard.frameworks.keras import KerasFramework
-from trainyard.frameworks.keras.backend import _pin_tensorflow, import_keras
+from trainyard.frameworks.keras.backend import _pin_tensorflow
 from trainyard.frameworks.keras.building import _last_activation
 from trainyard.frameworks.keras.losses import Outputs
 from trainyard.frameworks.keras.params import COMPILED, OPTIMIZERS
@@ -44,18 +43,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@functools.cache
-def libraries() -> tuple[Any, Any]:
-    """Keras and TensorFlow, with one thread: that can be said once only, and before a model is made."""
-    keras = import_keras("tensorflow")
-    import tensorflow
-
-    tensorflow.config.threading.set_intra_op_parallelism_threads(1)
-    return keras, tensorflow
-
-
-keras: Any = Late(lambda: libraries()[0])
-tf: Any = Late(lambda: libraries()[1])
+keras: Any = Late(lambda: keras_in_one_thread()[0])
+tf: Any = Late(lambda: keras_in_one_thread()[1])
 
 KERAS: dict[str, Any] = {"type": "keras_mlp", "params": {"hidden": [16], "dropout": 0.2}}
 
@@ -526,7 +515,7 @@ def own_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.syspath_prepend(str(folder))
-        libraries()
+        keras_in_one_thread()
         yield
     sys.modules.pop("keras_of_mine", None)
 

@@ -11,6 +11,7 @@ import pytest
 from sklearn.datasets import load_iris
 
 import trainyard
+from late import keras_in_one_thread
 from trainyard.cli.main import main
 
 FRAMEWORKS = ["torch", "xgboost", "lightgbm", "catboost", "sklearn", "keras"]
@@ -39,6 +40,8 @@ def run_of(runs_dir: Path, experiment: str) -> trainyard.Run:
 def test_a_completed_run_is_shown_reported_used_and_evaluated(
     framework: str, runs_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    if framework == "keras":
+        keras_in_one_thread()
     run = run_of(runs_dir, framework)
     assert main(["runs", "show", str(run.path)]) == 0
     assert str(run.digest) in capsys.readouterr().out
