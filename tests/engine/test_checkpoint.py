@@ -243,6 +243,15 @@ def test_what_is_not_a_file_in_a_checkpoint_is_damage(checkpoints: Checkpoints, 
     assert "optimizer.safetensors: it is not a regular file" in complaints[0]
 
 
+def test_a_file_of_tensors_that_no_record_names_is_damage(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    """A framework reads the shares of a state that it finds."""
+    (newest_folder(checkpoints, tmp_path) / "optimizer.1.safetensors").write_bytes(b"rubbish")
+    commit, complaints = checkpoints.newest()
+    assert commit is not None
+    assert commit.step == 10
+    assert "optimizer.1.safetensors: no record names it" in complaints[0]
+
+
 def test_a_manifest_of_a_later_format_is_not_read(checkpoints: Checkpoints, tmp_path: Path) -> None:
     for name in checkpoints.names():
         path = tmp_path / "checkpoints" / name / "manifest.json"

@@ -223,10 +223,10 @@ class Checkpoints:
                 raise CheckpointError(f"checkpoint {name} is damaged: {problem}")
         recorded = {file.name for file in commit.files}
         for path in self.folder(commit).iterdir():
-            if path.suffix == ".safetensors" and path.name not in recorded:
-                raise CheckpointError(f"checkpoint {name} is damaged: {path.name}: no record names it")
             if not stat.S_ISREG(path.lstat().st_mode):  # a framework may look for files that no record names
                 raise CheckpointError(f"checkpoint {name} is damaged: {path.name}: it is not a regular file")
+            if path.suffix == ".safetensors" and path.name not in recorded:
+                raise CheckpointError(f"checkpoint {name} is damaged: {path.name}: no record names it")
         return commit
 
     def load_step(self, step: int) -> Commit:
