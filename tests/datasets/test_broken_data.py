@@ -143,11 +143,6 @@ BROKEN: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
         {"split": {"time": "height", "group": "city"}},
         "group and time cannot be combined",
     ),
-    "dates as a feature": (
-        csv_text([row | {"day": f"2024-01-{i % 28 + 1:02}"} for i, row in enumerate(ROWS)]),
-        {},
-        r"'day' holds dates.*data\.split\.time: day, or leave the column out",
-    ),
     "column without values": (
         csv_text([row | {"height": None} for row in ROWS]),
         {"impute": "mean"},

@@ -1,6 +1,7 @@
 """Turn raw columns into features: fitted on the training rows, applied to all rows, stored as JSON.
 
-Each column has an encoder: numbers become (x - mean) / scale and booleans 0 and 1. Categories become one
+Each column has an encoder: numbers become (x - mean) / scale and booleans 0 and 1. Times become days and
+parts, such as the month and the hour. Categories become one
 column each (`onehot`), or their index in alphabetical order (`ordinal` and `category`, which are not
 standardized). A category that no training row has becomes all zeros, -1 (`ordinal`) or NaN (`category`). So
 does a missing one if `data.impute` is `keep`; missing numbers then stay NaN.
@@ -20,13 +21,16 @@ from trainyard.config.schema import DataConfig
 from trainyard.datasets.rows.encoders.base import Encoder, TrainingRows
 from trainyard.datasets.rows.encoders.categories import CategoryColumn
 from trainyard.datasets.rows.encoders.numbers import NumberColumn
+from trainyard.datasets.rows.encoders.times import TimeColumn
 from trainyard.datasets.rows.table import Table, as_table, kind_of, listed, missing
 from trainyard.datasets.rows.target import Target
 from trainyard.errors import DataError
 from trainyard.types import Array
 
 MAX_FEATURES = 10_000  # of all columns; more of them mean that identifiers were taken for categories
-ENCODERS: dict[str, type[Encoder]] = {encoder.kind: encoder for encoder in (NumberColumn, CategoryColumn)}
+ENCODERS: dict[str, type[Encoder]] = {
+    encoder.kind: encoder for encoder in (NumberColumn, CategoryColumn, TimeColumn)
+}
 
 
 class TabularPreparation:
@@ -123,7 +127,7 @@ def fit(table: Table, names: Sequence[str], target: Target, config: DataConfig) 
         config: The data section.
 
     Raises:
-        DataError: A column cannot be used: it holds dates, no values, or too many categories.
+        DataError: A column cannot be used: it holds no values, or too many categories.
     """
     rows = TrainingRows(table, config)
     columns = [_fit_column(name, rows) for name in names]
@@ -149,9 +153,5 @@ def _fit_column(name: str, rows: TrainingRows) -> Encoder:
             return CategoryColumn.fit(name, rows)
         case "boolean" | "number":
             return NumberColumn.fit(name, rows)
-        case _:
-            raise DataError(
-                f"{table.source}: column {name!r} holds dates, which no model can use as they are; make "
-                f"numbers of them (year, weekday), divide the rows by them with data.split.time: {name}, or "
-                "leave the column out with data.exclude"
-            )
+        case "time":
+            return TimeColumn.fit(name, rows)

@@ -37,12 +37,9 @@ class NumberColumn(Encoder):
 
     @classmethod
     def _fit_numbers(cls, name: str, values: Array, absent: Array, rows: TrainingRows) -> Self:
-        fill, keep, impute = None, rows.keeps, rows.config.impute
-        if keep:
-            values = values[~absent]
-        elif impute:
-            fill = _FILLS[impute](values[~absent])
-            values = np.where(absent, fill, values)
+        present, keep = values[~absent], rows.keeps
+        fill = replacement(present, rows)
+        values = present if fill is None else np.where(absent, fill, values)
         if not rows.config.standardize:
             return cls(name, fill=fill, keep=keep)
         low, high = float(values.min()), float(values.max())
@@ -79,6 +76,11 @@ def mean_and_scale(values: Array) -> tuple[float, float]:
     with np.errstate(over="ignore", invalid="ignore"):
         mean = _mean(wide)
         return mean, float(np.sqrt(_mean((wide - mean) ** 2)))
+
+
+def replacement(values: Array, rows: TrainingRows) -> float | None:
+    """Return the number that replaces missing ones, of the others (rows,) float64; None if none does."""
+    return _FILLS[rows.config.impute](values) if rows.config.impute in _FILLS else None
 
 
 def _mean(values: Array) -> float:
