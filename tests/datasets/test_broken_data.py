@@ -150,7 +150,7 @@ BROKEN: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
     ),
     "too many categories": (
         csv_text([row | {"name": f"n{i}"} for i, row in enumerate(people(13_000))]),
-        {},
+        {"encode": "onehot"},
         r"more than 10000 features, \d+ of them from 'name'",
     ),
     "no such file": (TEXT, {"path": "b.csv"}, r"b\.csv: there is no such file; .*did you mean 'a.csv'\?"),

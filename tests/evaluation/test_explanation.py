@@ -295,7 +295,7 @@ class TestPartialDependence:
     @pytest.mark.parametrize(("onehot", "native"), [(True, False), (False, False), (False, True)])
     def test_a_category_has_names_and_its_columns_belong_together(self, onehot, native):
         kinds = np.random.default_rng(0).choice(["ape", "bee", "cat"], ROWS)
-        column = CategoryColumn("kind", ["ape", "bee", "cat"], onehot, native=native)
+        column = CategoryColumn("kind", ["ape", "bee", "cat"], onehot=onehot, native=native)
         preparation = TabularPreparation([NumberColumn("size"), column], Target("price", "regression"))
         x = preparation.features([{"size": 1.0 + i % 7, "kind": kind} for i, kind in enumerate(kinds)])
         worth = {"ape": 1.0, "bee": 2.0, "cat": 5.0}

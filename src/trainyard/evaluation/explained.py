@@ -14,6 +14,7 @@ from trainyard.datasets.base import Preparation, Split
 from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.rows.encoders.base import Encoder
 from trainyard.datasets.rows.encoders.categories import CategoryColumn
+from trainyard.datasets.rows.encoders.many_categories import FrequencyColumn, TargetMeanColumn
 from trainyard.datasets.rows.encoders.numbers import NumberColumn
 from trainyard.datasets.rows.encoders.times import TimeColumn
 from trainyard.datasets.rows.preparation import TabularPreparation
@@ -87,11 +88,13 @@ def _described(column: Encoder, features: tuple[int, ...]) -> Column:
     """Describe the column of an encoder; the number of a time is its year, with a fraction."""
     if isinstance(column, CategoryColumn):
         return Column(column.name, features, tuple(column.categories), column.onehot)
-    if isinstance(column, NumberColumn):
+    if isinstance(column, NumberColumn | FrequencyColumn):
         return Column(column.name, features, mean=column.mean, scale=column.scale)
     if isinstance(column, TimeColumn):
         years = 1970 + column.means[0] / _DAYS_OF_YEAR
         return Column(column.name, features, mean=years, scale=column.scales[0] / _DAYS_OF_YEAR)
+    if isinstance(column, TargetMeanColumn) and len(features) == 1:
+        return Column(column.name, features, mean=column.centers[0], scale=column.scales[0])
     return Column(column.name, features, mean=float("nan"))
 
 

@@ -2,9 +2,10 @@
 
 Each column has an encoder: numbers become (x - mean) / scale and booleans 0 and 1. Times become days and
 parts, such as the month and the hour. Categories become one
-column each (`onehot`), or their index in alphabetical order (`ordinal` and `category`, which are not
-standardized). A category that no training row has becomes all zeros, -1 (`ordinal`) or NaN (`category`). So
-does a missing one if `data.impute` is `keep`; missing numbers then stay NaN.
+feature each (`onehot`), their index in alphabetical order (`ordinal` and `category`, which are not
+standardized), their mean target (`target`) or their share of the rows (`frequency`). A category that no
+training row has becomes all zeros, -1 (`ordinal`), NaN (`category`), the mean of all targets, or 0. Missing
+values stay missing if `data.impute` is `keep`: NaN, but all zeros (`onehot`) or -1 (`ordinal`).
 
 All arithmetic is in float64, and sums run in row order, so that every machine gets the same bits; the result
 is float32.
@@ -12,14 +13,15 @@ is float32.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.rows.encoders.base import Encoder, TrainingRows
-from trainyard.datasets.rows.encoders.categories import CategoryColumn
+from trainyard.datasets.rows.encoders.categories import Categories, CategoryColumn
+from trainyard.datasets.rows.encoders.many_categories import FrequencyColumn, TargetMeanColumn
 from trainyard.datasets.rows.encoders.numbers import NumberColumn
 from trainyard.datasets.rows.encoders.times import TimeColumn
 from trainyard.datasets.rows.table import Table, as_table, kind_of, listed, missing
@@ -28,9 +30,15 @@ from trainyard.errors import DataError
 from trainyard.types import Array
 
 MAX_FEATURES = 10_000  # of all columns; more of them mean that identifiers were taken for categories
-ENCODERS: dict[str, type[Encoder]] = {
-    encoder.kind: encoder for encoder in (NumberColumn, CategoryColumn, TimeColumn)
-}
+MAX_ONEHOT = 500  # categories that `encode: auto` gives a feature each
+_ENCODERS: Sequence[type[Encoder]] = (
+    NumberColumn,
+    CategoryColumn,
+    FrequencyColumn,
+    TargetMeanColumn,
+    TimeColumn,
+)
+ENCODERS = {encoder.kind: encoder for encoder in _ENCODERS}
 
 
 class TabularPreparation:
@@ -61,17 +69,29 @@ class TabularPreparation:
             DataError: A column is missing, or a value cannot be used; names both column and row.
         """
         table = as_table(rows, only={column.name for column in self.columns})
+        return self._encoded(table, lambda column, out: column.encode(table, out))
+
+    def _encoded(self, table: Table, encode: Callable[[Encoder, Array], None]) -> Array:
         features = np.empty((len(table), len(self.feature_names)), dtype=np.float32)
         start = 0
         for column in self.columns:
             stop = start + len(column.outputs)
-            column.encode(table, features[:, start:stop])
+            encode(column, features[:, start:stop])
             start = stop
         return features
 
+    def training_features(self, table: Table, config: DataConfig) -> Array:
+        """Return the features of the rows that it was fitted on; see `features`.
+
+        They differ from those that `features` gives to these rows where a column becomes the mean target of
+        its categories: no training row sees its own target.
+        """
+        rows = TrainingRows(table, self.target, config)
+        return self._encoded(table, lambda column, out: column.encode_training(rows, out))
+
     def unseen(self, rows: Any) -> list[str]:
         """Return a line for each column with categories that no training row has, and the number of rows."""
-        columns = [column for column in self.columns if isinstance(column, CategoryColumn)]
+        columns = [column for column in self.columns if isinstance(column, Categories)]
         table = as_table(rows, only={column.name for column in columns})
         unseen = {column.name: column.unseen(table) for column in columns}
         return [
@@ -129,13 +149,13 @@ def fit(table: Table, names: Sequence[str], target: Target, config: DataConfig) 
     Raises:
         DataError: A column cannot be used: it holds no values, or too many categories.
     """
-    rows = TrainingRows(table, config)
+    rows = TrainingRows(table, target, config)
     columns = [_fit_column(name, rows) for name in names]
     widest = max(columns, key=lambda column: len(column.outputs))
     if sum(len(column.outputs) for column in columns) > MAX_FEATURES:
         raise DataError(
             f"{table.source}: the columns make more than {MAX_FEATURES} features, {len(widest.outputs)} of "
-            f"them from {widest.name!r}; leave it out with data.exclude, or give data.encode: ordinal"
+            f"them from {widest.name!r}; leave it out with data.exclude, or give data.encode: target"
         )
     return TabularPreparation(columns, target)
 
@@ -150,8 +170,16 @@ def _fit_column(name: str, rows: TrainingRows) -> Encoder:
         )
     match kind_of(values):
         case "text":
-            return CategoryColumn.fit(name, rows)
+            return _category_encoder(values, rows.config.encode).fit(name, rows)
         case "boolean" | "number":
             return NumberColumn.fit(name, rows)
         case "time":
             return TimeColumn.fit(name, rows)
+
+
+def _category_encoder(values: Array, encode: str) -> type[Encoder]:
+    if encode == "frequency":
+        return FrequencyColumn
+    if encode == "target" or (encode == "auto" and len(set(values) - {None}) > MAX_ONEHOT):
+        return TargetMeanColumn
+    return CategoryColumn

@@ -74,8 +74,8 @@ def mean_and_scale(values: Array) -> tuple[float, float]:
     """Return mean and population standard deviation in float64; they may overflow, and the scale may be 0."""
     wide = values.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
-        mean = _mean(wide)
-        return mean, float(np.sqrt(_mean((wide - mean) ** 2)))
+        mean = mean_of(wide)
+        return mean, float(np.sqrt(mean_of((wide - mean) ** 2)))
 
 
 def replacement(values: Array, rows: TrainingRows) -> float | None:
@@ -83,7 +83,8 @@ def replacement(values: Array, rows: TrainingRows) -> float | None:
     return _FILLS[rows.config.impute](values) if rows.config.impute in _FILLS else None
 
 
-def _mean(values: Array) -> float:
+def mean_of(values: Array) -> float:
+    """Return the mean of (rows,) float64."""
     # numpy.sum adds in an order that depends on the processor's vector width; cumsum adds from first to last.
     mean = np.cumsum(values)[-1] / len(values)
     return float(mean + np.cumsum(values - mean)[-1] / len(values))
@@ -99,7 +100,7 @@ def _median(values: Array) -> float:
 
 
 _FILLS: dict[str, Callable[[Array], float]] = {
-    "mean": _mean,
+    "mean": mean_of,
     "median": _median,
     "most_frequent": _most_frequent,
 }
