@@ -292,6 +292,17 @@ class TestPartialDependence:
         (curve,) = made["dependence"]
         assert 2020 <= curve["grid"][0] < 2020.2 < 2023.8 < curve["grid"][-1] <= 2024
 
+    def test_free_text_counts_as_one_column_without_a_curve(self):
+        notes = np.array([["late parcel", "parcel ok", "late"][i % 3] for i in range(ROWS)], dtype=object)
+        table = Table({"note": notes})
+        preparation = fit(table, ["note"], Target("price", "regression"), DataConfig(), texts=["note"])
+        x = preparation.features(table)
+        bundle = regression(x, x[:, 0].astype(np.float64))
+        bundle = DataBundle(bundle.info, bundle.splits, preparation)
+        made = explain(Model(predictor(lambda x: x[:, 0])), bundle, "loss", 1)
+        assert [row["name"] for row in made["permutation"]["features"]] == ["note"]
+        assert made["dependence"] == []
+
     @pytest.mark.parametrize(("onehot", "native"), [(True, False), (False, False), (False, True)])
     def test_a_category_has_names_and_its_columns_belong_together(self, onehot, native):
         kinds = np.random.default_rng(0).choice(["ape", "bee", "cat"], ROWS)

@@ -1,7 +1,7 @@
 """Turn raw columns into features: fitted on the training rows, applied to all rows, stored as JSON.
 
 Each column has an encoder: numbers become (x - mean) / scale and booleans 0 and 1. Times become days and
-parts, such as the month and the hour. Categories become one
+parts, such as the month and the hour, and free text the weights of its words. Categories become one
 feature each (`onehot`), their index in alphabetical order (`ordinal` and `category`, which are not
 standardized), their mean target (`target`) or their share of the rows (`frequency`). A category that no
 training row has becomes all zeros, -1 (`ordinal`), NaN (`category`), the mean of all targets, or 0. Missing
@@ -13,7 +13,7 @@ is float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from trainyard.datasets.rows.encoders.base import Encoder, TrainingRows
 from trainyard.datasets.rows.encoders.categories import Categories, CategoryColumn
 from trainyard.datasets.rows.encoders.many_categories import FrequencyColumn, TargetMeanColumn
 from trainyard.datasets.rows.encoders.numbers import NumberColumn
+from trainyard.datasets.rows.encoders.texts import TextColumn
 from trainyard.datasets.rows.encoders.times import TimeColumn
 from trainyard.datasets.rows.table import Table, as_table, kind_of, listed, missing
 from trainyard.datasets.rows.target import Target
@@ -37,6 +38,7 @@ _ENCODERS: Sequence[type[Encoder]] = (
     FrequencyColumn,
     TargetMeanColumn,
     TimeColumn,
+    TextColumn,
 )
 ENCODERS = {encoder.kind: encoder for encoder in _ENCODERS}
 
@@ -137,7 +139,9 @@ def from_json(data: dict[str, Any]) -> TabularPreparation:
     return TabularPreparation(columns, Target.from_json(data["target"]))
 
 
-def fit(table: Table, names: Sequence[str], target: Target, config: DataConfig) -> TabularPreparation:
+def fit(
+    table: Table, names: Sequence[str], target: Target, config: DataConfig, texts: Collection[str] = ()
+) -> TabularPreparation:
     """Fit a preparation on the training rows.
 
     Args:
@@ -145,12 +149,13 @@ def fit(table: Table, names: Sequence[str], target: Target, config: DataConfig) 
         names: The columns to make features of, in their order.
         target: The column to predict.
         config: The data section.
+        texts: The columns of free text; other columns of text name categories.
 
     Raises:
         DataError: A column cannot be used: it holds no values, or too many categories.
     """
     rows = TrainingRows(table, target, config)
-    columns = [_fit_column(name, rows) for name in names]
+    columns = [_encoder(name, rows, texts).fit(name, rows) for name in names]
     widest = max(columns, key=lambda column: len(column.outputs))
     if sum(len(column.outputs) for column in columns) > MAX_FEATURES:
         raise DataError(
@@ -160,7 +165,8 @@ def fit(table: Table, names: Sequence[str], target: Target, config: DataConfig) 
     return TabularPreparation(columns, target)
 
 
-def _fit_column(name: str, rows: TrainingRows) -> Encoder:
+def _encoder(name: str, rows: TrainingRows, texts: Collection[str]) -> type[Encoder]:
+    """Return the class of the encoder for a column."""
     table = rows.table
     values = table.column(name)
     if missing(values).all():
@@ -170,11 +176,11 @@ def _fit_column(name: str, rows: TrainingRows) -> Encoder:
         )
     match kind_of(values):
         case "text":
-            return _category_encoder(values, rows.config.encode).fit(name, rows)
-        case "boolean" | "number":
-            return NumberColumn.fit(name, rows)
+            return TextColumn if name in texts else _category_encoder(values, rows.config.encode)
         case "time":
-            return TimeColumn.fit(name, rows)
+            return TimeColumn
+        case _:
+            return NumberColumn
 
 
 def _category_encoder(values: Array, encode: str) -> type[Encoder]:
