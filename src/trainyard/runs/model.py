@@ -18,7 +18,7 @@ from trainyard.datasets.base import DataBundle, Split
 from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.rows.frames import read_frame
 from trainyard.datasets.rows.preparation import from_json
-from trainyard.datasets.rows.table import as_table
+from trainyard.datasets.rows.table import Table, as_table
 from trainyard.engine.state import preserved_global_random
 from trainyard.errors import CheckpointError, InputError, ModelError
 from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions
@@ -61,6 +61,8 @@ class Predictor:
             raise InputError(f"run {run.id} was given its model as an object: pass that model again")
         self._run = run
         self._rule = import_rule()  # it holds for later calls, too
+        self._remarked: set[str] = set()  # what a user has been told of rows to predict
+        self._remarking = threading.Lock()
         _settled(run, lambda: self._load(model, pinned=pinned))
 
     def _load(self, model: Any, *, pinned: bool) -> None:
@@ -328,13 +330,25 @@ class Predictor:
         return Arrays({FEATURES: self._prepared(rows), TARGET: targets})
 
     def _prepared(self, rows: Any) -> Array:
-        """Return the features; warn of categories that the model was not trained on."""
+        """Return the features; warn once of each oddity of the rows, such as unseen categories."""
         assert self._preparation is not None
         table = as_table(rows, only={column.name for column in self._preparation.columns})
         features = self._preparation.features(table)
-        for line in self._preparation.unseen(table):
-            log.warning("%s", line)
+        for matter, line in self._preparation.remarks(table, self._unused_columns(table)).items():
+            with self._remarking:
+                is_new = matter not in self._remarked
+                self._remarked.add(matter)
+            if is_new:
+                log.warning("%s", line)
         return features
+
+    def _unused_columns(self, table: Table) -> set[str]:
+        """Return the columns that the config leaves out; all others if it lists those to learn from."""
+        data = self.config.data
+        if data is None or data.features is not None:
+            return {*table.columns, *table.unread}
+        split = {name for name in (data.split.time, data.split.group) if name is not None}
+        return {self.info.target, *data.exclude, *split}
 
 
 def _of_dtype(array: Array, dtype: np.dtype[Any]) -> Array:

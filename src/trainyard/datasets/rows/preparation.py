@@ -20,11 +20,12 @@ import numpy as np
 
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.rows.encoders.base import Encoder, TrainingRows
-from trainyard.datasets.rows.encoders.categories import Categories, CategoryColumn
+from trainyard.datasets.rows.encoders.categories import CategoryColumn
 from trainyard.datasets.rows.encoders.many_categories import FrequencyColumn, TargetMeanColumn
 from trainyard.datasets.rows.encoders.numbers import NumberColumn
 from trainyard.datasets.rows.encoders.texts import TextColumn
 from trainyard.datasets.rows.encoders.times import TimeColumn
+from trainyard.datasets.rows.remarks import remarks, require_columns
 from trainyard.datasets.rows.table import Table, as_table, kind_of, listed, missing
 from trainyard.datasets.rows.target import Target
 from trainyard.errors import DataError
@@ -60,7 +61,7 @@ class TabularPreparation:
     @property
     def text_columns(self) -> list[str]:
         """The columns to read as text from files without types."""
-        names = [column.name for column in self.columns if column.reads_text]
+        names = [column.name for column in self.columns if column.reads == "text"]
         text_target = any(isinstance(label, str) for label in self.target.classes or ())
         return [*names, self.target.name] if text_target else names
 
@@ -68,9 +69,10 @@ class TabularPreparation:
         """Return the features, (rows, features) float32, of a data frame, mappings, or a `Table`.
 
         Raises:
-            DataError: A column is missing, or a value cannot be used; names both column and row.
+            DataError: Columns are missing, or a value cannot be used; names both column and row.
         """
         table = as_table(rows, only={column.name for column in self.columns})
+        require_columns(table, self.columns)
         return self._encoded(table, lambda column, out: column.encode(table, out))
 
     def _encoded(self, table: Table, encode: Callable[[Encoder, Array], None]) -> Array:
@@ -91,17 +93,14 @@ class TabularPreparation:
         rows = TrainingRows(table, self.target, config)
         return self._encoded(table, lambda column, out: column.encode_training(rows, out))
 
-    def unseen(self, rows: Any) -> list[str]:
-        """Return a line for each column with categories that no training row has, and the number of rows."""
-        columns = [column for column in self.columns if isinstance(column, Categories)]
-        table = as_table(rows, only={column.name for column in columns})
-        unseen = {column.name: column.unseen(table) for column in columns}
-        return [
-            f"column {name!r}: {len(values)} {'row has a value' if len(values) == 1 else 'rows have values'} "
-            f"that no training row has: {listed(map(repr, dict.fromkeys(values)), 3)}"
-            for name, values in unseen.items()
-            if len(values)
-        ]
+    def remarks(self, rows: Any, known: Collection[str]) -> dict[str, str]:
+        """Return what a user should know of rows to predict, by a key that names column and matter.
+
+        That is: values that no training row has, columns of another type than in training, and columns that
+        the model does not use, except for those in `known`.
+        """
+        table = as_table(rows, only={column.name for column in self.columns})
+        return dict(remarks(table, self.columns, known))
 
     def targets(self, rows: Any) -> Array | None:
         """Return the targets, (rows,) int64 class indices or float32 values.

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from trainyard.config.schema import DataConfig
-from trainyard.datasets.rows.table import Table, kind_of, missing
+from trainyard.datasets.rows.table import Kind, Table, kind_of, missing
 from trainyard.datasets.rows.target import Target
 from trainyard.errors import DataError
 from trainyard.types import Array
@@ -55,7 +55,7 @@ class Encoder(ABC):
     """
 
     kind: ClassVar[str]  # names the class in JSON; never changed, as older runs hold it
-    reads_text: ClassVar[bool] = False  # whether files without types are to be read as text here
+    reads: ClassVar[Kind]  # what `encode` takes columns for; booleans are taken for numbers
 
     name: str
 
@@ -78,6 +78,11 @@ class Encoder(ABC):
         """The number of categories if its feature holds their codes, for models that accept them; else 0."""
         return 0
 
+    @property
+    @abstractmethod
+    def accepts_missing(self) -> bool:
+        """Whether values may be missing: they are replaced, or left to the model."""
+
     @abstractmethod
     def encode(self, table: Table, out: Array) -> None:
         """Write the features into `out`, (rows, outputs) float32 or float64.
@@ -93,6 +98,11 @@ class Encoder(ABC):
     def unseen(self, table: Table) -> Array:  # noqa: ARG002
         """Return the values that no training row has, (n,) str, row by row; missing ones are left out."""
         return np.empty(0, dtype=object)
+
+    @property
+    def unseen_as(self) -> str:
+        """What the values that `unseen` returns are taken as, in words."""
+        return "missing"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads."""
