@@ -121,8 +121,8 @@ def test_json_round_trip_is_exact() -> None:
 
 
 def test_another_version_is_refused() -> None:
-    with pytest.raises(DataError, match="version 2"):
-        from_json({"version": 2})
+    with pytest.raises(DataError, match="version 3"):
+        from_json({"version": 3})
 
 
 def test_targets() -> None:

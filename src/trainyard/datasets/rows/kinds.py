@@ -31,7 +31,16 @@ from trainyard.types import Array, Ids
 
 Kind = Literal["number", "boolean", "category", "time", "text", "identifier", "constant", "empty", "ignored"]
 EXCLUDED: tuple[Kind, ...] = ("identifier", "constant", "empty", "ignored")
-_DECLARED: dict[str, Kind] = {"date": "time", "id": "identifier", "ignore": "ignored"}
+_DECLARED: dict[str, Kind] = {
+    "number": "number",
+    "boolean": "boolean",
+    "category": "category",
+    "time": "time",
+    "date": "time",
+    "text": "text",
+    "id": "identifier",
+    "ignore": "ignored",
+}
 _PLURALS = {
     "number": "numbers",
     "boolean": "booleans",
@@ -72,6 +81,11 @@ class ColumnKind:
     def is_feature(self) -> bool:
         """Whether the model learns from the column."""
         return self.kind not in EXCLUDED
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether files without types are to be read as text here."""
+        return self.kind in ("category", "text")
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads; defaults are left out."""
@@ -182,7 +196,7 @@ class _Column:
         """Return what the cells say."""
         absent = missing(self.values)
         if absent.all():
-            return ColumnKind("empty", "has no value in any training row")
+            return ColumnKind("number" if self._explicit else "empty", "has no value in any training row")
         if not self._explicit and len(self.values) > 1 and (self.values == self.values[0]).all():
             return ColumnKind("constant", "holds one value in all training rows")
         match kind_of(self.values):
@@ -199,7 +213,7 @@ class _Column:
     def declared(self, config: ColumnConfig) -> ColumnKind:
         """Return what the config declares; how numbers and dates are written is judged by the cells."""
         kind = ColumnKind(
-            _DECLARED.get(config.type, config.type),
+            _DECLARED[config.type],
             "declared",
             True,
             config.decimal or ".",
@@ -241,9 +255,7 @@ class _Column:
         if set(map(str.casefold, map(str.strip, counts))) <= _WORDS.keys() and len(counts) > 1:
             return ColumnKind("boolean", f"holds {listed(counts, 4)}")
         if (kind := self.numbers(counts)) is not None:
-            if not self._explicit and (again := self._number_as_read(kind)) is not None:
-                return again
-            return kind
+            return self._unless_identifier(kind)
         return self._times(counts) or self._words(counts)
 
     def _words(self, counts: Counter[str]) -> ColumnKind:
@@ -255,12 +267,13 @@ class _Column:
             return ColumnKind("identifier", "has a different text in most rows")
         return ColumnKind("category", f"{len(counts):,} different")
 
-    def _number_as_read(self, kind: ColumnKind) -> ColumnKind | None:
-        """Return that numbers in text identify the rows, if they do."""
+    def _unless_identifier(self, kind: ColumnKind) -> ColumnKind:
+        """Return the kind of numbers in text, unless they identify the rows."""
         numbers, _ = _read_each(self.values, kind)
-        number = _Column(self.name, numbers, self._source, explicit=False)._number(np.isnan(numbers))
-        self.warnings += number.warnings
-        return None if number.is_feature else number
+        column = _Column(self.name, numbers, self._source, self._explicit)
+        as_read = column._number(np.isnan(numbers))
+        self.warnings += column.warnings
+        return kind if as_read.is_feature else as_read
 
     def numbers(self, counts: Counter[str] | None = None) -> ColumnKind | None:
         """Return that a column of text holds numbers, and how they are written, or None if it does not.
@@ -461,8 +474,8 @@ def _stray(table: Table, name: str, kind: ColumnKind, values: Array, strays: Arr
     text, column = str(values[strays][0]), inline(name)
     return DataError(
         f"{table.source}: column {name!r} holds {_PLURALS[kind.kind]}, but {text!r} in "
-        f"{table.where(strays)}; fix it, give data.missing_values: {{{column}: {inline([text])}}} if it means a missing value, or "
-        f"data.columns: {{{column}: category}} if the column holds categories"
+        f"{table.where(strays)}; fix it, give data.missing_values: {{{column}: {inline([text])}}} if it "
+        f"means a missing value, or data.columns: {{{column}: category}} if the column holds categories"
     )
 
 

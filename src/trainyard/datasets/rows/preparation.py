@@ -12,7 +12,7 @@ is float32.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from trainyard.datasets.rows.encoders.base import Encoder, TrainingRows
 from trainyard.datasets.rows.encoders.categories import CategoryColumn
 from trainyard.datasets.rows.encoders.numbers import NumberColumn
 from trainyard.datasets.rows.encoders.times import TimeColumn
+from trainyard.datasets.rows.kinds import ColumnKind, typed
 from trainyard.datasets.rows.table import Table, as_table, kind_of, listed, missing
 from trainyard.datasets.rows.target import Target
 from trainyard.errors import DataError
@@ -36,9 +37,12 @@ ENCODERS: dict[str, type[Encoder]] = {
 class TabularPreparation:
     """The preparation of a table's rows; see `trainyard.datasets.base.Preparation`."""
 
-    def __init__(self, columns: Sequence[Encoder], target: Target) -> None:
+    def __init__(
+        self, columns: Sequence[Encoder], target: Target, kinds: Mapping[str, ColumnKind] | None = None
+    ) -> None:
         self.columns = list(columns)
         self.target = target
+        self.kinds = kinds or {}  # of all columns; none in runs of preparation version 1
         self.feature_names = [output for column in columns for output in column.outputs]
 
     @property
@@ -51,6 +55,7 @@ class TabularPreparation:
     def text_columns(self) -> list[str]:
         """The columns to read as text from files without types."""
         names = [column.name for column in self.columns if column.reads_text]
+        names += [name for name, kind in self.kinds.items() if kind.reads_text and name not in names]
         text_target = any(isinstance(label, str) for label in self.target.classes or ())
         return [*names, self.target.name] if text_target else names
 
@@ -60,7 +65,7 @@ class TabularPreparation:
         Raises:
             DataError: A column is missing, or a value cannot be used; names both column and row.
         """
-        table = as_table(rows, only={column.name for column in self.columns})
+        table = self._table(rows, {column.name for column in self.columns})
         features = np.empty((len(table), len(self.feature_names)), dtype=np.float32)
         start = 0
         for column in self.columns:
@@ -72,7 +77,7 @@ class TabularPreparation:
     def unseen(self, rows: Any) -> list[str]:
         """Return a line for each column with categories that no training row has, and the number of rows."""
         columns = [column for column in self.columns if isinstance(column, CategoryColumn)]
-        table = as_table(rows, only={column.name for column in columns})
+        table = self._table(rows, {column.name for column in columns})
         unseen = {column.name: column.unseen(table) for column in columns}
         return [
             f"column {name!r}: {len(values)} {'row has a value' if len(values) == 1 else 'rows have values'} "
@@ -89,13 +94,21 @@ class TabularPreparation:
         Raises:
             DataError: A cell is empty, not a class of the training rows, or not a finite number.
         """
-        table = as_table(rows, only={self.target.name})
+        table = self._table(rows, {self.target.name})
         return self.target.encode(table) if self.target.name in table.columns else None
+
+    def _table(self, rows: Any, names: set[str]) -> Table:
+        """Return the columns `names` of the rows, read as their kinds."""
+        return typed(
+            as_table(rows, only=names), {name: self.kinds[name] for name in names & self.kinds.keys()}
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads."""
         columns = [column.to_json() for column in self.columns]
-        return {"version": 1, "columns": columns, "target": self.target.to_json()}
+        plain = {"version": 1, "columns": columns, "target": self.target.to_json()}
+        kinds = {name: kind.to_json() for name, kind in self.kinds.items()}
+        return plain | {"version": 2, "kinds": kinds} if kinds else plain
 
 
 def from_json(data: dict[str, Any]) -> TabularPreparation:
@@ -104,9 +117,10 @@ def from_json(data: dict[str, Any]) -> TabularPreparation:
     Raises:
         DataError: Another version of Trainyard wrote it, in a format that this one cannot read.
     """
-    if data.get("version") != 1:
+    if data.get("version") not in (1, 2):
         raise DataError(
-            f"the preparation has version {data.get('version')!r}; this version of Trainyard reads version 1"
+            f"the preparation has version {data.get('version')!r}; this version of Trainyard reads versions "
+            "1 and 2"
         )
     if unknown := sorted({entry["kind"] for entry in data["columns"]} - ENCODERS.keys()):
         raise DataError(
@@ -114,10 +128,17 @@ def from_json(data: dict[str, Any]) -> TabularPreparation:
             f"{listed(ENCODERS)}: use the version that trained the model, or a newer one"
         )
     columns = [ENCODERS[entry["kind"]].from_json(entry) for entry in data["columns"]]
-    return TabularPreparation(columns, Target.from_json(data["target"]))
+    kinds = {name: ColumnKind.from_json(kind) for name, kind in data.get("kinds", {}).items()}
+    return TabularPreparation(columns, Target.from_json(data["target"]), kinds)
 
 
-def fit(table: Table, names: Sequence[str], target: Target, config: DataConfig) -> TabularPreparation:
+def fit(
+    table: Table,
+    names: Sequence[str],
+    target: Target,
+    config: DataConfig,
+    kinds: Mapping[str, ColumnKind] | None = None,
+) -> TabularPreparation:
     """Fit a preparation on the training rows.
 
     Args:
@@ -125,6 +146,7 @@ def fit(table: Table, names: Sequence[str], target: Target, config: DataConfig) 
         names: The columns to make features of, in their order.
         target: The column to predict.
         config: The data section.
+        kinds: What the columns of the table are, if that was judged; they are read as these.
 
     Raises:
         DataError: A column cannot be used: it holds no values, or too many categories.
@@ -137,7 +159,7 @@ def fit(table: Table, names: Sequence[str], target: Target, config: DataConfig) 
             f"{table.source}: the columns make more than {MAX_FEATURES} features, {len(widest.outputs)} of "
             f"them from {widest.name!r}; leave it out with data.exclude, or give data.encode: ordinal"
         )
-    return TabularPreparation(columns, target)
+    return TabularPreparation(columns, target, kinds)
 
 
 def _fit_column(name: str, rows: TrainingRows) -> Encoder:

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from trainyard.config.schema import DataConfig
-from trainyard.datasets.rows.table import Table, kind_of, missing
+from trainyard.datasets.rows import table as tables
+from trainyard.datasets.rows.table import Table, kind_of
 from trainyard.errors import DataError
 from trainyard.types import Array
 
@@ -119,12 +120,4 @@ def as_numbers(table: Table, name: str) -> Array:
 
 def as_texts(table: Table, name: str) -> Array:
     """Return a column as (rows,) str or None; integers have no decimal point even if stored as floats."""
-    values = table.column(name)
-    if kind_of(values) == "text":
-        return values
-    absent = missing(values)
-    texts = np.empty(len(values), dtype=object)
-    for row, value in enumerate(values.tolist()):
-        is_integer = isinstance(value, float) and value.is_integer()
-        texts[row] = None if absent[row] else str(int(value) if is_integer else value)
-    return texts
+    return tables.as_texts(table.column(name))
