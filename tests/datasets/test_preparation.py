@@ -11,6 +11,7 @@ from rows import config
 
 from trainyard.datasets.rows.preparation import TabularPreparation, fit, from_json
 from trainyard.datasets.rows.table import Table, as_table
+from trainyard.datasets.rows.tabular import build
 from trainyard.datasets.rows.target import Target
 from trainyard.errors import DataError
 
@@ -118,6 +119,18 @@ def test_types_that_changed_are_said(trained: list[Any], given: list[Any], says:
     )
 
 
+def test_types_that_the_training_rows_had_too_are_not() -> None:
+    rows = [{"price": f"${i % 9 + 1},000", "zip": i % 5, "y": float(i)} for i in range(60)]
+    settings = config(target="y", columns={"zip": "category"})
+    preparation = build({"train": as_table(rows)}, settings).preparation
+    assert isinstance(preparation, TabularPreparation)
+    again = from_json(json.loads(json.dumps(preparation.to_json())))
+    assert again.remarks(rows[:3], ["y"]) == {}
+    np.testing.assert_array_equal(again.features([{"price": 8000, "zip": "2"}]), again.features(rows[7:8]))
+    assert again.remarks([{"price": 8000, "zip": "2"}], []) == {}
+    assert list(again.remarks([{"price": "$7,000", "zip": True}], [])) == ["type of zip", "values of zip"]
+
+
 def test_columns_without_use_are_said() -> None:
     rows = [{"x": 1.0, "y": 2, "note": "n", "id": 7}]
     assert list(fitted(column(1.0, 2.0)).remarks(rows, ["y"]).values()) == [
@@ -190,8 +203,8 @@ def test_json_round_trip_is_exact() -> None:
 
 
 def test_another_version_is_refused() -> None:
-    with pytest.raises(DataError, match="version 2"):
-        from_json({"version": 2})
+    with pytest.raises(DataError, match="version 3"):
+        from_json({"version": 3})
 
 
 def test_targets() -> None:

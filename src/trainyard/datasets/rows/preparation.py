@@ -13,7 +13,7 @@ is float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,8 @@ from trainyard.datasets.rows.encoders.many_categories import FrequencyColumn, Ta
 from trainyard.datasets.rows.encoders.numbers import NumberColumn
 from trainyard.datasets.rows.encoders.texts import TextColumn
 from trainyard.datasets.rows.encoders.times import TimeColumn
-from trainyard.datasets.rows.remarks import remarks, require_columns
+from trainyard.datasets.rows.kinds import ColumnKind, typed
+from trainyard.datasets.rows.remarks import changed_types, require_columns, unseen_values, unused_columns
 from trainyard.datasets.rows.table import Table, as_table, kind_of, listed, missing
 from trainyard.datasets.rows.target import Target
 from trainyard.errors import DataError
@@ -47,9 +48,12 @@ ENCODERS = {encoder.kind: encoder for encoder in _ENCODERS}
 class TabularPreparation:
     """The preparation of a table's rows; see `trainyard.datasets.base.Preparation`."""
 
-    def __init__(self, columns: Sequence[Encoder], target: Target) -> None:
+    def __init__(
+        self, columns: Sequence[Encoder], target: Target, kinds: Mapping[str, ColumnKind] | None = None
+    ) -> None:
         self.columns = list(columns)
         self.target = target
+        self.kinds = kinds or {}  # of all columns; none in runs of preparation version 1
         self.feature_names = [output for column in columns for output in column.outputs]
 
     @property
@@ -62,6 +66,7 @@ class TabularPreparation:
     def text_columns(self) -> list[str]:
         """The columns to read as text from files without types."""
         names = [column.name for column in self.columns if column.reads == "text"]
+        names += [name for name, kind in self.kinds.items() if kind.reads_text and name not in names]
         text_target = any(isinstance(label, str) for label in self.target.classes or ())
         return [*names, self.target.name] if text_target else names
 
@@ -71,7 +76,7 @@ class TabularPreparation:
         Raises:
             DataError: Columns are missing, or a value cannot be used; names both column and row.
         """
-        table = as_table(rows, only={column.name for column in self.columns})
+        table = self._table(rows, {column.name for column in self.columns})
         require_columns(table, self.columns)
         return self._encoded(table, lambda column, out: column.encode(table, out))
 
@@ -100,7 +105,12 @@ class TabularPreparation:
         the model does not use, except for those in `known`.
         """
         table = as_table(rows, only={column.name for column in self.columns})
-        return dict(remarks(table, self.columns, known))
+        given = {name: kind.given for name, kind in self.kinds.items() if kind.given is not None}
+        return {
+            **dict(changed_types(table, self.columns, given)),
+            **dict(unseen_values(self._table(table, set(table.columns)), self.columns)),
+            **dict(unused_columns(table, self.columns, {*known, *self.kinds})),
+        }
 
     def targets(self, rows: Any) -> Array | None:
         """Return the targets, (rows,) int64 class indices or float32 values.
@@ -110,13 +120,21 @@ class TabularPreparation:
         Raises:
             DataError: A cell is empty, not a class of the training rows, or not a finite number.
         """
-        table = as_table(rows, only={self.target.name})
+        table = self._table(rows, {self.target.name})
         return self.target.encode(table) if self.target.name in table.columns else None
+
+    def _table(self, rows: Any, names: set[str]) -> Table:
+        """Return the columns `names` of the rows, read as their kinds."""
+        return typed(
+            as_table(rows, only=names), {name: self.kinds[name] for name in names & self.kinds.keys()}
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads."""
         columns = [column.to_json() for column in self.columns]
-        return {"version": 1, "columns": columns, "target": self.target.to_json()}
+        plain = {"version": 1, "columns": columns, "target": self.target.to_json()}
+        kinds = {name: kind.to_json() for name, kind in self.kinds.items()}
+        return plain | {"version": 2, "kinds": kinds} if kinds else plain
 
 
 def from_json(data: dict[str, Any]) -> TabularPreparation:
@@ -125,9 +143,10 @@ def from_json(data: dict[str, Any]) -> TabularPreparation:
     Raises:
         DataError: Another version of Trainyard wrote it, in a format that this one cannot read.
     """
-    if data.get("version") != 1:
+    if data.get("version") not in (1, 2):
         raise DataError(
-            f"the preparation has version {data.get('version')!r}; this version of Trainyard reads version 1"
+            f"the preparation has version {data.get('version')!r}; this version of Trainyard reads versions "
+            "1 and 2"
         )
     if unknown := sorted({entry["kind"] for entry in data["columns"]} - ENCODERS.keys()):
         raise DataError(
@@ -135,11 +154,16 @@ def from_json(data: dict[str, Any]) -> TabularPreparation:
             f"{listed(ENCODERS)}: use the version that trained the model, or a newer one"
         )
     columns = [ENCODERS[entry["kind"]].from_json(entry) for entry in data["columns"]]
-    return TabularPreparation(columns, Target.from_json(data["target"]))
+    kinds = {name: ColumnKind.from_json(kind) for name, kind in data.get("kinds", {}).items()}
+    return TabularPreparation(columns, Target.from_json(data["target"]), kinds)
 
 
 def fit(
-    table: Table, names: Sequence[str], target: Target, config: DataConfig, texts: Collection[str] = ()
+    table: Table,
+    names: Sequence[str],
+    target: Target,
+    config: DataConfig,
+    kinds: Mapping[str, ColumnKind] | None = None,
 ) -> TabularPreparation:
     """Fit a preparation on the training rows.
 
@@ -148,12 +172,13 @@ def fit(
         names: The columns to make features of, in their order.
         target: The column to predict.
         config: The data section.
-        texts: The columns of free text; other columns of text name categories.
+        kinds: What the columns of the table are, if that was judged; they are read as these.
 
     Raises:
         DataError: A column cannot be used: it holds no values, or too many categories.
     """
     rows = TrainingRows(table, target, config)
+    texts = {name for name, kind in (kinds or {}).items() if kind.kind == "text"}
     columns = [_encoder(name, rows, texts).fit(name, rows) for name in names]
     widest = max(columns, key=lambda column: len(column.outputs))
     if sum(len(column.outputs) for column in columns) > MAX_FEATURES:
@@ -161,7 +186,7 @@ def fit(
             f"{table.source}: the columns make more than {MAX_FEATURES} features, {len(widest.outputs)} of "
             f"them from {widest.name!r}; leave it out with data.exclude, or give data.encode: target"
         )
-    return TabularPreparation(columns, target)
+    return TabularPreparation(columns, target, kinds)
 
 
 def _encoder(name: str, rows: TrainingRows, texts: Collection[str]) -> type[Encoder]:
@@ -175,7 +200,7 @@ def _encoder(name: str, rows: TrainingRows, texts: Collection[str]) -> type[Enco
         )
     match kind_of(values):
         case "text":
-            return TextColumn if name in texts else _category_encoder(values, rows.config.encode)
+            return TextColumn if name in texts else _category_encoder(values, rows.encode_of(name))
         case "time":
             return TimeColumn
         case _:

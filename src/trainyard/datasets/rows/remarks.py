@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from trainyard.datasets.rows.encoders.base import Encoder
 from trainyard.datasets.rows.table import Table, kind_of, listed, missing, nearest
@@ -12,21 +12,50 @@ _EXAMPLES = 3  # values that a line names
 _PLURALS = {"number": "numbers", "boolean": "booleans", "time": "times", "text": "text"}
 
 
-def remarks(table: Table, columns: Sequence[Encoder], known: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield what a user should know of rows that can be used; each with a key, to be said once.
+Remarks = Iterator[tuple[str, str]]  # a key, to say each once, and a line
+
+
+def changed_types(table: Table, columns: Sequence[Encoder], given: Mapping[str, str]) -> Remarks:
+    """Yield a remark for each column of another type than in training.
 
     Args:
         table: The rows, as they were given.
         columns: The columns that the model was trained with.
-        known: Names of other columns, which the model is known not to use.
+        given: The types of the training rows, where these are not what the encoder reads.
     """
     for column in columns:
-        if line := _changed_type(table, column):
-            yield f"type of {column.name}", line
-        if line := _unseen(table, column):
-            yield f"values of {column.name}", line
-    used = {column.name for column in columns}
-    if extra := [name for name in [*table.columns, *table.unread] if name not in used and name not in known]:
+        values = table.column(column.name)
+        kind, count = kind_of(values), len(values) - int(missing(values).sum())
+        expected = {column.reads, given.get(column.name, column.reads)}
+        if column.reads == "number":
+            expected.add("boolean")
+        if count and kind not in expected:
+            hold, reads = _rows(count, "holds", "hold"), _PLURALS[column.reads]
+            yield (
+                f"type of {column.name}",
+                f"column {column.name!r}: {hold} {_PLURALS[kind]} where the training rows hold {reads}; read "
+                f"as {reads}",
+            )
+
+
+def unseen_values(table: Table, columns: Sequence[Encoder]) -> Remarks:
+    """Yield a remark for each column with values that no training row has."""
+    for column in columns:
+        values = column.unseen(table)
+        if len(values):
+            examples = listed(map(repr, dict.fromkeys(values)), _EXAMPLES)
+            rows = _rows(len(values), "has a value", "have values")
+            yield (
+                f"values of {column.name}",
+                f"column {column.name!r}: {rows} that no training row has: {examples}; taken as "
+                f"{column.unseen_as}",
+            )
+
+
+def unused_columns(table: Table, columns: Sequence[Encoder], known: Collection[str]) -> Remarks:
+    """Yield a remark about columns that the model does not use, if there are others than those in `known`."""
+    used = {column.name for column in columns} | {*known}
+    if extra := [name for name in [*table.columns, *table.unread] if name not in used]:
         are = "column is" if len(extra) == 1 else "columns are"
         yield f"columns {extra}", f"{len(extra)} {are} not used by the model: {listed(map(repr, extra))}"
 
@@ -49,31 +78,6 @@ def require_columns(table: Table, columns: Sequence[Encoder]) -> None:
         them = "it" if len(lacking) == 1 else "them"
         lines.append(f"the model accepts missing values: where they are meant, give {them} without values")
     raise DataError(f"{table.source}: " + "\n  ".join(lines))
-
-
-def _changed_type(table: Table, column: Encoder) -> str | None:
-    values = table.column(column.name)
-    given = kind_of(values)
-    if given == column.reads or {given, column.reads} == {"boolean", "number"}:
-        return None
-    count = len(values) - int(missing(values).sum())
-    if not count:
-        return None
-    return (
-        f"column {column.name!r}: {_rows(count, 'holds', 'hold')} {_PLURALS[given]} where the training rows "
-        f"hold {_PLURALS[column.reads]}; read as {_PLURALS[column.reads]}"
-    )
-
-
-def _unseen(table: Table, column: Encoder) -> str | None:
-    values = column.unseen(table)
-    if not len(values):
-        return None
-    examples = listed(map(repr, dict.fromkeys(values)), _EXAMPLES)
-    return (
-        f"column {column.name!r}: {_rows(len(values), 'has a value', 'have values')} that no training row "
-        f"has: {examples}; taken as {column.unseen_as}"
-    )
 
 
 def _rows(count: int, one: str, several: str) -> str:

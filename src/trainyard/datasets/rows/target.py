@@ -86,7 +86,10 @@ def inspect(table: Table, config: DataConfig) -> tuple[str, list[str]]:
     values = table.column(name, "data.target")
     where = f"{table.source}: the target {name!r}"
     if (absent := missing(values)).any():
-        raise DataError(f"{where} has no value in {table.where(absent)}; remove these rows")
+        raise DataError(
+            f"{where} has no value in {table.where(absent)}; remove these rows, or "
+            "leave them out with data.missing_target: drop"
+        )
     if kind_of(values) == "time":
         raise DataError(f"{where} holds dates; a target holds classes or numbers")
     if kind_of(values) == "number" and not np.isfinite(values).all():

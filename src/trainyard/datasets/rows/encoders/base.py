@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from trainyard.config.schema import DataConfig
-from trainyard.datasets.rows.table import Kind, Table, kind_of, missing
+from trainyard.datasets.rows import table as tables
+from trainyard.datasets.rows.table import Kind, Table, kind_of
 from trainyard.datasets.rows.target import Target
 from trainyard.errors import DataError
 from trainyard.types import Array
@@ -24,6 +25,11 @@ class TrainingRows:
     table: Table
     target: Target
     config: DataConfig
+
+    def encode_of(self, name: str) -> str:
+        """Return how a column of categories is to be encoded; see `data.encode`."""
+        column = self.config.columns.get(name)
+        return column.encode if column is not None and column.encode else self.config.encode
 
     @cached_property
     def targets(self) -> Array:
@@ -147,12 +153,4 @@ def as_numbers(table: Table, name: str) -> Array:
 
 def as_texts(table: Table, name: str) -> Array:
     """Return a column as (rows,) str or None; integers have no decimal point even if stored as floats."""
-    values = table.column(name)
-    if kind_of(values) == "text":
-        return values
-    absent = missing(values)
-    texts = np.empty(len(values), dtype=object)
-    for row, value in enumerate(values.tolist()):
-        is_integer = isinstance(value, float) and value.is_integer()
-        texts[row] = None if absent[row] else str(int(value) if is_integer else value)
-    return texts
+    return tables.as_texts(table.column(name))

@@ -73,7 +73,7 @@ class CategoryColumn(Categories):
     @classmethod
     def fit(cls, name: str, rows: TrainingRows) -> Self:
         """Fit an encoder on a column of text."""
-        encode = rows.config.encode
+        encode = rows.encode_of(name)
         onehot, native = encode in ("onehot", "auto"), encode == "category"
         return cls(**fitted_categories(name, rows), onehot=onehot, native=native)
 
