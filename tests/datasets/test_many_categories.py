@@ -140,7 +140,7 @@ def test_auto_is_one_hot_until_there_are_too_many() -> None:
 def test_a_run_trains_on_other_folds_and_validates_on_the_full_fit() -> None:
     rows, _ = table("two classes")
     frame = pd.DataFrame(dict(rows.columns))
-    settings = config(target="y", encode="target")
+    settings = config(target="y", encode="target", columns=dict.fromkeys(frame.columns[:1], "category"))
     bundle = build({"train": as_table(frame)}, settings)
     assert bundle.preparation is not None
     raw = bundle.preparation.features(frame)

@@ -15,14 +15,16 @@ from pydantic import BaseModel, Field
 from trainyard import semantics
 from trainyard.config.schema import DataConfig, Section
 from trainyard.datasets.base import DataBundle
-from trainyard.datasets.rows.files import read_bytes
+from trainyard.datasets.rows.arrow import SAMPLE, strings
+from trainyard.datasets.rows.files import existing_file, read_bytes
 from trainyard.datasets.rows.table import Table, iso_times, kind_of, listed, missing
-from trainyard.datasets.rows.tabular import load_files
+from trainyard.datasets.rows.tabular import load_files, paths_by_split
 from trainyard.errors import DataError
 from trainyard.require import require
 from trainyard.types import Array
 
 MISSING = ("", "NA", "N/A", "#N/A", "NaN", "nan", "null", "NULL")
+_SAMPLE_BYTES = 8 << 20
 _BOOLEANS = {"True": True, "TRUE": True, "true": True, "False": False, "FALSE": False, "false": False}
 _NUMBER = re.compile(r"\s*[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf|infinity)\s*", re.IGNORECASE)
 _CODE = re.compile(r"\s*0\d")
@@ -86,7 +88,24 @@ class CsvDataset:
         Raises:
             DataError: The file cannot be read as CSV; names the line.
         """
-        content = self._content(path)
+        return self._table(path, self._content(path, read_bytes(path)), text)
+
+    def sample(self) -> Table:
+        """Return the first training rows.
+
+        Raises:
+            DataError: The file cannot be read as CSV.
+        """
+        path = paths_by_split(self._config)["train"]
+        with existing_file(path).open("rb") as file:
+            start = file.read(_SAMPLE_BYTES)
+        whole = len(start) < _SAMPLE_BYTES
+        if self._params.encoding.lower().startswith(("utf-16", "utf-32")):
+            whole, start = True, read_bytes(path)
+        table = self._table(path, self._content(path, start if whole else start[: start.rfind(b"\n") + 1]))
+        return table.take(np.arange(min(len(table), SAMPLE)))
+
+    def _table(self, path: str, content: bytes, text: Collection[str] = ()) -> Table:
         header, lines_of_header = self._header(path, content)
         if unknown := [name for name in self._params.text if name not in header]:
             raise DataError(
@@ -104,13 +123,12 @@ class CsvDataset:
         lines = content.count(b"\n") + (not content.endswith(b"\n"))
         return Table(columns, path, first_line=2 if lines == rows + 1 else None, guessed=frozenset(guessed))
 
-    def _content(self, path: str) -> bytes:
+    def _content(self, path: str, raw: bytes) -> bytes:
         """Return the text in UTF-8, without a mark of the byte order.
 
         Raises:
             DataError: It is not text in the encoding of the options.
         """
-        raw = read_bytes(path)
         for magic, what in _FOREIGN.items():
             if raw.startswith(magic):
                 raise DataError(f"{path} {what}")
@@ -233,11 +251,7 @@ class CsvDataset:
             return np.full(len(column), np.nan)
         if not types.is_string(column.type):
             return np.asarray(column.to_numpy(zero_copy_only=False))
-        coded = column.combine_chunks().dictionary_encode()  # each different text is one object
-        texts = np.array([*coded.dictionary.to_pylist(), None], dtype=object)
-        codes = coded.indices.fill_null(len(texts) - 1).to_numpy(zero_copy_only=False)
-        values: Array = texts[codes]
-        return values
+        return strings(column)
 
     def _refuse_open_quote(self, path: str, content: bytes) -> None:
         rows = csv.reader(_lines(content), delimiter=self._params.delimiter, strict=True)

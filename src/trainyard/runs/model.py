@@ -327,6 +327,9 @@ class Predictor:
             raise InputError(
                 "this run's data set provides preprocessed arrays: only its own splits can be evaluated"
             )
+        data = self.config.data
+        if data is not None and data.missing_target == "drop":
+            rows = self._preparation.with_targets(rows)
         targets = self._preparation.targets(rows)
         if targets is None:
             raise InputError(f"the rows have no column {self.info.target!r}: evaluation needs the target")

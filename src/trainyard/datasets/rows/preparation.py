@@ -13,6 +13,7 @@ is float32.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -28,10 +29,11 @@ from trainyard.datasets.rows.encoders.times import TimeColumn
 from trainyard.datasets.rows.kinds import ColumnKind, typed
 from trainyard.datasets.rows.remarks import changed_types, require_columns, unseen_values, unused_columns
 from trainyard.datasets.rows.table import Table, as_table, kind_of, listed, missing
-from trainyard.datasets.rows.target import Target
+from trainyard.datasets.rows.target import Target, rows_with_target
 from trainyard.errors import DataError
 from trainyard.types import Array
 
+log = logging.getLogger("trainyard")
 MAX_FEATURES = 10_000  # of all columns; more of them mean that identifiers were taken for categories
 MAX_ONEHOT = 500  # categories that `encode: auto` gives a feature each
 _ENCODERS: Sequence[type[Encoder]] = (
@@ -111,6 +113,20 @@ class TabularPreparation:
             **dict(unseen_values(self._table(table, set(table.columns)), self.columns)),
             **dict(unused_columns(table, self.columns, {*known, *self.kinds})),
         }
+
+    def with_targets(self, rows: Any) -> Table:
+        """Return the rows whose target is not missing, and say how many are dropped.
+
+        Raises:
+            DataError: No row has a target.
+        """
+        table = self._table(rows, {column.name for column in self.columns} | {self.target.name})
+        if self.target.name not in table.columns:
+            return table
+        kept, warning = rows_with_target(table, self.target.name)
+        if warning:
+            log.warning("%s", warning)
+        return kept
 
     def targets(self, rows: Any) -> Array | None:
         """Return the targets, (rows,) int64 class indices or float32 values.

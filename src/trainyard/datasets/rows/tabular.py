@@ -17,8 +17,8 @@ from trainyard.datasets.rows.encoders.numbers import mean_and_scale
 from trainyard.datasets.rows.kinds import ColumnKind, Inference, infer, infer_target, typed
 from trainyard.datasets.rows.preparation import TabularPreparation, fit
 from trainyard.datasets.rows.splitting import Rows, fractions, split_rows
-from trainyard.datasets.rows.table import Table, kind_of, missing
-from trainyard.datasets.rows.target import Target, class_indices, inspect
+from trainyard.datasets.rows.table import Table, kind_of
+from trainyard.datasets.rows.target import Target, class_indices, inspect, rows_with_target
 from trainyard.errors import DataError
 from trainyard.registry import task_of
 from trainyard.types import FEATURES, SPLITS, TARGET, Array, DataInfo, SplitName, features_spec
@@ -170,16 +170,8 @@ def _with_targets(tables: Tables, config: DataConfig) -> tuple[Tables, list[str]
         return tables, []
     kept, warnings = {}, []
     for name, table in tables.items():
-        absent = missing(table.column(config.target, "data.target"))
-        count = int(absent.sum())
-        if count == len(table):
-            raise DataError(f"{table.source}: the target {config.target!r} has no value in any row")
-        kept[name] = table.take(np.flatnonzero(~absent)) if count else table
-        if count:
-            warnings.append(
-                f"{table.source}: {count:,} of {len(table):,} rows have no target, and are dropped "
-                "(data.missing_target: drop)"
-            )
+        kept[name], warning = rows_with_target(table, config.target)
+        warnings += [warning] if warning else []
     return kept, warnings
 
 
