@@ -154,6 +154,14 @@ def test_a_run_trains_on_other_folds_and_validates_on_the_full_fit() -> None:
     assert again.splits["train"].fingerprint() == bundle.splits["train"].fingerprint()
 
 
+def test_rows_that_are_in_two_splits_are_still_found() -> None:
+    rows, _ = table("two classes")
+    twice = pd.concat([pd.DataFrame(dict(rows.columns))] * 2, ignore_index=True).assign(x=[*range(ROWS)] * 2)
+    settings = config(target="y", encode="target", split={"seed": 3})
+    warnings = build({"train": as_table(twice)}, settings).warnings
+    assert sum("rows are also train rows" in line for line in warnings) == 2
+
+
 def test_each_column_may_have_its_own_encoding() -> None:
     rows, _ = table("two classes")
     frame = pd.DataFrame({**rows.columns, "city": rows.columns["zip"], "area": np.arange(ROWS) % 7})

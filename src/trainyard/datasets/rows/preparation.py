@@ -91,6 +91,11 @@ class TabularPreparation:
             start = stop
         return features
 
+    @property
+    def encodes_training_otherwise(self) -> bool:
+        """Whether `training_features` gives training rows other features than `features` does."""
+        return any(type(column).encode_training is not Encoder.encode_training for column in self.columns)
+
     def training_features(self, table: Table, config: DataConfig) -> Array:
         """Return the features of the rows that it was fitted on; see `features`.
 

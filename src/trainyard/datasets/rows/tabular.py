@@ -133,7 +133,8 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
         if name in parts
     }
     warnings = [*dropped, *before.warnings, *columns.warnings, *warnings, *more]
-    warnings += _unused_shares(tables, config) + checks.repeated_rows(splits, sources=tables)
+    compared = _compared(splits, preparation, parts["train"])
+    warnings += _unused_shares(tables, config) + checks.repeated_rows(compared, sources=tables)
     if not known:
         warnings += checks.odd_columns(parts["train"], names, splits["train"].arrays[TARGET])
     return DataBundle(
@@ -144,6 +145,16 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
         warnings=warnings,
         columns=columns.summary(),
     )
+
+
+def _compared(
+    splits: Mapping[SplitName, Arrays], preparation: TabularPreparation, train: Table
+) -> Mapping[SplitName, Arrays]:
+    """Return the splits, with training rows that are encoded like all others: equal rows are equal then."""
+    if not preparation.encodes_training_otherwise:
+        return splits
+    own = splits["train"].arrays
+    return {**splits, "train": Arrays({**own, FEATURES: preparation.features(train)})}
 
 
 def _kinds_before_split(train: Table, names: Sequence[str], config: DataConfig) -> Inference:
