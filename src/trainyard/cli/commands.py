@@ -20,6 +20,8 @@ _MODULES = {
     "reproduce": "train",
     "cross-validate": "studies",
     "benchmark": "studies",
+    "tune": "tuning",
+    "do-jobs": "tuning",
     "evaluate": "models",
     "predict": "models",
     "explain": "models",

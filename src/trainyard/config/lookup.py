@@ -19,6 +19,7 @@ from trainyard.config.schema import (
     DataConfig,
     ModelConfig,
     OptimizerConfig,
+    SamplerConfig,
     TrackerConfig,
     TrainingConfig,
     TypedSection,
@@ -62,6 +63,10 @@ class Lookup:
         self.task()
         for key, _ in tracking_items(self.root):
             self.section("tracker", join("tracking", key), TrackerConfig)
+        if (tuning := find_value(self.root, "tuning")) is not None and isinstance(tuning.value, dict):
+            sampler = tuning.value.setdefault("sampler", Node({}, DEFAULT))
+            mapping(sampler).setdefault("type", Node(SamplerConfig().type, DEFAULT))
+            self.section("sampler", "tuning.sampler", SamplerConfig)
         self.metrics()
 
     def model(self) -> tuple[bool, str | None]:

@@ -15,7 +15,7 @@ from trainyard.callbacks.base import Callback
 from trainyard.config import Resolved
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.objects import from_objects
-from trainyard.digest import fsync_folder, make_folders
+from trainyard.digest import fsync_folder, make_folders, write_atomically
 from trainyard.errors import CheckpointError, InputError
 from trainyard.records.run_dir import RunDir, make_id
 from trainyard.records.status import Status
@@ -155,6 +155,14 @@ class Study:
     def write(self, name: str, data: Json) -> None:
         """Write a JSON file into the folder."""
         self._dir.write_json(name, data)
+
+    def settings(self, name: str) -> Json:
+        """Return the content of a JSON file of the folder; empty if there is none."""
+        return self._dir.read_json(name)
+
+    def write_text(self, name: str, text: bytes) -> None:
+        """Write a text file into the folder."""
+        write_atomically(self.path / name, text)
 
     def update(self, **values: Any) -> None:
         """Change fields of `study.json`."""
