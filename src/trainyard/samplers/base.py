@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from pydantic import BaseModel
 
+from trainyard.records.trials import TrialStatus
 from trainyard.types import Mode
-
-TrialStatus = Literal["running", "completed", "pruned", "failed"]
 
 
 class Observation(NamedTuple):
@@ -54,6 +53,7 @@ class Parameter:
 
     def at(self, share: float) -> Any:
         """Return the value at a share of the range, 0 <= share < 1; all values have equal parts of it."""
+        share = float(share)  # a scalar of NumPy would make a value that no config can hold
         if self.choices is not None:
             return self.choices[int(share * len(self.choices))]
         step = self.step or (1 if self.integer else None)

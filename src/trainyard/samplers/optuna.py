@@ -136,7 +136,17 @@ class TpeSampler(_OptunaSampler):
 
 
 class GpSampler(_OptunaSampler):
-    """Bayesian optimization with a Gaussian process."""
+    """Bayesian optimization with a Gaussian process, which is fitted by torch."""
 
     cls = "GPSampler"
     Params: ClassVar[type[BaseModel]] = GpParams
+
+    def propose(self, number: int, known: Sequence[Observation]) -> dict[str, Any]:
+        """Return the parameters of a trial; see `Sampler.propose`."""
+        torch: Any = require("torch", "torch")
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # their number may change the bits of a proposal
+        try:
+            return super().propose(number, known)
+        finally:
+            torch.set_num_threads(threads)

@@ -19,13 +19,13 @@ from trainyard.records.manifest import Parent
 from trainyard.records.result import Result
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import DECIDED
+from trainyard.records.trials import Ending
 from trainyard.runs.attempt import run_attempt
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.objects import Objects
 from trainyard.runs.process import as_fresh_process
 from trainyard.runs.request import Request
 from trainyard.runs.trust import of_own_config
-from trainyard.studies.tuning.log import Ending
 from trainyard.studies.tuning.pruning import Curve, Judge, judge_of
 from trainyard.types import Mode
 

@@ -25,17 +25,17 @@ from trainyard.engine.signals import Signals, Stopped
 from trainyard.errors import ConfigError, InputError, Problem, TrainingError, TrainyardError
 from trainyard.evaluation.metrics import mode_of
 from trainyard.records.run_dir import RunDir
+from trainyard.records.trials import Ending, LoggedTrial, TrialLog, TrialStatus, read_trials
 from trainyard.reports.studies import write_report
 from trainyard.runs.cleanup import discard_folder
 from trainyard.runs.run import Run
 from trainyard.runs.session import report
 from trainyard.runs.wiring import default_threads
-from trainyard.samplers.base import Sampler, Space
+from trainyard.samplers.base import Observation, Sampler, Space
 from trainyard.studies.running import log_warnings_once
 from trainyard.studies.study import RESULT, Json, Study, StudyRequest, StudyView, open_study
 from trainyard.studies.trials import StudyConfig
 from trainyard.studies.tuning.jobs import Job, ending_of, failed
-from trainyard.studies.tuning.log import Ending, LoggedTrial, TrialLog, read_trials
 from trainyard.studies.tuning.space import check_space, read_space
 from trainyard.studies.tuning.workers import Executor, InProcess, WorkerProcesses
 from trainyard.types import Mode
@@ -280,7 +280,7 @@ class _Search:
         """Decide a trial, and create its run."""
         trials, known = self._log.trials, self._known(number)
         params = self._plan.sampler.propose(
-            number, [trial.observation(known=trial.number < known) for trial in trials]
+            number, [_observation(trial, known=trial.number < known) for trial in trials]
         )
         first = next((trial for trial in trials if trial.params == params and trial.same_as is None), None)
         if first is not None:
@@ -362,6 +362,15 @@ class _Search:
                 "train_seconds": sum(t.ending.seconds for t in trials if t.ending and t.same_as is None),
             },
         )
+
+
+def _observation(trial: LoggedTrial, *, known: bool) -> Observation:
+    """Return what a later trial may know of this one."""
+    if not known or trial.ending is None:
+        return Observation(trial.params, "running")
+    end = trial.ending
+    status: TrialStatus = "failed" if end.value is None and end.status == "completed" else end.status
+    return Observation(trial.params, status, end.value, end.curve)
 
 
 def best_of(trials: Sequence[LoggedTrial], mode: Mode) -> LoggedTrial | None:

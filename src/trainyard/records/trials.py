@@ -10,13 +10,13 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from trainyard.digest import fsync_folder
 from trainyard.errors import CheckpointError
-from trainyard.samplers.base import Observation, TrialStatus
 
 FILE = "trials.jsonl"
+TrialStatus = Literal["running", "completed", "pruned", "failed"]
 Json = dict[str, Any]
 
 
@@ -50,14 +50,6 @@ class LoggedTrial(NamedTuple):
     run_id: str
     same_as: int | None = None
     ending: Ending | None = None
-
-    def observation(self, *, known: bool) -> Observation:
-        """Return what a later trial may know of this one."""
-        if not known or self.ending is None:
-            return Observation(self.params, "running")
-        end = self.ending
-        status: TrialStatus = "failed" if end.value is None and end.status == "completed" else end.status
-        return Observation(self.params, status, end.value, end.curve)
 
 
 class TrialLog:
