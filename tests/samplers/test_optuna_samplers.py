@@ -1,6 +1,7 @@
 """Optuna's samplers: each proposal is that of Optuna's own, given the same trials by hand."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import optuna
 import pytest
@@ -27,17 +28,17 @@ DISTRIBUTIONS = {
 
 class TestTpe(SamplerSuite):
     name = "tpe"
-    params = {"n_startup_trials": 4}
+    params: ClassVar[Mapping[str, Any]] = {"n_startup_trials": 4}
 
 
 class TestTpeOfGroups(SamplerSuite):
     name = "tpe"
-    params = {"n_startup_trials": 4, "multivariate": True, "group": True}
+    params: ClassVar[Mapping[str, Any]] = {"n_startup_trials": 4, "multivariate": True, "group": True}
 
 
 class TestGp(SamplerSuite):
     name = "gp"
-    params = {"n_startup_trials": 4}
+    params: ClassVar[Mapping[str, Any]] = {"n_startup_trials": 4}
     trials = 6
 
 
@@ -46,7 +47,7 @@ def value_of(params: dict[str, Any]) -> float:
 
 
 def suggested(trial: optuna.Trial) -> dict[str, Any]:
-    params = {
+    params: ClassVar[Mapping[str, Any]] = {
         "rate": trial.suggest_float("rate", 1e-5, 1e-1, log=True),
         "layers": trial.suggest_int("layers", 1, 4),
         "kind": trial.suggest_categorical("kind", ["adam", "sgd"]),
@@ -63,7 +64,9 @@ def test_each_proposal_is_optunas(horizon: int, mode: Any) -> None:
     ours = TpeSampler(TpeParams(n_startup_trials=5), SPACE, mode, 9)
     done: list[Observation] = []
     for number in range(16):
-        sampler = optuna.samplers.TPESampler(n_startup_trials=5, constant_liar=True, seed=trial_seed(9, number))
+        sampler = optuna.samplers.TPESampler(
+            n_startup_trials=5, constant_liar=True, seed=trial_seed(9, number)
+        )
         study = optuna.create_study(direction={"min": "minimize", "max": "maximize"}[mode], sampler=sampler)
         known = []
         for i, one in enumerate(done):

@@ -1,6 +1,8 @@
 """Random, grid and quasi-random search, compared with formulas and SciPy."""
 
 import itertools
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -8,7 +10,14 @@ from scipy.stats import kstest, qmc
 
 from trainyard.errors import InputError
 from trainyard.samplers.base import Parameter
-from trainyard.samplers.simple import GridParams, GridSampler, QmcParams, QmcSampler, RandomParams, RandomSampler
+from trainyard.samplers.simple import (
+    GridParams,
+    GridSampler,
+    QmcParams,
+    QmcSampler,
+    RandomParams,
+    RandomSampler,
+)
 from trainyard.testing.sampler_suite import GRID, SamplerSuite
 
 
@@ -28,7 +37,7 @@ class TestSobol(SamplerSuite):
 
 class TestHalton(SamplerSuite):
     name = "qmc"
-    params = {"qmc_type": "halton"}
+    params: ClassVar[Mapping[str, Any]] = {"qmc_type": "halton"}
 
 
 def test_random_values_have_their_distribution() -> None:

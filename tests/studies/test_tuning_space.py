@@ -23,11 +23,16 @@ def test_a_space_is_read_in_the_order_of_its_conditions() -> None:
             "training.optimizer.type": ["adamw", "sgd"],
             "training.learning_rate": {"low": 1e-4, "high": 1e-1, "log": True},
             "training.batch_size": {"low": 8, "high": 32, "step": 8},
-            "model.hidden": {"choices": [[8], [16, 8]], "when": {"training.optimizer.type": ["adamw", "sgd"]}},
+            "model.hidden": {
+                "choices": [[8], [16, 8]],
+                "when": {"training.optimizer.type": ["adamw", "sgd"]},
+            },
         }
     )
     by_key = {parameter.key: parameter for parameter in space}
-    assert [p.key for p in space].index("training.optimizer.type") < [p.key for p in space].index("model.hidden")
+    assert [p.key for p in space].index("training.optimizer.type") < [p.key for p in space].index(
+        "model.hidden"
+    )
     assert by_key["training.learning_rate"] == Parameter("training.learning_rate", 1e-4, 1e-1, log=True)
     assert by_key["training.batch_size"] == Parameter("training.batch_size", 8, 32, step=8, integer=True)
     momentum = by_key["training.optimizer.momentum"]

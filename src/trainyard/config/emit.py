@@ -54,7 +54,9 @@ def _leaf(value: Any, templates: Mapping[str, str], path: str) -> str:
     if isinstance(value, list):
         return f"[{', '.join(_leaf(item, templates, join(path, index)) for index, item in enumerate(value))}]"
     if isinstance(value, Mapping):
-        items = (f"{_text(str(key))}: {_leaf(item, templates, join(path, key))}" for key, item in value.items())
+        items = (
+            f"{_text(str(key))}: {_leaf(item, templates, join(path, key))}" for key, item in value.items()
+        )
         return f"{{{', '.join(items)}}}"
     return _scalar(value)
 

@@ -233,32 +233,43 @@ class StudyView:
         return self._study.result
 
 
-def find_unfinished(runs_dir: Path, experiment: str, kind: str, question: Json) -> Study | None:
-    """Return the newest unfinished study of the same kind, config and data that no process works on."""
+def find_unfinished(
+    runs_dir: Path, experiment: str, kind: str, question: Json, *, completed: bool = False
+) -> Study | None:
+    """Return the newest unfinished study of the same kind, config and data that no process works on.
+
+    With `completed`, a completed one will do: it may go on.
+    """
     unfinished = []
+    others = ("running",) if completed else ("completed", "running")
     for path in (runs_dir / experiment).glob(f"{kind}-*/{StudyRecord.FILE}"):
         study = Study(path.parent)
         try:
-            if study.status not in ("completed", "running") and study.record.question == question:
+            if study.status not in others and study.record.question == question:
                 unfinished.append((study.record.created, study))
         except CheckpointError as error:
             log.warning("study %s is skipped: %s", study.id, error)
     return max(unfinished, key=lambda item: item[0])[1] if unfinished else None
 
 
-def open_study(request: StudyRequest, experiment: str, kind: str, question: Json) -> Study:
+def open_study(
+    request: StudyRequest, experiment: str, kind: str, question: Json, *, completed: bool = False
+) -> Study:
     """Return the newest unfinished study with the same question if the request resumes; or a new one.
 
     Args:
         request: The arguments of the study.
         experiment: The name that groups runs.
-        kind: `cv` or `benchmark`.
+        kind: `cv`, `benchmark` or `tune`.
         question: What two studies must share to be the same: the computation, the data, and the kind's own
             options.
+        completed: Resume a completed study, too: it may have more trials now.
     """
     if request.data is not None:
         log.warning("data given as objects: only their author can reproduce the runs of this study")
-    study = find_unfinished(request.runs_dir, experiment, kind, question) if request.resume else None
+    study = None
+    if request.resume:
+        study = find_unfinished(request.runs_dir, experiment, kind, question, completed=completed)
     if study is None:
         return Study.create(request.runs_dir, experiment, kind, question)
     log.info("resuming study %s", study.id)

@@ -124,7 +124,8 @@ def tune(config: Config, overrides: Overrides, request: StudyRequest) -> Tuning:
             "give data.path or data.type, or leave parallel at 1"
         )
     base.resolved.log_notes()
-    study = open_study(request, base.resolved.config.experiment.name, KIND, _question(base, tuning))
+    name, question = base.resolved.config.experiment.name, _question(base, tuning)
+    study = open_study(request, name, KIND, question, completed=True)
     plan = _plan(study, tuning, space, base)
     _Search(study, plan, base, request).run()
     return Tuning(study.path)
