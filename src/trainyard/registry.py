@@ -82,9 +82,9 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
     },
     "sampler": {
         "gp": BuiltIn("trainyard.samplers.optuna:GpSampler", "tuning"),
-        "grid": BuiltIn("trainyard.samplers.simple:GridSampler"),
-        "qmc": BuiltIn("trainyard.samplers.simple:QmcSampler", "tuning"),
-        "random": BuiltIn("trainyard.samplers.simple:RandomSampler"),
+        "grid": BuiltIn("trainyard.samplers.grid:GridSampler"),
+        "qmc": BuiltIn("trainyard.samplers.qmc:QmcSampler", "tuning"),
+        "random": BuiltIn("trainyard.samplers.random:RandomSampler"),
         "tpe": BuiltIn("trainyard.samplers.optuna:TpeSampler", "tuning"),
     },
     "store": {  # by the scheme of the URL

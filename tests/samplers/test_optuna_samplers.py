@@ -27,17 +27,17 @@ DISTRIBUTIONS = {
 
 
 class TestTpe(SamplerSuite):
-    name = "tpe"
+    cls = TpeSampler
     params: ClassVar[Mapping[str, Any]] = {"n_startup_trials": 4}
 
 
 class TestTpeOfGroups(SamplerSuite):
-    name = "tpe"
+    cls = TpeSampler
     params: ClassVar[Mapping[str, Any]] = {"n_startup_trials": 4, "multivariate": True, "group": True}
 
 
 class TestGp(SamplerSuite):
-    name = "gp"
+    cls = GpSampler
     params: ClassVar[Mapping[str, Any]] = {"n_startup_trials": 4}
     trials = 6
 

@@ -10,33 +10,28 @@ from scipy.stats import kstest, qmc
 
 from trainyard.errors import InputError
 from trainyard.samplers.base import Parameter
-from trainyard.samplers.simple import (
-    GridParams,
-    GridSampler,
-    QmcParams,
-    QmcSampler,
-    RandomParams,
-    RandomSampler,
-)
+from trainyard.samplers.grid import GridParams, GridSampler
+from trainyard.samplers.qmc import QmcParams, QmcSampler
+from trainyard.samplers.random import RandomParams, RandomSampler
 from trainyard.testing.sampler_suite import GRID, SamplerSuite
 
 
 class TestRandom(SamplerSuite):
-    name = "random"
+    cls = RandomSampler
 
 
 class TestGrid(SamplerSuite):
-    name = "grid"
+    cls = GridSampler
     space = GRID
     is_seeded = False
 
 
 class TestSobol(SamplerSuite):
-    name = "qmc"
+    cls = QmcSampler
 
 
 class TestHalton(SamplerSuite):
-    name = "qmc"
+    cls = QmcSampler
     params: ClassVar[Mapping[str, Any]] = {"qmc_type": "halton"}
 
 

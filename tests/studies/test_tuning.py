@@ -15,7 +15,7 @@ import pytest
 import trainyard
 from small_runs import SMALL
 from trainyard import registry
-from trainyard.config.schema import AshaPruner, MedianPruner, PatientPruner, PercentilePruner
+from trainyard.config.tuning import AshaPruner, MedianPruner, PatientPruner, PercentilePruner
 from trainyard.errors import CheckpointError, TrainingError
 from trainyard.records.trials import FILE, Ending, LoggedTrial, TrialLog, read_trials
 from trainyard.samplers.base import Observation
@@ -55,7 +55,7 @@ def trials_of(study: Tuning) -> list[LoggedTrial]:
 def test_each_trial_is_what_the_sampler_proposes_for_what_it_may_know(study: Tuning) -> None:
     """By hand: the results of those three trials before it and earlier ones, the rest as running."""
     cls = registry.adapter("sampler", "tpe")
-    sampler = cls(cls.Params(n_startup_trials=2), read_space(SPACE), "max", 0)
+    sampler = cls(cls.Params(n_startup_trials=2), read_space(SPACE), "max", TUNED["experiment"]["seed"])
     trials = trials_of(study)
     assert len(trials) == 7
     for trial in trials:
@@ -348,7 +348,8 @@ def test_sigterm_is_a_pause(study: Tuning, tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         ended = process.end()
     assert ended.returncode == 75, ended.stderr
-    assert "continue with: trainyard tune config.yaml --runs-dir runs --resume" in ended.stdout
+    assert "continue with: trainyard" in ended.stdout
+    assert "--resume" in ended.stdout
     again = command(*words, "--resume", folder=tmp_path)
     assert again.returncode == 0, again.stderr
     assert str(study.digest) in again.stdout

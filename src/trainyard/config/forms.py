@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from trainyard.config.schema import (
-    DataConfig,
-    ModelConfig,
-    OptimizerConfig,
-    SamplerConfig,
-    TrackerConfig,
-    TypedSection,
-)
+from trainyard.config.fields import TypedSection
+from trainyard.config.schema import DataConfig, ModelConfig, OptimizerConfig, TrackerConfig
 from trainyard.config.tree import Node, Problems, find, join, mapping
+from trainyard.config.tuning import SamplerConfig
 
 TYPED: dict[str, type[TypedSection]] = {
     "data": DataConfig,

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from trainyard.config.adapters import Adapters, Kind
 from trainyard.config.checks import DEFAULT_EPOCHS
+from trainyard.config.fields import TypedSection
 from trainyard.config.forms import tracking_items
 from trainyard.config.messages import validate
 from trainyard.config.resolved import values
@@ -19,10 +20,8 @@ from trainyard.config.schema import (
     DataConfig,
     ModelConfig,
     OptimizerConfig,
-    SamplerConfig,
     TrackerConfig,
     TrainingConfig,
-    TypedSection,
 )
 from trainyard.config.tree import (
     DEFAULT,
@@ -37,6 +36,7 @@ from trainyard.config.tree import (
     plain,
     put,
 )
+from trainyard.config.tuning import SamplerConfig
 from trainyard.config.words import nearest, some
 from trainyard.errors import InputError
 

@@ -1,72 +1,29 @@
-"""The sections of a config: names, types, defaults and meaning.
-
-Each field is declared to change the *bits* of the result, only the *record* of it (logging, tracking, names),
-or the *placement* (where the run is computed: device, threads). The computation is identified by the bits
-alone. The placement belongs to the numeric environment, which is compared attempt by attempt. A field that
-holds a section is not declared, unless the declaration holds for all that is in it.
-"""
+"""The sections of a config: names, types, defaults and meaning; `fields` says how they are declared."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
+from pydantic import BaseModel, Field, field_validator, model_validator
 
-PATH_SAFE = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-DEVICE = r"^(auto|cpu|cuda(:\d+)?)$"
-ENDPOINT = r"^\S+:\d{1,5}$"
-RANGE = r"^[1-9]\d{0,5}\.\.[1-9]\d{0,5}$"
-PATTERNS = {  # in words, for messages
-    PATH_SAFE: "a name of letters, digits, '.', '_' and '-' that begins with a letter or a digit",
-    DEVICE: "auto, cpu, cuda or cuda:NUMBER",
-    ENDPOINT: "HOST:PORT",
-    RANGE: "a range such as 1..4",
-}
-AutoMode = Literal["auto", "min", "max"]
-MODE = "whether lower or higher is better; auto: by the metric"
-Fraction = Annotated[float, Field(ge=0, lt=1)]
-
-
-Affects = Literal["bits", "record", "placement"]
-
-
-def bits(default: Any = PydanticUndefined, **constraints: Any) -> Any:
-    """Return a field that changes the bits of the result: another value is another computation."""
-    return Field(default, json_schema_extra={"affects": "bits"}, **constraints)
-
-
-def record(default: Any = PydanticUndefined, **constraints: Any) -> Any:
-    """Return a field that changes only what is recorded of a run, never its bits."""
-    return Field(default, json_schema_extra={"affects": "record"}, **constraints)
-
-
-def placement(default: Any = PydanticUndefined, **constraints: Any) -> Any:
-    """Return a field that says where a run is computed; it may differ between two attempts."""
-    return Field(default, json_schema_extra={"affects": "placement"}, **constraints)
-
-
-def affects(field: FieldInfo) -> Affects | None:
-    """Return what a field is declared to change; None if it holds a section whose fields are declared."""
-    extra = field.json_schema_extra
-    return extra.get("affects") if isinstance(extra, dict) else None  # type: ignore[return-value]
-
-
-class Section(BaseModel):
-    """A part of the config: strict, frozen, and without unknown keys."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-
-class TypedSection(Section):
-    """A section whose `type` names an adapter; its options are in `params`, or inline beside `type`."""
-
-    type: str = bits()
-    params: dict[str, Any] = bits(
-        default_factory=dict, description="the options of this type; they may also be written inline"
-    )
+from trainyard.config.fields import (
+    DEVICE,
+    ENDPOINT,
+    MODE,
+    PATH_SAFE,
+    RANGE,
+    Affects,
+    AutoMode,
+    Fraction,
+    Section,
+    TypedSection,
+    affects,
+    bits,
+    placement,
+    record,
+)
+from trainyard.config.tuning import TuningConfig
 
 
 class ExperimentConfig(Section):
@@ -430,84 +387,6 @@ def bounds(nproc: int | str) -> tuple[int, int]:
 def power_of_two(number: int) -> int:
     """Return the greatest power of two that is at most `number`, which is above 0."""
     return 1 << (number.bit_length() - 1)
-
-
-class SamplerConfig(TypedSection):
-    """What proposes the parameters of trials; its options may be written inline."""
-
-    type: str = record("tpe", description="random, grid, qmc, tpe, gp ...")
-
-
-class NoPruner(Section):
-    """No trial is pruned."""
-
-    type: Literal["none"] = record("none")
-
-
-class MedianPruner(Section):
-    """Prune a trial whose best value so far is worse than the median of the others at the same step.
-
-    This is the median stopping rule of Golovin et al., 2017.
-    """
-
-    type: Literal["median"] = record("median")
-    n_startup_trials: int = record(5, ge=0, description="completed trials before any is pruned")
-    n_warmup_steps: int = record(0, ge=0, description="steps of a trial before it may be pruned")
-
-
-class PercentilePruner(MedianPruner):
-    """Prune a trial whose best value so far is worse than a percentile of the others at the same step."""
-
-    type: Literal["percentile"] = record("percentile")  # type: ignore[assignment]
-    percentile: float = record(25.0, gt=0, le=100, description="percent of the trials that are kept")
-
-
-class AshaPruner(Section):
-    """Asynchronous successive halving (Li et al., 2020), by stopping.
-
-    A trial passes a rung if it is among the best `1 / reduction_factor` of those that have reached the rung.
-    """
-
-    type: Literal["asha"] = record("asha")
-    min_steps: int = record(gt=0, description="steps of the first rung")
-    reduction_factor: int = record(
-        3, ge=2, description="each rung has so many times the steps of the one before"
-    )
-
-
-class PatientPruner(Section):
-    """Prune a trial that has not become better for some evaluations."""
-
-    type: Literal["patient"] = record("patient")
-    patience: int = record(gt=0, description="evaluations without improvement")
-    min_delta: float = record(0.0, ge=0, description="smaller changes are no improvement")
-
-
-Pruner = NoPruner | MedianPruner | PercentilePruner | AshaPruner | PatientPruner
-
-
-class TuningConfig(Section):
-    """A search for the best values of other keys: `trainyard tune`. Each trial is a run of its own."""
-
-    metric: str = record("val_loss", description="val_loss, or val_ and the name of a metric")
-    mode: AutoMode = record("auto", description=MODE)
-    trials: int | None = record(None, gt=0, description="number of trials; default: 20, or the whole grid")
-    max_minutes: float | None = record(None, gt=0, description="no trial begins after so many minutes")
-    target: float | None = record(None, description="no trial is decided after one that is as good as this")
-    sampler: SamplerConfig = SamplerConfig()
-    pruner: Annotated[Pruner, Field(discriminator="type")] = NoPruner()
-    parallel: int = placement(default=1, gt=0, description="trials at once, each in a process of its own")
-    horizon: int | None = record(
-        None,
-        gt=0,
-        description="a trial is decided from the results of those this many before it, and earlier ones, so "
-        "that as many may run at once; default: twice `parallel` when the study is created",
-    )
-    seed: int = record(0, ge=0, lt=2**63, description="the seed of the search")
-    space: dict[str, Any] = record(
-        description="by dotted key: a list of choices, or a range {low, high, log, step}; `when` names other "
-        "keys and the values with which the parameter exists",
-    )
 
 
 class RunConfig(Section):

@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, Field
 
-from trainyard.config.schema import DataConfig, Section
+from trainyard.config.fields import Section
+from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.files import read_bytes
 from trainyard.datasets.rows.table import Table, as_table, iso_times, kind_of, listed, missing

@@ -6,6 +6,7 @@ is seeded for the trial.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import warnings
 from collections.abc import Mapping, Sequence
@@ -13,11 +14,12 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, Field
 
-from trainyard.config.schema import Section
+from trainyard.config.fields import Section
 from trainyard.require import require
 from trainyard.samplers.base import Observation, Parameter, Space, exists, trial_seed
 from trainyard.types import Mode
 
+_LEAST_TRIALS = 10  # from which importances are told
 _PLAIN = (bool, int, float, str, type(None))  # choices that Optuna takes as they are
 
 
@@ -41,7 +43,7 @@ class GpParams(Section):
     deterministic_objective: bool = Field(False, description="the metric has no noise")
 
 
-class _OptunaSampler:
+class _Optuna:
     """A sampler of Optuna's, by the name of its class."""
 
     cls: ClassVar[str]
@@ -69,6 +71,17 @@ class _OptunaSampler:
                 if exists(parameter, params):
                     params[parameter.key] = _own(parameter, self._suggest(trial, parameter))
         return params
+
+    def importances(self, trials: Sequence[Observation]) -> dict[str, float]:
+        """Return the importance of each parameter, the most important one first; see `importances`."""
+        self._optuna.logging.set_verbosity(self._optuna.logging.WARNING)
+        study = self._optuna.create_study(direction=self._direction)
+        study.add_trials([self._trial(trial) for trial in trials])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            evaluator = self._optuna.importance.PedAnovaImportanceEvaluator()
+            found = self._optuna.importance.get_param_importances(study, evaluator=evaluator)
+        return {key: float(value) for key, value in found.items()}
 
     def _suggest(self, trial: Any, parameter: Parameter) -> Any:
         theirs = self._distributions[parameter.key]
@@ -128,14 +141,27 @@ def _own(parameter: Parameter, value: Any) -> Any:
     return texts[type(value), value]
 
 
-class TpeSampler(_OptunaSampler):
+def importances(space: Space, trials: Sequence[Observation], mode: Mode) -> dict[str, float]:
+    """Return the share of the variance that each parameter explains among the better trials.
+
+    The method is PED-ANOVA (Watanabe et al., 2023). Parameters that only some trials have are left out.
+    Empty if Optuna is not installed, or fewer than ten trials have a value.
+    """
+    completed = [trial for trial in trials if trial.status == "completed" and trial.value is not None]
+    if len(completed) < _LEAST_TRIALS or importlib.util.find_spec("optuna") is None:
+        return {}
+    sampler = TpeSampler(TpeParams.model_validate({}), space, mode, 0)
+    return sampler.importances(completed)
+
+
+class TpeSampler(_Optuna):
     """The tree-structured Parzen estimator."""
 
     cls = "TPESampler"
     Params: ClassVar[type[BaseModel]] = TpeParams
 
 
-class GpSampler(_OptunaSampler):
+class GpSampler(_Optuna):
     """Bayesian optimization with a Gaussian process, which is fitted by torch."""
 
     cls = "GPSampler"

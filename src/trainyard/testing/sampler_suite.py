@@ -1,4 +1,4 @@
-"""The contract suite of samplers: subclass it in a test file, and set `name` and, if needed, `params`.
+"""The contract suite of samplers: subclass it in a test file, and set `cls` and, if needed, `params`.
 
 Run it on a machine where the library of the sampler is installed.
 """
@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import pytest
 
-from trainyard import registry
 from trainyard.samplers.base import Observation, Parameter, Sampler, Space, exists
 from trainyard.types import Mode
 
@@ -34,16 +33,14 @@ GRID: Space = [
 class SamplerSuite:
     """What every sampler does; each test is one guarantee of `samplers.base`."""
 
-    name: ClassVar[str]
+    cls: ClassVar[type[Sampler]]
     params: ClassVar[Mapping[str, Any]] = {}
     space: ClassVar[Space] = SPACE
     is_seeded: ClassVar[bool] = True
     trials: ClassVar[int] = 18
 
     def sampler(self, seed: int = 0, mode: Mode = "min", space: Space | None = None) -> Sampler:
-        cls = registry.adapter("sampler", self.name)
-        sampler: Sampler = cls(cls.Params(**self.params), space or self.space, mode, seed)
-        return sampler
+        return self.cls(self.cls.Params(**self.params), space or self.space, mode, seed)
 
     def study(self, sampler: Sampler, horizon: int = 1) -> list[Observation]:
         """Return the trials of a study, of which the last ones before a trial are not known to it."""

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from trainyard.config import load as load_config
-from trainyard.config.schema import NoPruner, Pruner
+from trainyard.config.tuning import NoPruner, Pruner
 from trainyard.engine.outside import Verdict
 from trainyard.errors import TrainyardError
 from trainyard.records.journal import evaluations, number, read

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from trainyard.config.schema import AshaPruner, MedianPruner, PatientPruner, PercentilePruner, Pruner
+from trainyard.config.tuning import AshaPruner, MedianPruner, PatientPruner, PercentilePruner, Pruner
 from trainyard.types import Mode
 
 Curve = Sequence[tuple[int, float]]  # the metric at each evaluation, as (step, value)

@@ -18,7 +18,7 @@ from typing import Any
 
 from trainyard import registry
 from trainyard.config import Config, Overrides, Resolved
-from trainyard.config.schema import TuningConfig
+from trainyard.config.tuning import TuningConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.digest import sha256_bytes
 from trainyard.engine.signals import Signals, Stopped
@@ -32,6 +32,7 @@ from trainyard.runs.run import Run
 from trainyard.runs.session import report
 from trainyard.runs.wiring import default_threads
 from trainyard.samplers.base import Observation, Sampler, Space
+from trainyard.samplers.optuna import importances
 from trainyard.studies.running import log_warnings_once
 from trainyard.studies.study import RESULT, Json, Study, StudyRequest, StudyView, open_study
 from trainyard.studies.trials import StudyConfig
@@ -153,7 +154,7 @@ def _question(base: StudyConfig, tuning: TuningConfig) -> Json:
 def _plan(study: Study, tuning: TuningConfig, space: Space, base: StudyConfig) -> Plan:
     mode = mode_of(tuning.metric) if tuning.mode == "auto" else tuning.mode
     cls = registry.adapter("sampler", tuning.sampler.type)
-    sampler = cls(cls.Params(**tuning.sampler.params), space, mode, tuning.seed)
+    sampler = cls(cls.Params(**tuning.sampler.params), space, mode, base.resolved.config.experiment.seed)
     settings = study.settings(_SETTINGS) or {
         "horizon": tuning.horizon or 2 * tuning.parallel,
         "threads": base.resolved.config.training.threads
@@ -359,6 +360,9 @@ class _Search:
                 "trials": len(trials),
                 "counts": {status: counts.count(status) for status in ("completed", "pruned", "failed")},
                 "best": _summary(best) if best else None,
+                "importance": importances(
+                    self._plan.space, [_observation(trial, known=True) for trial in trials], self._plan.mode
+                ),
                 "digest": digest_of(trials),
                 "train_seconds": sum(t.ending.seconds for t in trials if t.ending and t.same_as is None),
             },

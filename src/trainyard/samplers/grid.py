@@ -1,39 +1,19 @@
-"""Samplers that learn nothing from earlier trials: random, grid, and quasi-random numbers."""
+"""Grid search."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
-import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
-from trainyard.config.schema import Section
+from trainyard.config.fields import Section
 from trainyard.errors import InputError
-from trainyard.samplers.base import Observation, Parameter, Space, drawn, exists
+from trainyard.samplers.base import Observation, Parameter, Space, exists
 from trainyard.types import Mode
 
 _MOST = 1_000_000  # combinations of a grid
-
-
-class RandomParams(Section):
-    """Random search has no options (Bergstra and Bengio, 2012)."""
-
-
-class RandomSampler:
-    """Draws each trial independently."""
-
-    Params: ClassVar[type[BaseModel]] = RandomParams
-    size = None
-
-    def __init__(self, params: BaseModel, space: Space, mode: Mode, seed: int) -> None:  # noqa: ARG002
-        self._space, self._seed = space, seed
-
-    def propose(self, number: int, known: Sequence[Observation]) -> dict[str, Any]:  # noqa: ARG002
-        """Return the parameters of a trial; see `Sampler.propose`."""
-        generator = np.random.Generator(np.random.Philox(key=[self._seed, number]))
-        return drawn(self._space, iter(generator.random(len(self._space))))
 
 
 class GridParams(Section):
@@ -91,34 +71,3 @@ def _combinations(
         return
     for value in values[first.key]:
         yield from _combinations(rest, values, params | {first.key: value})
-
-
-class QmcParams(Section):
-    """Quasi-random numbers: they fill the space more evenly than random ones (Niederreiter, 1992)."""
-
-    qmc_type: Literal["sobol", "halton"] = Field("sobol", description="the sequence")
-    scramble: bool = Field(True, description="randomize the sequence by the seed (Owen, 1998)")
-
-
-class QmcSampler:
-    """Takes the points of a quasi-random sequence in their order."""
-
-    Params: ClassVar[type[BaseModel]] = QmcParams
-    size = None
-
-    def __init__(self, params: BaseModel, space: Space, mode: Mode, seed: int) -> None:  # noqa: ARG002
-        assert isinstance(params, QmcParams)
-        self._params, self._space, self._seed = params, space, seed
-
-    def propose(self, number: int, known: Sequence[Observation]) -> dict[str, Any]:  # noqa: ARG002
-        """Return the parameters of a trial; see `Sampler.propose`."""
-        from scipy.stats import qmc
-
-        kind = {"sobol": qmc.Sobol, "halton": qmc.Halton}[self._params.qmc_type]
-        sequence = kind(
-            len(self._space), scramble=self._params.scramble, rng=np.random.default_rng(self._seed)
-        )
-        if number:
-            sequence.fast_forward(number)
-        (point,) = sequence.random(1)
-        return drawn(self._space, iter(np.minimum(point, np.nextafter(1, 0))))
