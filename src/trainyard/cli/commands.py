@@ -22,6 +22,7 @@ _MODULES = {
     "benchmark": "studies",
     "tune": "tuning",
     "do-jobs": "tuning",
+    "studies": "tuning",
     "evaluate": "models",
     "predict": "models",
     "explain": "models",

@@ -16,7 +16,7 @@ from trainyard.config import Resolved
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.objects import from_objects
 from trainyard.digest import fsync_folder, make_folders, write_atomically
-from trainyard.errors import CheckpointError, InputError
+from trainyard.errors import CheckpointError, InputError, RunNotFoundError
 from trainyard.records.run_dir import RunDir, make_id
 from trainyard.records.status import Status
 from trainyard.records.study import StudyRecord, StudyRun
@@ -250,6 +250,37 @@ def find_unfinished(
         except CheckpointError as error:
             log.warning("study %s is skipped: %s", study.id, error)
     return max(unfinished, key=lambda item: item[0])[1] if unfinished else None
+
+
+def all_studies(runs_dir: Path) -> list[Study]:
+    """Return the studies in a folder of runs, newest first; a damaged one comes last."""
+    studies = [Study(path.parent) for path in runs_dir.glob(f"*/*/{StudyRecord.FILE}")]
+    return sorted(studies, key=_created, reverse=True)
+
+
+def _created(study: Study) -> float:
+    try:
+        return study.record.created
+    except CheckpointError:
+        return 0.0
+
+
+def find_study(name: str, runs_dir: Path) -> Study:
+    """Return the study that `name` means: a path, an id, a unique prefix of an id, or `last`.
+
+    Raises:
+        RunNotFoundError: There is none, or more than one.
+    """
+    if (Path(name) / StudyRecord.FILE).is_file():
+        return Study(Path(name))
+    studies = all_studies(runs_dir)
+    matches = studies[:1] if name == "last" else [study for study in studies if study.id.startswith(name)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise RunNotFoundError(f"{name!r} is the beginning of {len(matches)} studies; give more of it")
+    known = f"the newest is {studies[0].id}" if studies else "it holds no studies"
+    raise RunNotFoundError(f"there is no study {name!r} in {runs_dir}; {known}")
 
 
 def open_study(
