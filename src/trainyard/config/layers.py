@@ -9,7 +9,7 @@ from typing import Any
 from trainyard.config import dialects, forms
 from trainyard.config.env import expand_node
 from trainyard.config.schema import Schedule
-from trainyard.config.tree import Node, Problems, Source, from_plain, join, mapping, put, walk
+from trainyard.config.tree import Node, Problems, Source, find_value, from_plain, join, mapping, put, walk
 from trainyard.config.yaml import read_file, read_value
 
 COMMAND_LINE = Source("command line")
@@ -36,11 +36,12 @@ class Layers:
         root = from_plain(values, MAPPING, self.problems)
         return self._onto_base(root, Path("mapping"), "mapping", ())
 
-    def overrides(self, overrides: Sequence[str] | Mapping[str, Any]) -> Node:
+    def overrides(self, overrides: Sequence[str] | Mapping[str, Any], base: Node | None = None) -> Node:
         """Return the layer of overrides; if two set the same key, the last one counts.
 
         Args:
             overrides: `key.path=value` texts, or a mapping from dotted keys to values.
+            base: The layers below.
         """
         if isinstance(overrides, Mapping):
             pairs = [
@@ -58,7 +59,7 @@ class Layers:
                 self.notes.append(f"{root.source}: {key} is given more than once; the last one counts")
             layer = Node({}, root.source)
             put(layer, key, node)
-            self._translate(layer)
+            self._translate(layer, base)
             self.merge(root, layer, same_layer=True)
         return root
 
@@ -82,10 +83,10 @@ class Layers:
 
     def _onto_base(self, root: Node, path: Path, name: str, chain: tuple[Path, ...]) -> Node | None:
         extends = mapping(root).pop("extends", None)
-        self._translate(root)
+        base = None if extends is None else self._base(extends, path, name, (*chain, path.resolve()))
+        self._translate(root, base)
         if extends is None:
             return root
-        base = self._base(extends, path, name, (*chain, path.resolve()))
         return None if base is None else self.merge(base, root)
 
     def _base(self, extends: Node, path: Path, name: str, chain: tuple[Path, ...]) -> Node | None:
@@ -106,8 +107,10 @@ class Layers:
             return None
         return self.file(target, str(Path(name).parent / (extends.template or extends.value)), chain)
 
-    def _translate(self, root: Node) -> None:
-        dialects.translate(root, self.problems, self.notes)
+    def _translate(self, root: Node, base: Node | None) -> None:
+        kind = None if base is None else find_value(base, "data.type")
+        data_type = kind.value if kind is not None and isinstance(kind.value, str) else ""
+        dialects.translate(root, self.problems, self.notes, data_type)
         forms.normalize(root, self.problems)
 
     def _parse(self, text: str) -> tuple[str, Node] | None:
