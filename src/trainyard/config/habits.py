@@ -83,6 +83,11 @@ def move(root: Node, old: str, new: str, problems: Problems, notes: list[str], r
     notes.append(f"{node.key_source}: {old} is read as {new}")
 
 
+def key_meant(name: str) -> str | None:
+    """Return the dotted key that a name without a section means, or None."""
+    return name if name.count(".") else _meaning("", name.replace("-", "_"))
+
+
 def _sections(root: Node, problems: Problems, notes: list[str]) -> None:
     """Read `train`, `val` and `test` as files of the data if they are texts, and other names of sections."""
     files = {"train": "train_path", "val": "val_path", "validation": "val_path", "test": "test_path"}

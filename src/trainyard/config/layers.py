@@ -51,6 +51,7 @@ class Layers:
         else:
             pairs = [pair for pair in map(self._parse, overrides) if pair is not None]
         root = Node({}, OVERRIDES if isinstance(overrides, Mapping) else COMMAND_LINE)
+        spelled: dict[str, str] = {}
         for index, (key, node) in enumerate(pairs):
             if key.partition(".")[0] == "extends":
                 self.problems.report("is allowed only in a file", key, root.source)
@@ -60,8 +61,26 @@ class Layers:
             layer = Node({}, root.source)
             put(layer, key, node)
             self._translate(layer, base)
+            self._refuse_other_spellings(key, layer, spelled)
             self.merge(root, layer, same_layer=True)
         return root
+
+    def _refuse_other_spellings(self, key: str, layer: Node, spelled: dict[str, str]) -> None:
+        """Report an override of a value that another one sets under another name.
+
+        Args:
+            key: The key as it was written.
+            layer: The override, translated.
+            spelled: The keys that the values before were set by; this one's are added.
+        """
+        for path, node in walk(layer):
+            if isinstance(node.value, dict) or not path:
+                continue
+            other = spelled.setdefault(path, key)
+            if other != key and not (path.startswith(key) and path.startswith(other)):
+                self.problems.report(
+                    f"is another spelling of {path}, which is given too; keep one", key, node.source
+                )
 
     def merge(self, base: Node, top: Node, path: str = "", *, same_layer: bool = False) -> Node:
         """Merge `top` into `base`: mappings key by key, anything else is replaced. Return `base`, changed.

@@ -39,6 +39,8 @@ def load(
     Raises:
         ConfigError: The config is wrong; all problems are listed, not only the first.
     """
+    if isinstance(overrides, str):
+        raise ConfigError([Problem(f"overrides are one text, {overrides!r}; give a list of them")])
     problems, notes, unused = Problems(), list[str](), list[str]()
     layers = Layers(problems, notes)
     root = layers.mapping(source) if isinstance(source, Mapping) else layers.file(Path(source), str(source))

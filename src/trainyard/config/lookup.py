@@ -186,7 +186,9 @@ class Lookup:
         names = list(dict.fromkeys([*extra, *self.adapters.names(kind, framework)]))
         of = f" of {framework}" if framework else ""
         parts = [f"unknown {kind} {node.template or node.value!r}{of}"]
-        parts += self.problems.once(f"known: {some(names, node.value, kind) or 'none, as none is installed'}")
+        parts += self.problems.once(
+            f"known: {some(names, node.value, kind) or 'none, as none is installed'}", (kind, framework)
+        )
         near = nearest(node.value, names)
         if kind == "dataset" and PurePath(node.value).suffix:
             hint = OTHER_FILES.get(PurePath(node.value).suffix.lower())
@@ -263,7 +265,7 @@ class Lookup:
             hint = nearest(name, names)
         parts = [
             f"unknown metric {node.template or name!r}",
-            *self.problems.once(f"known: {some(names, name, 'metric')}"),
+            *self.problems.once(f"known: {some(names, name, 'metric')}", "metric"),
         ]
         self.problems.report("; ".join(parts) + hint, path, node.source)
 

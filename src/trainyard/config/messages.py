@@ -177,7 +177,8 @@ class _Report:
             return
         hint = nearest(name, allowed) or _elsewhere(name) or "."
         kind = "" if self.path else ".".join(spot.keys) or "config"
-        listed = self.problems.once(f"Allowed: {some(sorted(allowed), name, kind) or 'no options'}")
+        text = f"Allowed: {some(sorted(allowed), name, kind) or 'no options'}"
+        listed = self.problems.once(text, tuple(allowed))
         self.problems.report(" ".join([f"unknown key{hint}", *listed]), path, child.key_source)
 
 

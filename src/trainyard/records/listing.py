@@ -114,9 +114,7 @@ def find_run(
     return run
 
 
-def _named(
-    name: str, runs_dir: Path, before: RunDir | None, fits: Callable[[RunDir], bool] | None
-) -> RunDir:
+def _named(name: str, runs_dir: Path, before: RunDir | None, fits: Callable[[RunDir], bool] | None) -> RunDir:
     if (Path(name) / "config.yaml").is_file():
         return RunDir(Path(name))
     runs = [run for run in all_runs(runs_dir) if before is None or run.id < before.id]
