@@ -124,3 +124,10 @@ def test_python_calls(folder: Path) -> None:
         trainyard.train({"model": "xgboost"})
     with pytest.raises(TrainyardError, match="did you mean 'xgboost'"):
         trainyard.check({"data": "wine", "model": "xgbost"})
+
+
+@pytest.mark.slow  # trains
+def test_a_header_alone_has_no_rows_to_predict_for(folder: Path, command: Command) -> None:
+    assert command("train", "c.yaml", "model=gaussian_nb", "data.exclude=[kind]", "-q").code == 0
+    done = command("predict", "last", "header.csv")
+    assert (done.code, done.err) == (2, "trainyard: error: header.csv: there are columns, but no rows\n")

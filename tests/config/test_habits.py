@@ -1,6 +1,7 @@
 """Keys and values as other tools write them: what they mean, with one note each."""
 
 import pytest
+from pydantic import create_model
 
 from trainyard.config import load
 from trainyard.config.resolved import flatten
@@ -197,3 +198,12 @@ def test_what_has_no_counterpart_has_a_hint(added, mend):
         resolved(added)
     assert mend in str(caught.value)
     assert len(caught.value.problems) == 1, str(caught.value)
+
+
+def test_options_of_a_data_set_are_left_alone(monkeypatch):
+    catalog = Catalog()
+    options = create_model("Options", label=(str, "none"))
+    own = lambda kind, name, framework=None: options if name == "wine" else None  # noqa: E731
+    monkeypatch.setattr(catalog, "params", own)
+    config = load(BASE | {"data": {"type": "wine", "label": "y"}}, adapters=catalog).config
+    assert (config.data.target, config.data.params) == ("target", {"label": "y"})

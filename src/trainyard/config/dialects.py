@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from trainyard.config import habits
 from trainyard.config.schema import TrainingConfig
@@ -25,7 +26,7 @@ DP = ("dp", "dataparallel")
 SHARDED = ("fsdp", "fullyshard", "deepspeed", "zero", "megatron", "colossalai", "tensorpar", "pipelinepar")
 
 
-def translate(root: Node, problems: Problems, notes: list[str], data_type: str = "") -> None:
+def translate(root: Node, problems: Problems, notes: list[str], own: Collection[str] | None = ()) -> None:
     """Rewrite one layer (a file, or the overrides) into today's spelling, in place.
 
     An older key beside its modern one is a problem.
@@ -34,11 +35,11 @@ def translate(root: Node, problems: Problems, notes: list[str], data_type: str =
         root: The layer.
         problems: Where problems are reported.
         notes: Where translations are noted.
-        data_type: `data.type` of the layers below, as far as they are known.
+        own: The options of `data.type`; None: any key may be one.
     """
     for old, new in MOVES:
         habits.move(root, old, new, problems, notes, "the older spelling of")
-    habits.translate(root, problems, notes, data_type)
+    habits.translate(root, problems, notes, own)
     _tracking_uri(root, problems, notes)
     _mixed_precision(root, problems, notes)
     _strategy(root, problems, notes)

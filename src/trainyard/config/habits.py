@@ -6,7 +6,7 @@ Each translation is noted. A key beside another spelling of it is a problem.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import PurePath
 
@@ -31,18 +31,18 @@ VALUES = {
 }
 
 
-def translate(root: Node, problems: Problems, notes: list[str], data_type: str = "") -> None:
+def translate(root: Node, problems: Problems, notes: list[str], own: Collection[str] | None = ()) -> None:
     """Rewrite the keys and values of one layer, in place.
 
     Args:
         root: The layer.
         problems: Where problems are reported.
         notes: Where translations are noted.
-        data_type: `data.type` of the layers below.
+        own: The options of `data.type`, which mean what they say; None: any key may be one.
     """
     _sections(root, problems, notes)
     for depth in range(3):  # first what may be a short form of the section that others go into
-        for old, new in list(_moves(root, data_type)):
+        for old, new in list(_moves(root, own)):
             if new.count(".") <= depth:
                 move(root, old, new, problems, notes, ANOTHER)
         _forms(root, notes)
@@ -103,13 +103,15 @@ def _sections(root: Node, problems: Problems, notes: list[str]) -> None:
         experiment.value = {"name": Node(experiment.value, experiment.source, experiment.key)}
 
 
-def _moves(root: Node, data_type: str) -> Iterator[tuple[str, str]]:
+def _moves(root: Node, own: Collection[str] | None) -> Iterator[tuple[str, str]]:
     """Yield the keys that are known by other names, with the keys that they mean."""
     for section in dict.fromkeys([*OPEN, "data", *synonyms.INSIDE]):
-        if section == "data" and _is_function(root, data_type):
-            continue  # other keys are arguments of the function
+        if section == "data" and own is None:
+            continue
         for key in mapping(find(root, section) if section else root):
             new = _meaning(section, key)
+            if section == "data" and own is not None and key in own:
+                continue
             if new is not None and new != join(section, key):
                 yield join(section, key), new
 
@@ -157,11 +159,11 @@ def _unique_keys() -> dict[str, str]:
     return {key: dotted[0] for key, dotted in keys.items() if len(dotted) == 1 and key not in general}
 
 
-def _is_function(root: Node, data_type: str) -> bool:
-    """Return whether the options of `data` are arguments of a function of the user's."""
+def data_type(root: Node) -> str | None:
+    """Return the `data.type` that a layer names, also in its short form."""
     node = find_value(root, "data")
     kind = find_value(root, "data.type") if node is not None and isinstance(node.value, dict) else node
-    return ":" in (kind.value if kind is not None and isinstance(kind.value, str) else data_type)
+    return kind.value if kind is not None and isinstance(kind.value, str) else None
 
 
 def _forms(root: Node, notes: list[str]) -> None:

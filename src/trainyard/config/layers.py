@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainyard.config import dialects, forms
+from trainyard.config import dialects, forms, habits
+from trainyard.config.adapters import Adapters
 from trainyard.config.env import expand_node
 from trainyard.config.schema import Schedule
-from trainyard.config.tree import Node, Problems, Source, find_value, from_plain, join, mapping, put, walk
+from trainyard.config.tree import Node, Problems, Source, from_plain, join, mapping, put, walk
 from trainyard.config.yaml import read_file, read_value
+from trainyard.errors import InputError
 
 COMMAND_LINE = Source("command line")
 OVERRIDES = Source("overrides")
@@ -22,7 +24,8 @@ DEFAULT_TYPES = {"model": None, "data": None, "training.optimizer": "adamw", "tr
 class Layers:
     """The reader of layers; it collects `problems`, and `notes` on what was translated or dropped."""
 
-    def __init__(self, problems: Problems, notes: list[str]) -> None:
+    def __init__(self, problems: Problems, notes: list[str], adapters: Adapters | None = None) -> None:
+        self.adapters = adapters
         self.problems = problems
         self.notes = notes
 
@@ -127,10 +130,19 @@ class Layers:
         return self.file(target, str(Path(name).parent / (extends.template or extends.value)), chain)
 
     def _translate(self, root: Node, base: Node | None) -> None:
-        kind = None if base is None else find_value(base, "data.type")
-        data_type = kind.value if kind is not None and isinstance(kind.value, str) else ""
-        dialects.translate(root, self.problems, self.notes, data_type)
+        kind = habits.data_type(root) or (None if base is None else habits.data_type(base)) or ""
+        dialects.translate(root, self.problems, self.notes, self._options(kind))
         forms.normalize(root, self.problems)
+
+    def _options(self, data_type: str) -> Collection[str] | None:
+        """Return the options of a data set; None for a function of the user's, which may have any."""
+        if ":" in data_type:
+            return None
+        try:
+            params = self.adapters.params("dataset", data_type) if self.adapters and data_type else None
+        except InputError:  # a plugin that cannot be used; the lookup says so
+            return None
+        return () if params is None else params.model_fields
 
     def _parse(self, text: str) -> tuple[str, Node] | None:
         key, equals, value = text.partition("=")

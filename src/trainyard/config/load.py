@@ -42,7 +42,7 @@ def load(
     if isinstance(overrides, str):
         raise ConfigError([Problem(f"overrides are one text, {overrides!r}; give a list of them")])
     problems, notes, unused = Problems(), list[str](), list[str]()
-    layers = Layers(problems, notes)
+    layers = Layers(problems, notes, adapters)
     root = layers.mapping(source) if isinstance(source, Mapping) else layers.file(Path(source), str(source))
     top = layers.overrides(overrides, root)
     if root is None:
