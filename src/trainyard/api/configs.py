@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from trainyard.config import Config, Overrides, Resolved
 from trainyard.config import load as load_resolved
@@ -46,6 +46,25 @@ def columns(resolved: Resolved) -> Mapping[str, ColumnKind]:
     table = cls(config, cls.Params(**config.params)).sample()
     kinds = infer(table, checks.feature_columns(table, config), config).kinds
     return {**kinds, config.target: infer_target(table, config)}
+
+
+def names(kind: str) -> dict[str, str]:
+    """Return the names that a config may use, with what is known of each.
+
+    Args:
+        kind: `model`, `metric`, `optimizer`, `loss`, `dataset`, `tracker`, `task` or `framework`; or a
+            section of the config (`training`, `data.split`), for its keys.
+
+    Raises:
+        InputError: It is none of these.
+    """
+    from trainyard.config.adapters import Kind
+    from trainyard.config.lookup import keys_of
+
+    catalog = Catalog()
+    if kind in get_args(Kind):
+        return dict.fromkeys(sorted(catalog.names(kind)), "")  # type: ignore[arg-type]
+    return keys_of(kind)
 
 
 def init(file: Path | str, target: str, *, encoding: str | None = None) -> str:

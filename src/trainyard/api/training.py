@@ -216,7 +216,7 @@ def stop(run: RunName, *, runs_dir: Path | str | None = None, wait: bool = True)
     """
     from trainyard.runs.stopping import stop_run
 
-    found = find(run, runs_dir)
+    found = find(run, runs_dir, lambda one: one.status() == "running")
     refuse_foreign_run(found, "stop")
     stop_run(found, wait=wait)
     return Run(found)
@@ -259,7 +259,7 @@ def reproduce(
     from trainyard.runs.reproduce import REPRODUCIBLE, compare_bits
     from trainyard.runs.request import Request
 
-    original = find(run, runs_dir)
+    original = find(run, runs_dir, lambda one: one.status() in REPRODUCIBLE)
     refuse_foreign_run(original, "reproduce")
     if original.status() not in REPRODUCIBLE:
         raise InputError(

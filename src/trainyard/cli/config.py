@@ -72,6 +72,21 @@ def _columns(resolved: Resolved) -> tuple[dict[str, dict[str, str]], str]:
     return {name: {"kind": kind.kind, "reason": kind.reason} for name, kind in kinds.items()}, ""
 
 
+@config.command("names")
+@click.argument("kind")
+@options.as_json
+def list_names(kind: str, as_json: bool) -> None:
+    """List the names that a config may use.
+
+    KIND is model, metric, optimizer, loss, dataset, tracker, task or framework; or a section (training,
+    data.split ...), for its keys.
+    """
+    from trainyard.api.configs import names
+
+    listed = names(kind)
+    show(listed, table(listed.items()), as_json)
+
+
 @config.command()
 @options.as_json
 def schema(as_json: bool) -> None:  # noqa: ARG001 - the schema is always JSON

@@ -157,7 +157,9 @@ def watcher(quiet: bool, as_json: bool) -> TrialWatcher | None:
     write = getattr(stream, "write_raw", stream.write)
 
     def watch(run: Mapping[str, Any]) -> None:
-        write(line({"event": "run"}, run) + "\n")
+        # An error is shown at the end, as text: a line of pairs holds no spaces.
+        shown = {key: value for key, value in run.items() if key != "error" and value is not None}
+        write(line({"event": "run"}, shown) + "\n")
         stream.flush()
 
     return watch

@@ -142,6 +142,21 @@ def evaluations(run: RunFiles) -> list[Section]:
     return [_evaluation(split, run.evaluations[split], first=split == order[0]) for split in order]
 
 
+def unevaluated(run: RunFiles) -> str:
+    """Return why a run that another trainer made has no tables of its evaluation, and what to do for them."""
+    trainer = run.manifest.trainer if run.manifest else None
+    if trainer is None or run.evaluations:
+        return ""
+    why = (
+        f"The Trainer of {trainer.name} gives its callbacks the metrics of an evaluation, but neither rows "
+        "nor predictions, so there are no tables of them."
+    )
+    if any(name.startswith(("val_", "test_")) for name in (*run.metrics, *run.history.curves)):
+        return f"{why} Any metric that its evaluation computes (compute_metrics, self.log) is drawn above."
+    way = "give it evaluation data (eval_dataset and eval_strategy, or val_dataloaders)"
+    return f"{why} It made no evaluation: {way}."
+
+
 def _evaluation(split: str, tables: Json, *, first: bool) -> Section:
     name = {"test": "Test", "val": "Validation", "train": "Training"}[split]
     made: Section = {

@@ -8,7 +8,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from trainyard import registry
-from trainyard.config.adapters import Kind
+from trainyard.config.adapters import Kind, Meaning
+from trainyard.config.synonyms import fold
 from trainyard.evaluation import metrics
 
 ENGINE_TRAINING_KEYS = (  # what the engine does for every framework
@@ -73,6 +74,29 @@ class Catalog:
         """Return the framework that has a model of this short name, or None."""
         return registry.framework_of(model_type)
 
+    def model_meant(self, name: str, framework: str | None = None) -> Meaning | None:
+        """Return the model that another common name means, or None.
+
+        A class name in its own case comes first (`Ridge` is the regressor), then a short name in other case.
+        """
+        wanted = fold(name)
+        described = [(one, cls) for one, cls in registry.adapters("framework") if framework in (None, one)]
+        for one, cls in described:
+            if name in (others := cls.other_names()):
+                return _meaning(one, others, name)
+        for one, cls in described:
+            if (model := next((model for model in cls.models if fold(model) == wanted), None)) is not None:
+                return Meaning(model, one)
+        for one, cls in described:
+            for other in (others := cls.other_names()):
+                if fold(other) == wanted:
+                    return _meaning(one, others, other)
+        return None
+
+    def metric_meant(self, name: str) -> str | None:
+        """Return the metric that another common name means, or None."""
+        return metrics.meant(name)
+
     def broken(self, kind: Kind) -> Sequence[str]:
         """Return one line for each plugin that might have had a name of `kind`, but cannot be used."""
         if kind == "metric":
@@ -91,3 +115,10 @@ class Catalog:
             return
         for _, cls in registry.adapters("framework"):
             yield getattr(cls, _ATTRIBUTES[kind])
+
+
+def _meaning(framework: str, others: Mapping[str, tuple[str, str | None]], name: str) -> Meaning:
+    """Return what one of a framework's other names of models means."""
+    model, task = others[name]
+    tasks = {one for named, one in others.values() if named == model and one is not None}
+    return Meaning(model, framework, task, tasks - {task} if task else ())

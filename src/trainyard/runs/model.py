@@ -20,7 +20,7 @@ from trainyard.datasets.rows.frames import read_frame
 from trainyard.datasets.rows.preparation import from_json
 from trainyard.datasets.rows.table import Table, as_table
 from trainyard.engine.state import preserved_global_random
-from trainyard.errors import CheckpointError, InputError, ModelError
+from trainyard.errors import CheckpointError, DataError, InputError, ModelError
 from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions
 from trainyard.frameworks.base import Framework, ModelInputs
 from trainyard.records.run_dir import RunDir
@@ -146,7 +146,10 @@ class Predictor:
             )
         data = self.config.data
         options = data.params if data is not None and data.type == "csv" else None
-        return read_frame(path, options, self._preparation.text_columns if self._preparation else ())
+        frame = read_frame(path, options, self._preparation.text_columns if self._preparation else ())
+        if not len(frame):
+            raise DataError(f"{path}: there are columns, but no rows")
+        return frame
 
     def outputs(self, rows: Any) -> Array:
         """Return class probabilities (rows, classes) float32, or values (rows,) / (rows, outputs) float32.

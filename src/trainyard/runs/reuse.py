@@ -17,7 +17,7 @@ from trainyard.records.copies import bring_all, bring_small
 from trainyard.records.decision import MEASURED, NEUTRAL, journalled_decisions
 from trainyard.records.index import summaries
 from trainyard.records.journal import read
-from trainyard.records.listing import find_run
+from trainyard.records.listing import find_run, has_model
 from trainyard.records.manifest import Difference, Manifest
 from trainyard.records.run_dir import RunDir
 from trainyard.reports.rundir import read_run
@@ -108,7 +108,9 @@ def _weights_source(config: RunConfig, run: RunDir) -> Path | None:
     named = config.model.init_from
     if named is None or named.endswith(".safetensors"):
         return initial_source(config, run)
-    return find_run(named, run.path.parent.parent).path  # `last` is no longer the one before `run`
+    return find_run(
+        named, run.path.parent.parent, fits=has_model
+    ).path  # `last` is no longer the one before `run`
 
 
 def _damage(run: RunDir) -> str | None:

@@ -22,6 +22,13 @@ from trainyard.frameworks.keras.params import COMPILED, LOSSES, MODELS, OPTIMIZE
 from trainyard.require import require
 from trainyard.types import Determinism
 
+# Other names of the models, with the task that a name implies.
+OTHER_NAMES: Mapping[str, tuple[str, str | None]] = {
+    "mlp": ("keras_mlp", None),
+    "cnn": ("keras_cnn", None),
+    "convnet": ("keras_cnn", None),
+}
+
 
 class KerasFramework(Framework):
     """A run trains a `keras.Model` on one device."""
@@ -33,6 +40,11 @@ class KerasFramework(Framework):
     base_modules: ClassVar[Sequence[str]] = ("keras",)
     model_bases: ClassVar[Sequence[str]] = ("keras:Model",)
     formats: ClassVar[Sequence[str]] = ("keras", "saved_model")
+
+    @staticmethod
+    def other_names() -> Mapping[str, tuple[str, str | None]]:
+        """Return the class names, and the usual short forms."""
+        return OTHER_NAMES
 
     @staticmethod
     def defaults(model: str) -> Mapping[str, Any]:
