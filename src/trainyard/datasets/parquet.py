@@ -49,7 +49,7 @@ class ParquetDataset:
         file = existing_file(path)
         try:
             with file.open("rb") as stream:
-                table = self._parquet.read_table(stream)
+                table = self._parquet.ParquetFile(stream).read()  # `read_table` would import pandas
         except (self._arrow.ArrowException, OSError) as error:
             raise self._unreadable(path, error) from error
         return self._table(path, table)

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from trainyard import semantics
+from trainyard.announce import announced
 from trainyard.config.schema import DataConfig, SplitConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows import checks
@@ -72,13 +73,16 @@ def refuse_paths(config: DataConfig) -> None:
 def load_files(config: DataConfig, read: Reader) -> DataBundle:
     """Read the files of the config, all with the types of the training file, and build the data of a run."""
     paths = paths_by_split(config)
-    train = read(paths["train"])
+    with announced(f"reading {paths['train']}"):
+        train = read(paths["train"])
     text = [name for name, values in train.columns.items() if kind_of(values) == "text"]
     tables: dict[SplitName, Table] = {"train": train}
     for name in SPLITS[1:]:
         if name in paths:
-            tables[name] = read(paths[name], text)
-    return build(tables, config)
+            with announced(f"reading {paths[name]}"):
+                tables[name] = read(paths[name], text)
+    with announced(f"preparing {sum(map(len, tables.values())):,} rows"):
+        return build(tables, config)
 
 
 def provided_splits(tables: Collection[SplitName], config: DataConfig) -> set[SplitName]:

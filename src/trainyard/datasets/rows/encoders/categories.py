@@ -54,9 +54,16 @@ class Categories(Encoder):
             if self.fill is None:
                 raise no_value(table, self.name, absent)
             values = np.where(absent, self.fill, values)
-        index: dict[str | None, int] = {category: i for i, category in enumerate(self.categories)}
+        index = _Index({category: i for i, category in enumerate(self.categories)})
         index.setdefault(None, MISSING)
-        return np.fromiter((index.get(value, UNSEEN) for value in values), dtype=np.int64, count=len(values))
+        return np.fromiter(map(index.__getitem__, values), dtype=np.int64, count=len(values))
+
+
+class _Index(dict[str | None, int]):
+    """The positions of categories; as a dictionary of its own kind it needs no Python code for each row."""
+
+    def __missing__(self, value: str | None) -> int:
+        return UNSEEN
 
 
 @dataclass(frozen=True)
