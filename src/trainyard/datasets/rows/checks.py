@@ -265,6 +265,8 @@ def repeated_rows(splits: Mapping[SplitName, Arrays], sources: Collection[SplitN
     Raises:
         DataError: All rows of a source are training rows.
     """
+    if len(splits) < 2:
+        return []
     hashes = {name: np.sort(_row_hashes(split)) for name, split in splits.items()}
     own = [name for name in splits if name in sources and name != "train"]
     if own:
