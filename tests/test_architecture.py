@@ -57,6 +57,7 @@ LAYERS = (
         "semantics",
         "types",
         "errors",
+        "announce",
         "version",
         "world",
     ),

@@ -11,7 +11,7 @@ from rows import config, csv_text, load, people
 
 from trainyard.datasets.csv import CsvDataset
 from trainyard.datasets.rows import tabular
-from trainyard.datasets.rows.kinds import infer, typed
+from trainyard.datasets.rows.kinds import infer, judge, typed
 from trainyard.datasets.rows.preparation import from_json
 from trainyard.datasets.rows.table import Table, as_table
 from trainyard.datasets.rows.times import read_time, reading_of
@@ -180,7 +180,8 @@ def test_texts() -> None:
     words = ["red", "old", "house", "near", "a", "lake", "with", "trees"]
     notes = [" ".join(draw.choices(words, k=8)) for _ in range(200)]
     assert column(notes)[0].kind == "text"
-    assert column([f"user-{i}" for i in range(200)])[0].kind == "identifier"
+    users = as_table({"x": np.array([f"user-{i}" for i in range(200)], dtype=object)})
+    assert judge(users, ["x"], config()).kinds["x"].kind == "identifier"
     assert column([f"city {i % 40}" for i in range(200)])[0].kind == "category"
     assert column(notes, features=["x"])[0].kind == "text"
     assert column([f"user-{i}" for i in range(200)], features=["x"])[0].kind == "category"
@@ -215,6 +216,14 @@ def test_columns_that_teach_nothing() -> None:
 
 def test_a_column_that_numbers_the_rows_is_used_where_there_is_no_other() -> None:
     assert column(list(range(9)))[0].kind == "number"
+
+
+def test_a_table_without_anything_to_learn_from() -> None:
+    rows = [{"id": f"id-{i}", "none": None, "y": i % 2} for i in range(100)]
+    with pytest.raises(
+        DataError, match=r"no column to learn from \(id: has a different text in most rows, none"
+    ):
+        tabular.build({"train": as_table(rows)}, config(target="y"))
 
 
 @pytest.mark.parametrize(
@@ -336,3 +345,9 @@ def test_a_table_keeps_its_columns_where_nothing_is_to_be_read() -> None:
     numbers = np.arange(5.0) ** 2
     table = Table({"x": numbers})
     assert typed(table, infer(table, ["x"], config()).kinds).columns["x"] is numbers
+
+
+def test_the_rows_of_a_split_are_copied_column_by_column() -> None:
+    table = Table({"x": np.arange(5.0), "y": np.arange(5)})
+    some = table.take(np.array([3, 1])).take(np.array([1]))
+    assert (len(some), dict(some.columns)["x"].tolist(), some.where(np.array([True]))) == (1, [1.0], "row 2")

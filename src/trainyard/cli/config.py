@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import trainyard
 from trainyard.cli import options
 from trainyard.cli.output import json_document, say_data, show, table
-from trainyard.config import Resolved
 from trainyard.errors import InputError
 from trainyard.redact import redacted, redacted_value
+
+if TYPE_CHECKING:
+    from trainyard.config import Resolved
 
 
 @click.group()

@@ -46,13 +46,7 @@ class ParquetDataset:
         Raises:
             DataError: The file is not a Parquet file, or a column holds lists or structures.
         """
-        file = existing_file(path)
-        try:
-            with file.open("rb") as stream:
-                table = self._parquet.read_table(stream)
-        except (self._arrow.ArrowException, OSError) as error:
-            raise self._unreadable(path, error) from error
-        return self._table(path, table)
+        return self._table(path, self._arrow_table(path))
 
     def sample(self) -> Table:
         """Return the first training rows.
@@ -69,13 +63,22 @@ class ParquetDataset:
         except (self._arrow.ArrowException, OSError) as error:
             raise self._unreadable(path, error) from error
 
+    def _arrow_table(self, path: str) -> Any:
+        file = existing_file(path)
+        try:
+            with file.open("rb") as stream:
+                return self._parquet.ParquetFile(stream).read()  # `read_table` would import pandas
+        except (self._arrow.ArrowException, OSError) as error:
+            raise self._unreadable(path, error) from error
+
     def _unreadable(self, path: str, error: Exception) -> DataError:
         return DataError(f"{path} cannot be read as Parquet (is it complete?): {str(error).splitlines()[0]}")
 
     def _table(self, path: str, table: Any) -> Table:
         columns = {name: table.column(name) for name in table.column_names}
         coded = {name for name in columns if self._arrow.types.is_dictionary(columns[name].type)}
-        values = {name: self._column(columns.pop(name), name, path) for name in table.column_names}
+        del table  # each column is freed when it is converted
+        values = {name: self._column(columns.pop(name), name, path) for name in [*columns]}
         return Table(values, path, categorical=frozenset(coded))
 
     def _column(self, column: Any, name: str, path: str) -> Array:

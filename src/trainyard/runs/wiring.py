@@ -9,6 +9,7 @@ from types import FunctionType
 from typing import Any, cast
 
 from trainyard import registry
+from trainyard.announce import announced
 from trainyard.callbacks.base import Callback, RunView
 from trainyard.callbacks.histograms import WeightHistograms
 from trainyard.callbacks.resources import Resources
@@ -200,7 +201,8 @@ def build(
         world=world,
     )
     framework.pin(config, threads)
-    learner = framework.learner(inputs)
+    with announced(f"building the model, and handing it {rows:,} rows"):
+        learner = framework.learner(inputs)
     return Components(inputs, bundle, framework, learner, rules)
 
 

@@ -41,6 +41,8 @@ _DECLARED: dict[str, Kind] = {
     "id": "identifier",
     "ignore": "ignored",
 }
+NUMBERS_ROWS = "numbers the rows"
+CONSTANT = "holds one value in all training rows"
 _PLURALS = {
     "number": "numbers",
     "boolean": "booleans",
@@ -133,8 +135,17 @@ def infer(table: Table, names: Collection[str], config: DataConfig, rows: Ids | 
         rows: The training rows, by which columns are judged; default: all.
 
     Raises:
-        DataError: Cells do not fit what is declared.
+        DataError: Cells do not fit what is declared, or there is nothing to learn from.
     """
+    judged = judge(table, names, config, rows)
+    kinds = judged.kinds
+    if kinds and not any(kind.is_feature for kind in kinds.values()):
+        kinds = _with_some_feature(kinds, table)
+    return Inference(kinds, [*judged.warnings, *_excluded(kinds, table.source)])
+
+
+def judge(table: Table, names: Collection[str], config: DataConfig, rows: Ids | None = None) -> Inference:
+    """Return what columns are, each by itself; see `infer`."""
     kinds: dict[str, ColumnKind] = {}
     warnings: list[str] = []
     for name in names:
@@ -150,15 +161,32 @@ def infer(table: Table, names: Collection[str], config: DataConfig, rows: Ids | 
         is_changed = kind.is_feature and given != ("text" if kind.reads_text else kind.kind)
         kinds[name] = replace(kind, missing=absent, given=given if is_changed else None)
         warnings += column.warnings
-    if not any(kind.is_feature for kind in kinds.values()):  # x may be all that there is in a file of x and y
-        kinds = {
-            name: _as_number(kind) if kind.reason == _NUMBERS_ROWS else kind for name, kind in kinds.items()
-        }
-    return Inference(kinds, [*warnings, *_excluded(kinds, table.source)])
+    return Inference(kinds, warnings)
 
 
-def _as_number(kind: ColumnKind) -> ColumnKind:
-    return replace(kind, kind="number", reason=f"{kind.reason}, but there is no other column")
+def _with_some_feature(kinds: Mapping[str, ColumnKind], table: Table) -> dict[str, ColumnKind]:
+    """Return the kinds with features: columns that number the rows (x in a file of x and y), or constants.
+
+    Raises:
+        DataError: There is nothing to learn from; says why.
+    """
+    for reason in (NUMBERS_ROWS, CONSTANT):
+        if any(kind.reason == reason for kind in kinds.values()):
+            return {
+                name: replace(
+                    kind,
+                    kind="category" if kind_of(table.columns[name]) == "text" else "number",
+                    reason=f"{reason}, but there is no other column",
+                )
+                if kind.reason == reason
+                else kind
+                for name, kind in kinds.items()
+            }
+    reasons = listed(f"{name}: {kind.reason}" for name, kind in kinds.items())
+    raise DataError(
+        f"{table.source}: there is no column to learn from ({reasons}); declare what one of them holds in "
+        "data.columns"
+    )
 
 
 def missing_values_of(config: DataConfig, name: str) -> Sequence[Any]:
@@ -180,9 +208,6 @@ def infer_target(table: Table, config: DataConfig) -> ColumnKind:
     return ColumnKind("boolean" if kind_of(column.values) == "boolean" else "number", missing=absent)
 
 
-_NUMBERS_ROWS = "numbers the rows"
-
-
 class _Column:
     """One column of the training rows, of which it is asked what it is."""
 
@@ -202,7 +227,7 @@ class _Column:
         if absent.all():
             return ColumnKind("number" if self._explicit else "empty", "has no value in any training row")
         if not self._explicit and len(self.values) > 1 and (self.values == self.values[0]).all():
-            return ColumnKind("constant", "holds one value in all training rows")
+            return ColumnKind("constant", CONSTANT)
         match kind_of(self.values):
             case "text":
                 return self._text()
@@ -248,7 +273,7 @@ class _Column:
         present = self.values[~absent] if absent.any() else self.values
         if not self._explicit:
             if numbers_rows(self.values):
-                return ColumnKind("identifier", _NUMBERS_ROWS)
+                return ColumnKind("identifier", NUMBERS_ROWS)
             if _IDENTIFIER.search(self.name) and _all_differ(present):
                 return ColumnKind("identifier", "has a different number in each row")
         self._warn_of_sentinels(present)
@@ -443,6 +468,8 @@ def typed(table: Table, kinds: Mapping[str, ColumnKind]) -> Table:
     Raises:
         DataError: Cells cannot be read as their column's kind; names the column and the rows.
     """
+    if table.is_typed or not kinds:
+        return table
     columns = {
         name: typed_column(table, name, kinds[name]) if name in kinds else values
         for name, values in table.columns.items()

@@ -21,7 +21,7 @@ import numpy as np
 
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.rows.encoders.base import Encoder, TrainingRows
-from trainyard.datasets.rows.encoders.categories import CategoryColumn
+from trainyard.datasets.rows.encoders.categories import Categories, CategoryColumn
 from trainyard.datasets.rows.encoders.many_categories import FrequencyColumn, TargetMeanColumn
 from trainyard.datasets.rows.encoders.numbers import NumberColumn
 from trainyard.datasets.rows.encoders.texts import TextColumn
@@ -112,10 +112,11 @@ class TabularPreparation:
         the model does not use, except for those in `known`.
         """
         table = as_table(rows, only={column.name for column in self.columns})
+        named = [column for column in self.columns if isinstance(column, Categories)]
         given = {name: kind.given for name, kind in self.kinds.items() if kind.given is not None}
         return {
             **dict(changed_types(table, self.columns, given)),
-            **dict(unseen_values(self._table(table, set(table.columns)), self.columns)),
+            **dict(unseen_values(self._table(table, {column.name for column in named}), named)),
             **dict(unused_columns(table, self.columns, {*known, *self.kinds})),
         }
 

@@ -9,12 +9,13 @@ from typing import Protocol
 import numpy as np
 
 from trainyard import semantics
+from trainyard.announce import announced
 from trainyard.config.schema import DataConfig, SplitConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows import checks
 from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.rows.encoders.numbers import mean_and_scale
-from trainyard.datasets.rows.kinds import ColumnKind, Inference, infer, infer_target, typed
+from trainyard.datasets.rows.kinds import ColumnKind, Inference, infer, infer_target, judge, typed
 from trainyard.datasets.rows.preparation import TabularPreparation, fit
 from trainyard.datasets.rows.splitting import Rows, fractions, split_rows
 from trainyard.datasets.rows.table import Table, kind_of
@@ -72,13 +73,16 @@ def refuse_paths(config: DataConfig) -> None:
 def load_files(config: DataConfig, read: Reader) -> DataBundle:
     """Read the files of the config, all with the types of the training file, and build the data of a run."""
     paths = paths_by_split(config)
-    train = read(paths["train"])
+    with announced(f"reading {paths['train']}"):
+        train = read(paths["train"])
     text = [name for name, values in train.columns.items() if kind_of(values) == "text"]
     tables: dict[SplitName, Table] = {"train": train}
     for name in SPLITS[1:]:
         if name in paths:
-            tables[name] = read(paths[name], text)
-    return build(tables, config)
+            with announced(f"reading {paths[name]}"):
+                tables[name] = read(paths[name], text)
+    with announced(f"preparing {sum(map(len, tables.values())):,} rows"):
+        return build(tables, config)
 
 
 def provided_splits(tables: Collection[SplitName], config: DataConfig) -> set[SplitName]:
@@ -121,7 +125,8 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
     target, rows, more = _split(train, config, Target(config.target, task), fractions(config.split, provided))
     columns = infer(train, names, config, rows["train"]) if judges else Inference({})
     names = [name for name in names if name not in columns.kinds or columns.kinds[name].is_feature]
-    parts = _parts({name: typed(table, columns.kinds) for name, table in tables.items()}, rows, names, config)
+    tables = {name: replace(typed(table, columns.kinds), is_typed=judges) for name, table in tables.items()}
+    parts = _parts(tables, rows, names, config)
     preparation = fit(parts["train"], names, target, config, {**before.kinds, **columns.kinds})
     features = {
         name: preparation.features(part) if name != "train" else preparation.training_features(part, config)
@@ -163,7 +168,7 @@ def _kinds_before_split(train: Table, names: Sequence[str], config: DataConfig) 
     warnings: list[str] = []
     time = config.split.time
     if time is not None and time in train.columns and kind_of(train.columns[time]) == "text":
-        inference = infer(train, [time], config)
+        inference = judge(train, [time], config)
         warnings += [] if time in names else inference.warnings
         kinds |= {name: kind for name, kind in inference.kinds.items() if kind.kind in ("number", "time")}
     return Inference({**kinds, config.target: infer_target(train, config)}, warnings)
@@ -190,7 +195,8 @@ def _parts(tables: Tables, rows: Rows, names: Sequence[str], config: DataConfig)
     """Return the rows of each split."""
     for table in tables.values():
         checks.refuse_bad_cells(table, names, config)
-    parts: dict[SplitName, Table] = {name: tables["train"].take(ids) for name, ids in rows.items()}
+    train = tables["train"]
+    parts = {name: train.take(ids) if len(ids) < len(train) else train for name, ids in rows.items()}
     return parts | {name: table for name, table in tables.items() if name != "train"}
 
 

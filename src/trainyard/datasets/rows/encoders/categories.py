@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -36,10 +37,7 @@ class Categories(Encoder):
     def unseen(self, table: Table) -> Array:
         """Return the values that no training row has, (n,) str, row by row; missing ones are left out."""
         values = as_texts(table, self.name)
-        known = set(self.categories)
-        unseen: Array = values[
-            ~missing(values) & np.array([value not in known for value in values], dtype=bool)
-        ]
+        unseen: Array = values[self._positions(values) == UNSEEN]
         return unseen
 
     def indices(self, table: Table) -> Array:
@@ -54,9 +52,23 @@ class Categories(Encoder):
             if self.fill is None:
                 raise no_value(table, self.name, absent)
             values = np.where(absent, self.fill, values)
-        index: dict[str | None, int] = {category: i for i, category in enumerate(self.categories)}
-        index.setdefault(None, MISSING)
-        return np.fromiter((index.get(value, UNSEEN) for value in values), dtype=np.int64, count=len(values))
+        return self._positions(values)
+
+    def _positions(self, values: Array) -> Array:
+        return np.fromiter(map(self._index.__getitem__, values), dtype=np.int64, count=len(values))
+
+    @cached_property
+    def _index(self) -> _Index:
+        index = _Index({category: i for i, category in enumerate(self.categories)})
+        index[None] = MISSING
+        return index
+
+
+class _Index(dict[str | None, int]):
+    """The positions of categories; as a dictionary of its own kind it needs no Python code for each row."""
+
+    def __missing__(self, value: str | None) -> int:
+        return UNSEEN
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -50,9 +51,12 @@ class FrequencyColumn(Categories):
 
     def encode(self, table: Table, out: Array) -> None:
         """Write the standardized shares into `out`, (rows, 1)."""
-        # UNSEEN is the last but one entry, MISSING the last one
-        shares = np.array([*self.shares, np.nan, 0.0])
-        out[:, 0] = (shares[self.indices(table)] - self.mean) / self.scale
+        out[:, 0] = (self._shares[self.indices(table)] - self.mean) / self.scale
+
+    @cached_property
+    def _shares(self) -> Array:
+        # MISSING is the last but one entry, UNSEEN the last one
+        return np.array([*self.shares, np.nan, 0.0])
 
 
 @dataclass(frozen=True)
@@ -109,8 +113,11 @@ class TargetMeanColumn(Categories):
 
     def encode(self, table: Table, out: Array) -> None:
         """Write the standardized means of all training rows into `out`, (rows, m)."""
-        means = _Means(np.array(self.priors), np.array(self.means))
-        out[:] = self._standardized(means.at(self.indices(table)))
+        out[:] = self._standardized(self._means.at(self.indices(table)))
+
+    @cached_property
+    def _means(self) -> _Means:
+        return _Means(np.array(self.priors), np.array(self.means))
 
     def encode_training(self, rows: TrainingRows, out: Array) -> None:
         """Write the standardized means of the other folds into `out`, (rows, m)."""
