@@ -193,8 +193,9 @@ def _message(error: Any, spot: Spot) -> str:
 
 
 def _elsewhere(name: str) -> str:
-    """Return a hint at the sections that have a key which is wrong here."""
+    """Return a hint at the sections that have a key which is wrong here; `tuning` is for searches alone."""
     keys = [dotted for dotted in _schema_keys(RunConfig) if dotted.rpartition(".")[2] == name]
+    keys = [key for key in keys if not key.startswith("tuning.")] or keys
     return f"; did you mean {' or '.join(keys)}?" if 0 < len(keys) <= MOST_SECTIONS else ""
 
 
