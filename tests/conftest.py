@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from az_server import AzServer, azurite
 from cpu_time import CpuTime
@@ -26,6 +27,10 @@ os.environ.setdefault("NUMBA_DISABLE_JIT", "1")
 # Where the environment forbids bytecode, each process would compile all that it imports: half of the suite's time.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# On a busy machine all is slow, the making of examples too, and that is no fault of the tests.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 TESTS = Path(__file__).parent
 SOAK = TESTS / "soak"
