@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainyard.config import options
 from trainyard.config.adapters import Adapters
 from trainyard.config.checks import check, fill_defaults
 from trainyard.config.dialects import accumulate
@@ -47,6 +48,8 @@ def load(
     root = layers.merge(root, top)
     expand(root, problems)
     accumulate(root, problems, notes)
+    if adapters is not None:
+        options.translate(root, adapters, problems, notes, layers.files)
     fill_defaults(
         root,
         "run" if isinstance(source, Mapping) else Path(source).stem,
