@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from pydantic.fields import FieldInfo
 
@@ -46,7 +47,7 @@ def translate(
             if is_class and not spellings.classes:
                 continue
             fields = None if is_class else _fields(adapters, kind, name, framework.value)
-            _Options(root, path, params, spellings, fields, files, problems, notes).translate()
+            _Options(_Config(root, files, problems, notes), path, params, spellings, fields).translate()
 
 
 def _fields(
@@ -59,6 +60,15 @@ def _fields(
     return model.model_fields if model is not None else {}
 
 
+class _Config(NamedTuple):
+    """A config, and what is collected while it is translated."""
+
+    root: Node
+    files: Sequence[str]
+    problems: Problems
+    notes: list[str]
+
+
 class _Options:
     """The options of one section.
 
@@ -68,23 +78,20 @@ class _Options:
 
     def __init__(
         self,
-        root: Node,
+        config: _Config,
         path: str,
         params: Node,
         spellings: Spellings,
         fields: Mapping[str, FieldInfo] | None,
-        files: Sequence[str],
-        problems: Problems,
-        notes: list[str],
     ) -> None:
-        self.root = root
+        self.root = config.root
         self.path = path
         self.options = mapping(params)
         self.spellings = spellings
         self.fields = fields
-        self.files = files
-        self.problems = problems
-        self.notes = notes
+        self.files = config.files
+        self.problems = config.problems
+        self.notes = config.notes
         self.built: set[str] = set()  # lists that were made of single values
 
     def translate(self) -> None:
@@ -169,7 +176,7 @@ class _Options:
         value = None if node.value is None else setting.read(plain(node))
         if value is None:
             return
-        moved = from_plain(value, node.source) if value != plain(node) else node
+        moved = from_plain(value, node.source) if value is not node.value else node
         self.put(name, node, setting.key, replace(moved, key=node.key, inline=False, template=node.template))
 
     def put(self, name: str, node: Node, key: str, value: Node) -> None:

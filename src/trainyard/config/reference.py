@@ -12,6 +12,7 @@ from pydantic_core import PydanticUndefined
 from trainyard.config.adapters import Adapters, Kind
 from trainyard.config.emit import inline
 from trainyard.config.schema import RunConfig, affects
+from trainyard.config.spellings import Spellings
 from trainyard.config.tree import join
 from trainyard.config.words import describe, tag, without_null
 
@@ -122,8 +123,24 @@ def _described(kind: Kind, framework: str | None, names: Sequence[str], adapters
             continue
         yield f"### `{name}`\n"
         yield from _table(params.model_fields)
+        if kind == "model" and (spellings := adapters.spellings(kind, name, framework)) is not None:
+            yield from _other_names(spellings)
     if plain:
         yield f"Without options of their own: {', '.join(plain)}.\n"
+
+
+def _other_names(spellings: Spellings) -> Iterator[str]:
+    """Yield what the names that a library's users know mean, in two lines."""
+    options = {option: spellings.names_of(option) for option in dict.fromkeys(spellings.aliases.values())}
+    if options:
+        named = (f"`{option}`: {', '.join(names)}" for option, names in options.items())
+        yield f"Other names of options: {'; '.join(named)}.\n"
+    keys: dict[str, list[str]] = {}
+    for name, setting in spellings.settings.items():
+        keys.setdefault(setting.key, []).append(name)
+    if keys:
+        named = (f"`{key}`: {', '.join(names)}" for key, names in keys.items())
+        yield f"These set what they mean: {'; '.join(named)}.\n"
 
 
 def _listed(kind: Kind, framework: str | None, names: Sequence[str], adapters: Adapters) -> Iterator[str]:
