@@ -14,6 +14,7 @@ from late import Late
 from trainyard.config import Resolved, load
 from trainyard.config.spellings import METRICS
 from trainyard.datasets.base import DataBundle
+from trainyard.digest import digest, tensor_records
 from trainyard.errors import ConfigError, ModelError
 from trainyard.frameworks.catboost import CatboostFramework
 from trainyard.frameworks.keras import KerasFramework
@@ -505,3 +506,38 @@ def test_an_estimator_beside_the_config(tmp_path: Any) -> None:
         run_of(xgboost.XGBClassifier(random_state=3), tmp_path, experiment={"seed": 1})
     with pytest.raises(ModelError, match=r"eta and shrinkage_rate are the same option"):
         run_of(lightgbm.LGBMClassifier(eta=0.1, shrinkage_rate=0.2), tmp_path)
+
+
+# -- resume, with options that are passed on
+
+
+@pytest.mark.parametrize(
+    ("framework", "params", "cut"),
+    [
+        ("lightgbm", {"cegb_tradeoff": 2.0, "cegb_penalty_split": 0.002, "subsample": 0.7}, 10),
+        ("lightgbm", {"feature_contri": [1.0, 0.2, 1.0, 1.0, 1.0], "colsample_bytree": 0.6}, 10),
+        ("xgboost", {"max_cached_hist_node": 4}, 3),
+        ("catboost", {"first_feature_use_penalties": [0.1, 3.0, 3.0, 3.0, 3.0]}, 10),
+        ("catboost", {"model_shrink_rate": 0.2}, 3),
+        ("catboost", {"langevin": True, "diffusion_temperature": 1000.0}, 3),
+    ],
+)
+def test_a_resume_with_options_that_are_passed_on(
+    framework: str, params: dict[str, Any], cut: int, tmp_path: Any
+) -> None:
+    def learner() -> Any:
+        config = resolved(framework, params, training={"max_steps": 14}).config
+        made = build(config, 1, Objects(data=bundle("two")))
+        assert cut % made.plan.boundary == 0
+        return made.learner
+
+    def steps(trained: Any, start: int, stop: int) -> Any:
+        for step in range(start, stop):
+            trained.step(step, 0.1)
+        return trained
+
+    steps(learner(), 0, cut).snapshot().write(tmp_path)
+    resumed = learner()
+    resumed.restore(tmp_path)
+    whole = digest(tensor_records(steps(learner(), 0, 14).state()))
+    assert digest(tensor_records(steps(resumed, cut, 14).state())) == whole

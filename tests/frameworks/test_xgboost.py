@@ -1,7 +1,6 @@
 """The XGBoost framework: every option resumes bit-identically; wrong input is refused early."""
 
 import json
-import logging
 import sys
 import tempfile
 import textwrap
