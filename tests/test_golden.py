@@ -92,11 +92,19 @@ PREPARATIONS: dict[str, dict[str, Any]] = {
     "one hot": {"impute": "median"},
     "ordinal": {"impute": "mean", "encode": "ordinal"},
     "category": {"impute": "keep", "encode": "category", "standardize": False},
+    "mean target": {"impute": "median", "encode": "target", "columns": {"note": "text", "team": "category"}},
+    "frequency": {"impute": "keep", "encode": "frequency", "columns": {"note": "text"}, "standardize": False},
 }
 
 
 def prepared(settings: dict[str, Any]) -> DataBundle:
-    return from_objects(frame(), DataConfig(**settings))
+    data = frame()
+    if "columns" in settings:
+        words, numbers = np.array(["late", "wet", "parcel", "thanks", "order", "again"]), np.arange(len(data))
+        data["note"] = [" ".join(words[[i % 6, i * 7 % 5, i * i % 4]]) for i in numbers]
+        times = np.datetime64("2023-11-05T07:30") + numbers * np.timedelta64(31_337, "m")
+        data["when"] = np.where(numbers % 9 == 0, np.datetime64("NaT"), times)
+    return from_objects(data, DataConfig(**settings))
 
 
 @pytest.mark.parametrize("name", PREPARATIONS)
@@ -194,6 +202,8 @@ GOLDEN = {
     "preparation: one hot": "732ef63b98ec3000",
     "preparation: ordinal": "ca37ad8cdd1c945c",
     "preparation: category": "910753e796914237",
+    "preparation: mean target": "fea3a8f78c5a0c99",
+    "preparation: frequency": "b7a75812cdfad1dd",
     "fingerprint": "a58f55af2bbd0aa4",
     "learning rates: constant": "72d599233a38cef5",
     "learning rates: linear": "9d81c6d7e455106f",

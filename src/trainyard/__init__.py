@@ -40,6 +40,7 @@ __all__ = [
     "stop",
     "sync",
     "train",
+    "tune",
     "work",
 ]
 
@@ -69,9 +70,32 @@ if TYPE_CHECKING:
         stop,
         sync,
         train,
+        tune,
         work,
     )
     from trainyard.runs.run import Run
+
+
+# Verbs of other libraries.
+_OTHER_VERBS = {
+    "fit": "train",
+    "run": "train",
+    "Trainer": "train",
+    "eval": "evaluate",
+    "test": "evaluate",
+    "score": "evaluate",
+    "validate": "evaluate",
+    "cross_val_score": "cross_validate",
+    "cv": "cross_validate",
+    "load_model": "load",
+    "save": "export",
+    "save_model": "export",
+    "infer": "predict",
+    "compare_models": "benchmark",
+    "runs": "list_runs",
+    "search_runs": "list_runs",
+    "get_run": "get",
+}
 
 
 def __dir__() -> list[str]:
@@ -84,4 +108,5 @@ def __getattr__(name: str) -> Any:
         from trainyard import api
 
         return getattr(api, name)
-    raise AttributeError(f"module 'trainyard' has no attribute {name!r}")
+    hint = f"; did you mean trainyard.{_OTHER_VERBS[name]}?" if name in _OTHER_VERBS else ""
+    raise AttributeError(f"module 'trainyard' has no attribute {name!r}{hint}")

@@ -102,6 +102,17 @@ def test_what_was_held_back_comes_at_the_end_with_its_own_step(
     assert shown[-1] == {"event": "end", "step": "3/900", "status": "completed", "test_accuracy": "0.97"}
 
 
+def test_the_end_has_the_last_step_and_no_estimate(plain: PlainProgress, stream: io.StringIO) -> None:
+    plain.on_log(1, LOGGED)
+    plain.on_log(2, LOGGED)
+    plain.last_step = 7
+    plain.on_end("interrupted", {})
+    shown = pairs(stream.getvalue())[-2:]
+    assert shown[0]["step"] == "2/900"
+    assert "eta_seconds" not in shown[0]
+    assert shown[1] == {"event": "end", "step": "7/900", "status": "interrupted"}
+
+
 def test_evaluations_and_events_are_never_held_back(plain: PlainProgress, stream: io.StringIO) -> None:
     for step in range(1, 21):
         plain.on_evaluation(step, {"val_loss": 0.5})

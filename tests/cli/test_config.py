@@ -35,6 +35,21 @@ def test_show_says_where_each_value_came_from(command: Command, config: Path) ->
     assert any(line.split() == ["training.batch_size", "32", "#", "default"] for line in lines)
 
 
+def test_show_says_what_the_columns_hold(command: Command, config: Path, tmp_path: Path) -> None:
+    rows = [f"{i},{'ab'[i % 2]},${i % 7}.50,{i % 28 + 1}/02/2024,{i % 2}" for i in range(60)]
+    (tmp_path / "a.csv").write_text("\n".join(["id,kind,price,day,y", *rows]) + "\n")
+    settings = ("data.type=csv", f"data.path={tmp_path}/a.csv", "data.target=y")
+    words = ("config", "show", config, *settings)
+    lines = [line.split() for line in command(*words).out.splitlines()]
+    assert ["#", "id", "identifier", "numbers", "the", "rows"] in lines
+    assert ["#", "price", "number", "numbers", "in", "text", "($)"] in lines
+    assert command(*words, "--json").json["columns"]["day"] == {"kind": "time", "reason": "dates in text"}
+    (tmp_path / "a.csv").unlink()
+    done = command(*words)
+    assert done.code == 0
+    assert "a.csv: there is no such file" in done.out
+
+
 def test_show_hides_secrets(command: Command, config: Path) -> None:
     words = ("config", "show", config, "tracking=[{type: mlflow, uri: 'http://me:word@host'}]")
     for done in (command(*words), command(*words, "--json")):

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from trainyard.config.adapters import Meaning
 from trainyard.config.schema import TrainingConfig
 
 
@@ -84,6 +85,12 @@ class FakeAdapters:
 
     def training_keys(self, framework: str, model: str, params: Mapping[str, Any]) -> Collection[str]:
         return TrainingConfig.model_fields
+
+    def model_meant(self, name: str, framework: str | None = None) -> Meaning | None:
+        return None
+
+    def metric_meant(self, name: str) -> str | None:
+        return None
 
     def framework_of(self, model_type: str) -> str | None:
         return "torch" if model_type in KNOWN["model"] else None

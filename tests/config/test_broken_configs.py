@@ -18,7 +18,7 @@ BROKEN = {
     "key typo": (
         GOOD + "training:\n  epoch: 3\n",
         "4:3: training.epoch",
-        "did you mean 'epochs'? Allowed: batch_size,",
+        "did you mean 'epochs'? Allowed: epochs ... (`trainyard config names training`",
     ),
     "nested typo": (
         GOOD + "training:\n  early_stopping: {patienc: 3}\n",
@@ -26,14 +26,14 @@ BROKEN = {
         "'patience'",
     ),
     "key of another section": (
-        GOOD + "training: {seed: 3}\n",
-        "3:12: training.seed",
-        "did you mean experiment.seed or data.split.seed?",
+        GOOD + "training: {metric: val_f1}\n",
+        "3:12: training.metric",
+        "did you mean training.early_stopping.metric or checkpoint.metric?",
     ),
     "no near key": (GOOD + "logging: {zzz: 3}\n", "3:11: logging.zzz", "Allowed: every_n_steps, histograms"),
     "scheduler option of another type": (
-        GOOD + "training:\n  scheduler: {type: step, step_size: 3, warmup: 2}\n",
-        "4:41: training.scheduler.warmup",
+        GOOD + "training:\n  scheduler: {type: step, step_size: 3, warmup_step: 2}\n",
+        "4:41: training.scheduler.warmup_step",
         "did you mean 'warmup_steps'?",
     ),
     "inline option typo": (
@@ -115,9 +115,9 @@ BROKEN = {
     ),
     "text for section": (GOOD + "evaluation: often\n", "3:13: evaluation", "expected a mapping, got 'often'"),
     "text for list": (
-        GOOD + "evaluation: {metrics: f1}\n",
+        GOOD + "evaluation: {metrics: 1}\n",
         "3:23: evaluation.metrics",
-        "expected a list, each text, or null, got 'f1'",
+        "expected a list, each text, or null, got 1",
     ),
     "list of wrong things": (
         "data: {type: csv, path: a.csv, features: [a, 2]}\nmodel: mlp\n",
@@ -135,7 +135,7 @@ BROKEN = {
         "one of fp32, bf16, fp16, mixed; got 'bf61'; did you mean 'bf16'?",
     ),
     "no such device": (
-        GOOD + "training: {device: gpu}\n",
+        GOOD + "training: {device: gpus}\n",
         "3:20: training.device",
         "expected auto, cpu, cuda or cuda:NUMBER",
     ),
@@ -211,7 +211,7 @@ BROKEN = {
     "model of no installed framework": (
         "data: {type: digits}\nmodel: {type: random_forest}\n",
         "2:15: model.type",
-        "installed models: mlp, transformer (torch)",
+        "nearest: mlp, transformer; or package.module:Class",
     ),
     "model by class": (
         "data: {type: digits}\nmodel: {type: TransformerModel}\n",
@@ -224,7 +224,7 @@ BROKEN = {
         "did you mean 'transformer'?",
     ),
     "no such framework": (
-        "data: {type: digits}\nmodel: {type: mlp, framework: pytorch}\n",
+        "data: {type: digits}\nmodel: {type: mlp, framework: torsh}\n",
         "2:31: model.framework",
         "known: torch; did you mean 'torch'?",
     ),
@@ -240,9 +240,9 @@ BROKEN = {
     ),
     "dataset typo": ("data: {type: digts}\nmodel: mlp\n", "1:14: data.type", "did you mean 'digits'?"),
     "file as dataset": (
-        "data: rows.csv\nmodel: mlp\n",
+        "data: rows.xyz\nmodel: mlp\n",
         "1:7: data.type",
-        "to read a file, write data: {path: rows.csv, target: COLUMN}",
+        "to read a file, write data: {path: rows.xyz, target: COLUMN}",
     ),
     "optimizer typo": (
         GOOD + "training: {optimizer: adam}\n",
@@ -260,7 +260,7 @@ BROKEN = {
         "unknown optimizer 'mine.opt:Lion' of torch; known: adamw, sgd",
     ),
     "loss typo": (
-        GOOD + "training: {loss: crossentropy}\n",
+        GOOD + "training: {loss: cros_entropy}\n",
         "3:18: training.loss",
         "did you mean 'cross_entropy'?",
     ),
@@ -287,14 +287,14 @@ BROKEN = {
     ),
     "test decides": (GOOD + "checkpoint: {metric: test_f1}\n", "3:22: checkpoint.metric", "use val_f1"),
     "metric without split": (
-        GOOD + "checkpoint: {metric: f1}\n",
+        GOOD + "checkpoint: {metric: f2}\n",
         "3:22: checkpoint.metric",
-        "did you mean 'val_f1'?",
+        "expected val_loss or val_METRIC, got 'f2'",
     ),
     "plateau metric": (
-        GOOD + "training: {scheduler: {type: plateau, metric: loss}}\n",
+        GOOD + "training: {scheduler: {type: plateau, metric: train_loss}}\n",
         "3:47: training.scheduler.metric",
-        "did you mean 'val_loss'?",
+        "use val_loss",
     ),
     # keys that contradict each other
     "epochs and steps": (

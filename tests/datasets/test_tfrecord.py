@@ -226,7 +226,12 @@ def test_missing_values_are_filled_as_in_other_files(tmp_path: Path) -> None:
 def test_features_of_several_values_are_columns(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     rows = [
-        {"v": draw.normal(size=3).tolist(), "w": draw.normal(size=2).tolist(), "a": 1.0 * i, "bought": i % 2}
+        {
+            "v": draw.normal(size=3).tolist(),
+            "w": draw.normal(size=2).tolist(),
+            "a": 1.0 * i * i,
+            "bought": i % 2,
+        }
         for i in range(60)
     ]
     path = write(tmp_path / "a.tfrecord", rows)

@@ -121,3 +121,9 @@ def test_a_callback_that_raises_is_left_out_and_the_others_are_told(
     assert [told[1] for told in listener.told] == [told[1] for told in late.told] == [1, 2]
     assert "callback Bad failed" in caplog.text
     assert "oops" in caplog.text
+
+
+def test_a_callback_knows_the_last_step_at_the_end(listening: tuple[Recorder, Listener, Path]) -> None:
+    recorder, listener, _ = listening
+    recorder.ended(7, "interrupted", {})
+    assert listener.last_step == 7

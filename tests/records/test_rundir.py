@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.errors import InputError, RunLockedError, RunNotFoundError
-from trainyard.records.listing import find_run
+from trainyard.records.listing import find_run, has_model
 from trainyard.records.run_dir import RunDir, make_id
 
 
@@ -95,3 +95,14 @@ def test_a_place_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="--runs-dir"):
         RunDir.create(tmp_path / "file", "exp", "")
+
+
+def test_last_is_the_newest_run_that_has_what_is_asked_for(runs: list[RunDir], tmp_path: Path) -> None:
+    assert find_run("last", tmp_path, fits=has_model).id == runs[2].id  # none has: the error names the newest
+    checkpoint = runs[1].path / "checkpoints" / "step-000000001-a0001"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "manifest.json").write_text("{}")
+    assert find_run("last", tmp_path, fits=has_model).id == runs[1].id
+    assert find_run("last", tmp_path).id == runs[2].id
+    assert find_run(runs[2].id, tmp_path, fits=has_model).id == runs[2].id
+    assert find_run("last", tmp_path, before=runs[1], fits=has_model).id == runs[0].id

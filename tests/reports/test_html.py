@@ -187,6 +187,14 @@ def test_a_whole_run(run):
     assert "trainyard resume" not in shown.text
 
 
+def test_a_run_of_another_trainer_says_why_there_are_no_tables(run):
+    why = "gives its callbacks the metrics of an evaluation, but neither rows nor predictions"
+    assert why not in page(run).text
+    (run / "evaluation" / "test.json").unlink()
+    (run / "manifest.json").write_text(json.dumps(MANIFEST | {"trainer": {"name": "transformers"}}))
+    assert why in page(run).text
+
+
 def test_nothing_is_fetched_and_nothing_secret_is_shown(run):
     shown = page(run)
     source = (run / "report.html").read_text(encoding="utf-8")

@@ -12,6 +12,7 @@ from trainyard.config import Overrides, Resolved
 from trainyard.config import load as load_resolved
 from trainyard.errors import InputError
 from trainyard.integrations.foreign import refuse_foreign_run
+from trainyard.records.listing import has_model
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.lookup import RunName, find
@@ -82,7 +83,7 @@ def fork(
         Stopped: A signal came before the first step.
     """
     training = Training(model, data, callbacks, allow_change, trust, verdict)
-    return train_child(find(run, runs_dir), overrides, training, "fork", step)
+    return train_child(find(run, runs_dir, has_model), overrides, training, "fork", step)
 
 
 def is_longer(run: RunDir, overrides: Overrides) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.integrations.foreign import refuse_foreign_run
+from trainyard.records.listing import has_model
 from trainyard.runs.lookup import RunName, find
 from trainyard.runs.objects import passed_objects, require_objects
 from trainyard.runs.run import Run
@@ -43,7 +44,7 @@ def load(
         InputError: The run has no weights, an object is missing, or the run names code that is not imported.
         CheckpointError: A file that predictions depend on is damaged.
     """
-    return _load(find(run, runs_dir), "load", model, trust=trust, pinned=False)
+    return _load(find(run, runs_dir, has_model), "load", model, trust=trust, pinned=False)
 
 
 def _load(run: RunDir, verb: str, model: Any, *, trust: bool, pinned: bool = True, **data: Any) -> Predictor:
@@ -83,7 +84,7 @@ def evaluate(
             run's own.
         CheckpointError: A file that predictions depend on is damaged.
     """
-    found = find(run, runs_dir)
+    found = find(run, runs_dir, has_model)
     is_file = isinstance(data, Path | str)
     predictor = _load(found, "evaluate", model, trust=trust, data=data)
     rows = predictor.read(data) if is_file else data  # before the working directory changes
@@ -113,7 +114,7 @@ def predict(
         DataError: The file cannot be read, or lacks a column of the training data.
         CheckpointError: A file that predictions depend on is damaged.
     """
-    predictor = _load(find(run, runs_dir), "predict", model, trust=trust)
+    predictor = _load(find(run, runs_dir, has_model), "predict", model, trust=trust)
     return predictor.predict(predictor.read(data))
 
 
@@ -146,7 +147,8 @@ def export(
             path cannot be written.
         CheckpointError: A file that predictions depend on is damaged.
     """
-    return _load(find(run, runs_dir), "export", model, trust=trust, pinned=False).export(Path(path), form)
+    predictor = _load(find(run, runs_dir, has_model), "export", model, trust=trust, pinned=False)
+    return predictor.export(Path(path), form)
 
 
 def explain(
@@ -167,7 +169,7 @@ def explain(
         InputError: The run has no weights, an object is missing, or the data are not the run's own.
         CheckpointError: A file that predictions depend on is damaged.
     """
-    found = find(run, runs_dir)
+    found = find(run, runs_dir, has_model)
     predictor = _load(found, "explain", model, trust=trust, data=data)
     from trainyard.runs.model import bundle_of_objects
 

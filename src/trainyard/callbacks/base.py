@@ -38,7 +38,12 @@ class RunView:
 
 
 class Callback:
-    """The base class: every hook does nothing; override the ones you need."""
+    """The base class: every hook does nothing; override the ones you need.
+
+    `last_step` is the step at which the attempt ended; it is set before `on_end`.
+    """
+
+    last_step: int | None = None
 
     def on_start(self, run: RunView) -> None:
         """Observe the start of the attempt, before its first step."""

@@ -121,8 +121,10 @@ class PlainProgress(Progress):
 
     def on_end(self, status: str, metrics: Mapping[str, float]) -> None:
         """Show the end of the attempt."""
-        self._release()
-        self._print(self._step, "end", {"status": status, **metrics})
+        if self._held is not None:  # no time is left
+            self._print(self._held[0], "", self._held[1])
+        step = self._step if self.last_step is None else self.last_step
+        self._print(step, "end", {"status": status, **metrics})
 
     def _release(self) -> None:
         """Print the training metrics that were held back."""
@@ -195,6 +197,7 @@ class RichProgress(Progress):
 
     def on_end(self, status: str, metrics: Mapping[str, float]) -> None:  # noqa: ARG002
         """Show the end of the attempt."""
+        self._step = self._step if self.last_step is None else self.last_step
         self._draw()
         self.close()
 

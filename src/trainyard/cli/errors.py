@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
+import re
 import sys
 import traceback
 from typing import Any
@@ -14,6 +16,31 @@ from trainyard.errors import ConfigError, TrainyardError
 from trainyard.records.status import EXIT_CODES
 from trainyard.redact import printable, redacted
 
+# Commands of other tools.
+_OTHER_COMMANDS = {
+    "fit": "train",
+    "run": "train",
+    "start": "train",
+    "eval": "evaluate",
+    "test": "evaluate",
+    "score": "evaluate",
+    "infer": "predict",
+    "continue": "resume",
+    "new": "init",
+    "ls": "runs list",
+    "list": "runs list",
+    "show": "runs show",
+    "compare": "runs compare",
+    "diff": "runs compare",
+    "rm": "runs clean",
+    "clean": "runs clean",
+    "sync": "runs sync",
+    "cv": "cross-validate",
+    "check": "config check",
+    "validate": "config check",
+    "schema": "config schema",
+    "kill": "stop",
+}
 log = logging.getLogger("trainyard")
 
 
@@ -49,12 +76,34 @@ def _explain(error: BaseException) -> tuple[str, str, int]:
     if isinstance(error, TrainyardError):
         return "error: ", str(error), error.exit_code
     if isinstance(error, click.ClickException):
-        return "error: ", error.format_message(), error.exit_code
+        return "error: ", _usage_message(error), error.exit_code
     if isinstance(error, KeyboardInterrupt | click.Abort):
         return "", "interrupted", EXIT_CODES["interrupted"]
     if isinstance(error, Stopped):
         return "", _stopped(error), EXIT_CODES[error.status]
     return *_failed(error), 1
+
+
+def _usage_message(error: click.ClickException) -> str:
+    """Return the message of a wrong command line; of an unknown option or command, with what to write."""
+    text = error.format_message()
+    if not isinstance(error, click.UsageError) or error.ctx is None:
+        return text
+    command = error.ctx.command
+    if isinstance(error, click.NoSuchOption) and any(one.name == "overrides" for one in command.params):
+        from trainyard.config.habits import key_meant
+
+        name = error.option_name.partition("=")[0]
+        key = key_meant(name.lstrip("-"))
+        return (
+            text if key is None else f"No such option '{name}'. Settings have no dashes: write {key}=VALUE."
+        )
+    unknown = re.search(r"No such command '([^']+)'", text)
+    if unknown is None or not isinstance(command, click.Group):
+        return text
+    other = _OTHER_COMMANDS.get(unknown[1]) if error.ctx.parent is None else None
+    near = [other] if other else difflib.get_close_matches(unknown[1], command.list_commands(error.ctx), 1)
+    return f"No such command '{unknown[1]}'. Did you mean '{near[0]}'?" if near else text
 
 
 def _stopped(error: Stopped) -> str:

@@ -33,8 +33,11 @@ def evaluate(
     """Compute the metrics of a run's model."""
     if split and data:
         raise click.UsageError("--split uses the run's own data and --data other rows: give one of them")
+    from trainyard.records.listing import has_model
+    from trainyard.runs.lookup import find
+
+    run_id = find(run, runs_dir, has_model).id
     metrics = trainyard.evaluate(run, split=split or "test", data=data, runs_dir=runs_dir, trust=trust)
-    run_id = trainyard.get(run, runs_dir=runs_dir).id
     show(
         {"run_id": run_id, "data": data, "split": None if data else split or "test", "metrics": metrics},
         table(metrics.items()),
@@ -84,10 +87,12 @@ def predict(
 @options.as_json
 def explain(run: str, trust: bool, runs_dir: str | None, as_json: bool) -> None:
     """Explain a run's model by importance, SHAP values and partial dependence; update its report."""
+    from trainyard.records.listing import has_model
     from trainyard.reports.explanations import ranking
+    from trainyard.runs.lookup import find
 
+    path = find(run, runs_dir, has_model).path / "report.html"
     explanation = trainyard.explain(run, runs_dir=runs_dir, trust=trust)
-    path = trainyard.get(run, runs_dir=runs_dir).path / "report.html"
     rows = ranking(explanation)
     lines = table(rows, ("column", "permutation", "mean |SHAP|")) if rows else []
     show(explanation, [*lines, *explanation["notes"], f"report: {path}"], as_json)

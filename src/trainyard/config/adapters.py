@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from pydantic import BaseModel
 
 from trainyard.config.spellings import Spellings
 
-Kind = Literal["dataset", "model", "framework", "optimizer", "loss", "task", "tracker", "metric"]
+Kind = Literal["dataset", "model", "framework", "optimizer", "loss", "task", "tracker", "metric", "sampler"]
+
+
+class Meaning(NamedTuple):
+    """What another name of a model means: the model, its framework, and the task that the name implies.
+
+    `other_tasks` are those that the names of other classes of this model imply.
+    """
+
+    name: str
+    framework: str
+    task: str | None = None
+    other_tasks: Collection[str] = ()
 
 
 class Adapters(Protocol):
@@ -48,6 +60,12 @@ class Adapters(Protocol):
 
     def framework_of(self, model_type: str) -> str | None:
         """Return the framework that has a model of this short name, or None."""
+
+    def model_meant(self, name: str, framework: str | None = None) -> Meaning | None:
+        """Return the model that another common name means (a class name, `xgb`), or None."""
+
+    def metric_meant(self, name: str) -> str | None:
+        """Return the metric that another common name means (`auc`), or None."""
 
     def broken(self, kind: Kind) -> Sequence[str]:
         """Return one line for each installed adapter of a kind that cannot be used."""

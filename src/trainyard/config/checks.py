@@ -9,15 +9,16 @@ from __future__ import annotations
 import re
 from pathlib import PurePath
 
+from trainyard.config.fields import RANGE
 from trainyard.config.schema import (
     DEFAULT_TEST_SHARE,
     METRIC_KEYS,
-    RANGE,
     SplitConfig,
     TrainingConfig,
     bounds,
     power_of_two,
 )
+from trainyard.config.synonyms import OTHER_FILES
 from trainyard.config.tree import DEFAULT, Node, Problems, Source, find, find_value, mapping, put
 from trainyard.world import gpus, ranks_of_environment
 
@@ -223,8 +224,9 @@ def _check_source(data: Node, problems: Problems) -> None:
     elif kind is None:
         endings = ", ".join(FILE_TYPES)
         node = mapping(data)["path" if _text(data, "path") else "train_path"]
+        hint = OTHER_FILES.get(PurePath(str(node.value)).suffix.lower(), "set data.type")
         problems.report(
-            f"the file name's ending is unknown (known: {endings}); set data.type", "data.path", node.source
+            f"the file name's ending is unknown (known: {endings}); {hint}", "data.path", node.source
         )
     elif kind in FILE_TYPES.values() and path is None:
         problems.report(f"type {kind} needs path, or train_path", "data", data.key_source)
@@ -269,5 +271,7 @@ def _check_metric(node: Node | None, path: str, problems: Problems) -> None:
     elif node.value.startswith("test_"):
         reason = f"the test split must not decide anything; use val_{node.value.removeprefix('test_')}"
     else:
-        reason = f"expected val_loss or val_METRIC, got {node.value!r}; did you mean 'val_{node.value}'?"
+        reason = (
+            f"expected val_loss or val_METRIC, got {node.value!r}; `trainyard config names metric` lists them"
+        )
     problems.report(reason, path, node.source)

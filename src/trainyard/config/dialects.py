@@ -1,11 +1,13 @@
-"""Translate older spellings, all in this one place. A note tells the user of each translation."""
+"""Translate older spellings, and those of other tools (`habits.py`). A note tells of each translation."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
+from trainyard.config import habits
 from trainyard.config.schema import TrainingConfig
-from trainyard.config.tree import Node, Problems, find, find_value, join, put, take
+from trainyard.config.tree import Node, Problems, find, find_value, put, take
 
 # Key by key first, then whole sections; the order matters.
 MOVES = (
@@ -24,13 +26,20 @@ DP = ("dp", "dataparallel")
 SHARDED = ("fsdp", "fullyshard", "deepspeed", "zero", "megatron", "colossalai", "tensorpar", "pipelinepar")
 
 
-def translate(root: Node, problems: Problems, notes: list[str]) -> None:
+def translate(root: Node, problems: Problems, notes: list[str], own: Collection[str] | None = ()) -> None:
     """Rewrite one layer (a file, or the overrides) into today's spelling, in place.
 
     An older key beside its modern one is a problem.
+
+    Args:
+        root: The layer.
+        problems: Where problems are reported.
+        notes: Where translations are noted.
+        own: The options of `data.type`; None: any key may be one.
     """
     for old, new in MOVES:
-        _move(root, old, new, problems, notes)
+        habits.move(root, old, new, problems, notes, "the older spelling of")
+    habits.translate(root, problems, notes, own)
     _tracking_uri(root, problems, notes)
     _mixed_precision(root, problems, notes)
     _strategy(root, problems, notes)
@@ -71,28 +80,6 @@ def accumulate(root: Node, problems: Problems, notes: list[str]) -> None:
         f"{steps.key_source}: {old}: {steps.value} is read as training.batch_size: {total}, "
         f"microbatch_size: {micro}"
     )
-
-
-def _move(root: Node, old: str, new: str, problems: Problems, notes: list[str]) -> None:
-    node = find(root, old)
-    if node is None:
-        return
-    newer = find(root, new)
-    if newer is not None and isinstance(newer.value, dict) and isinstance(node.value, dict):
-        for key in list(node.value):
-            _move(root, join(old, key), join(new, key), problems, notes)
-        take(root, old)
-        return
-    take(root, old)
-    if newer is not None:
-        problems.report(
-            f"is the older spelling of {new}, which is given too ({newer.key_source}); keep one",
-            old,
-            node.key_source,
-        )
-        return
-    put(root, new, node)
-    notes.append(f"{node.key_source}: {old} is read as {new}")
 
 
 def _tracking_uri(root: Node, problems: Problems, notes: list[str]) -> None:

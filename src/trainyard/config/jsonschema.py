@@ -12,15 +12,8 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from trainyard.config.adapters import Adapters, Kind
-from trainyard.config.schema import (
-    DataConfig,
-    ModelConfig,
-    OptimizerConfig,
-    RunConfig,
-    Section,
-    TrackerConfig,
-    TypedSection,
-)
+from trainyard.config.fields import Section, TypedSection
+from trainyard.config.schema import DataConfig, ModelConfig, OptimizerConfig, RunConfig, TrackerConfig
 from trainyard.config.spellings import METRICS, Spellings
 
 Schema = dict[str, Any]

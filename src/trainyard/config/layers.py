@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainyard.config import dialects, forms
+from trainyard.config import dialects, forms, habits
+from trainyard.config.adapters import Adapters
 from trainyard.config.env import expand_node
 from trainyard.config.schema import Schedule
 from trainyard.config.tree import Node, Problems, Source, from_plain, join, mapping, put, walk
 from trainyard.config.yaml import read_file, read_value
+from trainyard.errors import InputError
 
 COMMAND_LINE = Source("command line")
 OVERRIDES = Source("overrides")
@@ -22,7 +24,8 @@ DEFAULT_TYPES = {"model": None, "data": None, "training.optimizer": "adamw", "tr
 class Layers:
     """The reader of layers; it collects `problems`, and `notes` on what was translated or dropped."""
 
-    def __init__(self, problems: Problems, notes: list[str]) -> None:
+    def __init__(self, problems: Problems, notes: list[str], adapters: Adapters | None = None) -> None:
+        self.adapters = adapters
         self.problems = problems
         self.notes = notes
         self.files: list[str] = []  # what was read, each before what it extends
@@ -39,11 +42,12 @@ class Layers:
         root = from_plain(values, MAPPING, self.problems)
         return self._onto_base(root, Path("mapping"), "mapping", ())
 
-    def overrides(self, overrides: Sequence[str] | Mapping[str, Any]) -> Node:
+    def overrides(self, overrides: Sequence[str] | Mapping[str, Any], base: Node | None = None) -> Node:
         """Return the layer of overrides; if two set the same key, the last one counts.
 
         Args:
             overrides: `key.path=value` texts, or a mapping from dotted keys to values.
+            base: The layers below.
         """
         if isinstance(overrides, Mapping):
             pairs = [
@@ -53,6 +57,7 @@ class Layers:
         else:
             pairs = [pair for pair in map(self._parse, overrides) if pair is not None]
         root = Node({}, OVERRIDES if isinstance(overrides, Mapping) else COMMAND_LINE)
+        spelled: dict[str, str] = {}
         for index, (key, node) in enumerate(pairs):
             if key.partition(".")[0] == "extends":
                 self.problems.report("is allowed only in a file", key, root.source)
@@ -61,9 +66,27 @@ class Layers:
                 self.notes.append(f"{root.source}: {key} is given more than once; the last one counts")
             layer = Node({}, root.source)
             put(layer, key, node)
-            self._translate(layer)
+            self._translate(layer, base)
+            self._refuse_other_spellings(key, layer, spelled)
             self.merge(root, layer, same_layer=True)
         return root
+
+    def _refuse_other_spellings(self, key: str, layer: Node, spelled: dict[str, str]) -> None:
+        """Report an override of a value that another one sets under another name.
+
+        Args:
+            key: The key as it was written.
+            layer: The override, translated.
+            spelled: The keys that the values before were set by; this one's are added.
+        """
+        for path, node in walk(layer):
+            if isinstance(node.value, dict) or not path:
+                continue
+            other = spelled.setdefault(path, key)
+            if other != key and not (path.startswith(key) and path.startswith(other)):
+                self.problems.report(
+                    f"is another spelling of {path}, which is given too; keep one", key, node.source
+                )
 
     def merge(self, base: Node, top: Node, path: str = "", *, same_layer: bool = False) -> Node:
         """Merge `top` into `base`: mappings key by key, anything else is replaced. Return `base`, changed.
@@ -85,10 +108,10 @@ class Layers:
 
     def _onto_base(self, root: Node, path: Path, name: str, chain: tuple[Path, ...]) -> Node | None:
         extends = mapping(root).pop("extends", None)
-        self._translate(root)
+        base = None if extends is None else self._base(extends, path, name, (*chain, path.resolve()))
+        self._translate(root, base)
         if extends is None:
             return root
-        base = self._base(extends, path, name, (*chain, path.resolve()))
         return None if base is None else self.merge(base, root)
 
     def _base(self, extends: Node, path: Path, name: str, chain: tuple[Path, ...]) -> Node | None:
@@ -109,9 +132,20 @@ class Layers:
             return None
         return self.file(target, str(Path(name).parent / (extends.template or extends.value)), chain)
 
-    def _translate(self, root: Node) -> None:
-        dialects.translate(root, self.problems, self.notes)
+    def _translate(self, root: Node, base: Node | None) -> None:
+        kind = habits.data_type(root) or (None if base is None else habits.data_type(base)) or ""
+        dialects.translate(root, self.problems, self.notes, self._options(kind))
         forms.normalize(root, self.problems)
+
+    def _options(self, data_type: str) -> Collection[str] | None:
+        """Return the options of a data set; None for a function of the user's, which may have any."""
+        if ":" in data_type:
+            return None
+        try:
+            params = self.adapters.params("dataset", data_type) if self.adapters and data_type else None
+        except InputError:  # a plugin that cannot be used; the lookup says so
+            return None
+        return () if params is None else params.model_fields
 
     def _parse(self, text: str) -> tuple[str, Node] | None:
         key, equals, value = text.partition("=")

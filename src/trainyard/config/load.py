@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainyard.config import options
+from trainyard.config import habits, names, options
 from trainyard.config.adapters import Adapters
 from trainyard.config.checks import check, fill_defaults
 from trainyard.config.dialects import accumulate
@@ -39,16 +39,20 @@ def load(
     Raises:
         ConfigError: The config is wrong; all problems are listed, not only the first.
     """
+    if isinstance(overrides, str):
+        raise ConfigError([Problem(f"overrides are one text, {overrides!r}; give a list of them")])
     problems, notes, unused = Problems(), list[str](), list[str]()
-    layers = Layers(problems, notes)
+    layers = Layers(problems, notes, adapters)
     root = layers.mapping(source) if isinstance(source, Mapping) else layers.file(Path(source), str(source))
-    top = layers.overrides(overrides)
+    top = layers.overrides(overrides, root)
     if root is None:
         raise ConfigError(problems)
     root = layers.merge(root, top)
     expand(root, problems)
+    habits.settle(root, problems, notes)
     accumulate(root, problems, notes)
     if adapters is not None:
+        names.translate(root, adapters, problems, notes, objects=objects)
         options.translate(root, adapters, problems, notes, layers.files)
     fill_defaults(
         root,

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from pathlib import PurePath
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel
 
 from trainyard.config.adapters import Adapters, Kind
 from trainyard.config.checks import DEFAULT_EPOCHS
+from trainyard.config.fields import TypedSection
 from trainyard.config.forms import tracking_items
 from trainyard.config.messages import validate
+from trainyard.config.names import unknown_model
 from trainyard.config.resolved import values
 from trainyard.config.schema import (
     METRIC_KEYS,
     DataConfig,
     ModelConfig,
     OptimizerConfig,
+    RunConfig,
     TrackerConfig,
     TrainingConfig,
-    TypedSection,
 )
+from trainyard.config.synonyms import OTHER_FILES
 from trainyard.config.tree import (
     DEFAULT,
     Node,
@@ -36,7 +38,8 @@ from trainyard.config.tree import (
     plain,
     put,
 )
-from trainyard.config.words import nearest, some
+from trainyard.config.tuning import SamplerConfig
+from trainyard.config.words import nearest, some, without_null
 from trainyard.errors import InputError
 
 
@@ -62,6 +65,10 @@ class Lookup:
         self.task()
         for key, _ in tracking_items(self.root):
             self.section("tracker", join("tracking", key), TrackerConfig)
+        if (tuning := find_value(self.root, "tuning")) is not None and isinstance(tuning.value, dict):
+            sampler = tuning.value.setdefault("sampler", Node({}, DEFAULT))
+            mapping(sampler).setdefault("type", Node(SamplerConfig().type, DEFAULT))
+            self.section("sampler", "tuning.sampler", SamplerConfig)
         self.metrics()
 
     def model(self) -> tuple[bool, str | None]:
@@ -82,7 +89,9 @@ class Lookup:
         if framework is None:
             framework = self.adapters.framework_of(node.value)
         if framework is None or not self.adapters.has("model", node.value, framework):
-            self.problems.report(self._no_model(node.value, framework), "model.type", node.source)
+            self.problems.report(
+                unknown_model(node.value, framework, self.adapters), "model.type", node.source
+            )
             return False, None
         self.options("model", node.value, "model", ModelConfig, framework)
         return True, framework
@@ -127,27 +136,6 @@ class Lookup:
         length = [find_value(self.root, f"training.{key}") for key in ("epochs", "max_steps")]
         if length == [None, None] and (not used or "epochs" in used):
             put(self.root, "training.epochs", Node(own.get("training.epochs", DEFAULT_EPOCHS), DEFAULT))
-
-    def _no_model(self, name: str, framework: str | None) -> str:
-        if framework is not None:
-            models = self.adapters.names("model", framework)
-            near = nearest(name, models)
-            return f"model {name}: {framework} has no such model; it has {some(models, name)}{near}"
-        known, broken = self.adapters.names("model"), self.adapters.broken("model")
-        snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()  # RandomForestClassifier
-        bare = re.sub(r"_(classifier|regressor|model)$", "", snake)
-        if near := nearest(name, known) or nearest(bare, known):
-            return "; ".join([f"model {name}: no installed framework has it{near}", *broken])
-        models_of = {one: self.adapters.names("model", one) for one in self.adapters.names("framework")}
-        answers = "; ".join(f"{some(models, name)} ({one})" for one, models in models_of.items())
-        return "; ".join(
-            [
-                f"model {name}: no installed framework has it",
-                f"installed models: {answers or 'none'}",
-                "or package.module:Class",
-                *broken,
-            ]
-        )
 
     def optimizer(self, framework: str | None) -> None:
         """Check the optimizer, or fill in the default one."""
@@ -203,12 +191,14 @@ class Lookup:
         names = list(dict.fromkeys([*extra, *self.adapters.names(kind, framework)]))
         of = f" of {framework}" if framework else ""
         parts = [f"unknown {kind} {node.template or node.value!r}{of}"]
-        parts += self.problems.once(f"known: {some(names, node.value) or 'none, as none is installed'}")
+        parts += self.problems.once(
+            f"known: {some(names, node.value, kind) or 'none, as none is installed'}", (kind, framework)
+        )
+        near = nearest(node.value, names)
         if kind == "dataset" and PurePath(node.value).suffix:
-            parts.append(
-                f"to read a file, write data: {{path: {node.template or node.value}, target: COLUMN}}"
-            )
-        message = "; ".join(parts) + nearest(node.value, names)
+            hint = OTHER_FILES.get(PurePath(node.value).suffix.lower())
+            near = f"; {hint or f'to read a file, write data: {{path: {node.value}, target: COLUMN}}'}"
+        message = "; ".join(parts) + near
         self.problems.report("; ".join([message, *self.adapters.broken(kind)]), path, source)
         return False
 
@@ -280,7 +270,7 @@ class Lookup:
             hint = nearest(name, names)
         parts = [
             f"unknown metric {node.template or name!r}",
-            *self.problems.once(f"known: {some(names, name)}"),
+            *self.problems.once(f"known: {some(names, name, 'metric')}", "metric"),
         ]
         self.problems.report("; ".join(parts) + hint, path, node.source)
 
@@ -295,3 +285,20 @@ def _fill(node: Node, value: Any) -> None:
             _fill(item, inner)
     else:
         node.value = from_plain(value, node.source).value
+
+
+def keys_of(section: str) -> dict[str, str]:
+    """Return the keys of a section of the config (`config`: the sections), with their descriptions.
+
+    Raises:
+        InputError: There is no such section.
+    """
+    model: type[BaseModel] = RunConfig
+    for name in section.split(".") if section != "config" else ():
+        field = model.model_fields.get(name)
+        inner = None if field is None else without_null(field.annotation)
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            kinds = ", ".join([*get_args(Kind), *RunConfig.model_fields])
+            raise InputError(f"there are no names of {section!r}; allowed: {kinds}")
+        model = inner
+    return {key: field.description or "" for key, field in model.model_fields.items()}

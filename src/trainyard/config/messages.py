@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from trainyard.config.schema import RunConfig
+from trainyard.config.synonyms import KEY_HINTS, fold
 from trainyard.config.tree import Node, Problems, join, mapping, plain
 from trainyard.config.words import (
     choice,
@@ -170,11 +171,15 @@ class _Report:
         allowed = list(getattr(without_null(spot.annotation), "model_fields", ()))
         if child.inline:
             allowed += self.siblings
+        path, known = self._path((*spot.keys, name)), KEY_HINTS.get(fold(name))
+        if known is not None and not path.startswith("model."):
+            self.problems.report(f"unknown key; {known}", path, child.key_source)
+            return
         hint = nearest(name, allowed) or _elsewhere(name) or "."
-        listed = self.problems.once(f"Allowed: {some(sorted(allowed), name) or 'no options'}")
-        self.problems.report(
-            " ".join([f"unknown key{hint}", *listed]), self._path((*spot.keys, name)), child.key_source
-        )
+        kind = "" if self.path else ".".join(spot.keys) or "config"
+        text = f"Allowed: {some(sorted(allowed), name, kind) or 'no options'}"
+        listed = self.problems.once(text, tuple(allowed))
+        self.problems.report(" ".join([f"unknown key{hint}", *listed]), path, child.key_source)
 
 
 def _message(error: Any, spot: Spot) -> str:

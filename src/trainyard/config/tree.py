@@ -67,13 +67,13 @@ class Problems(list[Problem]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._said: set[str] = set()
+        self._said: set[object] = set()
 
-    def once(self, text: str) -> list[str]:
-        """Return a text in a list the first time, and an empty list later, so that it is shown once."""
-        if text in self._said:
+    def once(self, text: str, subject: object) -> list[str]:
+        """Return a text in a list, and an empty list for a later one of the same subject."""
+        if subject in self._said:
             return []
-        self._said.add(text)
+        self._said.add(subject)
         return [text]
 
     def report(self, message: str, path: str = "", source: Source | None = None) -> None:

@@ -8,14 +8,14 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from trainyard.config.schema import PATTERNS
+from trainyard.config.fields import PATTERNS
 from trainyard.config.tree import Node
 
 NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
 BOUNDS = (("gt", "above"), ("ge", "of at least"), ("lt", "below"), ("le", "of at most"))
 LISTS = {list, tuple, set, frozenset, Sequence}
 LONGEST = 60  # characters of a value that a message repeats
-SHORT = 20  # names that a message lists; of a longer list it shows the nearest ones
+SHORT = 10  # names that a message lists; of a longer list it shows the nearest ones
 FEW = 5
 
 
@@ -28,14 +28,21 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {by_lower[match[0]]!r}?" if match else ""
 
 
-def some(names: Sequence[str], name: str = "") -> str:
-    """Return names as a message lists them: all of a short list, those near `name` of a long one."""
+def some(names: Sequence[str], name: str, kind: str) -> str:
+    """Return names as a message lists them: all of a short list, those nearest to `name` of a long one.
+
+    Args:
+        names: The names that are allowed.
+        name: The one that was given.
+        kind: What `trainyard config names` calls them; empty for the options of an adapter.
+    """
     from difflib import get_close_matches
 
     if len(names) <= SHORT:
         return ", ".join(names)
-    close = get_close_matches(name, names, n=FEW, cutoff=0.5) or names[:FEW]
-    return f"{', '.join(close)} ... (`trainyard config schema` shows all {len(names)})"
+    close = get_close_matches(name, names, n=FEW, cutoff=0.5) or get_close_matches(name, names, FEW, 0.0)
+    command = f"names {kind}" if kind else "schema"
+    return f"{', '.join(close)} ... (`trainyard config {command}` shows all {len(names)})"
 
 
 def choice(allowed: Sequence[str], node: Node) -> str:

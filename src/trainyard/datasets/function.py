@@ -73,7 +73,14 @@ def find_function(name: str) -> Callable[..., Any]:
         raise DataError(f"data.type: {error}") from error
     if not isinstance(function, FunctionType):
         raise DataError(
-            f"data.type: {name!r} is not a Python function but {type(function).__name__}; name a function "
-            "that returns the splits"
+            f"data.type: {name!r} is {_kind(function)}, and a Python function is needed: name one that "
+            "returns the rows, (X, y) or a data frame, or the splits, (train, val)"
         )
     return function
+
+
+def _kind(value: Any) -> str:
+    """Return what an object is, for messages."""
+    return (
+        f"the class {value.__name__}" if isinstance(value, type) else f"an object of {type(value).__name__}"
+    )

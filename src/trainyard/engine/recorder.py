@@ -76,7 +76,12 @@ class Recorder:
     def ended(self, step: int, status: Ended, metrics: Metrics) -> None:
         """Record the end of the attempt, and tell the callbacks."""
         self.journal.end(step, status)
-        self._call(lambda callback: callback.on_end(status, metrics))
+
+        def tell(callback: Callback) -> None:
+            callback.last_step = step
+            callback.on_end(status, metrics)
+
+        self._call(tell)
 
     def _call(self, hook: Callable[[Callback], None]) -> None:
         for callback in list(self._callbacks):

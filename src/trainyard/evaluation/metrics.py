@@ -18,6 +18,7 @@ from trainyard import registry
 from trainyard.errors import InputError
 from trainyard.registry import task_for, task_of
 from trainyard.tasks.base import Metric, Task
+from trainyard.tasks.support import metric_names
 from trainyard.types import SPLITS, Array, DataInfo, Ids, Metrics, Mode, Predictions, SplitName
 
 LOSS = "loss"
@@ -63,6 +64,12 @@ def tasks_with(metric: str) -> list[str]:
     return list(_metrics()[metric])
 
 
+def meant(name: str) -> str | None:
+    """Return the metric that another common name means (`auc`), or None; no name has a split's prefix."""
+    metric = metric_names.meant(name)
+    return metric if metric in _metrics() else None
+
+
 def without_prefix(metric: str) -> str:
     """Return a metric's name without the split's prefix: `val_f1` -> `f1`."""
     split, _, rest = metric.partition("_")
@@ -77,6 +84,8 @@ def check_metric(metric: str, task: str | None = None) -> str:
     """
     name = without_prefix(metric)
     known = {LOSS, *names(task)}
+    if name not in known and name not in _metrics():
+        name = meant(name) or name
     if name in known:
         return name
     if name in _metrics():

@@ -209,6 +209,16 @@ class Framework(ABC):
     unsaved_hint: ClassVar[str] = ""  # how a user can have the state saved that `Learner.unsaved_state` finds
 
     @staticmethod
+    def other_names() -> Mapping[str, tuple[str, str | None]]:
+        """Return other names that people use for the models, such as the class names of the library.
+
+        Returns:
+            Each name with the short name of the model, and the task if the name implies one. Case, dashes and
+            underscores do not matter.
+        """
+        return {}
+
+    @staticmethod
     def defaults(model: str) -> Mapping[str, Any]:  # noqa: ARG004 - most models have no defaults of their own
         """Return the config defaults of a model that differ from the schema's, by dotted key.
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from trainyard import registry
-from trainyard.errors import InputError, RunNotFoundError
+from trainyard.errors import InputError, RunNotFoundError, TrainyardError
 from trainyard.records.copies import bring_small, refresh
+from trainyard.records.log import committed
 from trainyard.records.remote import is_url, url_of, working_folder
 from trainyard.records.run_dir import RunDir
+from trainyard.records.status import TESTED
 
+log = logging.getLogger("trainyard")
 _HALF_URL = re.compile(rf"({'|'.join(registry.BUILT_IN['store'])}):/?([^/].*)")
 
 
@@ -66,7 +70,25 @@ def all_runs(runs_dir: Path) -> Iterator[RunDir]:
     return (RunDir(path) for path in sorted(folders, key=lambda path: path.name, reverse=True))
 
 
-def find_run(name: str, runs_dir: Path, before: RunDir | None = None) -> RunDir:
+def has_model(run: RunDir) -> bool:
+    """Return whether a run has weights that can be loaded: it has ended, or has saved a checkpoint.
+
+    A run that another trainer made counts, as its error says where its model is.
+    """
+    if run.status() in TESTED:
+        return True
+    if (manifest := run.manifest()) is not None and manifest.trainer is not None:
+        return True
+    names = committed(registry.adapter("store", "file")(run.path), "checkpoints")
+    return any(run.path.glob("checkpoints/*/manifest.json")) if names is None else bool(names)
+
+
+def find_run(
+    name: str,
+    runs_dir: Path,
+    before: RunDir | None = None,
+    fits: Callable[[RunDir], bool] | None = None,
+) -> RunDir:
     """Return the run that `name` means: a path, a URL, an id, a unique prefix of an id, or `last`.
 
     Of a run in a store, all files but its checkpoints are brought down.
@@ -75,6 +97,8 @@ def find_run(name: str, runs_dir: Path, before: RunDir | None = None) -> RunDir:
         name: What the user called it.
         runs_dir: The folder of the run directories.
         before: Only runs older than this one are meant, unless they are named by their path.
+        fits: Returns whether a run has what is asked for; `last` is the newest one that has. If none has, it
+            is the newest one, so that the error says what that one lacks.
 
     Raises:
         RunNotFoundError: There is none, or more than one.
@@ -85,17 +109,17 @@ def find_run(name: str, runs_dir: Path, before: RunDir | None = None) -> RunDir:
         if not is_url(url):
             raise RunNotFoundError(f"{name} names no run; give URL/EXPERIMENT/RUN")
         name, runs_dir = run_id, working_folder(url)
-    run = _named(name, runs_dir, before)
+    run = _named(name, runs_dir, before, fits)
     bring_small(run)
     return run
 
 
-def _named(name: str, runs_dir: Path, before: RunDir | None) -> RunDir:
+def _named(name: str, runs_dir: Path, before: RunDir | None, fits: Callable[[RunDir], bool] | None) -> RunDir:
     if (Path(name) / "config.yaml").is_file():
         return RunDir(Path(name))
     runs = [run for run in all_runs(runs_dir) if before is None or run.id < before.id]
     if name == "last" and runs:
-        return runs[0]
+        return runs[0] if fits is None else _last(runs, fits)
     matches = [run for run in runs if run.id == name]
     matches = matches or [run for run in runs if name and run.id.startswith(name)]
     if len(matches) == 1:
@@ -110,3 +134,16 @@ def _named(name: str, runs_dir: Path, before: RunDir | None) -> RunDir:
         f"no run {name!r} in {url or runs_dir.absolute()} ({known}); "
         f"give {path}, an id, the beginning of an id, or `last`"
     )
+
+
+def _last(runs: Sequence[RunDir], fits: Callable[[RunDir], bool]) -> RunDir:
+    """Return the newest run that fits, or the newest one if none does."""
+    for run in runs:
+        try:
+            if fits(run):
+                if run is not runs[0]:
+                    log.info("last is run %s, as newer ones do not have what is asked for", run.id)
+                return run
+        except TrainyardError as error:  # a damaged run must not hide the others
+            log.warning("run %s is skipped: %s", run.id, error)
+    return runs[0]

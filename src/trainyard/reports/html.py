@@ -18,6 +18,7 @@ _SECTIONS: dict[str, Section] = {
     "headline": pages.headline,
     "curves": pages.curves,
     "evaluations": pages.evaluations,
+    "unevaluated": pages.unevaluated,
     "explanations": explanations.section,
     "data": pages.data,
     "repeat": pages.repeat,

@@ -24,6 +24,7 @@ Section = dict[str, Any]
 MAX_CLASSES = 60  # rows of the table of classes; with more, the worst are shown
 MAX_FEATURES = 80
 MAX_EVENTS = 12  # of one kind, that are described in words
+_OF_POSITIVE = ("f1", "precision", "recall")  # metrics of the positive one of two classes
 _STATUS_SIGNS = {
     "completed": "✓",
     "failed": "✕",
@@ -85,7 +86,17 @@ def _figures(run: RunFiles) -> list[dict[str, str]]:
     chosen = sorted(
         (name for name in metrics if name.startswith(f"{split}_")), key=lambda name: name.endswith("_loss")
     )
-    figures = [_figure("metric", history.title(name), number(metrics[name])) for name in chosen[:4]]
+    positive = run.evaluations.get(split, {}).get("positive")
+    of_class = {f"{split}_{name}" for name in _OF_POSITIVE} if positive is not None else set()
+    figures = [
+        _figure(
+            "metric",
+            history.title(name),
+            number(metrics[name]),
+            f"of class {positive}" if name in of_class else "",
+        )
+        for name in chosen[:4]
+    ]
     figures.append(
         _figure("cost", "steps", number(run.steps), f"{result.epochs:.4g} epochs" if result else "")
     )
@@ -129,6 +140,21 @@ def evaluations(run: RunFiles) -> list[Section]:
     """Return the tables of each split that was evaluated, the test split first."""
     order = [split for split in ("test", "val", "train") if split in run.evaluations]
     return [_evaluation(split, run.evaluations[split], first=split == order[0]) for split in order]
+
+
+def unevaluated(run: RunFiles) -> str:
+    """Return why a run that another trainer made has no tables of its evaluation, and what to do for them."""
+    trainer = run.manifest.trainer if run.manifest else None
+    if trainer is None or run.evaluations:
+        return ""
+    why = (
+        f"The Trainer of {trainer.name} gives its callbacks the metrics of an evaluation, but neither rows "
+        "nor predictions, so there are no tables of them."
+    )
+    if any(name.startswith(("val_", "test_")) for name in (*run.metrics, *run.history.curves)):
+        return f"{why} Any metric that its evaluation computes (compute_metrics, self.log) is drawn above."
+    way = "give it evaluation data (eval_dataset and eval_strategy, or val_dataloaders)"
+    return f"{why} It made no evaluation: {way}."
 
 
 def _evaluation(split: str, tables: Json, *, first: bool) -> Section:

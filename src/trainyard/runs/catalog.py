@@ -8,8 +8,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from trainyard import registry
-from trainyard.config.adapters import Kind
+from trainyard.config.adapters import Kind, Meaning
 from trainyard.config.spellings import Spellings
+from trainyard.config.synonyms import fold
 from trainyard.evaluation import metrics
 
 ENGINE_TRAINING_KEYS = (  # what the engine does for every framework
@@ -30,7 +31,7 @@ class Catalog:
             return registry.dataset_names()
         if kind == "metric":
             return metrics.names()
-        if kind in ("framework", "task", "tracker"):
+        if kind in ("framework", "task", "tracker", "sampler"):
             return sorted(name for name, _ in registry.adapters(kind))
         return list(dict.fromkeys(name for offered in self._offered(kind, framework) for name in offered))
 
@@ -44,14 +45,14 @@ class Catalog:
             return registry.find_dataset(name) is not None
         if kind == "metric":
             return name in metrics.names()
-        if kind in ("framework", "task", "tracker"):
+        if kind in ("framework", "task", "tracker", "sampler"):
             return registry.find(kind, name) is not None
         return any(name in offered for offered in self._offered(kind, framework))
 
     def params(self, kind: Kind, name: str, framework: str | None = None) -> type[BaseModel] | None:
         """Return the options of an adapter, or None if there is no such adapter."""
-        if kind in ("dataset", "tracker"):
-            cls = registry.find_dataset(name) if kind == "dataset" else registry.find("tracker", name)
+        if kind in ("dataset", "tracker", "sampler"):
+            cls = registry.find_dataset(name) if kind == "dataset" else registry.find(kind, name)
             return None if cls is None else cls.Params
         offering = (
             offered
@@ -95,11 +96,34 @@ class Catalog:
         """Return the framework that has a model of this short name, or None."""
         return registry.framework_of(model_type)
 
+    def model_meant(self, name: str, framework: str | None = None) -> Meaning | None:
+        """Return the model that another common name means, or None.
+
+        A class name in its own case comes first (`Ridge` is the regressor), then a short name in other case.
+        """
+        wanted = fold(name)
+        described = [(one, cls) for one, cls in registry.adapters("framework") if framework in (None, one)]
+        for one, cls in described:
+            if name in (others := cls.other_names()):
+                return _meaning(one, others, name)
+        for one, cls in described:
+            if (model := next((model for model in cls.models if fold(model) == wanted), None)) is not None:
+                return Meaning(model, one)
+        for one, cls in described:
+            for other in (others := cls.other_names()):
+                if fold(other) == wanted:
+                    return _meaning(one, others, other)
+        return None
+
+    def metric_meant(self, name: str) -> str | None:
+        """Return the metric that another common name means, or None."""
+        return metrics.meant(name)
+
     def broken(self, kind: Kind) -> Sequence[str]:
         """Return one line for each plugin that might have had a name of `kind`, but cannot be used."""
         if kind == "metric":
             return []
-        return registry.broken(kind if kind in ("dataset", "task", "tracker") else "framework")
+        return registry.broken(kind if kind in ("dataset", "task", "tracker", "sampler") else "framework")
 
     def _offered(
         self, kind: Kind, framework: str | None
@@ -113,3 +137,10 @@ class Catalog:
             return
         for _, cls in registry.adapters("framework"):
             yield getattr(cls, _ATTRIBUTES[kind])
+
+
+def _meaning(framework: str, others: Mapping[str, tuple[str, str | None]], name: str) -> Meaning:
+    """Return what one of a framework's other names of models means."""
+    model, task = others[name]
+    tasks = {one for named, one in others.values() if named == model and one is not None}
+    return Meaning(model, framework, task, tasks - {task} if task else ())

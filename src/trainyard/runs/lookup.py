@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,11 @@ log = logging.getLogger("trainyard")
 RunName = Run | Path | str
 
 
-def find(run: RunName, runs_dir: Path | str | None) -> RunDir:
+def find(run: RunName, runs_dir: Path | str | None, fits: Callable[[RunDir], bool] | None = None) -> RunDir:
     """Return the directory of the run that a user names; see `find_run`."""
     if isinstance(run, Run):
         return RunDir(run.path)
-    return find_run(str(run), runs_folder(runs_dir))
+    return find_run(str(run), runs_folder(runs_dir), fits=fits)
 
 
 def find_unfinished(resolved: Resolved, runs_dir: Path) -> RunDir | None:

@@ -18,9 +18,9 @@ from trainyard.datasets.base import DataBundle, Split
 from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.rows.frames import read_frame
 from trainyard.datasets.rows.preparation import from_json
-from trainyard.datasets.rows.table import as_table
+from trainyard.datasets.rows.table import Table, as_table
 from trainyard.engine.state import preserved_global_random
-from trainyard.errors import CheckpointError, InputError, ModelError
+from trainyard.errors import CheckpointError, DataError, InputError, ModelError
 from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions
 from trainyard.frameworks.base import Framework, ModelInputs
 from trainyard.records.run_dir import RunDir
@@ -31,6 +31,7 @@ from trainyard.runs.inputs import data_inputs
 from trainyard.runs.objects import passed_objects
 from trainyard.runs.weights import stored_model
 from trainyard.runs.wiring import default_threads, framework_for, load_data, wanted_metrics
+from trainyard.semantics import computing_by, older_versions
 from trainyard.types import FEATURES, TARGET, Array, ArraySpec, DataInfo, SplitName
 
 log = logging.getLogger("trainyard")
@@ -61,6 +62,8 @@ class Predictor:
             raise InputError(f"run {run.id} was given its model as an object: pass that model again")
         self._run = run
         self._rule = import_rule()  # it holds for later calls, too
+        self._remarked: set[str] = set()  # what a user has been told of rows to predict
+        self._remarking = threading.Lock()
         _settled(run, lambda: self._load(model, pinned=pinned))
 
     def _load(self, model: Any, *, pinned: bool) -> None:
@@ -68,9 +71,11 @@ class Predictor:
         stored, manifest = stored_model(run), run.manifest()
         resolved = load(run.checked_config_file(), adapters=Catalog())
         self.config: RunConfig = resolved.with_placement(manifest.known_placement if manifest else {}).config
-        self.info = DataInfo.from_json(stored.data.info)
+        older = older_versions(manifest.versions if manifest else None)
+        with computing_by(older):  # what is made here keeps them for later calls
+            self.info = DataInfo.from_json(stored.data.info)
+            self._preparation = from_json(stored.data.preparation) if stored.data.preparation else None
         self._task = task_for(self.info)
-        self._preparation = from_json(stored.data.preparation) if stored.data.preparation else None
         threads = self.config.training.threads or default_threads(self.config)
         self._framework = framework_for(self.config, self.info, model)
         if pinned:
@@ -141,7 +146,10 @@ class Predictor:
             )
         data = self.config.data
         options = data.params if data is not None and data.type == "csv" else None
-        return read_frame(path, options, self._preparation.text_columns if self._preparation else ())
+        frame = read_frame(path, options, self._preparation.text_columns if self._preparation else ())
+        if not len(frame):
+            raise DataError(f"{path}: there are columns, but no rows")
+        return frame
 
     def outputs(self, rows: Any) -> Array:
         """Return class probabilities (rows, classes) float32, or values (rows,) / (rows, outputs) float32.
@@ -302,7 +310,7 @@ class Predictor:
         Raises:
             DataError: They cannot be read, or were given as objects.
         """
-        with importing_by(self._rule):
+        with importing_by(self._rule), computing_by(self.info.semantics):
             return load_data(self.config)
 
     def _own_split(self, split: SplitName, bundle: DataBundle | None) -> Split:
@@ -322,19 +330,34 @@ class Predictor:
             raise InputError(
                 "this run's data set provides preprocessed arrays: only its own splits can be evaluated"
             )
+        data = self.config.data
+        if data is not None and data.missing_target == "drop":
+            rows = self._preparation.with_targets(rows)
         targets = self._preparation.targets(rows)
         if targets is None:
             raise InputError(f"the rows have no column {self.info.target!r}: evaluation needs the target")
         return Arrays({FEATURES: self._prepared(rows), TARGET: targets})
 
     def _prepared(self, rows: Any) -> Array:
-        """Return the features; warn of categories that the model was not trained on."""
+        """Return the features; warn once of each oddity of the rows, such as unseen categories."""
         assert self._preparation is not None
         table = as_table(rows, only={column.name for column in self._preparation.columns})
         features = self._preparation.features(table)
-        for line in self._preparation.unseen(table):
-            log.warning("%s", line)
+        for matter, line in self._preparation.remarks(table, self._unused_columns(table)).items():
+            with self._remarking:
+                is_new = matter not in self._remarked
+                self._remarked.add(matter)
+            if is_new:
+                log.warning("%s", line)
         return features
+
+    def _unused_columns(self, table: Table) -> set[str]:
+        """Return the columns that the config leaves out; all others if it lists those to learn from."""
+        data = self.config.data
+        if data is None or data.features is not None:
+            return {*table.columns, *table.unread}
+        split = {name for name in (data.split.time, data.split.group) if name is not None}
+        return {self.info.target, *data.exclude, *split}
 
 
 def _of_dtype(array: Array, dtype: np.dtype[Any]) -> Array:
@@ -386,7 +409,8 @@ def bundle_of_objects(run: RunDir, predictor: Predictor, data: Any) -> DataBundl
     """
     from trainyard.datasets.rows.objects import from_objects
 
-    bundle = from_objects(data, predictor.config.data)
+    with computing_by(predictor.info.semantics):
+        bundle = from_objects(data, predictor.config.data)
     if data_inputs(bundle).hash != run.require_manifest().data.hash:
         raise InputError(
             f"the data are not those that run {run.id} was made with: pass what `train` was given"

@@ -17,7 +17,7 @@ from trainyard.records.copies import bring_all, bring_small
 from trainyard.records.decision import MEASURED, NEUTRAL, journalled_decisions
 from trainyard.records.index import summaries
 from trainyard.records.journal import read
-from trainyard.records.listing import find_run
+from trainyard.records.listing import find_run, has_model
 from trainyard.records.manifest import Difference, Manifest
 from trainyard.records.run_dir import RunDir
 from trainyard.reports.rundir import read_run
@@ -30,7 +30,7 @@ from trainyard.runs.objects import Objects
 from trainyard.runs.trust import of_own_config
 from trainyard.runs.weights import initial_source, initialize, stored_model
 from trainyard.runs.wiring import build, default_threads, framework_name, load_data, run_checkpoints
-from trainyard.semantics import versions
+from trainyard.semantics import in_force, versions
 
 log = logging.getLogger("trainyard")
 
@@ -108,7 +108,9 @@ def _weights_source(config: RunConfig, run: RunDir) -> Path | None:
     named = config.model.init_from
     if named is None or named.endswith(".safetensors"):
         return initial_source(config, run)
-    return find_run(named, run.path.parent.parent).path  # `last` is no longer the one before `run`
+    return find_run(
+        named, run.path.parent.parent, fits=has_model
+    ).path  # `last` is no longer the one before `run`
 
 
 def _damage(run: RunDir) -> str | None:
@@ -198,7 +200,7 @@ def _light_inputs(before: Manifest, resolved: Resolved, objects: Objects, device
     now = Manifest(
         run_id=before.run_id,
         experiment=before.experiment,
-        semantics=versions(framework_name(config)),
+        semantics=versions(framework_name(config), in_force()),
         computation=resolved.computation(),
         environment=environment_inputs(threads, {**before.environment.framework, "device": device}),
         **{name: getattr(before, name) for name in ("data", "code", "model", "weights")},

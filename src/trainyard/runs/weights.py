@@ -17,7 +17,7 @@ from trainyard.evaluation.metrics import mode_of
 from trainyard.frameworks.base import WEIGHTS_FILE
 from trainyard.records.copies import bring_all
 from trainyard.records.data import DataDescription
-from trainyard.records.listing import find_run
+from trainyard.records.listing import find_run, has_model
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.wiring import Components, run_checkpoints
 from trainyard.safe_open import read_regular
@@ -118,7 +118,7 @@ def initial_source(config: RunConfig, run: RunDir) -> Path | None:
             what = "not a regular file:" if Path(source).exists() else "no file"
             raise InputError(f"model.init_from: {what} {source}")
         return Path(source).absolute()
-    return find_run(source, run.path.parent.parent, before=run).path
+    return find_run(source, run.path.parent.parent, before=run, fits=has_model).path
 
 
 def initialize(components: Components, source: Path) -> None:

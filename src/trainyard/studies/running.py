@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from trainyard.config import load as load_config
@@ -20,10 +20,12 @@ from trainyard.runs.request import Request
 from trainyard.runs.reuse import CompletedRuns
 from trainyard.runs.session import report
 from trainyard.runs.trust import of_own_config
+from trainyard.semantics import computing_by, older_versions
 from trainyard.studies.study import RESULT, Study, StudyPlan, StudyRequest, Trial
 from trainyard.studies.unchanged import check_completed_runs
 
 log = logging.getLogger("trainyard")
+_LISTED = 3  # errors of groups that one message shows
 
 
 def train_trial(study: Study, trial: Trial, request: StudyRequest, completed: CompletedRuns) -> Result:
@@ -68,7 +70,7 @@ def run_study(study: Study, trials: Sequence[Trial], request: StudyRequest, plan
             deleted.
         RunLockedError: Another process works on this study.
     """
-    with study.owned(), log_warnings_once():
+    with study.owned(), log_warnings_once(), computing_by(older_versions(study.record.semantics)):
         study.update(status="running")
         try:
             with Signals():
@@ -121,8 +123,19 @@ def _train_all(
         if result.status not in TESTED:
             return result.status, {}
     if errors and not any(study.run(trial.label) for trial in trials):
-        raise next(iter(errors.values()))
+        raise _of_all(errors)
     return "completed", {group: trials[0].resolved.hide(str(error)) for group, error in errors.items()}
+
+
+def _of_all(errors: Mapping[str, TrainyardError]) -> TrainyardError:
+    """Return one error for the errors of all groups: the first, or what each says if they differ."""
+    first = next(iter(errors.values()))
+    if len({str(error) for error in errors.values()}) == 1:
+        return first
+    lines = [f"{group}: {' '.join(str(error).split())}" for group, error in errors.items()]
+    more = [f"... and {len(lines) - _LISTED} more"] if len(lines) > _LISTED else []
+    every_input = all(isinstance(error, InputError) for error in errors.values())
+    return (InputError if every_input else TrainyardError)("\n".join([*lines[:_LISTED], *more]))
 
 
 @contextmanager

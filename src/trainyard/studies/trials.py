@@ -12,7 +12,7 @@ from trainyard.config import Config, Overrides, Resolved
 from trainyard.config import load as load_config
 from trainyard.config.checks import OBJECTS
 from trainyard.config.emit import inline
-from trainyard.records.listing import find_run
+from trainyard.records.listing import find_run, has_model
 from trainyard.redact import fingerprinted, redacted
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.objects import require_data
@@ -61,7 +61,7 @@ class StudyConfig:
         if initial is not None and not initial.endswith(".safetensors"):
             # Resolved once: `last` would name the run of the previous fold.
             # Redacted to `${env:NAME}`, as it is written to disk.
-            path = redacted(str(find_run(initial, runs_dir).path))
+            path = redacted(str(find_run(initial, runs_dir, fits=has_model).path))
             base = base.with_overrides({"model.init_from": path})
         return base
 

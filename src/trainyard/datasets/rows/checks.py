@@ -41,6 +41,8 @@ def feature_columns(table: Table, config: DataConfig) -> list[str]:
         "data.target": [config.target],
         "data.features": config.features or [],
         "data.exclude": config.exclude,
+        "data.columns": list(config.columns),
+        "data.missing_values": list(config.missing_values) if isinstance(config.missing_values, dict) else [],
     }
     unknown = [
         f"{setting}: there is no column {name!r}; {_suggestion(setting, name, table)}"
@@ -263,22 +265,32 @@ def repeated_rows(splits: Mapping[SplitName, Arrays], sources: Collection[SplitN
     Raises:
         DataError: All rows of a source are training rows.
     """
-    hashes = {name: _row_hashes(split) for name, split in splits.items()}
-    from_train = np.concatenate([hashes[name] for name in splits if name == "train" or name not in sources])
-    for name in splits:
-        if name in sources and name != "train" and np.isin(hashes[name], from_train).all():
-            raise DataError(
-                f"all {len(hashes[name])} {name} rows are also train rows, so metrics on them mean "
-                "nothing; give other rows"
-            )
+    if len(splits) < 2:
+        return []
+    hashes = {name: np.sort(_row_hashes(split)) for name, split in splits.items()}
+    own = [name for name in splits if name in sources and name != "train"]
+    if own:
+        from_train = [hashes[name] for name in splits if name not in own]
+        for name in own:
+            if np.any([_among(hashes[name], others) for others in from_train], axis=0).all():
+                raise DataError(
+                    f"all {len(hashes[name])} {name} rows are also train rows, so metrics on them mean "
+                    "nothing; give other rows"
+                )
     warnings = []
     for one, other in combinations(splits, 2):
-        if count := int(np.isin(hashes[other], hashes[one]).sum()):
+        if count := int(_among(hashes[other], hashes[one]).sum()):
             warnings.append(
                 f"{count} of {len(hashes[other])} {other} rows are also {one} rows, which flatters the "
                 "metrics"
             )
     return warnings
+
+
+def _among(values: Array, ascending: Array) -> Array:
+    """Return which values are among others in ascending order, (n,) bool; much faster than `numpy.isin`."""
+    places = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    return np.asarray(ascending[places] == values)
 
 
 def _row_hashes(split: Arrays) -> Array:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -45,7 +45,8 @@ class Table:
     `columns`: each (rows,), all of one length. `source` names the origin of the rows in messages. `numbers`
     are the rows' positions in it, None for all rows in order. `first_line` is the line of the file that holds
     the first row, None if rows and lines do not correspond. `guessed` are columns taken for text in a file
-    without types; `unread` are the names of columns that were not converted.
+    without types; `unread` are the names of columns that were not converted. `categorical` are columns that
+    hold categories by the type of their source. `is_typed`: all columns are read as their kinds.
     """
 
     columns: Mapping[str, Array]
@@ -54,16 +55,18 @@ class Table:
     first_line: int | None = None
     guessed: frozenset[str] = frozenset()
     unread: Sequence[str] = ()
+    categorical: frozenset[str] = frozenset()
+    is_typed: bool = False
 
     def __len__(self) -> int:
+        if self.numbers is not None:
+            return len(self.numbers)
         return len(next(iter(self.columns.values()))) if self.columns else 0
 
     def take(self, ids: Ids) -> Table:
-        """Return the rows `ids`, which keep their numbers."""
+        """Return the rows `ids`, which keep their numbers; a column is copied whenever it is read."""
         numbers = ids if self.numbers is None else self.numbers[ids]
-        return replace(
-            self, columns={name: values[ids] for name, values in self.columns.items()}, numbers=numbers
-        )
+        return replace(self, columns=_Rows(self.columns, ids), numbers=numbers)
 
     def column(self, name: str, setting: str = "") -> Array:
         """Return the values of one column, (rows,).
@@ -94,6 +97,23 @@ class Table:
             if self.first_line is None
             else f"{text} ({_numbered('line', first + self.first_line)} of the file)"
         )
+
+
+class _Rows(Mapping[str, Array]):
+    """Some rows of columns; each column is copied when it is read, so that few copies are held at once."""
+
+    def __init__(self, columns: Mapping[str, Array], ids: Ids) -> None:
+        self._columns = columns
+        self._ids = ids
+
+    def __getitem__(self, name: str) -> Array:
+        return self._columns[name][self._ids]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
 
 
 def _numbered(word: str, numbers: Iterable[int]) -> str:
@@ -127,13 +147,25 @@ def missing(values: Array) -> Array:
     """Return a mask, (rows,) bool, of the missing values."""
     match kind_of(values):
         case "text":
-            return np.fromiter((value is None for value in values), dtype=bool, count=len(values))
+            return np.asarray(values == None, dtype=bool)  # noqa: E711 - element by element
         case "time":
             return np.isnat(values)
         case "number" if values.dtype.kind == "f":
             return np.isnan(values)
         case _:
             return np.zeros(len(values), dtype=bool)
+
+
+def as_texts(values: Array) -> Array:
+    """Return a column as (rows,) str or None; integers have no decimal point even if stored as floats."""
+    if kind_of(values) == "text":
+        return values
+    absent = missing(values)
+    texts = np.empty(len(values), dtype=object)
+    for row, value in enumerate(values.tolist()):
+        is_integer = isinstance(value, float) and value.is_integer()
+        texts[row] = None if absent[row] else str(int(value) if is_integer else value)
+    return texts
 
 
 def iso_times(texts: Array) -> Array:
@@ -256,7 +288,17 @@ def as_table(rows: Any, source: str = "the rows given", only: Collection[str] | 
     columns = {
         name: tidy(values, name, source) for name, values in raw.items() if only is None or name in only
     }
-    return Table(columns, source, unread=[name for name in raw if name not in columns])
+    unread = [name for name in raw if name not in columns]
+    return Table(columns, source, unread=unread, categorical=_categorical(rows) & columns.keys())
+
+
+def _categorical(rows: Any) -> frozenset[str]:
+    """Return the names of the columns of a pandas data frame whose type is `category`."""
+    if not hasattr(rows, "dtypes") or isinstance(rows, Mapping):
+        return frozenset()
+    return frozenset(
+        str(name) for name, dtype in zip(rows.columns, rows.dtypes, strict=True) if dtype == "category"
+    )
 
 
 def _objects(values: Sequence[Any]) -> Array:

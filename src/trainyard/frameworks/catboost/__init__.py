@@ -18,6 +18,13 @@ from trainyard.types import Determinism
 
 CHUNK = 10  # rounds per call of `fit`; a snapshot then takes at most a tenth of their time
 
+# Other names of the models, with the task that a name implies.
+OTHER_NAMES: Mapping[str, tuple[str, str | None]] = {
+    "cat": ("catboost", None),
+    "CatBoostClassifier": ("catboost", "classification"),
+    "CatBoostRegressor": ("catboost", "regression"),
+}
+
 
 class CatboostFramework(Framework):
     """Describe models of CatBoost."""
@@ -28,6 +35,11 @@ class CatboostFramework(Framework):
     base_modules: ClassVar[Sequence[str]] = ("catboost",)
     model_bases: ClassVar[Sequence[str]] = ("catboost:CatBoost",)
     formats: ClassVar[Sequence[str]] = ("cbm", "json")
+
+    @staticmethod
+    def other_names() -> Mapping[str, tuple[str, str | None]]:
+        """Return the class names, and the usual short forms."""
+        return OTHER_NAMES
 
     @staticmethod
     def defaults(model: str) -> Mapping[str, Any]:  # noqa: ARG004 - the only model

@@ -24,6 +24,13 @@ from trainyard.frameworks.support.optimizers import SPELLINGS
 from trainyard.require import require
 from trainyard.types import Determinism
 
+# Other names of the models, with the task that a name implies.
+OTHER_NAMES: Mapping[str, tuple[str, str | None]] = {
+    "mlp": ("keras_mlp", None),
+    "cnn": ("keras_cnn", None),
+    "convnet": ("keras_cnn", None),
+}
+
 
 class KerasFramework(Framework):
     """A run trains a `keras.Model` on one device."""
@@ -36,6 +43,11 @@ class KerasFramework(Framework):
     base_modules: ClassVar[Sequence[str]] = ("keras",)
     model_bases: ClassVar[Sequence[str]] = ("keras:Model",)
     formats: ClassVar[Sequence[str]] = ("keras", "saved_model")
+
+    @staticmethod
+    def other_names() -> Mapping[str, tuple[str, str | None]]:
+        """Return the class names, and the usual short forms."""
+        return OTHER_NAMES
 
     @staticmethod
     def defaults(model: str) -> Mapping[str, Any]:

@@ -6,8 +6,11 @@ No other module imports Keras before this one does.
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -21,6 +24,9 @@ from trainyard.errors import ModelError
 from trainyard.order import INIT, stream_seed
 from trainyard.require import require, spared
 
+log = logging.getLogger("trainyard")
+# What TensorFlow logs at its start: `I0000 ...`, and the lines around it.
+_CHATTER = re.compile(rb"I\d{4} |WARNING: All log messages before absl|To enable the following instructions")
 # The supported backends in order of preference -> the extra that installs each.
 BACKENDS = {"tensorflow": "keras", "jax": "keras-jax", "torch": "torch"}
 _JAX_ON_CUDA = ("jax_cuda12_plugin", "jax_cuda13_plugin")
@@ -120,7 +126,7 @@ def import_keras(backend: str | None = None) -> Any:
         # Keras imports sklearn and matplotlib for wrappers and plots, and TensorFlow imports JAX. That takes
         # seconds, and a run should import no framework but its own.
         hidden = spared("sklearn", "matplotlib", *([] if (chosen or _preferred()) == "jax" else ["jax"]))
-        with hidden, _environment(TF_CPP_MIN_LOG_LEVEL=level, KERAS_BACKEND=chosen):
+        with hidden, _without_chatter(), _environment(TF_CPP_MIN_LOG_LEVEL=level, KERAS_BACKEND=chosen):
             if chosen in BACKENDS:
                 require(chosen, BACKENDS[chosen])
             require("keras", "keras")
@@ -253,6 +259,29 @@ def _pin_jax(threads: int) -> None:
     with _environment(NPROC=str(threads)):
         require("jax", "keras-jax").devices()
     _jax_threads = threads
+
+
+@contextmanager
+def _without_chatter() -> Iterator[None]:
+    """Keep back what TensorFlow logs while it is imported, unless the log shows debugging messages.
+
+    It writes to the descriptor before its own log levels hold. Anything else that is written is shown.
+    """
+    if log.isEnabledFor(logging.DEBUG):
+        yield
+        return
+    with tempfile.TemporaryFile() as kept:
+        stderr = os.dup(2)
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            kept.seek(0)
+            for line in kept:
+                if not _CHATTER.match(line):
+                    os.write(2, line)
 
 
 @contextmanager

@@ -20,6 +20,16 @@ from trainyard.frameworks.lightgbm.params import LightgbmParams, device_of, libr
 from trainyard.frameworks.lightgbm.spellings import SPELLINGS
 from trainyard.types import Determinism
 
+# Other names of the models, with the task that a name implies.
+OTHER_NAMES: Mapping[str, tuple[str, str | None]] = {
+    "lgbm": ("lightgbm", None),
+    "lgb": ("lightgbm", None),
+    "LGBMClassifier": ("lightgbm", "classification"),
+    "LGBMRegressor": ("lightgbm", "regression"),
+    "LightGBMClassifier": ("lightgbm", "classification"),
+    "LightGBMRegressor": ("lightgbm", "regression"),
+}
+
 
 class LightgbmFramework(Framework):
     """Describe gradient boosted trees."""
@@ -30,6 +40,11 @@ class LightgbmFramework(Framework):
     base_modules: ClassVar[Sequence[str]] = ("lightgbm",)
     model_bases: ClassVar[Sequence[str]] = ("lightgbm:LGBMModel",)
     formats: ClassVar[Sequence[str]] = ("txt",)
+
+    @staticmethod
+    def other_names() -> Mapping[str, tuple[str, str | None]]:
+        """Return the class names, and the usual short forms."""
+        return OTHER_NAMES
 
     @staticmethod
     def defaults(model: str) -> Mapping[str, Any]:  # noqa: ARG004 - the only model

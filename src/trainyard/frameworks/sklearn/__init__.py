@@ -21,7 +21,7 @@ from trainyard.frameworks.base import (
     minibatch_plan,
 )
 from trainyard.frameworks.sklearn.estimator import candidates, unfitted, without_future_warnings
-from trainyard.frameworks.sklearn.params import Models, defaults, entry, iterations_per_step
+from trainyard.frameworks.sklearn.params import Models, defaults, entry, iterations_per_step, other_names
 from trainyard.frameworks.sklearn.process import pin_threads
 from trainyard.frameworks.sklearn.spellings import SPELLINGS
 from trainyard.frameworks.sklearn.steps import ensemble_family, learning_rate_name, step_kind
@@ -41,6 +41,11 @@ class SklearnFramework(Framework):
     unsaved_hint: ClassVar[str] = (
         "keep state in attributes of the estimator itself, and give each array memory of its own (copy())"
     )
+
+    @staticmethod
+    def other_names() -> Mapping[str, tuple[str, str | None]]:
+        """Return the class names, and the usual short forms."""
+        return other_names()
 
     @staticmethod
     def defaults(model: str) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from trainyard.config.schema import RunConfig
+from trainyard.config.words import some
 from trainyard.errors import InputError, ModelError
 from trainyard.frameworks.base import LearnerInputs, ModelInputs, require_plain_numbers
 from trainyard.frameworks.sklearn.params import PER_STEP, changed_options, entry, names_of_task
@@ -192,8 +193,8 @@ def _check_task(name: str, estimator: Any, info: DataInfo) -> None:
 
     fits = is_classifier if kind_of_estimator(info) == "classification" else is_regressor
     if not fits(estimator):
-        allowed = ", ".join(names_of_task(kind_of_estimator(info))[:60])
         kind = type(estimator).__name__
+        allowed = some(names_of_task(kind_of_estimator(info)), kind.lower(), "model")
         raise ModelError(
             f"model {name}: {kind} does not do {info.task}, but the data require it; allowed: {allowed}"
         )

@@ -14,7 +14,8 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import Field, create_model
 
-from trainyard.config.schema import RunConfig, Section
+from trainyard.config.fields import Section
+from trainyard.config.schema import RunConfig
 from trainyard.errors import ModelError
 
 TABLE = Path(__file__).with_name("models.json")
@@ -39,6 +40,38 @@ MEANINGS = {
     "n_estimators": "final number of estimators; takes precedence over training.epochs and max_steps",
     "n_neighbors": "number of neighbors",
     "subsample": "share of the rows that each tree is fitted to",
+}
+
+SHORT_FORMS: Mapping[str, tuple[str, str | None]] = {
+    "ada": ("ada_boost", None),
+    "dt": ("decision_tree", None),
+    "tree": ("decision_tree", None),
+    "et": ("extra_trees", None),
+    "xt": ("extra_trees", None),
+    "forest": ("random_forest", None),
+    "rf": ("random_forest", None),
+    "gbc": ("gradient_boosting", "classification"),
+    "gbr": ("gradient_boosting", "regression"),
+    "gbdt": ("gradient_boosting", None),
+    "gbrt": ("gradient_boosting", None),
+    "gradient_boosted_trees": ("gradient_boosting", None),
+    "hgb": ("hist_gradient_boosting", None),
+    "hist_gb": ("hist_gradient_boosting", None),
+    "hist_gbdt": ("hist_gradient_boosting", None),
+    "gp": ("gaussian_process", None),
+    "k_nearest_neighbors": ("k_neighbors", None),
+    "nearest_neighbors": ("k_neighbors", None),
+    "linear": ("linear_regression", None),
+    "lin_reg": ("linear_regression", None),
+    "ols": ("linear_regression", None),
+    "log_reg": ("logistic_regression", None),
+    "logistic": ("logistic_regression", None),
+    "logit": ("logistic_regression", None),
+    "mlp": ("sklearn_mlp", None),
+    "nb": ("gaussian_nb", None),
+    "support_vector_machine": ("svm", None),
+    "support_vector_classifier": ("svm", "classification"),
+    "support_vector_regressor": ("svm", "regression"),
 }
 
 
@@ -145,6 +178,20 @@ def changed_options(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
 def _is_default(value: Any, default: Any) -> bool:
     """Return whether a value is the default, in type too: `max_features: 1` is one feature, 1.0 means all."""
     return type(value) is type(default) and bool(value == default)
+
+
+@cache
+def other_names() -> Mapping[str, tuple[str, str | None]]:
+    """Return the usual short forms and the class names, with the short names and the tasks."""
+    return {
+        **SHORT_FORMS,
+        **{
+            model[task].partition(":")[2]: (name, task)
+            for name, model in table()["models"].items()
+            for task in ("classification", "regression")
+            if task in model
+        },
+    }
 
 
 def names_of_task(task: str) -> list[str]:

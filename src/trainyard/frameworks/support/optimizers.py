@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trainyard.config.schema import Section
+from trainyard.config.fields import Section
 from trainyard.config.spellings import Refusal, Setting, Spellings, each, spelled
 
 Share = Annotated[float, Field(ge=0, lt=1)]

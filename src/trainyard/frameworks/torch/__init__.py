@@ -28,6 +28,17 @@ from trainyard.world import World, gpus, ranks_of_environment
 if TYPE_CHECKING:
     import torch
 
+# Other names of the models, with the task that a name implies.
+OTHER_NAMES: Mapping[str, tuple[str, str | None]] = {
+    "nn": ("mlp", None),
+    "dnn": ("mlp", None),
+    "neural_net": ("mlp", None),
+    "neural_network": ("mlp", None),
+    "feedforward": ("mlp", None),
+    "ft_transformer": ("transformer", None),
+    "nanogpt": ("gpt", None),
+}
+
 
 class TorchFramework(Framework):
     """Train a `torch.nn.Module` on one device."""
@@ -44,6 +55,11 @@ class TorchFramework(Framework):
     unsaved_hint: ClassVar[str] = (
         "keep tensors with register_buffer, and give the rest back from get_extra_state and set_extra_state"
     )
+
+    @staticmethod
+    def other_names() -> Mapping[str, tuple[str, str | None]]:
+        """Return the class names, and the usual short forms."""
+        return OTHER_NAMES
 
     @staticmethod
     def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:  # noqa: ARG004 - the same for all

@@ -19,6 +19,15 @@ from trainyard.types import Determinism
 
 DEFAULT_ROUNDS = 100
 
+# Other names of the models, with the task that a name implies.
+OTHER_NAMES: Mapping[str, tuple[str, str | None]] = {
+    "xgb": ("xgboost", None),
+    "XGBClassifier": ("xgboost", "classification"),
+    "XGBRegressor": ("xgboost", "regression"),
+    "XGBoostClassifier": ("xgboost", "classification"),
+    "XGBoostRegressor": ("xgboost", "regression"),
+}
+
 
 class XgboostFramework(Framework):
     """Describe models of XGBoost."""
@@ -29,6 +38,11 @@ class XgboostFramework(Framework):
     base_modules: ClassVar[Sequence[str]] = ("xgboost",)
     model_bases: ClassVar[Sequence[str]] = ("xgboost:XGBModel",)
     formats: ClassVar[Sequence[str]] = ("ubj", "json")
+
+    @staticmethod
+    def other_names() -> Mapping[str, tuple[str, str | None]]:
+        """Return the class names, and the usual short forms."""
+        return OTHER_NAMES
 
     @staticmethod
     def defaults(model: str) -> Mapping[str, Any]:  # noqa: ARG004 - the only model

@@ -1,0 +1,28 @@
+"""Say what is going on where nothing has been printed for two seconds."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+SILENCE = 2.0  # seconds
+log = logging.getLogger("trainyard")
+
+
+@contextmanager
+def announced(work: str, silence: float = SILENCE) -> Iterator[None]:
+    """Log one line if the work takes longer than `silence` seconds.
+
+    Args:
+        work: What is done, as `reading a.csv`.
+        silence: Seconds without a line.
+    """
+    timer = threading.Timer(silence, log.info, ("%s ...", work))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -1,0 +1,358 @@
+"""Read what people write by habit from other tools as our keys and values; `synonyms.py` has the tables.
+
+Each translation is noted. A key beside another spelling of it is a problem.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+from functools import cache
+from pathlib import PurePath
+
+from pydantic import BaseModel
+
+from trainyard.config import synonyms
+from trainyard.config.checks import FILE_TYPES
+from trainyard.config.schema import DataConfig, RunConfig, TrainingConfig
+from trainyard.config.synonyms import fold
+from trainyard.config.tree import Node, Problems, find, find_value, join, mapping, put, take
+from trainyard.config.words import literal, without_null
+
+# Sections in which a key of another section, or its synonym, can mean nothing else.
+ANOTHER = "another spelling of"
+OPEN = ("", "training", "evaluation", "checkpoint", "logging", "experiment", "distributed")
+LISTS = ("evaluation.metrics", "data.features", "data.exclude", "tracking")
+VALUES = {
+    "training.optimizer": synonyms.OPTIMIZERS,
+    "training.scheduler": synonyms.SCHEDULERS,
+    "training.loss": synonyms.LOSSES,
+    "training.precision": synonyms.PRECISIONS,
+}
+
+
+def translate(root: Node, problems: Problems, notes: list[str], own: Collection[str] | None = ()) -> None:
+    """Rewrite the keys and values of one layer, in place.
+
+    Args:
+        root: The layer.
+        problems: Where problems are reported.
+        notes: Where translations are noted.
+        own: The options of `data.type`, which mean what they say; None: any key may be one.
+    """
+    _sections(root, problems, notes)
+    for depth in range(3):  # first what may be a short form of the section that others go into
+        for old, new in list(_moves(root, own)):
+            if new.count(".") <= depth:
+                move(root, old, new, problems, notes, ANOTHER)
+        _forms(root, notes)
+        _early_stopping(root, notes)
+    _flags(root, problems, notes)
+    _split(root, notes)
+    _warmup(root, problems, notes)
+    _values(root, problems, notes)
+
+
+def move(root: Node, old: str, new: str, problems: Problems, notes: list[str], relation: str) -> None:
+    """Move a key, or a section key by key; the new key beside it is a problem.
+
+    Args:
+        root: The layer.
+        old: The dotted key that was given.
+        new: The dotted key that it means.
+        problems: Where a new key beside it is reported.
+        notes: Where the translation is noted.
+        relation: What the old key is of the new one, for the message.
+    """
+    node = find(root, old)
+    if node is None:
+        return
+    newer = find(root, new)
+    if newer is not None and isinstance(newer.value, dict) and isinstance(node.value, dict):
+        for key in list(node.value):
+            move(root, join(old, key), join(new, key), problems, notes, relation)
+        take(root, old)
+        return
+    take(root, old)
+    if newer is not None:
+        problems.report(
+            f"is {relation} {new}, which is given too ({newer.key_source}); keep one", old, node.key_source
+        )
+        return
+    put(root, new, node)
+    notes.append(f"{node.key_source}: {old} is read as {new}")
+
+
+def key_meant(name: str) -> str | None:
+    """Return the dotted key that a name without a section means, or None."""
+    return name if name.count(".") else _meaning("", name.replace("-", "_"))
+
+
+def _sections(root: Node, problems: Problems, notes: list[str]) -> None:
+    """Read `train`, `val` and `test` as files of the data if they are texts, and other names of sections."""
+    files = {"train": "train_path", "val": "val_path", "validation": "val_path", "test": "test_path"}
+    for name, key in files.items():
+        node = mapping(root).get(name)
+        if node is not None and isinstance(node.value, str):
+            move(root, name, f"data.{key}", problems, notes, ANOTHER)
+    for section, others in synonyms.SECTIONS.items():
+        for other in others:
+            move(root, other, section, problems, notes, ANOTHER)
+    experiment = mapping(root).get("experiment")
+    if experiment is not None and isinstance(experiment.value, str):
+        experiment.value = {"name": Node(experiment.value, experiment.source, experiment.key)}
+
+
+def _moves(root: Node, own: Collection[str] | None) -> Iterator[tuple[str, str]]:
+    """Yield the keys that are known by other names, with the keys that they mean."""
+    for section in dict.fromkeys([*OPEN, "data", *synonyms.INSIDE]):
+        if section == "data" and own is None:
+            continue
+        for key in mapping(find(root, section) if section else root):
+            new = _meaning(section, key)
+            if section == "data" and own is not None and key in own:
+                continue
+            if new is not None and new != join(section, key):
+                yield join(section, key), new
+
+
+def _meaning(section: str, key: str) -> str | None:
+    """Return the dotted key that a key means in a section; None if it is the section's own, or unknown."""
+    if key in _fields(section):
+        return None
+    if (inside := synonyms.INSIDE.get(section, {}).get(fold(key))) is not None:
+        return inside
+    meaning = _at_the_top().get(key) or synonyms.KEYS.get(fold(key)) or _unique_keys().get(key)
+    if meaning is None or section == "" or meaning.startswith(f"{section}."):
+        return meaning
+    return None if section not in OPEN or meaning.startswith(("data", "model")) else meaning
+
+
+def _fields(section: str) -> set[str]:
+    """Return the keys that a section has."""
+    model: type[BaseModel] = RunConfig
+    for name in section.split(".") if section else ():
+        inner = without_null(model.model_fields[name].annotation) if name in model.model_fields else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return {"type", "params"}  # a choice of sections
+        model = inner
+    return set(model.model_fields)
+
+
+@cache
+def _at_the_top() -> dict[str, str]:
+    """Return the dotted keys of settings that are usually written without a section."""
+    sections: dict[str, type[BaseModel]] = {"training": TrainingConfig, "data": DataConfig}
+    keys = [(key, name) for name, section in sections.items() for key in section.model_fields]
+    return {key: f"{name}.{key}" for key, name in keys if key not in ("type", "params")}
+
+
+@cache
+def _unique_keys() -> dict[str, str]:
+    """Return the dotted keys of the schema by their last words, for those that only one section has."""
+    keys: dict[str, list[str]] = {}
+    for section, field in RunConfig.model_fields.items():
+        inner = without_null(field.annotation)
+        for key in inner.model_fields if isinstance(inner, type) and issubclass(inner, BaseModel) else ():
+            keys.setdefault(key, []).append(f"{section}.{key}")
+    general = ("type", "params", "metric", "mode", "enabled", "backend", *RunConfig.model_fields)
+    return {key: dotted[0] for key, dotted in keys.items() if len(dotted) == 1 and key not in general}
+
+
+def data_type(root: Node) -> str | None:
+    """Return the `data.type` that a layer names, also in its short form."""
+    node = find_value(root, "data")
+    kind = find_value(root, "data.type") if node is not None and isinstance(node.value, dict) else node
+    return kind.value if kind is not None and isinstance(kind.value, str) else None
+
+
+def _forms(root: Node, notes: list[str]) -> None:
+    """Make mappings and lists of what is short for them."""
+    data, scheduler = mapping(root).get("data"), find(root, "training.scheduler")
+    if data is not None and isinstance(data.value, str) and PurePath(data.value).suffix.lower() in FILE_TYPES:
+        notes.append(f"{data.source}: data: {data.value} is read as data.path")
+        kind = FILE_TYPES[PurePath(data.value).suffix.lower()]
+        file = Node(data.value, data.source, data.key)
+        data.value = {"path": file, "type": Node(kind, data.source, data.key)}
+    for node in (data, scheduler, find(root, "training.optimizer")):
+        if node is not None and isinstance(node.value, str):
+            node.value = {"type": Node(node.value, node.source, node.key, bare=node.bare)}
+    for path in LISTS:
+        node = find(root, path)
+        if node is not None and isinstance(node.value, str):
+            names = node.value.split(",") if path == "evaluation.metrics" else [node.value]
+            node.value = [Node(name.strip(), node.source, node.key) for name in names]
+        elif path == "tracking" and "type" in mapping(node) and node is not None:
+            node.value = [Node(node.value, node.source)]
+
+
+def _flags(root: Node, problems: Problems, notes: list[str]) -> None:
+    """Translate `fp16: true`, `use_cuda: true`, `gpus: 1` and `accelerator: gpu`."""
+    for section in ("", "training", "distributed"):
+        for key in list(mapping(find(root, section) if section else root)):
+            old = join(section, key)
+            if fold(key) in ("fp16", "bf16"):
+                _flag(root, old, "training.precision", (fold(key), "fp32"), problems, notes)
+            elif fold(key) in ("usecuda", "usegpu", "cuda", "gpu"):
+                _flag(root, old, "training.device", ("cuda", "cpu"), problems, notes)
+            elif fold(key) == "accelerator":
+                move(root, old, "training.device", problems, notes, ANOTHER)
+            elif fold(key) == "gpus":
+                _gpus(root, old, problems, notes)
+    node = find(root, "training.precision")
+    if node is not None and isinstance(node.value, int) and str(node.value) in ("16", "32", "64"):
+        node.value = str(node.value)
+
+
+def _flag(
+    root: Node, old: str, new: str, values: tuple[str, str], problems: Problems, notes: list[str]
+) -> None:
+    """Read a boolean as one of two values of another key."""
+    node = find(root, old)
+    if node is None or not isinstance(node.value, bool):
+        return
+    if (newer := find(root, new)) is not None:
+        problems.report(
+            f"is {ANOTHER} {new}, which is given too ({newer.key_source}); keep one",
+            old,
+            node.key_source,
+        )
+    take(root, old)
+    value = values[0] if node.value else values[1]
+    if newer is None:
+        put(root, new, Node(value, node.source, node.key))
+        notes.append(f"{node.key_source}: {old}: {literal(node.value)} is read as {new}: {value}")
+
+
+def _gpus(root: Node, old: str, problems: Problems, notes: list[str]) -> None:
+    node = find(root, old)
+    if node is None or not isinstance(node.value, int) or isinstance(node.value, bool) or node.value < 0:
+        return  # validation reports it
+    count, node.value = node.value, node.value > 0
+    _flag(root, old, "training.device", ("cuda", "cpu"), problems, notes)
+    if count > 1 and find(root, "distributed.nproc") is None:
+        put(root, "distributed.nproc", Node(count, node.source, node.key))
+        notes.append(f"{node.key_source}: {old}: {count} is read as distributed.nproc: {count}")
+
+
+def _early_stopping(root: Node, notes: list[str]) -> None:
+    """Read `early_stopping: true`, or a number of evaluations, as the section."""
+    path = "training.early_stopping"
+    node = find(root, path)
+    if node is None:
+        return
+    given = node.value
+    enabled = mapping(node).get("enabled")
+    if isinstance(given, dict) and enabled is not None and isinstance(enabled.value, bool):
+        del given["enabled"]
+        node.value = given if enabled.value else None
+        notes.append(f"{enabled.key_source}: {path}.enabled is read as {path} being there, or null")
+    elif isinstance(given, bool):
+        node.value = {} if given else None
+        meaning = "early stopping with its defaults" if given else "null"
+        notes.append(f"{node.key_source}: {path}: {literal(given)} is read as {meaning}")
+    elif isinstance(given, int) and given > 0:
+        node.value = {"patience": Node(given, node.source, node.key)}
+        notes.append(f"{node.key_source}: {path}: {given} is read as {path}.patience: {given}")
+
+
+def _split(root: Node, notes: list[str]) -> None:
+    """Read `split: [0.8, 0.1, 0.1]` and `split: {train: 0.8, ...}` as the shares of validation and test."""
+    node = find(root, "data.split")
+    if node is None:
+        return
+    if isinstance(node.value, list):
+        shares = [item.value for item in node.value]
+        numbers = [share for share in shares if isinstance(share, float | int)]
+        if len(shares) == len(numbers) == 3 and abs(sum(numbers) - 1) < 1e-6:
+            _, val, test = node.value
+            node.value = {"val": val, "test": test}
+            notes.append(
+                f"{node.key_source}: data.split: {shares} is read as val: {val.value}, test: {test.value}"
+            )
+        return
+    children = mapping(node)
+    for other in ("validation", "valid", "dev"):
+        if other in children and "val" not in children:
+            children["val"] = children.pop(other)
+            notes.append(f"{node.key_source}: data.split.{other} is read as data.split.val")
+    train = children.get("train")
+    others = [one.value for name in ("val", "test") if (one := children.get(name)) is not None]
+    parts = [train.value if train is not None else None, *others]
+    numbers = [part for part in parts if isinstance(part, float | int)]
+    if train is not None and len(numbers) == 3 and abs(sum(numbers) - 1) < 1e-6:
+        del children["train"]
+        notes.append(f"{train.key_source}: data.split.train is the rest, and need not be given")
+
+
+def settle(root: Node, problems: Problems, notes: list[str]) -> None:
+    """Translate what depends on other keys of the merged config: `per_device_batch_size`, `warmup_ratio`."""
+    old, new = "training.per_device_batch_size", "training.batch_size"
+    nproc = find_value(root, "distributed.nproc")
+    if (node := find(root, old)) is not None and nproc is not None and nproc.value != 1:
+        take(root, old)
+        message = f"{new} is that of all processes together: write {new}: {literal(node.value)} x processes"
+        problems.report(message, old, node.key_source)
+    move(root, old, new, problems, notes, ANOTHER)
+    old, new = "training.scheduler.warmup_ratio", "training.scheduler.warmup_steps"
+    ratio, steps = take(root, old), find_value(root, "training.max_steps")
+    if ratio is None:
+        return
+    if find(root, new) is not None:
+        problems.report(f"is {ANOTHER} {new}, which is given too; keep one", old, ratio.key_source)
+    elif (
+        not isinstance(ratio.value, int | float) or isinstance(ratio.value, bool) or not 0 <= ratio.value < 1
+    ):
+        problems.report("expected a number of at least 0 and below 1", old, ratio.source)
+    elif steps is None or not isinstance(steps.value, int):
+        share = f"{ratio.value:g} x epochs x (rows / batch_size)"
+        message = f"needs training.max_steps; with epochs, write {new}: {share}"
+        problems.report(message, old, ratio.key_source)
+    else:
+        count = math.ceil(ratio.value * steps.value)
+        put(root, new, Node(count, ratio.source, ratio.key))
+        notes.append(f"{ratio.key_source}: {old}: {ratio.value:g} is read as {new}: {count}")
+
+
+def _warmup(root: Node, problems: Problems, notes: list[str]) -> None:
+    """Read `warmup` as steps if it is a whole number, and as a ratio if it is a fraction."""
+    old = "training.scheduler.warmup"
+    node = find(root, old)
+    if node is None or isinstance(node.value, bool) or not isinstance(node.value, int | float):
+        return
+    new = "warmup_steps" if isinstance(node.value, int) else "warmup_ratio"
+    move(root, old, f"training.scheduler.{new}", problems, notes, ANOTHER)
+
+
+def _values(root: Node, problems: Problems, notes: list[str]) -> None:
+    """Read other names of optimizers, schedulers, losses, precisions, devices and metrics as ours."""
+    for path, table in VALUES.items():
+        node = find(root, path)
+        chosen = mapping(node).get("type", node)
+        if node is None or chosen is None or not isinstance(chosen.value, str) or ":" in chosen.value:
+            continue
+        word = fold(synonyms.LIBRARY.sub("", chosen.value))
+        _value(chosen, path, table.get(word), problems, notes, word)
+        if chosen.value == "constant" and word in synonyms.VALUE_HINTS.get(path, {}):
+            node.value = {"type": chosen}  # without the options of another scheduler
+    node = find(root, "training.device")
+    if node is not None and isinstance(node.value, str):
+        word, colon, number = node.value.lower().partition(":")
+        kind = synonyms.DEVICES.get(word)
+        _value(node, "training.device", kind and f"{kind}{colon}{number}", problems, notes, word)
+    node = find(root, "model.framework")
+    if node is not None and isinstance(node.value, str):
+        word = fold(node.value)
+        _value(node, "model.framework", synonyms.FRAMEWORKS.get(word), problems, notes, word)
+
+
+def _value(
+    node: Node, path: str, meaning: str | None, problems: Problems, notes: list[str], word: str
+) -> None:
+    """Put what a value means in its place, or report what to write instead."""
+    if meaning is not None and meaning != node.value:
+        notes.append(f"{node.source}: {path}: {node.value} is read as {meaning}")
+        node.value = meaning
+    elif (hint := synonyms.VALUE_HINTS.get(path, {}).get(word)) is not None:
+        problems.report(f"there is no {node.value}; {hint}", path, node.source)
+        node.value = {"training.scheduler": "constant", "training.device": "auto"}.get(path, "fp32")

@@ -1,0 +1,155 @@
+"""Read other names of models and metrics as ours; what they mean is known to the adapters."""
+
+from __future__ import annotations
+
+import re
+
+from trainyard.config.adapters import Adapters, Meaning
+from trainyard.config.schema import METRIC_KEYS
+from trainyard.config.synonyms import MODELS_ELSEWHERE, fold
+from trainyard.config.tree import Node, Problems, find_value, put
+from trainyard.config.words import nearest, some
+from trainyard.errors import InputError
+
+DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+FILES = (".py", ".pt", ".pth", ".pkl", ".joblib", ".onnx", ".safetensors", ".keras", ".h5", ".bin", ".json")
+SPLITS = {
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "eval": "val",
+    "dev": "val",
+    "train": "train",
+    "test": "test",
+}
+
+
+def translate(root: Node, adapters: Adapters, problems: Problems, notes: list[str], *, objects: bool) -> None:
+    """Put our names of the model and of the metrics into a merged config.
+
+    Args:
+        root: The config.
+        adapters: The installed adapters.
+        problems: Where problems are reported.
+        notes: Where translations are noted.
+        objects: The data are given in Python, so there need be no `data` section.
+    """
+    _model(root, adapters, problems, notes, objects=objects)
+    metrics = find_value(root, "evaluation.metrics")
+    for index, item in enumerate(
+        metrics.value if metrics is not None and isinstance(metrics.value, list) else ()
+    ):
+        _metric(item, adapters, f"evaluation.metrics.{index}", notes, prefix="")
+    for path in METRIC_KEYS:
+        _metric(find_value(root, path), adapters, path, notes, prefix="val_")
+
+
+def _model(root: Node, adapters: Adapters, problems: Problems, notes: list[str], *, objects: bool) -> None:
+    node, chosen = find_value(root, "model.type"), find_value(root, "model.framework")
+    if node is None or not isinstance(node.value, str) or ":" in node.value:
+        return
+    name, framework = node.value, chosen.value if chosen is not None else None
+    if framework is not None and not _is_framework(framework, adapters):
+        return  # the lookup reports it
+    asked = framework if isinstance(framework, str) else None
+    if (asked is None and adapters.framework_of(name) is not None) or (
+        asked and adapters.has("model", name, asked)
+    ):
+        return
+    if (meaning := adapters.model_meant(name, asked)) is not None:
+        node.value = meaning.name
+        notes.append(f"{node.source}: model.type: {name} is read as {meaning.name} ({meaning.framework})")
+        if meaning.task is not None:
+            _task(root, meaning, node, name, problems, notes, objects=objects)
+    elif DOTTED.fullmatch(name) and not name.endswith(FILES):
+        node.value = ":".join(name.rsplit(".", 1))
+        notes.append(f"{node.source}: model.type: {name} is read as {node.value}")
+
+
+def _is_framework(name: object, adapters: Adapters) -> bool:
+    try:
+        return isinstance(name, str) and adapters.has("framework", name)
+    except InputError:  # a plugin that cannot be used
+        return False
+
+
+def _task(
+    root: Node,
+    meaning: Meaning,
+    node: Node,
+    name: str,
+    problems: Problems,
+    notes: list[str],
+    *,
+    objects: bool,
+) -> None:
+    """Set the task that the name of a class implies, or report that another one is set."""
+    given, target = find_value(root, "data.task"), find_value(root, "data.target")
+    task = meaning.task
+    if given is not None and given.value in meaning.other_tasks:
+        problems.report(
+            f"{name} is for {task}, but data.task is {given.value}; write model: {node.value}, or change the "
+            "task",
+            "model.type",
+            node.source,
+        )
+    elif (given is None or given.value == "auto") and not (target and isinstance(target.value, list)):
+        if find_value(root, "data") is None and not objects:
+            return
+        put(root, "data.task", Node(task, node.source, node.key))
+        notes.append(f"{node.source}: data.task is {task}, as {name} says")
+
+
+def _metric(node: Node | None, adapters: Adapters, path: str, notes: list[str], prefix: str) -> None:
+    """Put our name in the place of another name of a metric; one that decides gets the prefix `val_`."""
+    if node is None or not isinstance(node.value, str) or ":" in node.value:
+        return
+    name = node.value
+    split, bare = _parts(name, adapters)
+    if (prefix and split in ("train", "test")) or (not prefix and split):
+        return  # validation reports it
+    if (bare == "loss" and prefix) or adapters.has("metric", bare):
+        ours = bare
+    elif (meant := adapters.metric_meant(bare)) is not None:
+        ours = meant
+    else:
+        return
+    if prefix + ours != name:
+        node.value = prefix + ours
+        notes.append(f"{node.source}: {path}: {name} is read as {node.value}")
+
+
+def _parts(name: str, adapters: Adapters) -> tuple[str, str]:
+    """Return the split that a metric's name begins with, or nothing, and the rest."""
+    match = re.match(r"([a-z]+)[_/.-](.+)", name.lower())
+    if match is None or match[1] not in SPLITS or adapters.has("metric", name):
+        return "", name
+    return SPLITS[match[1]], match[2]
+
+
+def unknown_model(name: str, framework: str | None, adapters: Adapters) -> str:
+    """Return the message for a model that no framework has, or that the chosen one has not."""
+    if (hint := elsewhere(name)) is not None:
+        return f"model {name}: {hint}"
+    if framework is not None:
+        models = adapters.names("model", framework)
+        near = nearest(name, models)
+        if not near and (meaning := adapters.model_meant(name)) is not None:
+            near = f"; {meaning.framework} has it as {meaning.name}: leave model.framework out"
+        listed = some(models, name, "model")
+        return f"model {name}: {framework} has no such model; it has {listed}{near}"
+    known, broken = adapters.names("model"), adapters.broken("model")
+    snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()  # RandomForestClassifier
+    bare = re.sub(r"_(classifier|regressor|model)$", "", snake)
+    near = nearest(name, known) or nearest(bare, known)
+    hints = [] if near else [f"nearest: {some(known, bare, 'model')}", "or package.module:Class"]
+    return "; ".join([f"model {name}: no installed framework has it{near}", *hints, *broken])
+
+
+def elsewhere(name: str) -> str | None:
+    """Return where to get a model that other packages have, and how to write it; None if it is not known."""
+    word = fold(name)
+    for pattern, hint in MODELS_ELSEWHERE:
+        if re.match(pattern, word):
+            return hint.format(name)
+    return None

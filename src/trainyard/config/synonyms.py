@@ -1,0 +1,306 @@
+"""Words that people bring along from other tools: what they mean here, or what to write instead.
+
+A key or a value in these tables is read as ours, with a note. What may mean several things, or nothing here,
+has a hint instead, which the message for the unknown key shows. Names are compared without case, dashes and
+underscores.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+
+def fold(name: str) -> str:
+    """Return a name without case, dashes, underscores and spaces."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _table(others: Mapping[str, str]) -> dict[str, str]:
+    """Return folded name -> ours, of our name -> the others."""
+    return {fold(other): ours for ours, names in others.items() for other in names.split()}
+
+
+# Keys that mean the same at the top, in `training`, and in the section of the key that they mean.
+KEYS = _table(
+    {
+        "experiment.name": "experiment_name run_name project project_name",
+        "experiment.seed": "random_state random_seed global_seed seed_everything",
+        "training.learning_rate": "lr learn_rate learningrate initial_lr base_lr peak_lr max_lr",
+        "training.weight_decay": "wd",
+        "training.epochs": "num_epochs n_epochs max_epochs num_train_epochs nb_epochs nb_epoch",
+        "training.max_steps": "num_steps n_steps train_steps num_train_steps total_steps num_training_steps",
+        "training.batch_size": "bs batchsize train_batch_size global_batch_size total_batch_size",
+        "training.per_device_batch_size": "per_device_train_batch_size per_gpu_train_batch_size",
+        "training.microbatch_size": "micro_batch_size",
+        "training.gradient_accumulation_steps": "accumulate_grad_batches grad_accum_steps grad_accum "
+        "accumulation_steps accum_steps gradient_accumulation",
+        "training.max_grad_norm": "gradient_clip_val max_norm clip_norm grad_clip gradient_clip "
+        "grad_clip_norm clip_grad_norm gradient_clipping gradient_clip_norm global_clipnorm clip_gradients",
+        "training.optimizer": "optim optimiser",
+        "training.scheduler": "lr_scheduler lr_scheduler_type lr_schedule learning_rate_schedule",
+        "training.loss": "criterion loss_fn loss_func loss_function",
+        "training.mixed_precision": "amp use_amp",
+        "training.threads": "n_jobs nthread nthreads num_threads n_threads thread_count",
+        "training.early_stopping": "early_stop earlystopping early_stopping_rounds",
+        "training.early_stopping.patience": "patience early_stopping_patience",
+        "training.max_minutes": "max_time_minutes time_limit_minutes",
+        "training.scheduler.warmup_steps": "warmup_steps num_warmup_steps n_warmup_steps",
+        "training.scheduler.warmup": "warmup",
+        "training.scheduler.warmup_ratio": "warmup_ratio warmup_fraction warmup_proportion",
+        "evaluation.metrics": "metrics metric_names eval_metric eval_metrics",
+        "evaluation.batch_size": "eval_batch_size val_batch_size per_device_eval_batch_size test_batch_size",
+        "evaluation.every_n_steps": "eval_steps eval_every eval_every_n_steps eval_interval",
+        "checkpoint.every_n_steps": "save_steps save_every save_every_n_steps save_interval checkpoint_every "
+        "every_n_train_steps",
+        "checkpoint.keep_last": "save_total_limit keep_checkpoints max_to_keep",
+        "checkpoint.metric": "metric_for_best_model",
+        "logging.every_n_steps": "logging_steps log_every log_every_n_steps log_interval",
+        "distributed.nproc": "nproc_per_node num_processes world_size",
+        "distributed.nnodes": "num_nodes num_machines",
+        "data": "dataset datasets",
+        "data.target": "target label label_column label_col target_column target_col target_name y_column "
+        "response outcome",
+        "data.path": "data_path data_file file csv filename file_name file_path filepath csv_path csv_file",
+        "data.train_path": "train_file train_csv train_data training_data train_data_path",
+        "data.val_path": "val_file val_csv valid_path valid_file validation_path validation_file "
+        "validation_data val_data eval_path dev_path",
+        "data.test_path": "test_file test_csv test_data",
+        "data.exclude": "drop drop_columns drop_cols columns_to_drop exclude_columns ignore ignore_columns "
+        "ignored_columns",
+        "data.features": "feature_columns feature_cols feature_names input_columns input_features",
+        "data.split.test": "test_size test_split test_fraction test_ratio test_share",
+        "data.split.val": "val_size val_split val_fraction val_ratio valid_size validation_size "
+        "validation_split validation_fraction",
+        "data.split.stratify": "stratify stratified",
+        "data.split.group": "group_column group_col groups",
+        "data.split.time": "time_column time_col date_column",
+        "data.task": "task task_type problem_type",
+        "model.type": "model_type model_name",
+        "model.params": "model_params hyperparameters hyperparams model_kwargs",
+        "model.framework": "framework backend_framework",
+    }
+)
+# Keys that mean something only in one section.
+INSIDE = {
+    "training.optimizer": _table(
+        {
+            "training.learning_rate": "lr learning_rate learn_rate",
+            "training.weight_decay": "weight_decay wd",
+            "training.optimizer.type": "name class",
+        }
+    ),
+    "training.scheduler": _table(
+        {
+            "training.scheduler.type": "name class",
+            "training.scheduler.metric": "monitor",
+            "training.scheduler.final_lr_ratio": "min_lr_ratio min_lr_rate",
+        }
+    ),
+    "training.early_stopping": _table(
+        {
+            "training.early_stopping.metric": "monitor",
+            "training.early_stopping.patience": "rounds stopping_rounds early_stopping_rounds",
+            "training.early_stopping.min_delta": "delta threshold",
+        }
+    ),
+    "checkpoint": _table({"checkpoint.metric": "monitor"}),
+    "training.optimizer.params": _table(
+        {"training.learning_rate": "lr learning_rate", "training.weight_decay": "weight_decay wd"}
+    ),
+    "training": _table({"experiment.seed": "seed"}),
+    "data": _table({"data.target": "y", "data.split.seed": "random_state seed", "data.split.group": "group"}),
+    "data.split": _table(
+        {
+            "data.split.seed": "random_state random_seed",
+            "data.split.val": "val_size",
+            "data.split.test": "test_size",
+        }
+    ),
+    "": _table({"experiment.seed": "seed", "experiment.name": "name"}),
+}
+# Sections by other names; what they hold is then read as that of ours.
+SECTIONS = {
+    "training": ("train", "trainer", "training_args", "training_arguments"),
+    "data": ("dataset", "datasets"),
+    "evaluation": ("eval", "validation"),
+    "checkpoint": ("checkpoints",),
+    "tracking": ("tracker", "trackers", "logger", "loggers"),
+}
+
+FRAMEWORKS = {
+    "pytorch": "torch",
+    "tensorflow": "keras",
+    "tf": "keras",
+    "tfkeras": "keras",
+    "scikitlearn": "sklearn",
+    "scikit": "sklearn",
+    "xgb": "xgboost",
+    "lgb": "lightgbm",
+    "lgbm": "lightgbm",
+}
+OPTIMIZERS = _table(
+    {
+        "adamw": "adamw adam_w adamw_torch adamw_hf",
+        "adam": "adam",
+        "sgd": "sgd",
+        "rmsprop": "rmsprop rms_prop",
+        "adagrad": "adagrad ada_grad",
+        "nadam": "nadam",
+        "radam": "radam",
+        "adamax": "adamax",
+        "lion": "lion",
+    }
+)
+SCHEDULERS = _table(
+    {
+        "constant": "constant none constantlr constant_with_warmup constant_schedule_with_warmup fixed",
+        "linear": "linear linearlr linear_decay linear_with_warmup linear_schedule_with_warmup "
+        "linear_warmup_decay",
+        "cosine": "cosine cosine_with_warmup cosine_schedule_with_warmup cosine_annealing cosineannealinglr "
+        "cosine_decay cosinedecay linear_warmup_cosine_annealing warmup_cosine",
+        "step": "step step_decay",
+        "plateau": "plateau reduce_on_plateau reduce_lr_on_plateau",
+    }
+)
+LOSSES = _table(
+    {
+        "cross_entropy": "ce crossentropy cross_entropy_loss categorical_crossentropy "
+        "sparse_categorical_crossentropy softmax_cross_entropy",
+        "binary_cross_entropy": "bce bce_with_logits bcewithlogitsloss bce_loss binary_crossentropy",
+        "mse": "mse mse_loss mean_squared_error l2 l2_loss squared_error",
+        "mae": "mae l1 l1_loss mean_absolute_error absolute_error",
+        "huber": "huber huber_loss",
+    }
+)
+PRECISIONS = _table(
+    {
+        "fp32": "32 32-true float32 fp32 full single",
+        "fp16": "16 16-mixed fp16-mixed float16 fp16 half",
+        "bf16": "bf16-mixed bfloat16 bf16",
+        "mixed": "mixed auto_mixed amp",
+    }
+)
+DEVICES = {"gpu": "cuda", "cuda": "cuda", "cpu": "cpu", "auto": "auto"}
+# Import paths of which only the last word counts: `torch.optim.AdamW`, `nn.CrossEntropyLoss`.
+LIBRARY = re.compile(r"(torch|keras|tf|tensorflow|nn|optim|optimizers|losses|lr_scheduler)(\.\w+)*\.(?=\w+$)")
+
+# What to write instead of keys that have no counterpart, or more than one.
+KEY_HINTS = {
+    fold(name): hint
+    for names, hint in {
+        "dir dirpath output_dir save_dir log_dir checkpoint_dir out_dir default_root_dir work_dir runs_dir "
+        "logging_dir": (
+            "where runs are kept is not in the config: give --runs-dir DIR, or set TRAINYARD_RUNS"
+        ),
+        "num_workers dataloader_num_workers pin_memory persistent_workers prefetch_factor": (
+            "there are no loader processes, as the data are in memory: leave it out"
+        ),
+        "shuffle": "the training rows are always shuffled, by experiment.seed; data.split.time keeps the "
+        "oldest rows for training",
+        "T_max": "leave it out: a decay always ends with the training",
+        "eta_min min_lr end_lr final_lr": "give it as a share of the learning rate: "
+        "training.scheduler.final_lr_ratio",
+        "warmup_epochs": "write training.scheduler.warmup_steps: EPOCHS x (training rows / batch_size)",
+        "devices num_gpus n_gpus": "write training.device: cuda; for several GPUs, distributed.nproc: NUMBER",
+        "time_limit max_time timeout": "write training.max_minutes: MINUTES",
+        "resume resume_from_checkpoint ckpt_path": "write trainyard resume RUN, or train --resume",
+        "pretrained checkpoint_path init_weights from_pretrained": "write model.init_from: RUN or "
+        "FILE.safetensors",
+        "val_check_interval check_val_every_n_epoch eval_strategy evaluation_strategy save_strategy": (
+            "write evaluation.every_n_steps: STEPS; by default, each epoch is evaluated"
+        ),
+        "num_classes num_labels n_classes num_class": "leave it out: it is taken from the data",
+        "gradient_clip_algorithm clip_value clipvalue": (
+            "only the norm of the gradient is clipped: training.max_grad_norm"
+        ),
+        "l2 l2_regularization": "write training.weight_decay, or the model's own option",
+        "wandb report_to use_wandb": "trackers are listed under tracking: [mlflow], [tensorboard]",
+        "cv n_splits k_folds kfold num_folds": "write trainyard cross-validate CONFIG --folds N",
+        "scale normalize scaler normalization": "write data.standardize: true or false",
+        "callbacks": "callbacks are given in Python: trainyard.train(config, callbacks=[...])",
+        "compile torch_compile": "models are not compiled: leave it out",
+        "verbose verbosity": "write logging.every_n_steps, or give --quiet",
+        "monitor": "write training.early_stopping.metric or checkpoint.metric",
+        "class_weight": "write training.class_weights, or the model's own option",
+        "sep": "write data.delimiter",
+    }.items()
+    for name in names.split()
+}
+VALUE_HINTS = {
+    "training.scheduler": {
+        "steplr": "write {type: step, step_size: STEPS, gamma: 0.1}; step_size counts steps, not epochs",
+        "multisteplr": "write {type: step, step_size: STEPS, gamma: 0.1}; step_size counts steps, not epochs",
+        "exponential": "write {type: step, step_size: STEPS PER EPOCH, gamma: 0.9}",
+        "exponentiallr": "write {type: step, step_size: STEPS PER EPOCH, gamma: 0.9}",
+        "onecycle": "write {type: cosine, warmup_steps: STEPS}, which rises and falls once",
+        "onecyclelr": "write {type: cosine, warmup_steps: STEPS}, which rises and falls once",
+        "polynomial": "write {type: linear}",
+        "cosinewithrestarts": "write {type: cosine}, which has no restarts",
+        "cosineannealingwarmrestarts": "write {type: cosine}, which has no restarts",
+    },
+    "training.device": {
+        "mps": "Trainyard trains on CPU and CUDA: write cpu",
+        "tpu": "Trainyard trains on CPU and CUDA: write cpu",
+        "rocm": "PyTorch calls AMD GPUs cuda: write cuda",
+    },
+    "training.precision": {
+        "64": "weights are float32: write fp32",
+        "64true": "weights are float32: write fp32",
+        "float64": "weights are float32: write fp32",
+        "16true": "weights stay float32: write fp16",
+        "bf16true": "weights stay float32: write bf16",
+        "int8": "weights stay float32: write bf16",
+        "tf32": "write fp32",
+    },
+}
+# What to do with files that are not read, by their endings.
+_CONVERT = "write it as CSV or Parquet first: pandas.{}(FILE).to_parquet(...)"
+OTHER_FILES = {
+    ".tsv": 'write data.type: csv and data.delimiter: "\\t"',
+    ".xlsx": _CONVERT.format("read_excel"),
+    ".xls": _CONVERT.format("read_excel"),
+    ".json": _CONVERT.format("read_json"),
+    ".jsonl": _CONVERT.format("read_json"),
+    ".feather": _CONVERT.format("read_feather"),
+    ".arrow": _CONVERT.format("read_feather"),
+    ".pkl": _CONVERT.format("read_pickle"),
+    ".pickle": _CONVERT.format("read_pickle"),
+    ".h5": _CONVERT.format("read_hdf"),
+}
+# Models of other packages, by the beginnings of their folded names, and where to get them.
+_OWN = "it is not among Trainyard's own models; "
+_VISION = _OWN + "torchvision has it: write model: {{type: 'torchvision.models:{}', num_classes: N}}"
+_TIMM = _OWN + "timm has it: write model: {{type: 'timm:create_model', model_name: {}, num_classes: N}}"
+_LANGUAGE = (
+    _OWN + "transformers has it: name a function of yours that returns AutoModel....from_pretrained({!r}), "
+    "model: my_module:build; or use transformers.Trainer with our callback (docs/integrations.md)"
+)
+_OBJECT = "it is made of other models: give the object in Python, trainyard.train(config, model={}(...))"
+_NO_TASK = "Trainyard trains classifiers, regressors and language models; {} is none of these"
+MODELS_ELSEWHERE = (
+    (
+        r"(wide)?(resnet|resnext)\d|vgg|densenet|alexnet|squeezenet|inception|googlenet|mobilenet|efficientnet|"
+        r"regnet|shufflenet|mnasnet|convnext|swin|maxvit|resnet|vit[bhl]\d",
+        _VISION,
+    ),
+    (r"vit|deit|beit|nfnet|eva\d|mixer|hrnet|xception", _TIMM),
+    (
+        r"(distil|al|de|xlm)?(ro)?bert|xlmr|electra|deberta|gpt\d|gptneo|gptj|distilgpt|opt\d|llama|mistral|"
+        r"mixtral|qwen|phi\d|gemma|falcon|t5|bart|bloom|whisper|clip|wav2vec|deepseek|autom",
+        _LANGUAGE,
+    ),
+    (
+        r"stacking|voting|pipeline|gridsearch|randomizedsearch|multioutput|onevsrest|columntransformer",
+        _OBJECT,
+    ),
+    (
+        r"(mini)?(batch)?kmeans|dbscan|pca|tsne|umap|isolationforest|oneclasssvm|agglomerative|xgbranker|"
+        r"lgbmranker|catboostranker|yolo|unet|fasterrcnn|maskrcnn|prophet|arima",
+        _NO_TASK,
+    ),
+    (
+        r"lstm|gru|rnn|autoencoder|vae|gan|gnn|gcn|custom",
+        "write it as a class of yours: model: my_module:Net",
+    ),
+)

@@ -1,0 +1,133 @@
+"""Forty mistakes as people make them: each message has at most four lines, and names the mend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from commandline import Command
+
+import trainyard
+from trainyard.errors import TrainyardError
+
+ROWS = "a,b,kind,y\n" + "".join(
+    f"{i % 7},{i % 5}.5,{'uvw'[i % 3]},{'yes' if i % 2 else 'no'}\n" for i in range(60)
+)
+CONFIG = "data: {path: rows.csv, target: y}\nmodel: xgboost\n"
+
+# What is wrong: the arguments after CONFIG, and what the message must name.
+OVERRIDES = {
+    "a key typo": (["training.epoch=3"], "did you mean 'epochs'?"),
+    "a section typo": (["trainning.epochs=3"], "did you mean 'training'?"),
+    "a key in two sections": (
+        ["training.metric=val_f1"],
+        "training.early_stopping.metric or checkpoint.metric",
+    ),
+    "no number": (["epochs=ten"], "expected a whole number above 0"),
+    "no equals sign": (["epochs"], "training.epochs=3"),
+    "an option typo": (["model.max_dept=3"], "did you mean 'max_depth'?"),
+    "a model typo": (["model=xgbost"], "did you mean 'xgboost'?"),
+    "a model of another library": (["model=resnet50"], "torchvision.models:resnet50"),
+    "a language model": (["model=bert-base-uncased"], "AutoModel"),
+    "no such model": (["model=nonsense"], "trainyard config names model"),
+    "a model of another framework": (["model.type=rf", "model.framework=torch"], "leave model.framework out"),
+    "a class for the other task": (
+        ["model=XGBRegressor", "data.task=classification"],
+        "write model: xgboost",
+    ),
+    "a missing package": (["model=absent.models:Net"], "there is no module 'absent'"),
+    "a metric typo": (["evaluation.metrics=[acuracy]"], "did you mean 'accuracy'?"),
+    "a metric that is none": (["checkpoint.metric=quality"], "trainyard config names metric"),
+    "a metric of another task": (["evaluation.metrics=[rmse]"], "regression"),
+    "the training loss decides": (["checkpoint.metric=train_loss"], "use val_loss"),
+    "no such optimizer": (["model=mlp", "optimizer=adamz"], "did you mean 'adam"),
+    "no such scheduler": (["model=mlp", "scheduler=OneCycleLR"], "type: cosine"),
+    "a device that is none": (["device=mps"], "write cpu"),
+    "two spellings": (["training.lr=0.1", "learning_rate=0.2"], "training.learning_rate"),
+    "epochs and steps": (["epochs=3", "max_steps=9"], "keep one"),
+    "loader processes": (["num_workers=4"], "there are no loader processes"),
+    "an output folder": (["output_dir=out"], "--runs-dir"),
+    "a file that is not there": (["data.path=row.csv"], "rows.csv"),
+    "a spreadsheet": (["data=rows.xlsx"], "pandas.read_excel"),
+    "a target that is not there": (["data.target=Y"], "'y'"),
+    "a column that is not there": (["data.exclude=[knd]"], "'kind'"),
+    "a folder as data": (["data.path=."], "data.type"),
+    "a header alone": (["data.path=header.csv"], "there are columns, but no rows"),
+    "no rows to test on": (["data.split={val: 0.6, test: 0.5}"], "their sum must be below 1"),
+    "an unset variable": (["experiment.name=${env:TRAINYARD_UNSET}"], "TRAINYARD_UNSET is not set"),
+    "a function that is not there": (["data.path=null", "data.type=absent:rows"], "no module 'absent'"),
+    "a batch that is too large": (["model=mlp", "batch_size=6400"], "1 to"),
+}
+COMMANDS = {
+    "an option for a setting": (["train", "c.yaml", "--lr", "0.1"], "training.learning_rate=VALUE"),
+    "another option for a setting": (["train", "c.yaml", "--epochs=3"], "training.epochs=VALUE"),
+    "a command of another tool": (["fit", "c.yaml"], "Did you mean 'train'?"),
+    "a command typo": (["evalute", "last"], "Did you mean 'evaluate'?"),
+    "a command of a group": (["list"], "Did you mean 'runs list'?"),
+    "a config that is not there": (["train", "d.yaml"], "c.yaml"),
+    "a run that is not there": (["runs", "show", "2020"], "it holds no runs"),
+    "no run to predict with": (["predict", "last", "rows.csv"], "it holds no runs"),
+    "names of nothing": (["config", "names", "models"], "allowed: dataset, model"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    (tmp_path / "rows.csv").write_text(ROWS)
+    (tmp_path / "header.csv").write_text(ROWS.splitlines()[0] + "\n")
+    return tmp_path
+
+
+def lines_of_error(text: str) -> list[str]:
+    """Return the lines from the error on; notes on what was translated come before it."""
+    lines = text.splitlines()
+    return lines[next(i for i, line in enumerate(lines) if "error: " in line or line.startswith("Usage")) :]
+
+
+@pytest.mark.parametrize("mistake", OVERRIDES)
+def test_a_config(mistake: str, folder: Path, command: Command) -> None:
+    overrides, mend = OVERRIDES[mistake]
+    done = command("train", "c.yaml", "--quiet", *overrides)
+    lines = lines_of_error(done.err)
+    assert done.code == 2, done.err
+    assert mend in "\n".join(lines)
+    assert len(lines) <= 4, done.err
+    assert max(map(len, lines)) < 420, done.err
+
+
+@pytest.mark.parametrize("mistake", COMMANDS)
+def test_a_command_line(mistake: str, folder: Path, command: Command) -> None:
+    arguments, mend = COMMANDS[mistake]
+    done = command(*arguments)
+    lines = lines_of_error(done.err)
+    assert done.code == 2, done.err
+    assert mend in "\n".join(lines)
+    assert len(lines) <= 4, done.err
+
+
+def test_every_wrong_key_has_a_line_and_no_list_comes_twice(folder: Path, command: Command) -> None:
+    wrong = [f"training.wrong{i}=1" for i in range(16)]
+    done = command("config", "check", "c.yaml", *wrong)
+    lines = lines_of_error(done.err)
+    assert len(lines) == 17
+    assert sum("Allowed" in line for line in lines) <= 1
+
+
+def test_python_calls(folder: Path) -> None:
+    with pytest.raises(AttributeError, match=r"did you mean trainyard\.train\?"):
+        trainyard.fit  # noqa: B018
+    with pytest.raises(TrainyardError, match="give a list"):
+        trainyard.train("c.yaml", "training.epochs=3")
+    with pytest.raises(TrainyardError, match="no data section"):
+        trainyard.train({"model": "xgboost"})
+    with pytest.raises(TrainyardError, match="did you mean 'xgboost'"):
+        trainyard.check({"data": "wine", "model": "xgbost"})
+
+
+@pytest.mark.slow  # trains
+def test_a_header_alone_has_no_rows_to_predict_for(folder: Path, command: Command) -> None:
+    assert command("train", "c.yaml", "model=gaussian_nb", "data.exclude=[kind]", "-q").code == 0
+    done = command("predict", "last", "header.csv")
+    assert (done.code, done.err) == (2, "trainyard: error: header.csv: there are columns, but no rows\n")

@@ -1,0 +1,209 @@
+"""Keys and values as other tools write them: what they mean, with one note each."""
+
+import pytest
+from pydantic import create_model
+
+from trainyard.config import load
+from trainyard.config.resolved import flatten
+from trainyard.errors import ConfigError
+from trainyard.runs.catalog import Catalog
+
+BASE = {"data": {"type": "wine"}, "model": "mlp"}
+
+# name: what is added to the config, and what it means by dotted key
+MEANINGS = {
+    "lr at the top": ({"lr": 0.1}, {"training.learning_rate": 0.1}),
+    "learning_rate at the top": ({"learning_rate": 0.1}, {"training.learning_rate": 0.1}),
+    "lr": ({"training": {"lr": 0.1}}, {"training.learning_rate": 0.1}),
+    "lr of the optimizer": (
+        {"training": {"optimizer": {"type": "Adam", "lr": 0.1, "weight_decay": 0.2}}},
+        {
+            "training.optimizer.type": "adam",
+            "training.learning_rate": 0.1,
+            "training.weight_decay": 0.2,
+        },
+    ),
+    "optimizer at the top": (
+        {"optimizer": {"name": "torch.optim.AdamW", "lr": 0.1}},
+        {"training.optimizer.type": "adamw", "training.learning_rate": 0.1},
+    ),
+    "num_epochs": ({"training": {"num_epochs": 3}}, {"training.epochs": 3}),
+    "max_epochs": ({"trainer": {"max_epochs": 3, "accelerator": "cpu"}}, {"training.epochs": 3}),
+    "num_train_epochs": ({"num_train_epochs": 3}, {"training.epochs": 3}),
+    "bs": ({"training": {"bs": 8}}, {"training.batch_size": 8}),
+    "batch_size at the top": ({"batch_size": 8}, {"training.batch_size": 8}),
+    "per device": ({"per_device_train_batch_size": 8}, {"training.batch_size": 8}),
+    "accumulation": (
+        {"training": {"batch_size": 8, "accumulate_grad_batches": 2}},
+        {"training.batch_size": 16, "training.microbatch_size": 8},
+    ),
+    "seed at the top": ({"seed": 7}, {"experiment.seed": 7}),
+    "seed of the training": ({"training": {"seed": 7}}, {"experiment.seed": 7}),
+    "random_state": ({"random_state": 7}, {"experiment.seed": 7}),
+    "name": ({"name": "first"}, {"experiment.name": "first"}),
+    "experiment": ({"experiment": "first"}, {"experiment.name": "first"}),
+    "metrics": ({"metrics": ["auc", "acc"]}, {"evaluation.metrics": ["roc_auc", "accuracy"]}),
+    "one metric": ({"evaluation": {"metrics": "auc, f1"}}, {"evaluation.metrics": ["roc_auc", "f1"]}),
+    "gpu": ({"training": {"device": "gpu"}}, {"training.device": "cuda"}),
+    "gpu with its number": ({"device": "gpu:1"}, {"training.device": "cuda:1"}),
+    "gpus": ({"gpus": 1}, {"training.device": "cuda"}),
+    "no gpus": ({"gpus": 0}, {"training.device": "cpu"}),
+    "use_cuda": ({"training": {"use_cuda": False}}, {"training.device": "cpu"}),
+    "warmup ratio": (
+        {"max_steps": 50, "warmup_ratio": 0.1, "lr_scheduler_type": "cosine"},
+        {"training.scheduler.warmup_steps": 5, "training.scheduler.type": "cosine"},
+    ),
+    "warmup": (
+        {"training": {"scheduler": {"type": "cosine_with_warmup", "warmup": 7}}},
+        {"training.scheduler.warmup_steps": 7, "training.scheduler.type": "cosine"},
+    ),
+    "plateau": (
+        {"training": {"scheduler": {"type": "ReduceLROnPlateau", "patience": 2, "monitor": "val_acc"}}},
+        {
+            "training.scheduler.type": "plateau",
+            "training.scheduler.patience": 2,
+            "training.scheduler.metric": "val_accuracy",
+        },
+    ),
+    "reduce_on_plateau": ({"scheduler": "reduce_on_plateau"}, {"training.scheduler.type": "plateau"}),
+    "16-mixed": ({"training": {"precision": "16-mixed"}}, {"training.precision": "fp16"}),
+    "16": ({"precision": 16}, {"training.precision": "fp16"}),
+    "bf16-mixed": ({"training": {"precision": "bf16-mixed"}}, {"training.precision": "bf16"}),
+    "bf16": ({"bf16": True}, {"training.precision": "bf16"}),
+    "fp16": ({"training": {"fp16": False}}, {"training.precision": "fp32"}),
+    "early stopping": ({"early_stopping": True}, {"training.early_stopping.patience": 5}),
+    "no early stopping": ({"training": {"early_stopping": False}}, {"training.early_stopping": None}),
+    "rounds": ({"training": {"early_stopping": 9}}, {"training.early_stopping.patience": 9}),
+    "early_stopping_rounds": ({"early_stopping_rounds": 9}, {"training.early_stopping.patience": 9}),
+    "patience": (
+        {"training": {"early_stopping": True, "patience": 9}},
+        {"training.early_stopping.patience": 9},
+    ),
+    "monitor": (
+        {"training": {"early_stopping": {"enabled": True, "monitor": "val_acc"}}},
+        {"training.early_stopping.metric": "val_accuracy"},
+    ),
+    "clipping": ({"training": {"gradient_clip_val": 1.0}}, {"training.max_grad_norm": 1.0}),
+    "loss": ({"training": {"criterion": "nn.CrossEntropyLoss"}}, {"training.loss": "cross_entropy"}),
+    "n_jobs": ({"n_jobs": 2}, {"training.threads": 2}),
+    "save_steps": ({"training": {"save_steps": 5}}, {"checkpoint.every_n_steps": 5}),
+    "keep_last in the training": ({"training": {"keep_last": 5}}, {"checkpoint.keep_last": 5}),
+    "eval_steps": ({"eval_steps": 5, "logging_steps": 6}, {"evaluation.every_n_steps": 5}),
+    "tracker": ({"logger": "tensorboard"}, {"tracking.0.type": "tensorboard"}),
+    "dataset": ({"data": None, "dataset": "iris"}, {"data.type": "iris"}),
+    "file": (
+        {"data": {"file": "a.csv", "label": "y"}},
+        {"data.path": "a.csv", "data.type": "csv", "data.target": "y"},
+    ),
+    "data is a file": ({"data": "a.csv", "target": "y"}, {"data.path": "a.csv", "data.target": "y"}),
+    "train and test": (
+        {"data": None, "train": "a.csv", "test": "b.csv"},
+        {"data.train_path": "a.csv", "data.test_path": "b.csv"},
+    ),
+    "columns": (
+        {"data": {"csv": "a.csv", "target_column": "y", "drop": "id", "feature_columns": ["a"]}},
+        {"data.exclude": ["id"], "data.features": ["a"]},
+    ),
+    "split": (
+        {"data": {"type": "wine", "test_size": 0.2, "val_size": 0.3, "random_state": 4}},
+        {"data.split.test": 0.2, "data.split.val": 0.3, "data.split.seed": 4},
+    ),
+    "shares": (
+        {"data": {"type": "wine", "split": [0.6, 0.3, 0.1]}},
+        {"data.split.val": 0.3, "data.split.test": 0.1},
+    ),
+    "shares by name": (
+        {"data": {"type": "wine", "split": {"train": 0.6, "valid": 0.3, "test": 0.1}}},
+        {"data.split.val": 0.3, "data.split.test": 0.1},
+    ),
+    "task": ({"task": "classification"}, {"data.task": "classification"}),
+    "model_type": ({"model": None, "model_type": "xgb"}, {"model.type": "xgboost"}),
+}
+
+
+def resolved(added, overrides=()):
+    return load(
+        {key: value for key, value in (BASE | added).items() if value is not None}, overrides, Catalog()
+    )
+
+
+@pytest.mark.parametrize("name", MEANINGS)
+def test_what_people_write_is_understood(name):
+    added, meaning = MEANINGS[name]
+    loaded = resolved(added)
+    flat = flatten(loaded.config)
+    assert {key: flat.get(key) for key in meaning} == meaning
+    silent = ("experiment", "data is a file", "one metric")
+    assert loaded.notes or name in silent
+    assert not load(loaded.config.model_dump(), adapters=Catalog()).notes
+
+
+@pytest.mark.parametrize(
+    ("added", "named"),
+    [
+        ({"lr": 0.1, "training": {"learning_rate": 0.2}}, "training.learning_rate"),
+        ({"lr": 0.1, "learning_rate": 0.2}, "training.learning_rate"),
+        ({"seed": 1, "experiment": {"seed": 2}}, "experiment.seed"),
+        ({"data": {"type": "wine", "label": "y", "target": "z"}}, "data.target"),
+        ({"fp16": True, "precision": "bf16"}, "training.precision"),
+        ({"training": {"early_stopping": 3, "patience": 4}}, "training.early_stopping.patience"),
+        ({"max_steps": 9, "warmup_ratio": 0.1, "warmup_steps": 1}, "training.scheduler.warmup_steps"),
+    ],
+)
+def test_two_spellings_at_once_are_an_error(added, named):
+    with pytest.raises(ConfigError, match=rf"is another spelling of {named}, which is given too") as caught:
+        resolved(added)
+    assert len(caught.value.problems) == 1
+
+
+def test_another_layer_may_use_another_spelling(tmp_path):
+    base, child = tmp_path / "base.yaml", tmp_path / "c.yaml"
+    base.write_text("data: wine\nmodel: mlp\nlr: 0.1\nepochs: 3\n")
+    child.write_text("extends: base.yaml\ntraining: {learning_rate: 0.2}\n")
+    loaded = load(child, ["num_epochs=4"], Catalog())
+    assert (loaded.config.training.learning_rate, loaded.config.training.epochs) == (0.2, 4)
+
+
+def test_arguments_of_a_function_of_the_user_are_left_alone(tmp_path):
+    base, child = tmp_path / "base.yaml", tmp_path / "c.yaml"
+    base.write_text("data: {type: 'mine:rows', label: y}\nmodel: mlp\n")
+    child.write_text("extends: base.yaml\ndata: {file: a.csv}\n")
+    params = load(child, ["data.test_size=0.5"], Catalog()).config.data.params
+    assert params == {"label": "y", "file": "a.csv", "test_size": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("added", "mend"),
+    [
+        ({"output_dir": "out"}, "--runs-dir DIR"),
+        ({"training": {"num_workers": 4}}, "there are no loader processes"),
+        ({"data": {"type": "wine", "shuffle": True}}, "always shuffled"),
+        (
+            {"training": {"scheduler": {"type": "cosine", "T_max": 9}}},
+            "a decay always ends with the training",
+        ),
+        ({"training": {"scheduler": "StepLR"}}, "step_size counts steps, not epochs"),
+        ({"training": {"scheduler": {"type": "OneCycleLR", "max_lr": 1}}}, "type: cosine"),
+        ({"training": {"device": "mps"}}, "write cpu"),
+        ({"training": {"precision": 64}}, "write fp32"),
+        ({"warmup_ratio": 0.1}, "with epochs, write training.scheduler.warmup_steps: 0.1 x epochs"),
+        ({"per_device_train_batch_size": 8, "distributed": {"nproc": 2}}, "that of all processes together"),
+        ({"training": {"eval_strategy": "epoch"}}, "evaluation.every_n_steps"),
+        ({"data": "a.xlsx"}, "pandas.read_excel"),
+        ({"data": {"path": "a.tsv"}}, "data.type: csv"),
+    ],
+)
+def test_what_has_no_counterpart_has_a_hint(added, mend):
+    with pytest.raises(ConfigError) as caught:
+        resolved(added)
+    assert mend in str(caught.value)
+    assert len(caught.value.problems) == 1, str(caught.value)
+
+
+def test_options_of_a_data_set_are_left_alone(monkeypatch):
+    catalog = Catalog()
+    options = create_model("Options", label=(str, "none"))
+    own = lambda kind, name, framework=None: options if name == "wine" else None  # noqa: E731
+    monkeypatch.setattr(catalog, "params", own)
+    config = load(BASE | {"data": {"type": "wine", "label": "y"}}, adapters=catalog).config
+    assert (config.data.target, config.data.params) == ("target", {"label": "y"})

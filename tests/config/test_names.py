@@ -1,0 +1,164 @@
+"""Models and metrics by the names that people know them by."""
+
+import pytest
+
+from trainyard.config import load
+from trainyard.errors import ConfigError
+from trainyard.runs.catalog import Catalog
+
+# What is written -> the model in the resolved config, and the task that the name implies.
+SPELLINGS = {
+    "xgb": ("xgboost", "auto"),
+    "XGBoost": ("xgboost", "auto"),
+    "XGBClassifier": ("xgboost", "classification"),
+    "XGBRegressor": ("xgboost", "regression"),
+    "xgb_classifier": ("xgboost", "classification"),
+    "xgboost.XGBClassifier": ("xgboost:XGBClassifier", "auto"),
+    "xgboost:XGBClassifier": ("xgboost:XGBClassifier", "auto"),
+    "lgbm": ("lightgbm", "auto"),
+    "lgb": ("lightgbm", "auto"),
+    "LightGBM": ("lightgbm", "auto"),
+    "LGBMRegressor": ("lightgbm", "regression"),
+    "lightgbm.LGBMRegressor": ("lightgbm:LGBMRegressor", "auto"),
+    "CatBoost": ("catboost", "auto"),
+    "cat_boost": ("catboost", "auto"),
+    "CatBoostClassifier": ("catboost", "classification"),
+    "rf": ("random_forest", "auto"),
+    "Random-Forest": ("random_forest", "auto"),
+    "RandomForestClassifier": ("random_forest", "classification"),
+    "random_forest_regressor": ("random_forest", "regression"),
+    "sklearn.ensemble.RandomForestClassifier": ("sklearn.ensemble:RandomForestClassifier", "auto"),
+    "sklearn.svm:SVC": ("sklearn.svm:SVC", "auto"),
+    "SGDClassifier": ("sgd", "classification"),
+    "sgd_classifier": ("sgd", "classification"),
+    "logreg": ("logistic_regression", "auto"),
+    "LogisticRegression": ("logistic_regression", "classification"),
+    "Ridge": ("ridge", "regression"),
+    "SVC": ("svm", "classification"),
+    "SVM": ("svm", "auto"),
+    "KNeighborsClassifier": ("k_neighbors", "classification"),
+    "HistGradientBoostingRegressor": ("hist_gradient_boosting", "regression"),
+    "ElasticNet": ("elastic_net", "regression"),
+    "GaussianNB": ("gaussian_nb", "classification"),
+    "MLP": ("mlp", "auto"),
+    "neural_net": ("mlp", "auto"),
+    "FT-Transformer": ("transformer", "auto"),
+    "cnn": ("keras_cnn", "auto"),
+    "GPT": ("gpt", "auto"),
+}
+WITH_FRAMEWORK = {
+    ("mlp", "keras"): ("keras_mlp", "keras"),
+    ("mlp", "tensorflow"): ("keras_mlp", "keras"),
+    ("cnn", "keras"): ("keras_cnn", "keras"),
+    ("mlp", "pytorch"): ("mlp", "torch"),
+    ("mlp", "scikit-learn"): ("sklearn_mlp", "sklearn"),
+    ("MLPClassifier", "sklearn"): ("sklearn_mlp", "sklearn"),
+}
+
+
+def resolved(model, **sections):
+    return load({"data": {"type": "wine"}, "model": model} | sections, adapters=Catalog())
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_every_spelling_of_a_model_is_taken(spelling):
+    loaded = resolved(spelling)
+    assert (loaded.config.model.type, loaded.config.data.task) == SPELLINGS[spelling]
+    notes = [note for note in loaded.notes if note.startswith("mapping: model.type: ")]
+    assert len(notes) == (spelling != loaded.config.model.type)
+    assert all(spelling in note for note in notes)
+
+
+@pytest.mark.parametrize("spelling", WITH_FRAMEWORK)
+def test_a_framework_chooses_among_models_of_one_name(spelling):
+    model, framework = spelling
+    config = resolved({"type": model, "framework": framework}).config
+    assert (config.model.type, config.model.framework) == WITH_FRAMEWORK[spelling]
+
+
+def test_what_is_resolved_is_read_without_a_note():
+    loaded = resolved("XGBClassifier")
+    again = load(loaded.config.model_dump(), adapters=Catalog())
+    assert not again.notes
+    assert again.computation_hash() == loaded.computation_hash()
+
+
+def test_options_of_a_class_name_are_those_of_the_short_name():
+    config = resolved({"type": "XGBClassifier", "max_depth": 3}).config
+    assert config.model.params["max_depth"] == 3
+    assert config.data.standardize is False  # a default of the framework
+
+
+def test_a_class_against_the_task_is_refused():
+    with pytest.raises(ConfigError, match="XGBClassifier is for classification, but"):
+        resolved("XGBClassifier", data={"type": "diabetes", "task": "regression"})
+
+
+def test_a_class_for_several_labels_keeps_the_task():
+    config = resolved("XGBClassifier", data={"type": "wine", "task": "multilabel"}).config
+    assert config.data.task == "multilabel"
+
+
+def test_data_given_as_objects():
+    config = load({"model": "XGBClassifier"}, adapters=Catalog(), objects=True).config
+    assert config.data.task == "classification"
+    assert load({"model": "XGBClassifier"}, adapters=Catalog()).config.data is None
+
+
+@pytest.mark.parametrize(
+    ("model", "mend"),
+    {
+        "resnet50": "torchvision.models:resnet50",
+        "vit": "timm:create_model",
+        "bert-base-uncased": "AutoModel....from_pretrained('bert-base-uncased')",
+        "gpt2": "AutoModel....from_pretrained('gpt2')",
+        "StackingClassifier": "trainyard.train(config, model=StackingClassifier(...))",
+        "KMeans": "Trainyard trains classifiers, regressors and language models",
+        "lstm": "my_module:Net",
+        "xgbost": "did you mean 'xgboost'?",
+        "nonsense": "`trainyard config names model` shows all",
+        "{type: random_forest, framework: xgboost}": "sklearn has it as random_forest",
+    }.items(),
+)
+def test_a_model_that_no_framework_has(model, mend, tmp_path):
+    file = tmp_path / "c.yaml"
+    file.write_text(f"data: wine\nmodel: {model}\n")
+    with pytest.raises(ConfigError) as caught:
+        load(file, adapters=Catalog())
+    assert mend in str(caught.value)
+    assert len(str(caught.value)) < 450
+    assert len(caught.value.problems) == 1
+
+
+METRICS = {
+    "auc": "roc_auc",
+    "AUC": "roc_auc",
+    "acc": "accuracy",
+    "logloss": "log_loss",
+    "F1": "f1",
+    "macro_f1": "f1_macro",
+    "mean_absolute_error": "mae",
+    "RMSE": "rmse",
+    "r2_score": "r2",
+    "pr_auc": "average_precision",
+}
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_metrics_by_other_names(name):
+    config = resolved("xgboost", evaluation={"metrics": [name]}, checkpoint={"metric": name}).config
+    assert config.evaluation.metrics == [METRICS[name]]
+    assert config.checkpoint.metric == f"val_{METRICS[name]}"
+
+
+@pytest.mark.parametrize("name", ["val_auc", "valid_auc", "val/roc_auc", "eval_auc", "auc"])
+def test_a_metric_that_decides_is_one_of_the_validation(name):
+    loaded = resolved("xgboost", checkpoint={"metric": name})
+    assert loaded.config.checkpoint.metric == "val_roc_auc"
+    assert len(loaded.notes) == 1
+
+
+@pytest.mark.parametrize("name", ["train_loss", "test_auc"])
+def test_metrics_of_other_splits_decide_nothing(name):
+    with pytest.raises(ConfigError, match="use val_"):
+        resolved("xgboost", checkpoint={"metric": name})
