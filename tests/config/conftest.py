@@ -80,6 +80,9 @@ class FakeAdapters:
     def defaults(self, framework: str, model: str) -> dict[str, Any]:
         return {}
 
+    def spellings(self, kind: str, name: str | None, framework: str | None = None) -> None:
+        return None
+
     def training_keys(self, framework: str, model: str, params: Mapping[str, Any]) -> Collection[str]:
         return TrainingConfig.model_fields
 

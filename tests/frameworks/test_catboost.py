@@ -504,7 +504,7 @@ def test_the_seed_decides_what_is_drawn() -> None:
         ("values", {"objective": "Logloss"}, "does not fit targets of 1 value; allowed: RMSE, "),
         ("pairs", {"objective": "MAE"}, "does not fit targets of 2 values; allowed: MultiRMSE"),
         ("two", {"objective": "nowhere:AtAll"}, "no module 'nowhere'"),
-        ("two", {"metric": "AUC"}, "is not of the form package.module:Class; use evaluation.metrics"),
+        ("two", {"metric": "NDCG"}, "is not of the form package.module:Class; use evaluation.metrics"),
         ("two", {"metric": "mine_catboost:HitRate"}, "higher is better, but it is the loss"),
         (
             "two",
@@ -576,6 +576,7 @@ def test_an_estimator_gives_its_options(tmp_path: Path) -> None:
     )
     config = {"data": {"type": "iris", "standardize": False}, "training": {"threads": 1}}
     run = trainyard.train(config, model=estimator, runs_dir=tmp_path)
+    config |= {"experiment": {"seed": 4}}
     assert run.result["steps"] == 12
     options = {"n_estimators": 12, "max_depth": 3, "reg_lambda": 2.0}
     by_name = trainyard.train(config | {"model": {"type": "catboost", "params": options}}, runs_dir=tmp_path)
@@ -590,8 +591,8 @@ def test_an_estimator_gives_its_options(tmp_path: Path) -> None:
     [
         (catboost.CatBoostRegressor(), "is for regression, but the data are for classification"),
         (catboost.CatBoostRanker(), "CatBoostRanker is not supported"),
-        (catboost.CatBoostClassifier(langevin=True), "langevin: Extra inputs are not permitted"),
-        (catboost.CatBoostClassifier(eval_metric="AUC"), "list it in evaluation.metrics"),
+        (catboost.CatBoostClassifier(text_features=[0]), "columns of text and of embeddings"),
+        (catboost.CatBoostClassifier(eval_metric="NDCG"), "list it in evaluation.metrics"),
     ],
     ids=lambda value: type(value).__name__,
 )

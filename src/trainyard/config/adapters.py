@@ -7,6 +7,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from pydantic import BaseModel
 
+from trainyard.config.spellings import Spellings
+
 Kind = Literal["dataset", "model", "framework", "optimizer", "loss", "task", "tracker", "metric", "sampler"]
 
 
@@ -39,6 +41,15 @@ class Adapters(Protocol):
         """Return the options of an adapter; None if there is no such adapter or it takes none.
 
         The class must forbid extra keys. It is validated strictly, from JSON, so a list is fine for a tuple.
+        """
+
+    def spellings(self, kind: Kind, name: str | None, framework: str | None = None) -> Spellings | None:
+        """Return what other names of the options of a model or an optimizer mean; None if nothing is known.
+
+        Args:
+            kind: `model` or `optimizer`.
+            name: The name, or the import path of a class; None: the default.
+            framework: The framework, if it is known.
         """
 
     def defaults(self, framework: str, model: str) -> Mapping[str, Any]:

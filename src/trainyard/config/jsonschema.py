@@ -7,13 +7,14 @@ options beside `type`, `${env:NAME}` in place of a number, `extends`. Older spel
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
 from trainyard.config.adapters import Adapters, Kind
 from trainyard.config.fields import Section, TypedSection
 from trainyard.config.schema import DataConfig, ModelConfig, OptimizerConfig, RunConfig, TrackerConfig
+from trainyard.config.spellings import METRICS, Spellings
 
 Schema = dict[str, Any]
 
@@ -25,6 +26,7 @@ TYPED: tuple[tuple[type[TypedSection], Kind], ...] = (
 )
 VARIABLE: Schema = {"type": "string", "pattern": r"^\$\{env:[A-Za-z_][A-Za-z0-9_]*\}$"}
 IMPORT_PATH: Schema = {"type": "string", "pattern": ":", "description": "package.module:Name"}
+TYPES = {"type", "anyOf", "enum", "items", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 LEAVES = ("integer", "number", "boolean")
 
 
@@ -115,33 +117,39 @@ def _typed(definitions: Schema, section: type[TypedSection], kind: Kind, adapter
     definitions[section.__name__] = {"anyOf": [choice, own], "description": own.pop("description", "")}
 
 
-def _offered(kind: Kind, name: str, adapters: Adapters) -> list[tuple[str, type[BaseModel]]]:
-    """Return the options that have this name, each with a prefix for its definitions.
+class Offered(NamedTuple):
+    """The options of an adapter: a prefix for their definitions, and what other names of them mean."""
 
-    Several frameworks may have an optimizer `adam`.
-    """
+    prefix: str
+    params: type[BaseModel]
+    spellings: Spellings
+
+
+def _offered(kind: Kind, name: str, adapters: Adapters) -> list[Offered]:
+    """Return the options that have this name; several frameworks may have an optimizer `adam`."""
     frameworks = adapters.names("framework") if kind in ("model", "optimizer") else [""]
     having = [framework for framework in frameworks if name in adapters.names(kind, framework or None)]
-    offered = [
-        (f"{kind}_{framework}_{name}_", adapters.params(kind, name, framework or None))
-        for framework in having
-    ]
-    return [(prefix, params) for prefix, params in offered if params is not None]
+    offered = []
+    for framework in having:
+        params = adapters.params(kind, name, framework or None)
+        spellings = adapters.spellings(kind, name, framework) if framework else None
+        if params is not None:
+            offered.append(Offered(f"{kind}_{framework}_{name}_", params, spellings or Spellings()))
+    return offered
 
 
-def _options(
-    definitions: Schema, own: Schema, name: str, offered: Sequence[tuple[str, type[BaseModel]]]
-) -> Schema:
+def _options(definitions: Schema, own: Schema, name: str, offered: Sequence[Offered]) -> Schema:
     """Return the rule that allows the options of one of these, and no others, if `type` is this name."""
     inline: dict[str, list[Schema]] = {}
-    for prefix, params in offered:
+    for prefix, params, spellings in offered:
         options = params.model_json_schema(ref_template=f"#/$defs/{prefix}{{model}}")
         definitions.update({prefix + inner: schema for inner, schema in options.pop("$defs", {}).items()})
         _soften(options)
+        options["properties"] = _spelled(options.get("properties", {}), spellings)
         definitions[prefix + "params"] = {**options, "required": []}
         for key in options.get("properties", {}):
             inline.setdefault(key, []).append({"$ref": f"#/$defs/{prefix}params/properties/{key}"})
-    inside = [{"$ref": f"#/$defs/{prefix}params"} for prefix, _ in offered]
+    inside = [{"$ref": f"#/$defs/{one.prefix}params"} for one in offered]
     beside = {key: _any(options) for key, options in inline.items() if key not in own}
     return {
         "if": {"properties": {"type": {"const": name}}, "required": ["type"]},
@@ -150,6 +158,27 @@ def _options(
             "additionalProperties": False,
         },
     }
+
+
+def _spelled(options: Schema, spellings: Spellings) -> Schema:
+    """Return the options with their other names, and those that set something of ours or have no effect."""
+    others: Schema = {
+        alias: {"description": f"another name of {option.partition('.')[0]}"}
+        | ({} if "." in option else {key: options[option][key] for key in TYPES & options[option].keys()})
+        for alias, option in spellings.aliases.items()
+        if option.partition(".")[0] in options
+    }
+    others |= {name: {"description": f"sets {meant.key}"} for name, meant in spellings.settings.items()}
+    others |= {name: {"description": reason} for name, reason in spellings.unused.items()}
+    metrics = dict.fromkeys(set(METRICS) & {*others, "metric", "custom_metric"} if spellings.metrics else ())
+    others |= {name: {"description": "metrics, which evaluation.metrics lists"} for name in metrics}
+    others |= {
+        option: {key: rule for key, rule in options[option].items() if key not in TYPES}
+        for option in spellings.values
+        if option in options
+    }
+    changed = {*metrics, *spellings.values}
+    return options | {name: rule for name, rule in others.items() if name not in options or name in changed}
 
 
 def _any(options: list[Schema]) -> Schema:

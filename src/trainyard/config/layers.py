@@ -28,14 +28,17 @@ class Layers:
         self.adapters = adapters
         self.problems = problems
         self.notes = notes
+        self.files: list[str] = []  # what was read, each before what it extends
 
     def file(self, path: Path, name: str, chain: tuple[Path, ...] = ()) -> Node | None:
         """Return a file merged onto the files it extends; None if one of them cannot be read."""
+        self.files.append(name)
         root = read_file(path, self.problems, name)
         return None if root is None else self._onto_base(root, path, name, chain)
 
     def mapping(self, values: Mapping[str, Any]) -> Node | None:
         """Return a config that was given in Python; its `extends` is relative to the working directory."""
+        self.files.append(MAPPING.file)
         root = from_plain(values, MAPPING, self.problems)
         return self._onto_base(root, Path("mapping"), "mapping", ())
 

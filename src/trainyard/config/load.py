@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainyard.config import habits, names
+from trainyard.config import habits, names, options
 from trainyard.config.adapters import Adapters
 from trainyard.config.checks import check, fill_defaults
 from trainyard.config.dialects import accumulate
@@ -53,6 +53,7 @@ def load(
     accumulate(root, problems, notes)
     if adapters is not None:
         names.translate(root, adapters, problems, notes, objects=objects)
+        options.translate(root, adapters, problems, notes, layers.files)
     fill_defaults(
         root,
         "run" if isinstance(source, Mapping) else Path(source).stem,

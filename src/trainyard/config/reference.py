@@ -13,6 +13,7 @@ from trainyard.config.adapters import Adapters, Kind
 from trainyard.config.emit import inline
 from trainyard.config.fields import affects
 from trainyard.config.schema import RunConfig
+from trainyard.config.spellings import Spellings
 from trainyard.config.tree import join
 from trainyard.config.words import describe, tag, without_null
 
@@ -123,8 +124,24 @@ def _described(kind: Kind, framework: str | None, names: Sequence[str], adapters
             continue
         yield f"### `{name}`\n"
         yield from _table(params.model_fields)
+        if kind == "model" and (spellings := adapters.spellings(kind, name, framework)) is not None:
+            yield from _other_names(spellings)
     if plain:
         yield f"Without options of their own: {', '.join(plain)}.\n"
+
+
+def _other_names(spellings: Spellings) -> Iterator[str]:
+    """Yield what the names that a library's users know mean, in two lines."""
+    options = {option: spellings.names_of(option) for option in dict.fromkeys(spellings.aliases.values())}
+    if options:
+        named = (f"`{option}`: {', '.join(names)}" for option, names in options.items())
+        yield f"Other names of options: {'; '.join(named)}.\n"
+    keys: dict[str, list[str]] = {}
+    for name, setting in spellings.settings.items():
+        keys.setdefault(setting.key, []).append(name)
+    if keys:
+        named = (f"`{key}`: {', '.join(names)}" for key, names in keys.items())
+        yield f"These set what they mean: {'; '.join(named)}.\n"
 
 
 def _listed(kind: Kind, framework: str | None, names: Sequence[str], adapters: Adapters) -> Iterator[str]:

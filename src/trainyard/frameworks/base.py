@@ -23,6 +23,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from trainyard.config.schema import RunConfig
+from trainyard.config.spellings import Spellings
 from trainyard.datasets.base import Split
 from trainyard.digest import FileRecord
 from trainyard.errors import DataError, InputError, ModelError
@@ -193,6 +194,9 @@ class Framework(ABC):
     models: ClassVar[Mapping[str, type[BaseModel]]]  # short names of models -> their options
     optimizers: ClassVar[Mapping[str, type[BaseModel]]] = {}
     losses: ClassVar[Sequence[str]] = ()
+    # What other names of the options mean: the library's own, its aliases, and those that set something else.
+    spellings: ClassVar[Spellings] = Spellings()
+    optimizer_spellings: ClassVar[Spellings] = Spellings()
     # The packages whose classes, and subclasses of these, are this framework's models.
     base_modules: ClassVar[Sequence[str]]
     # The import paths of the classes that models derive from. A run directory, which may come from someone

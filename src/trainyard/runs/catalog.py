@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from trainyard import registry
 from trainyard.config.adapters import Kind, Meaning
+from trainyard.config.spellings import Spellings
 from trainyard.config.synonyms import fold
 from trainyard.evaluation import metrics
 
@@ -59,6 +60,27 @@ class Catalog:
             if isinstance(offered, Mapping) and name in offered
         )
         return next((offered[name] for offered in offering), None)
+
+    def spellings(self, kind: Kind, name: str | None, framework: str | None = None) -> Spellings | None:
+        """Return what other names of the options of a model or an optimizer mean, or None."""
+        if kind == "model" and framework is None:
+            framework = registry.framework_of(name or "") or self._framework_of_module(name or "")
+        if framework is None:
+            offering = (cls for _, cls in registry.adapters("framework") if name in cls.optimizers)
+            cls = next(offering, None) if kind == "optimizer" else None
+        else:
+            cls = registry.find("framework", framework)
+        if cls is None:
+            return None
+        spellings: Spellings = cls.spellings if kind == "model" else cls.optimizer_spellings
+        return spellings
+
+    @staticmethod
+    def _framework_of_module(path: str) -> str | None:
+        """Return the framework whose library an import path begins with, or None."""
+        package = path.partition(":")[0].partition(".")[0] if ":" in path else ""
+        owners = (name for name, cls in registry.adapters("framework") if package in cls.base_modules)
+        return next(owners, None)
 
     def defaults(self, framework: str, model: str) -> Mapping[str, Any]:
         """Return the defaults of a framework's model, by dotted key of the config."""

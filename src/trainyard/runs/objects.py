@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,14 +56,18 @@ def make_bundle(resolved: Resolved, data: Any) -> DataBundle | None:
 
 
 def name_model(config: Config, overrides: Overrides, model: Any) -> tuple[Config, Overrides]:
-    """Name the object's class and its framework in the config."""
-    named = {"type": class_name(type(model)), "framework": registry.framework_of_class(type(model))}
+    """Name the object's class and framework in the config, and its options that set something of ours."""
+    framework = registry.framework_of_class(type(model))
+    spellings = registry.adapter("framework", framework).spellings
+    given = spellings.settings_in(model.get_params()) if spellings.classes else {}
+    named = {"type": class_name(type(model)), "framework": framework}
     if isinstance(config, Mapping):
-        return {**config, "model": named}, overrides
+        return {**config, "model": {**named, "params": given}}, overrides
     settings = {f"model.{key}": value for key, value in named.items()}
+    settings |= {f"model.params.{key}": value for key, value in given.items()}
     if isinstance(overrides, Mapping):
         return config, {**overrides, **settings}
-    return config, [*overrides, *(f"{key}={value}" for key, value in settings.items())]
+    return config, [*overrides, *(f"{key}={json.dumps(value)}" for key, value in settings.items())]
 
 
 def require_data(resolved: Resolved, config: Config) -> None:

@@ -9,9 +9,11 @@ from typing import Any, ClassVar
 from pydantic import BaseModel
 
 from trainyard.config.schema import RunConfig
+from trainyard.config.spellings import Spellings
 from trainyard.errors import InputError
 from trainyard.frameworks.base import Framework, Learner, LearnerInputs, Model, ModelInputs, Plan, rounds_plan
 from trainyard.frameworks.catboost.params import CatboostParams, changes_trees, model_spec
+from trainyard.frameworks.catboost.spellings import SPELLINGS
 from trainyard.types import Determinism
 
 CHUNK = 10  # rounds per call of `fit`; a snapshot then takes at most a tenth of their time
@@ -29,6 +31,7 @@ class CatboostFramework(Framework):
 
     models: ClassVar[Mapping[str, type[BaseModel]]] = {"catboost": CatboostParams}
     tasks: ClassVar[Collection[str] | None] = ("classification", "regression")
+    spellings: ClassVar[Spellings] = SPELLINGS
     base_modules: ClassVar[Sequence[str]] = ("catboost",)
     model_bases: ClassVar[Sequence[str]] = ("catboost:CatBoost",)
     formats: ClassVar[Sequence[str]] = ("cbm", "json")

@@ -50,7 +50,7 @@ class CatboostLearner(Learner):
         self._library = catboost()
         self._inputs = inputs
         self._spec = model_spec(inputs.config, inputs.model)
-        check_estimator(inputs, self._spec.task, self._spec.unused)
+        check_estimator(inputs, self._spec.task)
         params, custom = self._spec.params, self._spec.objective
         self._objective = build_objective(
             params.objective, inputs.info, custom=custom, metric=self._spec.metric

@@ -172,7 +172,7 @@ def load_model(inputs: ModelInputs, folder: Path) -> LoadedModel:
     """Return the model in `folder`; see `Framework.load`."""
     library = catboost()
     spec = model_spec(inputs.config, inputs.model)
-    check_estimator(inputs, spec.task, spec.unused)
+    check_estimator(inputs, spec.task)
     objective = build_objective(spec.params.objective, inputs.info, custom=spec.objective, metric=spec.metric)
     with translated("these weights cannot be loaded", ModelError):
         return LoadedModel(library, inputs, objective, read_model(folder / WEIGHTS_FILE, "a CatBoost"))

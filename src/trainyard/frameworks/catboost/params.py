@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -11,7 +11,8 @@ from pydantic import Field
 from trainyard.config.fields import Section
 from trainyard.config.schema import RunConfig
 from trainyard.errors import InputError, ModelError
-from trainyard.frameworks.support.estimators import imported, task_of, validated
+from trainyard.frameworks.catboost.spellings import SPELLINGS
+from trainyard.frameworks.support.estimators import imported, task_of, translated_options, validated
 from trainyard.require import import_path, require
 
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -91,6 +92,70 @@ class CatboostParams(Section):
     monotone_constraints: list[Direction] | dict[str, Direction] | None = Field(
         None, description="1, -1 or 0 for each feature, in order or by name"
     )
+    class_weights: list[float] | None = Field(
+        None, description="weights of the classes, in the sorted order of their labels"
+    )
+    mvs_reg: float | None = Field(None, ge=0, description="MVS: regularization of the probabilities")
+    random_score_type: Literal["NormalWithModelSizeDecrease", "Gumbel"] | None = Field(
+        None, description="distribution of the noise on scores"
+    )
+    fold_permutation_block: int | None = Field(None, gt=0, description="rows that are permuted together")
+    fold_len_multiplier: float | None = Field(None, gt=1, description="Ordered: growth of the folds")
+    approx_on_full_history: bool | None = Field(
+        None, description="Ordered: approximate on all earlier rows instead of a fold's"
+    )
+    leaf_estimation_backtracking: Literal["No", "AnyImprovement", "Armijo"] | None = Field(
+        None, description="how steps of the leaf estimation are shortened"
+    )
+    counter_calc_method: Literal["SkipTest", "Full"] | None = Field(
+        None, description="rows that statistics of the type Counter are computed on"
+    )
+    ctr_leaf_count_limit: int | None = Field(None, gt=0, description="maximum number of category values kept")
+    store_all_simple_ctr: bool | None = Field(
+        None, description="whether ctr_leaf_count_limit leaves out statistics of single features"
+    )
+    simple_ctr: str | list[str] | None = Field(None, description="statistics of single category features")
+    combinations_ctr: str | list[str] | None = Field(None, description="statistics of combinations")
+    per_feature_ctr: str | list[str] | None = Field(None, description="statistics of named features")
+    ctr_target_border_count: int | None = Field(
+        None, gt=0, le=255, description="borders of the target for category statistics"
+    )
+    ctr_history_unit: Literal["Group", "Sample"] | None = Field(
+        None, description="what statistics of categories go back over"
+    )
+    final_ctr_computation_mode: Literal["Default", "Skip"] | None = Field(
+        None, description="Skip: the model keeps no category statistics"
+    )
+    feature_weights: list[float] | dict[str, float] | str | None = Field(
+        None, description="factors on the gain of splits, by feature"
+    )
+    penalties_coefficient: float | None = Field(None, ge=0, description="factor on all penalties")
+    first_feature_use_penalties: list[float] | dict[str, float] | str | None = Field(
+        None, description="penalties on the first use of a feature in the model"
+    )
+    per_object_feature_penalties: list[float] | dict[str, float] | str | None = Field(
+        None, description="penalties on the first use of a feature for a row"
+    )
+    model_shrink_rate: float | None = Field(None, ge=0, description="how much each round shrinks the model")
+    model_shrink_mode: Literal["Constant", "Decreasing"] | None = Field(
+        None, description="whether the shrinking stays constant"
+    )
+    langevin: bool | None = Field(None, description="stochastic gradient Langevin boosting")
+    diffusion_temperature: float | None = Field(None, ge=0, description="Langevin: temperature")
+    posterior_sampling: bool | None = Field(None, description="settings of Langevin for uncertainty")
+    sparse_features_conflict_fraction: float | None = Field(
+        None, ge=0, le=1, description="share of rows in which bundled features may conflict"
+    )
+    dev_score_calc_obj_block_size: int | None = Field(None, gt=0, description="CatBoost's own tuning")
+    dev_efb_max_buckets: int | None = Field(None, gt=0, description="CatBoost's own tuning")
+    used_ram_limit: int | str | None = Field(None, description="memory for category statistics: 4gb")
+    fixed_binary_splits: list[int] | None = Field(None, description="features split first, by number")
+    gpu_cat_features_storage: Literal["CpuPinnedMemory", "GpuRam"] | None = Field(
+        None, description="CUDA: where category features are stored"
+    )
+    data_partition: Literal["FeatureParallel", "DocParallel"] | None = Field(
+        None, description="CUDA: how work is divided"
+    )
     has_time: bool = Field(False, description="rows are in the order of time: use no random permutations")
 
 
@@ -101,58 +166,26 @@ _RENAMED = {
     "reg_lambda": "l2_leaf_reg",
     "colsample_bylevel": "rsm",
 }
-# An estimator's name of an option -> ours.
-_SYNONYMS = {
-    "iterations": "n_estimators",
-    "num_boost_round": "n_estimators",
-    "num_trees": "n_estimators",
-    "eta": "learning_rate",
-    "depth": "max_depth",
-    "l2_leaf_reg": "reg_lambda",
-    "rsm": "colsample_bylevel",
-    "border_count": "max_bin",
-    "loss_function": "objective",
-    "eval_metric": "metric",
-    "min_data_in_leaf": "min_child_samples",
-    "num_leaves": "max_leaves",
-    "random_seed": "random_state",
-}
-_UNUSED = {
-    "random_state": "experiment.seed",
-    "thread_count": "training.threads",
-    "task_type": "training.device",
-    "devices": "training.device",
-}
 _ROUNDS = 1000  # CatBoost's default for an estimator
-_NEUTRAL = {
-    "verbose",
-    "silent",
-    "logging_level",
-    "verbose_eval",
-    "metric_period",
-    "train_dir",
-    "allow_writing_files",
-    "name",
-}
 
 
 @dataclass(frozen=True)
 class ModelSpec:
     """The options of a model, and the user's objects for objective and metric.
 
-    `task` is the estimator's, or None without one; `unused` names its options that the run overrides.
+    `task` is the estimator's, or None without one.
     """
 
     params: CatboostParams
     objective: Any = None
     metric: Any = None
     task: str | None = None
-    unused: Sequence[str] = ()
 
 
 def changes_trees(params: CatboostParams) -> bool:
-    """Return whether a round changes earlier trees: with monotone constraints, CatBoost shrinks them."""
-    return bool(params.monotone_constraints)
+    """Return whether a round changes earlier trees, as CatBoost shrinks them."""
+    shrinks = params.model_shrink_rate or params.langevin or params.posterior_sampling
+    return bool(params.monotone_constraints or shrinks)
 
 
 def catboost_params(params: CatboostParams) -> dict[str, Any]:
@@ -203,13 +236,7 @@ def _of_estimator(model: Any) -> ModelSpec:
         library.CatBoostRegressor: "regression",
     }
     task = task_of(model, tasks, "catboost")
-    set_options = {
-        key: value for key, value in model.get_params().items() if value is not None and key not in _NEUTRAL
-    }
-    options = {_SYNONYMS.get(key, key): value for key, value in set_options.items()}
-    unused = [
-        f"{key} ({instead} decides)" for key, instead in _UNUSED.items() if options.pop(key, None) is not None
-    ]
+    options = translated_options(name, model.get_params(), SPELLINGS)
     options.setdefault("n_estimators", _ROUNDS)
     objects = {
         key: options.pop(key) for key in ("objective", "metric") if not isinstance(options.get(key, ""), str)
@@ -223,5 +250,4 @@ def _of_estimator(model: Any) -> ModelSpec:
         objects.get("objective"),
         objects.get("metric"),
         task,
-        unused,
     )

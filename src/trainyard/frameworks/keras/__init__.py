@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel
 
 from trainyard.config.schema import RunConfig, TrainingConfig
+from trainyard.config.spellings import Spellings
 from trainyard.frameworks.base import (
     Framework,
     Learner,
@@ -19,6 +20,7 @@ from trainyard.frameworks.base import (
     minibatch_plan,
 )
 from trainyard.frameworks.keras.params import COMPILED, LOSSES, MODELS, OPTIMIZERS
+from trainyard.frameworks.support.optimizers import SPELLINGS
 from trainyard.require import require
 from trainyard.types import Determinism
 
@@ -35,6 +37,7 @@ class KerasFramework(Framework):
 
     models: ClassVar[Mapping[str, type[BaseModel]]] = MODELS
     optimizers: ClassVar[Mapping[str, type[BaseModel]]] = OPTIMIZERS
+    optimizer_spellings: ClassVar[Spellings] = SPELLINGS
     losses: ClassVar[Sequence[str]] = LOSSES
     tasks: ClassVar[Collection[str] | None] = ("classification", "regression")
     base_modules: ClassVar[Sequence[str]] = ("keras",)

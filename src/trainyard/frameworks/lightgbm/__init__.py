@@ -10,12 +10,14 @@ from typing import Any, ClassVar
 from pydantic import BaseModel
 
 from trainyard.config.schema import RunConfig
+from trainyard.config.spellings import Spellings
 from trainyard.errors import InputError
 from trainyard.frameworks.base import Framework, Learner, LearnerInputs, Model, ModelInputs, Plan, rounds_plan
 from trainyard.frameworks.lightgbm.boosting import RESET_INTERVAL, RoundParams
 from trainyard.frameworks.lightgbm.estimators import model_spec
 from trainyard.frameworks.lightgbm.library import THREAD_NUMBER, lightgbm
 from trainyard.frameworks.lightgbm.params import LightgbmParams, device_of, library_params
+from trainyard.frameworks.lightgbm.spellings import SPELLINGS
 from trainyard.types import Determinism
 
 # Other names of the models, with the task that a name implies.
@@ -34,6 +36,7 @@ class LightgbmFramework(Framework):
 
     models: ClassVar[Mapping[str, type[BaseModel]]] = {"lightgbm": LightgbmParams}
     tasks: ClassVar[Collection[str] | None] = ("classification", "regression")
+    spellings: ClassVar[Spellings] = SPELLINGS
     base_modules: ClassVar[Sequence[str]] = ("lightgbm",)
     model_bases: ClassVar[Sequence[str]] = ("lightgbm:LGBMModel",)
     formats: ClassVar[Sequence[str]] = ("txt",)

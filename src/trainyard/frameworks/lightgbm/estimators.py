@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from trainyard.config.schema import RunConfig
 from trainyard.frameworks.lightgbm.objective import Gradients, Metric, imported_function
 from trainyard.frameworks.lightgbm.params import LightgbmParams
-from trainyard.frameworks.support.estimators import imported, task_of, validated
+from trainyard.frameworks.lightgbm.spellings import SPELLINGS
+from trainyard.frameworks.support.estimators import imported, task_of, translated_options, validated
 from trainyard.require import require
-
-_UNUSED = {"n_jobs": "training.threads", "random_state": "experiment.seed"}
-_NEUTRAL = {"importance_type", "verbosity", "verbose"}
 
 
 @dataclass(frozen=True)
 class ModelSpec:
     """The options of a model, and the user's functions for gradients and metric.
 
-    `task` is the estimator's, or None without one; `unused` names its options that the run overrides.
+    `task` is the estimator's, or None without one.
     """
 
     params: LightgbmParams
     gradients: Gradients | None = None
     metric: Metric | None = None
     task: str | None = None
-    unused: Sequence[str] = ()
 
 
 def model_spec(config: RunConfig, model: Any = None) -> ModelSpec:
@@ -57,18 +54,12 @@ def _of_estimator(model: Any) -> ModelSpec:
         library.LGBMRegressor: "regression",
     }
     task = task_of(model, tasks, "lightgbm")
-    options = {
-        key: value for key, value in model.get_params().items() if value is not None and key not in _NEUTRAL
-    }
-    unused = [
-        f"{key} ({instead} decides)" for key, instead in _UNUSED.items() if options.pop(key, None) is not None
-    ]
-    boosting, objective = options.pop("boosting_type", "gbdt"), options.pop("objective", None)
-    options |= {"data_sample_strategy": "goss"} if boosting == "goss" else {"boosting": boosting}
+    options = translated_options(name, model.get_params(), SPELLINGS, type(model)().get_params())
+    objective = options.pop("objective", None)
     if isinstance(objective, str):
         options["objective"] = objective
     params = validated(LightgbmParams, name, options)
-    return ModelSpec(params, _booster_objective(objective), task=task, unused=unused)
+    return ModelSpec(params, _booster_objective(objective), task=task)
 
 
 def _booster_objective(objective: Any) -> Gradients | None:

@@ -48,7 +48,7 @@ class LightgbmLearner(Learner):
         self._library = lightgbm()
         self._inputs = inputs
         self._spec = model_spec(inputs.config, inputs.model)
-        check_estimator(inputs, self._spec.task, self._spec.unused)
+        check_estimator(inputs, self._spec.task)
         params, custom = self._spec.params, self._spec.gradients is not None
         self._objective = build_objective(params.objective, params.alpha, inputs.info, custom=custom)
         self._trees = Trees(self._library, self._objective.width, inputs.threads)

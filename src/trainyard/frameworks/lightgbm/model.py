@@ -200,7 +200,7 @@ def load_model(inputs: ModelInputs, folder: Path) -> LoadedModel:
     """Return the model in `folder`; see `Framework.load`."""
     library = lightgbm()
     spec = model_spec(inputs.config, inputs.model)
-    check_estimator(inputs, spec.task, spec.unused)
+    check_estimator(inputs, spec.task)
     options, custom = spec.params, spec.gradients is not None
     objective = build_objective(options.objective, options.alpha, inputs.info, custom=custom)
     text = read_model(folder / WEIGHTS_FILE, "a LightGBM").decode()

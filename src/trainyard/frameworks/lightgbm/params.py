@@ -98,6 +98,24 @@ class LightgbmParams(Section):
     skip_drop: float = Field(0.5, ge=0, le=1, description="dart: probability that a round drops no tree")
     uniform_drop: bool = Field(False, description="dart: draw trees uniformly instead of by weight")
     xgboost_dart_mode: bool = Field(False, description="dart: normalize weights as XGBoost does")
+    monotone_penalty: float | None = Field(
+        None, ge=0, description="penalty on monotone splits near the root, where they limit all below"
+    )
+    feature_contri: list[float] | None = Field(
+        None, description="a factor on the gain of splits for each feature, in order"
+    )
+    cegb_tradeoff: float | None = Field(None, ge=0, description="factor on the penalties cegb_...")
+    cegb_penalty_split: float | None = Field(None, ge=0, description="penalty on each split")
+    max_bin_by_feature: list[int] | None = Field(
+        None, description="maximum number of bins of each feature, in order"
+    )
+    use_missing: bool | None = Field(None, description="false: missing values are zeros")
+    zero_as_missing: bool | None = Field(None, description="treat zeros as missing values")
+    enable_bundle: bool | None = Field(None, description="bundle features that exclude each other")
+    is_enable_sparse: bool | None = Field(None, description="store sparse features as such")
+    feature_pre_filter: bool | None = Field(None, description="leave out features that cannot be split")
+    histogram_pool_size: float | None = Field(None, description="memory for histograms, in MB")
+    gpu_use_dp: bool | None = Field(None, description="gpu: sums in double precision")
     device_type: Literal["cpu", "gpu", "cuda"] | None = Field(
         None, description="gpu: OpenCL; default: cuda if training.device says so, else cpu"
     )

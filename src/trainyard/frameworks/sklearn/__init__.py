@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel
 
 from trainyard.config.schema import ConstantSchedule, RunConfig
+from trainyard.config.spellings import Spellings
 from trainyard.errors import ModelError
 from trainyard.frameworks.base import (
     Framework,
@@ -22,6 +23,7 @@ from trainyard.frameworks.base import (
 from trainyard.frameworks.sklearn.estimator import candidates, unfitted, without_future_warnings
 from trainyard.frameworks.sklearn.params import Models, defaults, entry, iterations_per_step, other_names
 from trainyard.frameworks.sklearn.process import pin_threads
+from trainyard.frameworks.sklearn.spellings import SPELLINGS
 from trainyard.frameworks.sklearn.steps import ensemble_family, learning_rate_name, step_kind
 from trainyard.require import require
 from trainyard.types import Determinism
@@ -31,6 +33,7 @@ class SklearnFramework(Framework):
     """A run trains one estimator; `steps.py` defines what a step is."""
 
     models: ClassVar[Mapping[str, type[BaseModel]]] = Models()
+    spellings: ClassVar[Spellings] = SPELLINGS
     tasks: ClassVar[Collection[str] | None] = ("classification", "multilabel", "regression")
     base_modules: ClassVar[Sequence[str]] = ("sklearn",)
     model_bases: ClassVar[Sequence[str]] = ("sklearn.base:BaseEstimator",)

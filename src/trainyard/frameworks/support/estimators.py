@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from trainyard.config.schema import RunConfig
+from trainyard.config.spellings import METRICS, Spellings
 from trainyard.errors import ModelError
 from trainyard.frameworks.base import ModelInputs
 from trainyard.require import import_path
 
-log = logging.getLogger("trainyard")
 Options = TypeVar("Options", bound=BaseModel)
 
 
@@ -54,24 +53,68 @@ def task_of(model: Any, tasks: Mapping[type, str], framework: str) -> str:
 _TASKS_OF = {"classification": ("classification", "multilabel")}
 
 
-def check_estimator(inputs: ModelInputs, task: str | None, unused: Sequence[str]) -> None:
-    """Check that an estimator fits the task of the data, and warn about its options that have no effect.
+def check_estimator(inputs: ModelInputs, task: str | None) -> None:
+    """Check that an estimator fits the task of the data.
 
     Args:
         inputs: The inputs of the model.
         task: The task of the estimator; None if it fits any.
-        unused: The options that the run decides instead of the estimator.
 
     Raises:
         ModelError: The estimator is for another task than the data.
     """
-    if unused:
-        log.warning("model %s: options without effect: %s", inputs.config.model.type, ", ".join(unused))
     if task is not None and inputs.info.task not in _TASKS_OF.get(task, (task,)):
         raise ModelError(
             f"model {inputs.config.model.type} is for {task}, but the data are for {inputs.info.task}; "
             f"use another model, or set data.task: {task}"
         )
+
+
+def translated_options(
+    name: str, given: Mapping[str, Any], spellings: Spellings, defaults: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the options of an estimator under our names, without what has no effect or sets something else.
+
+    Args:
+        name: Name of the estimator, for the message.
+        given: The options by name; None are not set.
+        spellings: What the names mean.
+        defaults: The options of an estimator that was given none: an alias comes before them.
+
+    Raises:
+        ModelError: An option cannot be used, or two spellings of one are given.
+    """
+    dropped, options, origins = {*spellings.settings, *spellings.unused}, dict[str, Any](), dict[str, str]()
+    for key, value in given.items():
+        option = spellings.aliases.get(key, key)
+        if value is None or key in dropped or _refused(name, key, value, spellings):
+            continue
+        if option in METRICS and isinstance(value, str | list) and spellings.metrics_meant(value) is not None:
+            continue
+        if (other := origins.get(option)) is not None:
+            if _is_default(key, value, defaults):
+                continue
+            if not _is_default(other, options[option], defaults):
+                raise ModelError(f"{name}: {other} and {key} are the same option; keep one")
+        options[option], origins[option] = value, key
+    for option, meanings in spellings.values.items():
+        if isinstance(options.get(option), str) and options[option] in meanings:
+            target, value = meanings[options.pop(option)]
+            options |= {} if "." in target else {target: value}
+    return options
+
+
+def _refused(name: str, key: str, value: Any, spellings: Spellings) -> bool:
+    """Return whether an option changes nothing; raise a ModelError if it cannot be used."""
+    if (refusal := spellings.refused.get(key)) is None:
+        return False
+    if refusal.changes_nothing(value):
+        return True
+    raise ModelError(f"{name}({key}=...) cannot be used in a run: {refusal.reason}")
+
+
+def _is_default(key: str, value: Any, defaults: Mapping[str, Any] | None) -> bool:
+    return defaults is not None and key in defaults and bool(defaults[key] == value)
 
 
 def validated(options: type[Options], name: str, given: Mapping[str, Any]) -> Options:

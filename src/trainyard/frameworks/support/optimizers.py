@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from trainyard.config.fields import Section
+from trainyard.config.spellings import Refusal, Setting, Spellings, each, spelled
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 Betas = Annotated[list[Share], Field(min_length=2, max_length=2)]
@@ -27,3 +28,37 @@ class RmspropParams(Section):
     eps: float = Field(1e-8, gt=0)
     momentum: Share = 0.0
     centered: bool = False
+
+
+_KERNEL = "the fastest kernel is chosen, as long as its bits are the same"
+_CLIPPED = "clips the norm of all gradients together: write training.max_grad_norm"
+
+# The names of torch and of Keras. Those of Keras mean the same under torch, and the other way round.
+SPELLINGS = Spellings(
+    aliases={
+        **spelled({"eps": "epsilon", "alpha": "rho smoothing_constant", "momentum": "momentum_factor"}),
+        **each("beta_1 beta1 b1 adam_beta1", "betas.0"),
+        **each("beta_2 beta2 b2 adam_beta2", "betas.1"),
+        "adam_epsilon": "eps",
+    },
+    settings={
+        **each("lr learning_rate", Setting("training.learning_rate")),
+        **each("weight_decay", Setting("training.weight_decay")),
+        **each(
+            "clipnorm global_clipnorm max_grad_norm clip_norm gradient_clip_val",
+            Setting("training.max_grad_norm"),
+        ),
+    },
+    unused={
+        **each("foreach fused capturable differentiable jit_compile", _KERNEL),
+        "name": "the optimizer needs no name",
+    },
+    refused={
+        **each("clipvalue clip_value", Refusal(f"values of gradients are not clipped; what {_CLIPPED}")),
+        **each("decay schedule", Refusal("write training.scheduler: linear, cosine, step ...", (0, 0.0))),
+        "maximize": Refusal("a loss is minimized; return its negative", (False,)),
+        **each("use_ema ema_momentum ema_overwrite_frequency", Refusal("averages are not offered", (False,))),
+        "loss_scale_factor": Refusal("losses are scaled by training.precision: fp16"),
+        "gradient_accumulation_steps": Refusal("write training.microbatch_size: a part of batch_size"),
+    },
+)

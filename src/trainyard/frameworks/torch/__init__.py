@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import BaseModel
 
 from trainyard.config.schema import RunConfig, TrainingConfig
+from trainyard.config.spellings import Spellings
 from trainyard.frameworks.base import (
     Framework,
     Learner,
@@ -18,6 +19,7 @@ from trainyard.frameworks.base import (
     Plan,
     minibatch_plan,
 )
+from trainyard.frameworks.support.optimizers import SPELLINGS
 from trainyard.frameworks.torch.params import FORMATS, LOSSES, MODELS, OPTIMIZERS
 from trainyard.require import require
 from trainyard.types import Determinism
@@ -43,6 +45,7 @@ class TorchFramework(Framework):
 
     models: ClassVar[Mapping[str, type[BaseModel]]] = MODELS
     optimizers: ClassVar[Mapping[str, type[BaseModel]]] = OPTIMIZERS
+    optimizer_spellings: ClassVar[Spellings] = SPELLINGS
     losses: ClassVar[Sequence[str]] = LOSSES
     takes_named_inputs: ClassVar[bool] = True
     has_virtual_ranks: ClassVar[bool] = True

@@ -9,10 +9,12 @@ from typing import Any, ClassVar
 from pydantic import BaseModel
 
 from trainyard.config.schema import RunConfig
+from trainyard.config.spellings import Spellings
 from trainyard.frameworks.base import Framework, Learner, LearnerInputs, Model, ModelInputs, Plan, rounds_plan
 from trainyard.frameworks.xgboost.devices import chosen_device
 from trainyard.frameworks.xgboost.params import XgboostParams
 from trainyard.frameworks.xgboost.spec import model_spec
+from trainyard.frameworks.xgboost.spellings import SPELLINGS
 from trainyard.types import Determinism
 
 DEFAULT_ROUNDS = 100
@@ -32,6 +34,7 @@ class XgboostFramework(Framework):
 
     models: ClassVar[Mapping[str, type[BaseModel]]] = {"xgboost": XgboostParams}
     tasks: ClassVar[Collection[str] | None] = ("classification", "multilabel", "regression")
+    spellings: ClassVar[Spellings] = SPELLINGS
     base_modules: ClassVar[Sequence[str]] = ("xgboost",)
     model_bases: ClassVar[Sequence[str]] = ("xgboost:XGBModel",)
     formats: ClassVar[Sequence[str]] = ("ubj", "json")

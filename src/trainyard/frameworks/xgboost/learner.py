@@ -57,7 +57,7 @@ class XgboostLearner(Learner):
         self._inputs = inputs
         self._spec = model_spec(inputs.config, inputs.model)
         self._device = chosen_device(inputs.config.training.device)
-        check_estimator(inputs, self._spec.task, self._spec.unused)
+        check_estimator(inputs, self._spec.task)
         self._loss = self._spec.loss(inputs.info)
         check_categories(self._spec.params, inputs.info)
         self._matrices = Matrices(inputs, self._spec.params)

@@ -133,7 +133,7 @@ def load_model(inputs: ModelInputs, folder: Path) -> XgboostModel:
     library: Any = xgboost()
     require("safetensors", "xgboost")
     spec = model_spec(inputs.config, inputs.model)
-    check_estimator(inputs, spec.task, spec.unused)
+    check_estimator(inputs, spec.task)
     options = {
         "nthread": inputs.threads,  # of this booster only
         "device": chosen_device(inputs.config.training.device),

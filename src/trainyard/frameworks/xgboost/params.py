@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple, Self
@@ -153,6 +154,21 @@ class XgboostParams(Section):
         False,
         description="keep the binned rows in files in the temporary folder, for data larger than memory",
     )
+
+    max_cached_hist_node: int | None = Field(
+        None, gt=0, description="hist: maximum number of nodes whose histograms are kept for their children"
+    )
+
+    @field_validator("monotone_constraints", "interaction_constraints", mode="before")
+    @classmethod
+    def _as_list(cls, value: Any) -> Any:
+        """Read the form that XGBoost's documentation has: `(1,-1)`, `[[0, 1], [2]]`."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(re.sub(r"^\((.*?),?\)$", r"[\1]", value.strip()).replace("'", '"'))
+        except ValueError:
+            return value
 
     @field_validator("objective")
     @classmethod

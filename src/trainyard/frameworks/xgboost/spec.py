@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from trainyard.config.schema import RunConfig
 from trainyard.errors import ModelError
-from trainyard.frameworks.support.estimators import imported, task_of, validated
+from trainyard.frameworks.support.estimators import imported, task_of, translated_options, validated
 from trainyard.frameworks.xgboost.library import xgboost
 from trainyard.frameworks.xgboost.params import METRICS, OBJECTIVES, Objective, XgboostParams
+from trainyard.frameworks.xgboost.spellings import SPELLINGS
 from trainyard.require import import_path
 from trainyard.types import Array, DataInfo
 
 Gradients = Callable[[Array, Any], tuple[Array, Array]]  # (margins, matrix) -> first and second derivatives
 Metric = Callable[[Array, Any], tuple[str, float]]  # (predictions, matrix) -> name, mean over the rows
-
-# Options of an estimator that are set elsewhere in a run; they are refused, with the way to set them.
-_SET_ELSEWHERE = {
-    "device": "set training.device",
-    "early_stopping_rounds": "set training.early_stopping",
-    "callbacks": "give them to trainyard.train",
-}
-_UNUSED = {"n_jobs": "training.threads", "random_state": "experiment.seed"}
-_NEUTRAL = {"enable_categorical", "importance_type", "verbosity", "validate_parameters"}
 
 
 @dataclass(frozen=True)
@@ -33,14 +24,13 @@ class ModelSpec:
     """The options of a model, and the user's functions for gradients and metric.
 
     With custom `gradients`, the built-in objective still turns margins into outputs. `task` is the
-    estimator's, or None without one; `unused` names its options that the run overrides.
+    estimator's, or None without one.
     """
 
     params: XgboostParams
     gradients: Gradients | None = None
     metric: Metric | None = None
     task: str | None = None
-    unused: Sequence[str] = ()
 
     def objective(self, info: DataInfo) -> str:
         """Return the built-in objective, which turns margins into outputs.
@@ -145,28 +135,14 @@ def _from_estimator(model: Any) -> ModelSpec:
     name = type(model).__name__
     tasks: Mapping[type, str] = {library.XGBClassifier: "classification", library.XGBRegressor: "regression"}
     task = task_of(model, tasks, "xgboost")
-    options = {
-        key: value for key, value in model.get_params().items() if value is not None and key not in _NEUTRAL
-    }
-    for key, instead in _SET_ELSEWHERE.items():
-        if key in options:
-            raise ModelError(f"{name}({key}=...) cannot be used in a run: {instead}")
-    unused = [
-        f"{key} ({instead} decides)" for key, instead in _UNUSED.items() if options.pop(key, None) is not None
-    ]
-    missing = options.pop("missing", math.nan)
-    if not (isinstance(missing, float) and math.isnan(missing)):
-        raise ModelError(
-            f"{name}(missing={missing!r}): missing values are NaN in all frameworks; mark them so in the data"
-        )
-    return replace(_spec(model, options, task), unused=unused)
+    return _spec(model, translated_options(name, model.get_params(), SPELLINGS), task)
 
 
 def _spec(model: Any, options: dict[str, Any], task: str) -> ModelSpec:
     """Return the spec of an estimator; `options` are those that are set and that apply in a run."""
-    objective, metric = options.pop("objective", None), options.pop("eval_metric", None)
-    if model.n_estimators is not None or model.get_num_boosting_rounds() == 1:
-        options["n_estimators"] = model.get_num_boosting_rounds()
+    objective, metric = options.pop("objective", None), options.pop("metric", None)
+    if model.get_num_boosting_rounds() == 1:  # of a random forest, whose n_estimators are trees of a round
+        options["n_estimators"] = 1
     if (trees := model.get_xgb_params().get("num_parallel_tree")) is not None:
         options["num_parallel_tree"] = trees  # set for a random forest: its n_estimators
     # The class's default objective is left out: the data decides.

@@ -1,0 +1,19 @@
+"""What the names of boosting libraries have in common; readable without any library."""
+
+from __future__ import annotations
+
+from trainyard.config.spellings import Setting, patience, threads
+
+SEED = Setting("experiment.seed")
+THREADS = Setting("training.threads", threads)
+PATIENCE = Setting("training.early_stopping.patience", patience)
+MIN_DELTA = Setting("training.early_stopping.min_delta", lambda value: value or None)
+PRINTING = "the run prints its progress; logging.every_n_steps says how often"
+SEEDS = "all random numbers follow from experiment.seed"
+FILES = "a run writes its own files, to --runs-dir"
+FROM_DATA = "the data say so"
+CALLBACKS = "give callbacks in Python: trainyard.train(callbacks=...)"
+INIT = "write model.init_from: RUN to start from another model"
+DISTRIBUTED = "the boosters train in one process, on all its threads; leave it out"
+RANKING = "ranking is not offered; leave it out"
+COLUMNS = "columns are chosen in the section data: features, exclude; categories by data.encode: category"
