@@ -16,7 +16,9 @@ from sklearn.tree import DecisionTreeRegressor
 import trainyard
 from trainyard.datasets.base import DataBundle, Split
 from trainyard.datasets.rows.arrays import Arrays
-from trainyard.datasets.rows.preparation import CategoryColumn, NumberColumn, TabularPreparation
+from trainyard.datasets.rows.encoders.categories import CategoryColumn
+from trainyard.datasets.rows.encoders.numbers import NumberColumn
+from trainyard.datasets.rows.preparation import TabularPreparation
 from trainyard.datasets.rows.target import Target
 from trainyard.errors import InputError, MissingExtraError
 from trainyard.evaluation import explanation, shapley

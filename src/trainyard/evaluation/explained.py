@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from trainyard.datasets.base import Preparation, Split
 from trainyard.datasets.rows.arrays import Arrays
-from trainyard.datasets.rows.preparation import CategoryColumn, TabularPreparation
+from trainyard.datasets.rows.encoders.categories import CategoryColumn
+from trainyard.datasets.rows.encoders.numbers import NumberColumn
+from trainyard.datasets.rows.preparation import TabularPreparation
 from trainyard.evaluation.metrics import evaluate_predictions
 from trainyard.records.journal import finite
 from trainyard.registry import task_for
@@ -75,7 +77,7 @@ def _prepared(preparation: TabularPreparation) -> list[Column]:
         features = tuple(range(start, start := start + len(column.outputs)))
         if isinstance(column, CategoryColumn):
             columns.append(Column(column.name, features, tuple(column.categories), column.onehot))
-        else:
+        elif isinstance(column, NumberColumn):
             columns.append(Column(column.name, features, mean=column.mean, scale=column.scale))
     return columns
 

@@ -12,7 +12,8 @@ from trainyard.config.schema import DataConfig, SplitConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows import checks
 from trainyard.datasets.rows.arrays import Arrays
-from trainyard.datasets.rows.preparation import TabularPreparation, fit, mean_and_scale
+from trainyard.datasets.rows.encoders.numbers import mean_and_scale
+from trainyard.datasets.rows.preparation import TabularPreparation, fit
 from trainyard.datasets.rows.splitting import Rows, fractions, split_rows
 from trainyard.datasets.rows.table import Table, kind_of
 from trainyard.datasets.rows.target import Target, class_indices, inspect
