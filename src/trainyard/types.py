@@ -10,6 +10,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard import semantics
+
 Array: TypeAlias = NDArray[Any]
 Ids: TypeAlias = NDArray[np.int64]
 SplitName: TypeAlias = Literal["train", "val", "test"]
@@ -110,6 +112,8 @@ class DataInfo:
         target_scale: Their standard deviation.
         categories: For each feature, the number of categories if its values are category codes (0 .. n-1, NaN
             for a missing or unknown category), or 0 if it is a number. Empty if all features are numbers.
+        semantics: The parts of our code that compute as an older version for this run, and these versions;
+            default: those in force where the description is made.
     """
 
     task: str
@@ -121,6 +125,7 @@ class DataInfo:
     target_mean: float = 0.0
     target_scale: float = 1.0
     categories: Sequence[int] = field(default=())
+    semantics: Mapping[str, int] = field(default_factory=semantics.in_force, compare=False)
 
     @property
     def input_shape(self) -> tuple[int, ...]:

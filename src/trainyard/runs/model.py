@@ -31,6 +31,7 @@ from trainyard.runs.inputs import data_inputs
 from trainyard.runs.objects import passed_objects
 from trainyard.runs.weights import stored_model
 from trainyard.runs.wiring import default_threads, framework_for, load_data, wanted_metrics
+from trainyard.semantics import computing_by, older_versions
 from trainyard.types import FEATURES, TARGET, Array, ArraySpec, DataInfo, SplitName
 
 log = logging.getLogger("trainyard")
@@ -68,9 +69,11 @@ class Predictor:
         stored, manifest = stored_model(run), run.manifest()
         resolved = load(run.checked_config_file(), adapters=Catalog())
         self.config: RunConfig = resolved.with_placement(manifest.known_placement if manifest else {}).config
-        self.info = DataInfo.from_json(stored.data.info)
+        older = older_versions(manifest.versions if manifest else None)
+        with computing_by(older):  # what is made here keeps them for later calls
+            self.info = DataInfo.from_json(stored.data.info)
+            self._preparation = from_json(stored.data.preparation) if stored.data.preparation else None
         self._task = task_for(self.info)
-        self._preparation = from_json(stored.data.preparation) if stored.data.preparation else None
         threads = self.config.training.threads or default_threads(self.config)
         self._framework = framework_for(self.config, self.info, model)
         if pinned:
@@ -302,7 +305,7 @@ class Predictor:
         Raises:
             DataError: They cannot be read, or were given as objects.
         """
-        with importing_by(self._rule):
+        with importing_by(self._rule), computing_by(self.info.semantics):
             return load_data(self.config)
 
     def _own_split(self, split: SplitName, bundle: DataBundle | None) -> Split:
@@ -386,7 +389,8 @@ def bundle_of_objects(run: RunDir, predictor: Predictor, data: Any) -> DataBundl
     """
     from trainyard.datasets.rows.objects import from_objects
 
-    bundle = from_objects(data, predictor.config.data)
+    with computing_by(predictor.info.semantics):
+        bundle = from_objects(data, predictor.config.data)
     if data_inputs(bundle).hash != run.require_manifest().data.hash:
         raise InputError(
             f"the data are not those that run {run.id} was made with: pass what `train` was given"

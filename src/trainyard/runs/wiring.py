@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any, cast
 
@@ -38,6 +38,7 @@ from trainyard.records.log import committed
 from trainyard.records.run_dir import RunDir
 from trainyard.require import import_path
 from trainyard.runs.objects import NO_DATA, Objects
+from trainyard.semantics import in_force
 from trainyard.types import FEATURES, DataInfo, Metrics, Predictions, SplitName
 from trainyard.world import ALONE, World
 
@@ -180,6 +181,8 @@ def build(
         InputError: One of them cannot be built as configured.
     """
     bundle = objects.data if objects.data is not None else load_data(config)
+    if bundle.info.semantics != in_force():  # data given as objects were prepared before it was known
+        bundle = replace(bundle, info=replace(bundle.info, semantics=in_force()))
     _check_metrics(config, bundle)
     model, rows = objects.model, len(bundle.splits["train"])
     framework = framework_for(config, bundle.info, model)

@@ -22,6 +22,7 @@ from trainyard.records.status import Status
 from trainyard.records.study import StudyRecord, StudyRun
 from trainyard.redact import redacted
 from trainyard.runs.wiring import load_data
+from trainyard.semantics import PARTS, version
 
 log = logging.getLogger("trainyard")
 Json = dict[str, Any]
@@ -104,6 +105,7 @@ class Study:
             created=time.time(),
             command=[redacted(word) for word in sys.argv],
             question=question,
+            semantics={name: version(name) for name in PARTS},
         )
         try:
             make_folders(study.path.parent)
