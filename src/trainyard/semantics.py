@@ -38,7 +38,9 @@ PARTS: dict[str, Part] = {
     "order": Part(1, "the order of the samples", ("order.py",)),
     "streams": Part(1, "the random streams of a seed", ("order.py", "engine/state.py")),
     "split": Part(1, "which rows train, validate and test", ("datasets/rows/splitting.py",)),
-    "preparation": Part(1, "how rows become features and targets", ("datasets",)),
+    "preparation": Part(
+        2, "how rows become features and targets", ("datasets",), kept=(1,)
+    ),  # 1: the columns of arrays, and of frames in a pair (X, y), are taken as they are
     "loop": Part(1, "the order within a step, and its state", ("engine",)),
     "rules": Part(
         1, "learning rate, best model and early stopping", ("engine/rules.py", "engine/history.py")

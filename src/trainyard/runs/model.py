@@ -6,7 +6,7 @@ import logging
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from trainyard.config.schema import RunConfig
 from trainyard.datasets.base import DataBundle, Split
 from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.rows.frames import read_frame
+from trainyard.datasets.rows.pairs import as_numpy, column_names, is_frame
 from trainyard.datasets.rows.preparation import from_json
-from trainyard.datasets.rows.table import as_table
+from trainyard.datasets.rows.table import as_table, listed
 from trainyard.engine.state import preserved_global_random
 from trainyard.errors import CheckpointError, InputError, ModelError
 from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions
@@ -189,7 +190,7 @@ class Predictor:
             InputError: One is missing, or has another shape.
         """
         if self._preparation is not None:
-            given = {FEATURES: self._prepared(self._named(rows) if isinstance(rows, np.ndarray) else rows)}
+            given = {FEATURES: self._prepared(self._with_names(rows))}
         elif isinstance(rows, Mapping):
             given = {str(name): np.asarray(array) for name, array in rows.items()}
         else:
@@ -202,8 +203,8 @@ class Predictor:
         counts = {name: len(array) for name, array in inputs.items()}
         rows = next(iter(counts.values()))
         if len(set(counts.values())) > 1:
-            listed = ", ".join(f"{name} {count}" for name, count in counts.items())
-            raise InputError(f"arrays of different numbers of rows given: {listed}; give as many of each")
+            given_rows = ", ".join(f"{name} {count}" for name, count in counts.items())
+            raise InputError(f"arrays of different numbers of rows given: {given_rows}; give as many of each")
         others = {name: spec for name, spec in self.info.inputs.items() if name not in self._specs}
         # What only the loss reads may hold anything.
         return inputs | {name: np.zeros((rows, *spec.shape), spec.dtype) for name, spec in others.items()}
@@ -235,18 +236,36 @@ class Predictor:
             f"{name} {spec.shape} {spec.dtype}" for name, spec in specs.items()
         )
 
-    def _named(self, rows: Array) -> Any:
+    def _with_names(self, rows: Any) -> Any:
+        """Return rows whose columns have the names of the training data.
+
+        Columns are taken in their order where names cannot tell: those of arrays and tensors, and of any rows
+        if the run was trained on an array, whose columns have no names of their own.
+
+        Raises:
+            InputError: There are more columns than in training, or fewer.
+        """
+        assert self._preparation is not None
+        names = [column.name for column in self._preparation.columns]
+        of_array = names == column_names(len(names))
+        if is_frame(rows):
+            own = [name for name in rows.columns if str(name) != self.info.target]
+            is_by_position = of_array and not set(names) <= set(map(str, own))
+            return self._named(rows[own].to_numpy(), names) if is_by_position else rows
+        if isinstance(rows, Mapping) or (isinstance(rows, Sequence) and _are_mappings(rows)):
+            return rows
+        return self._named(as_numpy(rows), names)
+
+    def _named(self, rows: Array, names: Sequence[str]) -> Any:
         """Name an array's columns like those of the training data, to be prepared in the same way."""
         import pandas as pd
 
-        assert self._preparation is not None
-        names = [column.name for column in self._preparation.columns]
         if rows.ndim != 2 or rows.shape[1] != len(names):
-            shape = tuple(rows.shape)
             raise InputError(
-                f"an array of shape {shape} given; expected the columns {', '.join(names)}, in this order"
+                f"an array of shape {tuple(rows.shape)} given; expected the columns {listed(names)}, in this "
+                "order"
             )
-        return pd.DataFrame(rows, columns=names)
+        return pd.DataFrame(rows, columns=list(names))
 
     def predict(self, rows: Any) -> Any:
         """Return the predictions as a data frame, one row for each row given.
@@ -338,6 +357,10 @@ class Predictor:
         for line in self._preparation.unseen(table):
             log.warning("%s", line)
         return features
+
+
+def _are_mappings(rows: Sequence[Any]) -> bool:
+    return all(isinstance(row, Mapping) for row in rows)
 
 
 def _of_dtype(array: Array, dtype: np.dtype[Any]) -> Array:

@@ -1,13 +1,14 @@
 """Data given as Python objects: by a function (`type: module:function`), or passed to `trainyard.train`.
 
-A split may be a pair of arrays (X, y), a mapping of named arrays with the target among them, a data frame
-with the target among its columns, or a map-style dataset. Data frames are prepared like files. Arrays and
-datasets are preprocessed already and are used as they are (floats become float32): `standardize` has no
-effect on their features, and settings that need named columns are refused.
+A split may be a pair (X, y), a mapping of named arrays with the target among them, a data frame with the
+target among its columns, or a map-style dataset. Data frames, and pairs whose X has columns (see `pairs.py`),
+are prepared like files. All else is preprocessed already and is used as it is (floats become float32):
+`standardize` has no effect on its features, and settings that need named columns are refused.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -18,15 +19,18 @@ from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle, Split
 from trainyard.datasets.rows import checks, items, tabular
 from trainyard.datasets.rows.arrays import Arrays
+from trainyard.datasets.rows.pairs import is_whole_numbers, tables_of_pairs
 from trainyard.datasets.rows.splitting import fractions, split_rows
 from trainyard.datasets.rows.table import Table, as_table, kind_of, listed, nearest, tidy
 from trainyard.datasets.rows.target import Target, inspect
 from trainyard.datasets.rows.tfdata import from_tf_dataset, is_tf_dataset
 from trainyard.errors import DataError
 from trainyard.registry import task_of
+from trainyard.semantics import version
 from trainyard.tasks.support.columns import infer_task_of_matrix
 from trainyard.types import FEATURES, SPLITS, TARGET, Array, ArraySpec, Batch, DataInfo, Ids, SplitName
 
+log = logging.getLogger("trainyard")
 Form = Literal["arrays", "named", "frame", "items"]
 Pair = tuple[Batch, Array]  # the named inputs and the raw targets, (rows, ...) each
 _NUMERIC = ("number", "boolean")
@@ -36,10 +40,11 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
     """Build the data of a run from Python objects.
 
     Args:
-        data: (train, val), (train, val, test), or a mapping of `train`, `val` and `test`. Each is a pair of
-            arrays (X, y), a mapping of named arrays (the target called as `data.target` says), a data frame,
-            a map-style dataset, or a tf.data.Dataset (which is read into memory, in its own order). Or all
-            rows as one pair, mapping, data frame or tf.data.Dataset, to be split by `data.split`.
+        data: (train, val), (train, val, test), or a mapping of `train`, `val` and `test`. Each is a pair (X, y)
+            of arrays, or of a frame and a series; a mapping of named arrays (the target called as
+            `data.target` says); a data frame; a map-style dataset; or a tf.data.Dataset, which is read
+            into memory, in its own order. Or all rows as one pair, mapping, data frame or tf.data.Dataset, to be
+            split by `data.split`.
         config: The data section; None for the defaults.
         source: The name of `data` in messages.
 
@@ -58,6 +63,10 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
             "the splits must be of one form, but are "
             f"{listed(f'{name}: {form}' for name, form in forms.items())}"
         )
+    tables = tables_of_pairs(parts, config) if forms["train"] == "arrays" else None
+    if tables is not None:
+        _refuse_params(config)
+        return tabular.build(tables, config)
     _refuse_settings(config, forms["train"])
     if forms["train"] == "items":
         return items.bundle(parts, config)
@@ -70,6 +79,8 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
         parts = {name: _named(part, name, config.target) for name, part in parts.items()}
     else:
         parts = {name: ({FEATURES: features}, targets) for name, (features, targets) in parts.items()}
+        if config.standardize and version("preparation") > 1:
+            log.info("data: %s", _as_they_are(parts["train"]))
     return from_arrays({name: _pair(part, name, keep=keep) for name, part in parts.items()}, config)
 
 
@@ -147,13 +158,30 @@ def _form(part: Any, name: SplitName) -> Form:
     )
 
 
-def _refuse_settings(config: DataConfig, form: Form) -> None:
+def _as_they_are(part: tuple[Mapping[str, Any], Any]) -> str:
+    """Return a line that says why features are not standardized."""
+    features = part[0][FEATURES]
+    shape = np.shape(features)
+    if len(shape) != 2:
+        what = f"have the shape {shape[1:]} a row"
+    elif is_whole_numbers(features):
+        what = "are whole numbers in an array, such as tokens"
+    else:
+        what = "belong to several targets"
+    return f"the features {what}: they are taken as they are, and not standardized"
+
+
+def _refuse_params(config: DataConfig) -> None:
     if config.type == OBJECTS and config.params:
         key = next(iter(config.params))
         raise DataError(
             f"data.{key}: there is no such setting for data given as objects; "
             f"{nearest(key, DataConfig.model_fields)}"
         )
+
+
+def _refuse_settings(config: DataConfig, form: Form) -> None:
+    _refuse_params(config)
     if form == "frame":
         return
     refuse_column_settings(config, f"these {form} are", "Leave it out, or give data frames")

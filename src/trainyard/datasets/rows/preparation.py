@@ -128,7 +128,8 @@ def fit(table: Table, names: Sequence[str], target: Target, config: DataConfig) 
     rows = TrainingRows(table, config)
     columns = [_fit_column(name, rows) for name in names]
     widest = max(columns, key=lambda column: len(column.outputs))
-    if sum(len(column.outputs) for column in columns) > MAX_FEATURES:
+    # A table may have more columns of numbers than that.
+    if len(widest.outputs) > 1 and sum(len(column.outputs) for column in columns) > MAX_FEATURES:
         raise DataError(
             f"{table.source}: the columns make more than {MAX_FEATURES} features, {len(widest.outputs)} of "
             f"them from {widest.name!r}; leave it out with data.exclude, or give data.encode: ordinal"
