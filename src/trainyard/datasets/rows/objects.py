@@ -40,11 +40,11 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
     """Build the data of a run from Python objects.
 
     Args:
-        data: (train, val), (train, val, test), or a mapping of `train`, `val` and `test`. Each is a pair (X, y)
-            of arrays, or of a frame and a series; a mapping of named arrays (the target called as
+        data: (train, val), (train, val, test), or a mapping of `train`, `val` and `test`. Each is a pair
+            (X, y) of arrays, or of a frame and a series; a mapping of named arrays (the target called as
             `data.target` says); a data frame; a map-style dataset; or a tf.data.Dataset, which is read
-            into memory, in its own order. Or all rows as one pair, mapping, data frame or tf.data.Dataset, to be
-            split by `data.split`.
+            into memory, in its own order. Or all rows as one pair, mapping, data frame or tf.data.Dataset,
+            to be split by `data.split`.
         config: The data section; None for the defaults.
         source: The name of `data` in messages.
 
