@@ -30,6 +30,8 @@ MODE = "whether lower or higher is better; auto: by the metric"
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
+ClassWeight = Annotated[float, Field(ge=0)]
+
 Affects = Literal["bits", "record", "placement"]
 
 
@@ -143,6 +145,11 @@ class DataConfig(TypedSection):
     val_path: str | None = record(None, description="the validation rows")
     test_path: str | None = record(None, description="the test rows")
     target: str = bits(default="target", description="the column to predict")
+    weight: str | None = bits(
+        default=None,
+        description="column, or named array, of sample weights, in the loss and in metrics (as "
+        "sample_weight of scikit-learn); it is no feature",
+    )
     task: str = bits(
         default="auto",
         description="classification, regression, multilabel, language_modeling ...; auto: inferred from the "
@@ -282,6 +289,11 @@ class TrainingConfig(Section):
         default="auto",
         description="auto: the task's own (cross_entropy for classes, mse for values ...); torch also takes "
         "package.module:function, called with what the model returns and the batch, a mapping of tensors",
+    )
+    class_weights: Literal["balanced"] | dict[str, ClassWeight] | None = bits(
+        default=None,
+        description="classification: weights of the training rows by class, as {label: weight}; balanced: "
+        "rows / (classes * rows of the class); multiplied by data.weight; metrics do not use them",
     )
     max_grad_norm: float | None = bits(default=None, gt=0, description="clips the gradient's global L2 norm")
     early_stopping: EarlyStoppingConfig | None = None

@@ -201,6 +201,7 @@ class Framework(ABC):
     formats: ClassVar[Sequence[str]] = ()  # the formats that `Model.export` writes, the default first
     tasks: ClassVar[Collection[str] | None] = None  # the names of the tasks that it supports; None: all
     takes_named_inputs: ClassVar[bool] = False  # whether models take other arrays than `features`
+    takes_weights: ClassVar[bool] = False  # whether a batch may have weights of its samples
     has_virtual_ranks: ClassVar[bool] = False  # whether a step may be cut into virtual ranks, or processes
     unsaved_hint: ClassVar[str] = ""  # how a user can have the state saved that `Learner.unsaved_state` finds
 
@@ -218,9 +219,9 @@ class Framework(ABC):
     def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:
         """Return the keys of `training` that have an effect on a model.
 
-        Keys that the engine handles itself (`early_stopping`, `determinism`, `threads`) need not be listed.
-        The user is warned about any other key that is set. If `epochs` is listed and the config sets no
-        length, `defaults` may give `training.epochs`.
+        Keys that the engine handles itself (`class_weights`, `early_stopping`, `threads` ...) need not be
+        listed. The user is warned about any other key that is set. If `epochs` is listed and the config sets
+        no length, `defaults` may give `training.epochs`.
 
         Args:
             model: `config.model.type`, a short name or an import path.

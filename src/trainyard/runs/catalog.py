@@ -12,6 +12,7 @@ from trainyard.config.adapters import Kind
 from trainyard.evaluation import metrics
 
 ENGINE_TRAINING_KEYS = (  # what the engine does for every framework
+    "class_weights",
     "early_stopping",
     "determinism",
     "max_minutes",

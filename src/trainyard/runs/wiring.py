@@ -37,6 +37,7 @@ from trainyard.order import START, Cursor, SampleOrder
 from trainyard.records.log import committed
 from trainyard.records.run_dir import RunDir
 from trainyard.require import import_path
+from trainyard.runs.learner_data import learner_splits
 from trainyard.runs.objects import NO_DATA, Objects
 from trainyard.semantics import in_force
 from trainyard.types import FEATURES, DataInfo, Metrics, Predictions, SplitName
@@ -193,7 +194,7 @@ def build(
         bundle.info,
         config.model.params,
         threads,
-        bundle.splits,
+        learner_splits(config, bundle, framework, model),
         order,
         model=model,
         choices=choices or {},

@@ -14,7 +14,7 @@ from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.rows.splitting import Rows
 from trainyard.datasets.rows.table import Table, kind_of, listed, missing, nearest
 from trainyard.errors import DataError
-from trainyard.types import Array, SplitName
+from trainyard.types import WEIGHT, Array, SplitName
 
 NUMBERS_ROWS = "only numbers the rows"
 GIVES_AWAY = "determines the target all by itself (is it known when you predict?)"
@@ -41,6 +41,7 @@ def feature_columns(table: Table, config: DataConfig) -> list[str]:
         "data.target": [config.target],
         "data.features": config.features or [],
         "data.exclude": config.exclude,
+        "data.weight": [config.weight] if config.weight else [],
     }
     unknown = [
         f"{setting}: there is no column {name!r}; {_suggestion(setting, name, table)}"
@@ -52,7 +53,10 @@ def feature_columns(table: Table, config: DataConfig) -> list[str]:
         raise DataError(f"{table.source}: " + "\n  ".join(unknown))
     if config.target in (config.features or []):
         raise DataError(f"{table.source}: data.features names the target {config.target!r}; leave it out")
-    left_out = {config.target, *config.exclude}
+    if config.weight in ([config.target, *(config.features or [])]):
+        what = "is the target, too" if config.weight == config.target else "is named by data.features, too"
+        raise DataError(f"{table.source}: data.weight: {config.weight!r} {what}; a weight is no feature")
+    left_out = {config.target, config.weight or "", *config.exclude}
     if config.features is None:
         left_out |= {config.split.group or "", config.split.time or ""}
     names = [name for name in (config.features or table.columns) if name not in left_out]
@@ -283,7 +287,7 @@ def repeated_rows(splits: Mapping[SplitName, Arrays], sources: Collection[SplitN
 
 def _row_hashes(split: Arrays) -> Array:
     """Return a hash of each row, (rows,) uint64; two rows collide once in 10^19 pairs."""
-    matrices = [array.reshape(len(split), -1) for array in split.arrays.values()]
+    matrices = [array.reshape(len(split), -1) for name, array in split.arrays.items() if name != WEIGHT]
     hashes = np.zeros(len(split), dtype=np.uint64)
     for matrix in matrices:
         for column in matrix.T:

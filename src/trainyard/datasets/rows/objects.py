@@ -17,7 +17,7 @@ import numpy as np
 from trainyard.config.checks import OBJECTS
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle, Split
-from trainyard.datasets.rows import checks, items, tabular
+from trainyard.datasets.rows import checks, items, tabular, weights
 from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.rows.pairs import is_whole_numbers, tables_of_pairs
 from trainyard.datasets.rows.splitting import fractions, split_rows
@@ -28,7 +28,18 @@ from trainyard.errors import DataError
 from trainyard.registry import task_of
 from trainyard.semantics import version
 from trainyard.tasks.support.columns import infer_task_of_matrix
-from trainyard.types import FEATURES, SPLITS, TARGET, Array, ArraySpec, Batch, DataInfo, Ids, SplitName
+from trainyard.types import (
+    FEATURES,
+    SPLITS,
+    TARGET,
+    WEIGHT,
+    Array,
+    ArraySpec,
+    Batch,
+    DataInfo,
+    Ids,
+    SplitName,
+)
 
 log = logging.getLogger("trainyard")
 Form = Literal["arrays", "named", "frame", "items"]
@@ -74,14 +85,42 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
         return tabular.build(
             {name: as_table(part, f"the {name} rows") for name, part in parts.items()}, config
         )
-    keep = config.impute == "keep"
+    keep, own_weights = config.impute == "keep", dict[SplitName, Array]()
     if forms["train"] == "named":
         parts = {name: _named(part, name, config.target) for name, part in parts.items()}
+        own_weights = _weights(parts, config.weight)
     else:
         parts = {name: ({FEATURES: features}, targets) for name, (features, targets) in parts.items()}
         if config.standardize and version("preparation") > 1:
             log.info("data: %s", _as_they_are(parts["train"]))
-    return from_arrays({name: _pair(part, name, keep=keep) for name, part in parts.items()}, config)
+    pairs = {name: _pair(part, name, keep=keep) for name, part in parts.items()}
+    return from_arrays(pairs, config, sample_weights=own_weights)
+
+
+def _weights(
+    parts: Mapping[SplitName, tuple[dict[str, Any], Any]], name: str | None
+) -> dict[SplitName, Array]:
+    """Take the sample weights out of the inputs of each split.
+
+    Raises:
+        DataError: A split has no such array, or nothing else to learn from; or these are no weights.
+    """
+    if name is None:
+        return {}
+    for split, (inputs, _) in parts.items():
+        if name not in inputs:
+            raise DataError(f"the {split} split has no array {name!r} (data.weight); {nearest(name, inputs)}")
+        if set(inputs) == {name} or (name != WEIGHT and WEIGHT in inputs):
+            what = "no array to learn from" if set(inputs) == {name} else f"another array named {WEIGHT!r}"
+            raise DataError(f"the {split} split has {what} beside data.weight: {name}; rename or add arrays")
+    taken = {
+        split: weights.checked(inputs.pop(name), f"the {split} array {name!r} (data.weight)")
+        for split, (inputs, _) in parts.items()
+    }
+    for split, (_, targets) in parts.items():
+        if len(taken[split]) != len(targets):
+            raise DataError(f"the {split} split has {len(targets)} rows, but {len(taken[split])} weights")
+    return taken
 
 
 def _by_split(data: Any, source: str) -> Mapping[SplitName, Any]:
@@ -126,7 +165,7 @@ def _is_named(part: Any) -> bool:
     return isinstance(part, Mapping) and all(hasattr(array, "shape") for array in part.values())
 
 
-def _named(part: Mapping[Any, Any], name: SplitName, target: str) -> tuple[Mapping[str, Any], Any]:
+def _named(part: Mapping[Any, Any], name: SplitName, target: str) -> tuple[dict[str, Any], Any]:
     """Return the inputs and the target of named arrays.
 
     Raises:
@@ -184,6 +223,8 @@ def _refuse_settings(config: DataConfig, form: Form) -> None:
     _refuse_params(config)
     if form == "frame":
         return
+    if form == "named":
+        config = config.model_copy(update={"weight": None})
     refuse_column_settings(config, f"these {form} are", "Leave it out, or give data frames")
     if form == "items":
         items.refuse_division(config.split)
@@ -206,6 +247,7 @@ def refuse_column_settings(config: DataConfig, what: str, advice: str) -> None:
     given = {
         "features": config.features is not None,
         "exclude": bool(config.exclude),
+        "weight": config.weight is not None,
         "impute": config.impute not in (None, "keep"),
         "encode": config.encode == "ordinal",
         "split.group": config.split.group is not None,
@@ -284,6 +326,7 @@ def from_arrays(
     pairs: Mapping[SplitName, Pair],
     config: DataConfig,
     serve: Callable[[Batch, Ids | None, Array], Split] = in_memory,
+    sample_weights: Mapping[SplitName, Array] | None = None,
 ) -> DataBundle:
     """Build the data of a run from preprocessed arrays.
 
@@ -291,6 +334,8 @@ def from_arrays(
         pairs: Inputs (rows, ...) and targets (rows,) or (rows, outputs), by split.
         config: The data section.
         serve: Makes a split from inputs, ids and targets, like `in_memory`.
+        sample_weights: The weights of the samples, (rows,) float64, by split; None or empty: all count the
+            same.
 
     Raises:
         DataError: Targets are missing or of the wrong kind, or a split would be empty.
@@ -307,6 +352,8 @@ def from_arrays(
     _refuse_shapes(pairs)
     splits = {name: serve(pairs["train"][0], ids, targets["train"][ids]) for name, ids in rows.items()}
     splits |= {name: serve(pairs[name][0], None, targets[name]) for name in pairs if name != "train"}
+    if sample_weights:
+        splits = _with_weights(splits, weights.of_splits(sample_weights, rows, config.weight or WEIGHT))
     held = {name: split for name, split in splits.items() if isinstance(split, Arrays)}
     outputs = len(labels) if labels else (targets["train"].shape[1] if several else 1)
     sample = splits["train"].take(np.zeros(1, np.int64))
@@ -324,6 +371,22 @@ def from_arrays(
         rows=rows if len(pairs) == 1 else {},
         warnings=warnings + (checks.repeated_rows(held, sources=pairs) if held else []),
     )
+
+
+def _with_weights(
+    splits: Mapping[SplitName, Split], by_split: Mapping[SplitName, Array]
+) -> dict[SplitName, Split]:
+    """Return the splits with the weights of their rows.
+
+    Raises:
+        DataError: The splits are not in memory.
+    """
+    weighted: dict[SplitName, Split] = {}
+    for name, split in splits.items():
+        if not isinstance(split, Arrays):
+            raise DataError(f"data.weight: the {name} rows are not in memory; leave it out")
+        weighted[name] = Arrays({**split.arrays, WEIGHT: by_split[name]})
+    return weighted
 
 
 def _single(pairs: Mapping[SplitName, Pair], config: DataConfig) -> _Targets:

@@ -10,7 +10,7 @@ import numpy as np
 
 from trainyard.config.schema import DataConfig, SplitConfig
 from trainyard.datasets.base import DataBundle
-from trainyard.datasets.rows import checks
+from trainyard.datasets.rows import checks, weights
 from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.rows.encoders.numbers import mean_and_scale
 from trainyard.datasets.rows.preparation import TabularPreparation, fit
@@ -19,7 +19,7 @@ from trainyard.datasets.rows.table import Table, kind_of
 from trainyard.datasets.rows.target import Target, class_indices, inspect
 from trainyard.errors import DataError
 from trainyard.registry import task_of
-from trainyard.types import FEATURES, SPLITS, TARGET, Array, DataInfo, SplitName, features_spec
+from trainyard.types import FEATURES, SPLITS, TARGET, WEIGHT, Array, DataInfo, SplitName, features_spec
 
 Tables = Mapping[SplitName, Table]
 
@@ -123,6 +123,7 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
         for name in SPLITS
         if name in parts
     }
+    splits = _weighted(splits, tables, rows, config)
     warnings += more + _unused_shares(tables, config) + checks.repeated_rows(splits, sources=tables)
     if not known:
         warnings += checks.odd_columns(parts["train"], names, splits["train"].arrays[TARGET])
@@ -133,6 +134,17 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
         rows=rows if len(tables) == 1 else {},
         warnings=warnings,
     )
+
+
+def _weighted(
+    splits: dict[SplitName, Arrays], tables: Tables, rows: Rows, config: DataConfig
+) -> dict[SplitName, Arrays]:
+    """Return the splits with the weights of their rows, if the config names a column of weights."""
+    if config.weight is None:
+        return splits
+    by_source = {name: weights.encode(table, config.weight) for name, table in tables.items()}
+    by_split = weights.of_splits(by_source, rows, config.weight)
+    return {name: Arrays({**split.arrays, WEIGHT: by_split[name]}) for name, split in splits.items()}
 
 
 def _split(

@@ -22,6 +22,7 @@ class CatboostFramework(Framework):
 
     models: ClassVar[Mapping[str, type[BaseModel]]] = {"catboost": CatboostParams}
     tasks: ClassVar[Collection[str] | None] = ("classification", "regression")
+    takes_weights: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("catboost",)
     model_bases: ClassVar[Sequence[str]] = ("catboost:CatBoost",)
     formats: ClassVar[Sequence[str]] = ("cbm", "json")

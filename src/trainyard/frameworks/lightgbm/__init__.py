@@ -24,6 +24,7 @@ class LightgbmFramework(Framework):
 
     models: ClassVar[Mapping[str, type[BaseModel]]] = {"lightgbm": LightgbmParams}
     tasks: ClassVar[Collection[str] | None] = ("classification", "regression")
+    takes_weights: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("lightgbm",)
     model_bases: ClassVar[Sequence[str]] = ("lightgbm:LGBMModel",)
     formats: ClassVar[Sequence[str]] = ("txt",)

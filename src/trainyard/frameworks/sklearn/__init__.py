@@ -32,6 +32,7 @@ class SklearnFramework(Framework):
 
     models: ClassVar[Mapping[str, type[BaseModel]]] = Models()
     tasks: ClassVar[Collection[str] | None] = ("classification", "multilabel", "regression")
+    takes_weights: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("sklearn",)
     model_bases: ClassVar[Sequence[str]] = ("sklearn.base:BaseEstimator",)
     formats: ClassVar[Sequence[str]] = ("skops",)

@@ -30,7 +30,7 @@ from trainyard.frameworks.sklearn.outputs import (
 from trainyard.frameworks.sklearn.process import settings_kept, thread_pools
 from trainyard.frameworks.support.stored import read_arrays
 from trainyard.require import require
-from trainyard.types import FEATURES, TARGET, Array, Batch, DataInfo, Predictions
+from trainyard.types import FEATURES, TARGET, WEIGHT, Array, Batch, DataInfo, Predictions
 
 FORMATS = ("skops",)
 
@@ -72,9 +72,10 @@ class EstimatorModel(Model):
         for ids in row_ranges(len(split), size):
             yield ids, take_all(split) if at_once else flatten_features(split.take(ids))
 
-    def _predictions(self, ids: Array, outputs: Array, targets: Array) -> Predictions:
-        loss = total_loss(outputs, targets, self._info)
-        return Predictions(ids, outputs.astype(np.float32), targets, loss)
+    def _predictions(self, ids: Array, outputs: Array, batch: Batch) -> Predictions:
+        targets, weights = batch[TARGET], batch.get(WEIGHT)
+        loss = total_loss(outputs, targets, self._info, weights)
+        return Predictions(ids, outputs.astype(np.float32), targets, loss, weights=weights)
 
 
 class LoadedModel(EstimatorModel):
@@ -113,7 +114,7 @@ class LoadedModel(EstimatorModel):
         for ids, batch in self._batches(split, estimator):
             with self._settings_kept(), sklearn_errors("prediction"):
                 outputs = outputs_of(estimator, batch[FEATURES], self._info, self._threads)
-            yield self._predictions(ids, outputs, batch[TARGET])
+            yield self._predictions(ids, outputs, batch)
 
     def _settings_kept(self) -> AbstractContextManager[None]:
         """Return a context that restores the process's settings, if predictions change them."""

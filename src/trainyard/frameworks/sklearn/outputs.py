@@ -10,7 +10,7 @@ import numpy as np
 
 from trainyard.datasets.base import ArraySplit, Split
 from trainyard.frameworks.sklearn.steps import FAMILIES, ensemble_family, temporary_parameters
-from trainyard.types import FEATURES, TARGET, Array, Batch, DataInfo, Ids
+from trainyard.types import FEATURES, TARGET, WEIGHT, Array, Batch, DataInfo, Ids
 
 ROWS = 4096  # rows predicted together
 # Lower bound of a probability in the loss, so that a wrong vote costs 15.9 and not infinity.
@@ -21,7 +21,8 @@ def flatten_features(batch: Batch) -> Batch:
     """Reshape features (rows, ...) to C-contiguous (rows, features); floating-point ones become float32."""
     features = batch[FEATURES].reshape(len(batch[FEATURES]), -1)
     dtype = np.float32 if features.dtype.kind == "f" else None
-    return {FEATURES: np.ascontiguousarray(features, dtype=dtype), TARGET: batch[TARGET]}
+    weights = {WEIGHT: batch[WEIGHT]} if WEIGHT in batch else {}
+    return {FEATURES: np.ascontiguousarray(features, dtype=dtype), TARGET: batch[TARGET], **weights}
 
 
 def take_all(split: Split) -> Batch:
@@ -157,21 +158,24 @@ def label_probabilities(estimator: Any, features: Array) -> Array:
     return np.stack(columns, axis=1).astype(np.float64)
 
 
-def total_loss(outputs: Array, targets: Array, info: DataInfo) -> float:
+def total_loss(outputs: Array, targets: Array, info: DataInfo, weights: Array | None = None) -> float:
     """Return the loss summed over the rows: cross entropy in nats (of labels their mean), or squared error.
 
     Args:
         outputs: (rows, classes) probabilities, or (rows,) / (rows, outputs) values.
         targets: As in `Batch`.
         info: The description of the data.
+        weights: (rows,) factors on the losses of the rows; None: all are 1.
     """
     if info.task == "multilabel":
         own = np.where(targets > 0, outputs, 1 - outputs)  # (rows, labels)
-        return float(-np.log(np.maximum(own, MIN_PROBABILITY)).mean(axis=1).sum())
-    if info.task == "classification":
-        return float(-np.log(np.maximum(outputs[np.arange(len(targets)), targets], MIN_PROBABILITY)).sum())
-    errors = (outputs - targets.astype(np.float64).reshape(outputs.shape)) ** 2
-    return float((errors if errors.ndim == 1 else errors.mean(axis=1)).sum())
+        losses = -np.log(np.maximum(own, MIN_PROBABILITY)).mean(axis=1)  # (rows,)
+    elif info.task == "classification":
+        losses = -np.log(np.maximum(outputs[np.arange(len(targets)), targets], MIN_PROBABILITY))
+    else:
+        errors = (outputs - targets.astype(np.float64).reshape(outputs.shape)) ** 2
+        losses = errors if errors.ndim == 1 else errors.mean(axis=1)
+    return float(losses.sum() if weights is None else weights @ losses)
 
 
 class TreeSums:

@@ -35,6 +35,7 @@ class TorchFramework(Framework):
     losses: ClassVar[Sequence[str]] = LOSSES
     takes_named_inputs: ClassVar[bool] = True
     has_virtual_ranks: ClassVar[bool] = True
+    takes_weights: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("torch",)
     model_bases: ClassVar[Sequence[str]] = ("torch.nn:Module",)
     formats: ClassVar[Sequence[str]] = FORMATS
