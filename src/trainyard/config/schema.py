@@ -172,11 +172,14 @@ class DataConfig(TypedSection):
         description="how to fill missing values; keep: leave them to the model, which must accept them; "
         "default: they are an error, or keep for models that accept them",
     )
-    encode: Literal["onehot", "ordinal", "category"] = bits(
-        default="onehot",
-        description="how category columns become numbers; category: as codes, for models that accept "
-        "categories, which have it by default; a category that no training row has becomes all zeros "
-        "(onehot), -1 (ordinal) or missing (category), and predictions warn of it",
+    encode: Literal["auto", "onehot", "ordinal", "category", "target", "frequency"] = bits(
+        default="auto",
+        description="how category columns become numbers; onehot: a feature for each category; ordinal: "
+        "their index; category: as codes, for models that accept categories, which have it by default; "
+        "target: the mean target of the category's training rows (a training row gets that of other folds); "
+        "frequency: its share of them; auto: onehot for up to 500 categories, target for more; a category "
+        "that no training row has becomes all zeros (onehot), -1 (ordinal), missing (category), the mean "
+        "target (target) or 0 (frequency), and predictions warn of it",
     )
 
 

@@ -1,9 +1,11 @@
 """Turn raw columns into features: fitted on the training rows, applied to all rows, stored as JSON.
 
-Each column has an encoder: numbers become (x - mean) / scale and booleans 0 and 1. Categories become one
-column each (`onehot`), or their index in alphabetical order (`ordinal` and `category`, which are not
-standardized). A category that no training row has becomes all zeros, -1 (`ordinal`) or NaN (`category`). So
-does a missing one if `data.impute` is `keep`; missing numbers then stay NaN.
+Each column has an encoder: numbers become (x - mean) / scale and booleans 0 and 1. Times become days and
+parts, such as the month and the hour, and free text the weights of its words. Categories become one
+feature each (`onehot`), their index in alphabetical order (`ordinal` and `category`, which are not
+standardized), their mean target (`target`) or their share of the rows (`frequency`). A category that no
+training row has becomes all zeros, -1 (`ordinal`), NaN (`category`), the mean of all targets, or 0. Missing
+values stay missing if `data.impute` is `keep`: NaN, but all zeros (`onehot`) or -1 (`ordinal`).
 
 All arithmetic is in float64, and sums run in row order, so that every machine gets the same bits; the result
 is float32.
@@ -11,22 +13,34 @@ is float32.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.rows.encoders.base import Encoder, TrainingRows
-from trainyard.datasets.rows.encoders.categories import CategoryColumn
+from trainyard.datasets.rows.encoders.categories import Categories, CategoryColumn
+from trainyard.datasets.rows.encoders.many_categories import FrequencyColumn, TargetMeanColumn
 from trainyard.datasets.rows.encoders.numbers import NumberColumn
+from trainyard.datasets.rows.encoders.texts import TextColumn
+from trainyard.datasets.rows.encoders.times import TimeColumn
 from trainyard.datasets.rows.table import Table, as_table, kind_of, listed, missing
 from trainyard.datasets.rows.target import Target
 from trainyard.errors import DataError
 from trainyard.types import Array
 
 MAX_FEATURES = 10_000  # of all columns; more of them mean that identifiers were taken for categories
-ENCODERS: dict[str, type[Encoder]] = {encoder.kind: encoder for encoder in (NumberColumn, CategoryColumn)}
+MAX_ONEHOT = 500  # categories that `encode: auto` gives a feature each
+_ENCODERS: Sequence[type[Encoder]] = (
+    NumberColumn,
+    CategoryColumn,
+    FrequencyColumn,
+    TargetMeanColumn,
+    TimeColumn,
+    TextColumn,
+)
+ENCODERS = {encoder.kind: encoder for encoder in _ENCODERS}
 
 
 class TabularPreparation:
@@ -57,17 +71,29 @@ class TabularPreparation:
             DataError: A column is missing, or a value cannot be used; names both column and row.
         """
         table = as_table(rows, only={column.name for column in self.columns})
+        return self._encoded(table, lambda column, out: column.encode(table, out))
+
+    def _encoded(self, table: Table, encode: Callable[[Encoder, Array], None]) -> Array:
         features = np.empty((len(table), len(self.feature_names)), dtype=np.float32)
         start = 0
         for column in self.columns:
             stop = start + len(column.outputs)
-            column.encode(table, features[:, start:stop])
+            encode(column, features[:, start:stop])
             start = stop
         return features
 
+    def training_features(self, table: Table, config: DataConfig) -> Array:
+        """Return the features of the rows that it was fitted on; see `features`.
+
+        They differ from those that `features` gives to these rows where a column becomes the mean target of
+        its categories: no training row sees its own target.
+        """
+        rows = TrainingRows(table, self.target, config)
+        return self._encoded(table, lambda column, out: column.encode_training(rows, out))
+
     def unseen(self, rows: Any) -> list[str]:
         """Return a line for each column with categories that no training row has, and the number of rows."""
-        columns = [column for column in self.columns if isinstance(column, CategoryColumn)]
+        columns = [column for column in self.columns if isinstance(column, Categories)]
         table = as_table(rows, only={column.name for column in columns})
         unseen = {column.name: column.unseen(table) for column in columns}
         return [
@@ -113,7 +139,9 @@ def from_json(data: dict[str, Any]) -> TabularPreparation:
     return TabularPreparation(columns, Target.from_json(data["target"]))
 
 
-def fit(table: Table, names: Sequence[str], target: Target, config: DataConfig) -> TabularPreparation:
+def fit(
+    table: Table, names: Sequence[str], target: Target, config: DataConfig, texts: Collection[str] = ()
+) -> TabularPreparation:
     """Fit a preparation on the training rows.
 
     Args:
@@ -121,23 +149,25 @@ def fit(table: Table, names: Sequence[str], target: Target, config: DataConfig) 
         names: The columns to make features of, in their order.
         target: The column to predict.
         config: The data section.
+        texts: The columns of free text; other columns of text name categories.
 
     Raises:
-        DataError: A column cannot be used: it holds dates, no values, or too many categories.
+        DataError: A column cannot be used: it holds no values, or too many categories.
     """
-    rows = TrainingRows(table, config)
-    columns = [_fit_column(name, rows) for name in names]
+    rows = TrainingRows(table, target, config)
+    columns = [_encoder(name, rows, texts).fit(name, rows) for name in names]
     widest = max(columns, key=lambda column: len(column.outputs))
     # A table may have more columns of numbers than that.
     if len(widest.outputs) > 1 and sum(len(column.outputs) for column in columns) > MAX_FEATURES:
         raise DataError(
             f"{table.source}: the columns make more than {MAX_FEATURES} features, {len(widest.outputs)} of "
-            f"them from {widest.name!r}; leave it out with data.exclude, or give data.encode: ordinal"
+            f"them from {widest.name!r}; leave it out with data.exclude, or give data.encode: target"
         )
     return TabularPreparation(columns, target)
 
 
-def _fit_column(name: str, rows: TrainingRows) -> Encoder:
+def _encoder(name: str, rows: TrainingRows, texts: Collection[str]) -> type[Encoder]:
+    """Return the class of the encoder for a column."""
     table = rows.table
     values = table.column(name)
     if missing(values).all():
@@ -147,12 +177,16 @@ def _fit_column(name: str, rows: TrainingRows) -> Encoder:
         )
     match kind_of(values):
         case "text":
-            return CategoryColumn.fit(name, rows)
-        case "boolean" | "number":
-            return NumberColumn.fit(name, rows)
+            return TextColumn if name in texts else _category_encoder(values, rows.config.encode)
+        case "time":
+            return TimeColumn
         case _:
-            raise DataError(
-                f"{table.source}: column {name!r} holds dates, which no model can use as they are; make "
-                f"numbers of them (year, weekday), divide the rows by them with data.split.time: {name}, or "
-                "leave the column out with data.exclude"
-            )
+            return NumberColumn
+
+
+def _category_encoder(values: Array, encode: str) -> type[Encoder]:
+    if encode == "frequency":
+        return FrequencyColumn
+    if encode == "target" or (encode == "auto" and len(set(values) - {None}) > MAX_ONEHOT):
+        return TargetMeanColumn
+    return CategoryColumn

@@ -118,8 +118,12 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
     parts: dict[SplitName, Table] = {name: train.take(ids) for name, ids in rows.items()}
     parts |= {name: table for name, table in tables.items() if name != "train"}
     preparation = fit(parts["train"], names, target, config)
+    features = {
+        name: preparation.features(part) if name != "train" else preparation.training_features(part, config)
+        for name, part in parts.items()
+    }
     splits = {
-        name: Arrays({FEATURES: preparation.features(parts[name]), TARGET: target.encode(parts[name])})
+        name: Arrays({FEATURES: features[name], TARGET: target.encode(parts[name])})
         for name in SPLITS
         if name in parts
     }

@@ -5,21 +5,35 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from functools import cached_property
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.rows.table import Table, kind_of, missing
+from trainyard.datasets.rows.target import Target
 from trainyard.errors import DataError
 from trainyard.types import Array
 
 
-class TrainingRows(NamedTuple):
-    """What encoders are fitted on: the training rows, and the data section of the config."""
+@dataclass(frozen=True)
+class TrainingRows:
+    """What encoders are fitted on: the training rows, the target, and the section `data`."""
 
     table: Table
+    target: Target
     config: DataConfig
+
+    @cached_property
+    def targets(self) -> Array:
+        """The targets, (rows, m) float64: 0 and 1 for the second of two classes or for each of more."""
+        values = self.target.encode(self.table)
+        if self.target.classes is None:
+            return values.reshape(len(values), -1).astype(np.float64)
+        classes = np.arange(len(self.target.classes))
+        columns = classes[1:] if len(classes) == 2 else classes
+        return np.asarray(values[:, None] == columns).astype(np.float64)
 
     @property
     def keeps(self) -> bool:
@@ -71,6 +85,10 @@ class Encoder(ABC):
         Raises:
             DataError: A value cannot be used; names the column and the rows.
         """
+
+    def encode_training(self, rows: TrainingRows, out: Array) -> None:
+        """Write the features of the rows that it was fitted on into `out`; see `encode`."""
+        self.encode(rows.table, out)
 
     def unseen(self, table: Table) -> Array:  # noqa: ARG002
         """Return the values that no training row has, (n,) str, row by row; missing ones are left out."""

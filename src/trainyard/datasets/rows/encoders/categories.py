@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -13,31 +13,64 @@ from trainyard.datasets.rows.encoders.base import Encoder, TrainingRows, as_text
 from trainyard.datasets.rows.table import Table, missing
 from trainyard.types import Array
 
+UNSEEN, MISSING = -1, -2  # stand for no category
+
 
 @dataclass(frozen=True)
-class CategoryColumn(Encoder):
-    """Text that names categories.
+class Categories(Encoder):
+    """Text that names categories, which are in alphabetical order.
 
-    `fill` replaces missing values; without it they are an error, or no category with `keep`. `native`: the
-    codes are for a model that takes categories.
+    `fill` replaces missing values; without it they are an error, or no category with `keep`.
+    """
+
+    reads_text: ClassVar[bool] = True
+    categories: Sequence[str]
+    fill: str | None = None
+    keep: bool = False
+
+    def unseen(self, table: Table) -> Array:
+        """Return the values that no training row has, (n,) str, row by row; missing ones are left out."""
+        values = as_texts(table, self.name)
+        known = set(self.categories)
+        unseen: Array = values[
+            ~missing(values) & np.array([value not in known for value in values], dtype=bool)
+        ]
+        return unseen
+
+    def indices(self, table: Table) -> Array:
+        """Return the index of each row's category, (rows,) int64: that of `fill`, UNSEEN or MISSING if none.
+
+        Raises:
+            DataError: Values are missing, and may not be.
+        """
+        values = as_texts(table, self.name)
+        absent = missing(values)
+        if absent.any() and not self.keep:
+            if self.fill is None:
+                raise no_value(table, self.name, absent)
+            values = np.where(absent, self.fill, values)
+        index: dict[str | None, int] = {category: i for i, category in enumerate(self.categories)}
+        index.setdefault(None, MISSING)
+        return np.fromiter((index.get(value, UNSEEN) for value in values), dtype=np.int64, count=len(values))
+
+
+@dataclass(frozen=True)
+class CategoryColumn(Categories):
+    """Categories that have one feature each, or whose codes are the feature.
+
+    `native`: the codes are for a model that takes categories.
     """
 
     kind: ClassVar[str] = "category"
-    reads_text: ClassVar[bool] = True
-    categories: Sequence[str]
     onehot: bool = True
-    fill: str | None = None
-    keep: bool = False
     native: bool = False
 
     @classmethod
     def fit(cls, name: str, rows: TrainingRows) -> Self:
-        """Fit an encoder on a column of text; the categories are in alphabetical order."""
-        values = as_texts(rows.table, name)
-        counts = Counter(values[~missing(values)])
-        fill = min(counts, key=lambda category: (-counts[category], category)) if rows.fills else None
+        """Fit an encoder on a column of text."""
         encode = rows.config.encode
-        return cls(name, sorted(counts), encode == "onehot", fill, rows.keeps, encode == "category")
+        onehot, native = encode in ("onehot", "auto"), encode == "category"
+        return cls(**fitted_categories(name, rows), onehot=onehot, native=native)
 
     @property
     def outputs(self) -> Sequence[str]:
@@ -49,28 +82,20 @@ class CategoryColumn(Encoder):
         """The number of categories if its feature holds their codes, for models that accept them; else 0."""
         return len(self.categories) if self.native else 0
 
-    def unseen(self, table: Table) -> Array:
-        """Return the values that no training row has, (n,) str, row by row; missing ones are left out."""
-        values = as_texts(table, self.name)
-        known = set(self.categories)
-        unseen: Array = values[
-            ~missing(values) & np.array([value not in known for value in values], dtype=bool)
-        ]
-        return unseen
-
     def encode(self, table: Table, out: Array) -> None:
         """Write the features into `out`, (rows, categories) or (rows, 1)."""
-        values = as_texts(table, self.name)
-        absent = missing(values)
-        if absent.any() and not self.keep:
-            if self.fill is None:
-                raise no_value(table, self.name, absent)
-            values = np.where(absent, self.fill, values)
-        index = {category: i for i, category in enumerate(self.categories)}
-        codes = np.fromiter((index.get(value, -1) for value in values), dtype=np.int64, count=len(values))
+        codes = np.maximum(self.indices(table), -1)
         if not self.onehot:
             out[:, 0] = np.where(codes < 0, np.nan, codes) if self.native else codes
             return
         out[:] = 0
         seen = np.flatnonzero(codes >= 0)
         out[seen, codes[seen]] = 1
+
+
+def fitted_categories(name: str, rows: TrainingRows) -> dict[str, Any]:
+    """Return the fields that each encoder of categories has."""
+    values = as_texts(rows.table, name)
+    counts = Counter(values[~missing(values)])
+    fill = min(counts, key=lambda category: (-counts[category], category)) if rows.fills else None
+    return {"name": name, "categories": sorted(counts), "fill": fill, "keep": rows.keeps}

@@ -37,12 +37,9 @@ class NumberColumn(Encoder):
 
     @classmethod
     def _fit_numbers(cls, name: str, values: Array, absent: Array, rows: TrainingRows) -> Self:
-        fill, keep, impute = None, rows.keeps, rows.config.impute
-        if keep:
-            values = values[~absent]
-        elif impute:
-            fill = _FILLS[impute](values[~absent])
-            values = np.where(absent, fill, values)
+        present, keep = values[~absent], rows.keeps
+        fill = replacement(present, rows)
+        values = present if fill is None else np.where(absent, fill, values)
         if not rows.config.standardize:
             return cls(name, fill=fill, keep=keep)
         low, high = float(values.min()), float(values.max())
@@ -77,11 +74,17 @@ def mean_and_scale(values: Array) -> tuple[float, float]:
     """Return mean and population standard deviation in float64; they may overflow, and the scale may be 0."""
     wide = values.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
-        mean = _mean(wide)
-        return mean, float(np.sqrt(_mean((wide - mean) ** 2)))
+        mean = mean_of(wide)
+        return mean, float(np.sqrt(mean_of((wide - mean) ** 2)))
 
 
-def _mean(values: Array) -> float:
+def replacement(values: Array, rows: TrainingRows) -> float | None:
+    """Return the number that replaces missing ones, of the others (rows,) float64; None if none does."""
+    return _FILLS[rows.config.impute](values) if rows.config.impute in _FILLS else None
+
+
+def mean_of(values: Array) -> float:
+    """Return the mean of (rows,) float64."""
     # numpy.sum adds in an order that depends on the processor's vector width; cumsum adds from first to last.
     mean = np.cumsum(values)[-1] / len(values)
     return float(mean + np.cumsum(values - mean)[-1] / len(values))
@@ -97,7 +100,7 @@ def _median(values: Array) -> float:
 
 
 _FILLS: dict[str, Callable[[Array], float]] = {
-    "mean": _mean,
+    "mean": mean_of,
     "median": _median,
     "most_frequent": _most_frequent,
 }
