@@ -52,7 +52,9 @@ PARTS: dict[str, Part] = {
     "catboost": Part(1, "a step of CatBoost", ("frameworks/catboost", "frameworks/support")),
     "keras": Part(1, "a step of Keras", ("frameworks/keras", "frameworks/support")),
     "lightgbm": Part(1, "a step of LightGBM", ("frameworks/lightgbm", "frameworks/support")),
-    "sklearn": Part(1, "a step of scikit-learn", ("frameworks/sklearn", "frameworks/support")),
+    "sklearn": Part(
+        2, "a step of scikit-learn", ("frameworks/sklearn", "frameworks/support"), kept=(1,)
+    ),  # 1: features and targets in float32, pipelines get them prepared
     "torch": Part(1, "a step of PyTorch", ("frameworks/torch", "frameworks/support")),
     "xgboost": Part(1, "a step of XGBoost", ("frameworks/xgboost", "frameworks/support")),
 }

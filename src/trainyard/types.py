@@ -44,6 +44,18 @@ class ArraySpec(NamedTuple):
     dtype: str
 
 
+class FeatureForm(NamedTuple):
+    """The form in which a framework wants the rows of tables.
+
+    Attributes:
+        dtype: NumPy's name of the dtype of features, and of targets that are values.
+        frames: Whether the model prepares the columns itself, and gets them as a data frame.
+    """
+
+    dtype: str = "float32"
+    frames: bool = False
+
+
 class StepResult(NamedTuple):
     """The result of a step. `loss` is the mean over the step's samples, still on the device and unread."""
 

@@ -255,7 +255,8 @@ def test_tensors() -> None:
     bundle = from_objects((data, torch.utils.data.TensorDataset(torch.ones(4, 2), torch.arange(4) % 2)))
     assert bundle.preparation is not None  # tensors have columns, as arrays do
     subset = torch.utils.data.Subset(data, list(range(20)))
-    assert from_objects((subset, subset)).splits["train"].take(np.array([1]))["target"].tolist() == [1]
+    other = torch.utils.data.Subset(data, list(range(20, 30)))
+    assert from_objects((subset, other)).splits["train"].take(np.array([1]))["target"].tolist() == [1]
 
 
 def test_who_named_no_target_is_told_how() -> None:

@@ -14,10 +14,10 @@ import numpy as np
 
 from trainyard.config import load
 from trainyard.config.schema import RunConfig
-from trainyard.datasets.base import DataBundle, Split
-from trainyard.datasets.rows.arrays import Arrays
+from trainyard.datasets.base import DataBundle, Split, prepared_as
+from trainyard.datasets.rows.arrays import Arrays, is_frame
 from trainyard.datasets.rows.frames import read_frame
-from trainyard.datasets.rows.pairs import as_numpy, column_names, is_frame
+from trainyard.datasets.rows.pairs import as_numpy, column_names
 from trainyard.datasets.rows.preparation import from_json
 from trainyard.datasets.rows.table import as_table, listed
 from trainyard.engine.state import preserved_global_random
@@ -31,7 +31,7 @@ from trainyard.runs.catalog import Catalog
 from trainyard.runs.inputs import data_inputs
 from trainyard.runs.objects import passed_objects
 from trainyard.runs.weights import stored_model
-from trainyard.runs.wiring import default_threads, framework_for, load_data, wanted_metrics
+from trainyard.runs.wiring import default_threads, form_for, framework_for, load_data, wanted_metrics
 from trainyard.semantics import computing_by, older_versions
 from trainyard.types import FEATURES, TARGET, Array, ArraySpec, DataInfo, SplitName
 
@@ -62,6 +62,7 @@ class Predictor:
         if "model" in passed_objects(run) and model is None:
             raise InputError(f"run {run.id} was given its model as an object: pass that model again")
         self._run = run
+        self.given_model = model
         self._rule = import_rule()  # it holds for later calls, too
         _settled(run, lambda: self._load(model, pinned=pinned))
 
@@ -215,6 +216,8 @@ class Predictor:
         Raises:
             InputError: It has another shape than in training.
         """
+        if is_frame(array):
+            return array
         spec, what = self._specs[name], "rows" if name == FEATURES else f"rows of {name}"
         if array.ndim == 0 or array.shape[1:] != spec.shape:
             raise InputError(
@@ -246,7 +249,7 @@ class Predictor:
             InputError: There are more columns than in training, or fewer.
         """
         assert self._preparation is not None
-        names = [column.name for column in self._preparation.columns]
+        names = self._preparation.column_names
         of_array = names == column_names(len(names))
         if is_frame(rows):
             own = [name for name in rows.columns if str(name) != self.info.target]
@@ -325,7 +328,7 @@ class Predictor:
             DataError: They cannot be read, or were given as objects.
         """
         with importing_by(self._rule), computing_by(self.info.semantics):
-            return load_data(self.config)
+            return load_data(self.config, self.given_model)
 
     def _own_split(self, split: SplitName, bundle: DataBundle | None) -> Split:
         bundle = bundle or self.load_data()
@@ -352,8 +355,8 @@ class Predictor:
     def _prepared(self, rows: Any) -> Array:
         """Return the features; warn of categories that the model was not trained on."""
         assert self._preparation is not None
-        table = as_table(rows, only={column.name for column in self._preparation.columns})
-        features = self._preparation.features(table)
+        table = as_table(rows, only=set(self._preparation.column_names))
+        features: Array = self._preparation.features(table)
         for line in self._preparation.unseen(table):
             log.warning("%s", line)
         return features
@@ -413,7 +416,9 @@ def bundle_of_objects(run: RunDir, predictor: Predictor, data: Any) -> DataBundl
     from trainyard.datasets.rows.objects import from_objects
 
     with computing_by(predictor.info.semantics):
-        bundle = from_objects(data, predictor.config.data)
+        form = form_for(predictor.config, predictor.given_model)
+        with prepared_as(form):
+            bundle = from_objects(data, predictor.config.data)
     if data_inputs(bundle).hash != run.require_manifest().data.hash:
         raise InputError(
             f"the data are not those that run {run.id} was made with: pass what `train` was given"

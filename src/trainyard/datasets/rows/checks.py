@@ -10,10 +10,11 @@ import numpy as np
 
 from trainyard.config.emit import inline
 from trainyard.config.schema import DataConfig
-from trainyard.datasets.rows.arrays import Arrays
+from trainyard.datasets.rows.arrays import Arrays, is_frame
 from trainyard.datasets.rows.splitting import Rows
 from trainyard.datasets.rows.table import Table, kind_of, listed, missing, nearest
 from trainyard.errors import DataError
+from trainyard.require import require
 from trainyard.types import WEIGHT, Array, SplitName
 
 NUMBERS_ROWS = "only numbers the rows"
@@ -287,7 +288,7 @@ def repeated_rows(splits: Mapping[SplitName, Arrays], sources: Collection[SplitN
 
 def _row_hashes(split: Arrays) -> Array:
     """Return a hash of each row, (rows,) uint64; two rows collide once in 10^19 pairs."""
-    matrices = [array.reshape(len(split), -1) for name, array in split.arrays.items() if name != WEIGHT]
+    matrices = [_matrix(array) for name, array in split.arrays.items() if name != WEIGHT]
     hashes = np.zeros(len(split), dtype=np.uint64)
     for matrix in matrices:
         for column in matrix.T:
@@ -295,3 +296,12 @@ def _row_hashes(split: Arrays) -> Array:
             hashes = (hashes ^ bits) * np.uint64(0xBF58476D1CE4E5B9)
             hashes ^= hashes >> np.uint64(29)
     return hashes
+
+
+def _matrix(array: Any) -> Array:
+    """Return an array as (rows, n) numbers; of a data frame, hashes of its rows."""
+    if not is_frame(array):
+        return np.asarray(array).reshape(len(array), -1)
+    hashes = require("pandas", "tabular").util.hash_pandas_object(array, index=False).to_numpy()
+    halves: Array = hashes.view(np.uint32).reshape(len(array), 2)
+    return halves

@@ -19,6 +19,7 @@ from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle, Split
 from trainyard.datasets.rows import checks, items, tabular, weights
 from trainyard.datasets.rows.arrays import Arrays
+from trainyard.datasets.rows.loaders import unwrapped
 from trainyard.datasets.rows.pairs import is_whole_numbers, tables_of_pairs
 from trainyard.datasets.rows.splitting import fractions, split_rows
 from trainyard.datasets.rows.table import Table, as_table, kind_of, listed, nearest, tidy
@@ -42,6 +43,7 @@ from trainyard.types import (
 )
 
 log = logging.getLogger("trainyard")
+_ALIASES: Mapping[str, SplitName] = {"validation": "val", "valid": "val", "dev": "val"}  # of splits
 Form = Literal["arrays", "named", "frame", "items"]
 Pair = tuple[Batch, Array]  # the named inputs and the raw targets, (rows, ...) each
 _NUMERIC = ("number", "boolean")
@@ -53,16 +55,16 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
     Args:
         data: (train, val), (train, val, test), or a mapping of `train`, `val` and `test`. Each is a pair
             (X, y) of arrays, or of a frame and a series; a mapping of named arrays (the target called as
-            `data.target` says); a data frame; a map-style dataset; or a tf.data.Dataset, which is read
-            into memory, in its own order. Or all rows as one pair, mapping, data frame or tf.data.Dataset,
-            to be split by `data.split`.
+            `data.target` says); a data frame; a map-style dataset, or a torch DataLoader of one; or a
+            tf.data.Dataset, which is read into memory, in its own order. Or all rows as one pair, mapping,
+            data frame or tf.data.Dataset, to be split by `data.split`; or one map-style dataset to train on.
         config: The data section; None for the defaults.
         source: The name of `data` in messages.
 
     Raises:
         DataError: The data cannot be used; says what is wrong, and what to do.
     """
-    config = config or DataConfig()
+    config, data = config or DataConfig(), unwrapped(data, source)
     parts = {
         name: _unpacked(part, name) for name, part in _by_split(data, source).items() if part is not None
     }
@@ -127,6 +129,7 @@ def _by_split(data: Any, source: str) -> Mapping[SplitName, Any]:
     if isinstance(data, Mapping) and not any(key in SPLITS for key in data) and _is_named(data):
         return {"train": data}
     if isinstance(data, Mapping):
+        data = {_ALIASES.get(str(key), key) if "val" not in data else key: part for key, part in data.items()}
         if unknown := [str(key) for key in data if key not in SPLITS]:
             raise DataError(
                 f"{source} has a split {listed(map(repr, unknown))}; the splits are called {listed(SPLITS)}; "
@@ -137,6 +140,8 @@ def _by_split(data: Any, source: str) -> Mapping[SplitName, Any]:
         return {"train": data}
     if isinstance(data, tuple) and len(data) in (2, 3):
         return dict(zip(SPLITS, data, strict=False))
+    if not isinstance(data, tuple | list | str) and is_map_style(data):
+        return {"train": data}
     what = f"a tuple of {len(data)}" if isinstance(data, tuple) else type(data).__name__
     raise DataError(
         f"{source} is {what}; it must be (train, val), (train, val, test) or a mapping of {listed(SPLITS)}"
@@ -144,11 +149,15 @@ def _by_split(data: Any, source: str) -> Mapping[SplitName, Any]:
 
 
 def _unpacked(part: Any, name: SplitName) -> Any:
-    """Return a torch TensorDataset of two tensors or a tf.data.Dataset as a pair, else the part itself."""
+    """Return what a loader or a table holds, two tensors or a tf.data.Dataset as a pair; else the part."""
     if is_tf_dataset(part):
         return from_tf_dataset(part, f"the {name} split")
-    tensors = getattr(part, "tensors", None)
-    return tensors if isinstance(tensors, tuple) and len(tensors) == 2 else part
+    return unwrapped(part, f"the {name} split")
+
+
+def is_map_style(part: Any) -> bool:
+    """Return whether this is a data set that is read by position, or a class of such data sets."""
+    return hasattr(part, "__len__") and hasattr(part, "__getitem__")
 
 
 def _is_pair(part: Any) -> bool:
@@ -188,7 +197,7 @@ def _form(part: Any, name: SplitName) -> Form:
         return "frame"
     if hasattr(part, "shape"):
         raise DataError(f"the {name} split is a single array; give a pair (X, y)")
-    if hasattr(part, "__len__") and hasattr(part, "__getitem__") and not isinstance(part, str | Mapping):
+    if is_map_style(part) and not isinstance(part, str | Mapping):
         return "items"
     raise DataError(
         f"the {name} split is {type(part).__name__}; give a pair of arrays (X, y), a mapping of named arrays "

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from trainyard.config.schema import DataConfig
+from trainyard.datasets.rows.arrays import is_frame
 from trainyard.datasets.rows.table import Table, as_table, tidy
 from trainyard.errors import DataError
 from trainyard.semantics import version
@@ -35,11 +36,6 @@ def tables_of_pairs(parts: Parts, config: DataConfig) -> dict[SplitName, Table] 
                 f"{len(tables['train'].columns) - 1}"
             )
     return tables
-
-
-def is_frame(value: Any) -> bool:
-    """Return whether this is a data frame."""
-    return hasattr(value, "iloc") and hasattr(value, "columns")
 
 
 def column_names(count: int) -> list[str]:
@@ -81,4 +77,5 @@ def _table(part: Any, name: SplitName, target: str) -> Table:
             f"{source}: X has a column {target!r}, which is also the name of y (data.target): leave it out "
             "of X if it is the target, or give y another name with data.target"
         )
-    return Table({**columns, target: tidy(as_numpy(targets).reshape(-1), target, source)}, source)
+    columns[target] = tidy(as_numpy(targets).reshape(-1), target, source)
+    return Table(columns, source, frame=features if is_frame(features) else None)

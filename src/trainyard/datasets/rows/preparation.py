@@ -8,7 +8,7 @@ training row has becomes all zeros, -1 (`ordinal`), NaN (`category`), the mean o
 values stay missing if `data.impute` is `keep`: NaN, but all zeros (`onehot`) or -1 (`ordinal`).
 
 All arithmetic is in float64, and sums run in row order, so that every machine gets the same bits; the result
-is float32.
+is float32, or float64 for frameworks that ask for it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 
 from trainyard.config.schema import DataConfig
+from trainyard.datasets.base import feature_form
+from trainyard.datasets.rows import raw
 from trainyard.datasets.rows.encoders.base import Encoder, TrainingRows
 from trainyard.datasets.rows.encoders.categories import Categories, CategoryColumn
 from trainyard.datasets.rows.encoders.many_categories import FrequencyColumn, TargetMeanColumn
@@ -46,8 +48,9 @@ ENCODERS = {encoder.kind: encoder for encoder in _ENCODERS}
 class TabularPreparation:
     """The preparation of a table's rows; see `trainyard.datasets.base.Preparation`."""
 
-    def __init__(self, columns: Sequence[Encoder], target: Target) -> None:
+    def __init__(self, columns: Sequence[Encoder], target: Target, dtype: str = "float32") -> None:
         self.columns = list(columns)
+        self.dtype = dtype
         self.target = target
         self.feature_names = [output for column in columns for output in column.outputs]
 
@@ -58,6 +61,11 @@ class TabularPreparation:
         return counts if any(counts) else []
 
     @property
+    def column_names(self) -> list[str]:
+        """The columns that rows must have."""
+        return [column.name for column in self.columns]
+
+    @property
     def text_columns(self) -> list[str]:
         """The columns to read as text from files without types."""
         names = [column.name for column in self.columns if column.reads_text]
@@ -65,7 +73,7 @@ class TabularPreparation:
         return [*names, self.target.name] if text_target else names
 
     def features(self, rows: Any) -> Array:
-        """Return the features, (rows, features) float32, of a data frame, mappings, or a `Table`.
+        """Return the features, (rows, features), of a data frame, mappings, or a `Table`.
 
         Raises:
             DataError: A column is missing, or a value cannot be used; names both column and row.
@@ -74,7 +82,7 @@ class TabularPreparation:
         return self._encoded(table, lambda column, out: column.encode(table, out))
 
     def _encoded(self, table: Table, encode: Callable[[Encoder, Array], None]) -> Array:
-        features = np.empty((len(table), len(self.feature_names)), dtype=np.float32)
+        features = np.empty((len(table), len(self.feature_names)), dtype=self.dtype)
         start = 0
         for column in self.columns:
             stop = start + len(column.outputs)
@@ -104,7 +112,7 @@ class TabularPreparation:
         ]
 
     def targets(self, rows: Any) -> Array | None:
-        """Return the targets, (rows,) int64 class indices or float32 values.
+        """Return the targets, (rows,) int64 class indices or values.
 
         None if the rows have no target column.
 
@@ -117,26 +125,30 @@ class TabularPreparation:
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads."""
         columns = [column.to_json() for column in self.columns]
-        return {"version": 1, "columns": columns, "target": self.target.to_json()}
+        dtype = {} if self.dtype == "float32" else {"dtype": self.dtype}
+        version = 2 if dtype else 1  # earlier versions of Trainyard know float32 only
+        return {"version": version, "columns": columns, "target": self.target.to_json(), **dtype}
 
 
-def from_json(data: dict[str, Any]) -> TabularPreparation:
+def from_json(data: dict[str, Any]) -> TabularPreparation | raw.RawPreparation:
     """Restore the preparation that `to_json` was called on.
 
     Raises:
         DataError: Another version of Trainyard wrote it, in a format that this one cannot read.
     """
-    if data.get("version") != 1:
+    if data.get("version") not in (1, 2):
         raise DataError(
-            f"the preparation has version {data.get('version')!r}; this version of Trainyard reads version 1"
+            f"the preparation has version {data.get('version')!r}; this version of Trainyard reads 1 and 2"
         )
+    if "frame" in data:
+        return raw.from_json(data)
     if unknown := sorted({entry["kind"] for entry in data["columns"]} - ENCODERS.keys()):
         raise DataError(
             f"the preparation has columns of kind {listed(unknown)}; this version of Trainyard reads "
             f"{listed(ENCODERS)}: use the version that trained the model, or a newer one"
         )
     columns = [ENCODERS[entry["kind"]].from_json(entry) for entry in data["columns"]]
-    return TabularPreparation(columns, Target.from_json(data["target"]))
+    return TabularPreparation(columns, Target.from_json(data["target"]), data.get("dtype", "float32"))
 
 
 def fit(
@@ -163,7 +175,7 @@ def fit(
             f"{table.source}: the columns make more than {MAX_FEATURES} features, {len(widest.outputs)} of "
             f"them from {widest.name!r}; leave it out with data.exclude, or give data.encode: target"
         )
-    return TabularPreparation(columns, target)
+    return TabularPreparation(columns, target, feature_form().dtype)
 
 
 def _encoder(name: str, rows: TrainingRows, texts: Collection[str]) -> type[Encoder]:

@@ -45,7 +45,8 @@ class Table:
     `columns`: each (rows,), all of one length. `source` names the origin of the rows in messages. `numbers`
     are the rows' positions in it, None for all rows in order. `first_line` is the line of the file that holds
     the first row, None if rows and lines do not correspond. `guessed` are columns taken for text in a file
-    without types; `unread` are the names of columns that were not converted.
+    without types; `unread` are the names of columns that were not converted. `frame` is the data frame that
+    the columns were read from, if there was one.
     """
 
     columns: Mapping[str, Array]
@@ -54,6 +55,7 @@ class Table:
     first_line: int | None = None
     guessed: frozenset[str] = frozenset()
     unread: Sequence[str] = ()
+    frame: Any = None
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()))) if self.columns else 0
@@ -61,9 +63,9 @@ class Table:
     def take(self, ids: Ids) -> Table:
         """Return the rows `ids`, which keep their numbers."""
         numbers = ids if self.numbers is None else self.numbers[ids]
-        return replace(
-            self, columns={name: values[ids] for name, values in self.columns.items()}, numbers=numbers
-        )
+        columns = {name: values[ids] for name, values in self.columns.items()}
+        frame = None if self.frame is None else self.frame.iloc[ids]
+        return replace(self, columns=columns, numbers=numbers, frame=frame)
 
     def column(self, name: str, setting: str = "") -> Array:
         """Return the values of one column, (rows,).
@@ -256,7 +258,8 @@ def as_table(rows: Any, source: str = "the rows given", only: Collection[str] | 
     columns = {
         name: tidy(values, name, source) for name, values in raw.items() if only is None or name in only
     }
-    return Table(columns, source, unread=[name for name in raw if name not in columns])
+    unread, frame = [name for name in raw if name not in columns], rows if hasattr(rows, "iloc") else None
+    return Table(columns, source, unread=unread, frame=frame)
 
 
 def _objects(values: Sequence[Any]) -> Array:

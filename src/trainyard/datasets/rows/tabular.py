@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 
 from trainyard.config.schema import DataConfig, SplitConfig
-from trainyard.datasets.base import DataBundle
-from trainyard.datasets.rows import checks, weights
+from trainyard.datasets.base import DataBundle, feature_form
+from trainyard.datasets.rows import checks, raw, weights
 from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.rows.encoders.numbers import mean_and_scale
 from trainyard.datasets.rows.preparation import TabularPreparation, fit
+from trainyard.datasets.rows.raw import RawPreparation
 from trainyard.datasets.rows.splitting import Rows, fractions, split_rows
 from trainyard.datasets.rows.table import Table, kind_of
 from trainyard.datasets.rows.target import Target, class_indices, inspect
@@ -110,18 +111,17 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
     names = checks.feature_columns(train, config)
     checks.refuse_mixtures(train, [config.target])
     task, warnings = inspect(train, config)
-    for table in tables.values():
-        checks.refuse_mixtures(table, names)
-        checks.refuse_bad_cells(table, names, config)
+    form = feature_form()
+    if form.frames:
+        raw.refuse_settings(config)
+    else:
+        _check_cells(tables, names, config)
     provided = provided_splits(tables, config)
-    target, rows, more = _split(train, config, Target(config.target, task), fractions(config.split, provided))
+    whole = Target(config.target, task, dtype=form.dtype)
+    target, rows, more = _split(train, config, whole, fractions(config.split, provided))
     parts: dict[SplitName, Table] = {name: train.take(ids) for name, ids in rows.items()}
     parts |= {name: table for name, table in tables.items() if name != "train"}
-    preparation = fit(parts["train"], names, target, config)
-    features = {
-        name: preparation.features(part) if name != "train" else preparation.training_features(part, config)
-        for name, part in parts.items()
-    }
+    preparation, features = _prepare(parts, names, target, config)
     splits = {
         name: Arrays({FEATURES: features[name], TARGET: target.encode(parts[name])})
         for name in SPLITS
@@ -129,7 +129,7 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
     }
     splits = _weighted(splits, tables, rows, config)
     warnings += more + _unused_shares(tables, config) + checks.repeated_rows(splits, sources=tables)
-    if not known:
+    if not known and not form.frames:
         warnings += checks.odd_columns(parts["train"], names, splits["train"].arrays[TARGET])
     return DataBundle(
         info=_info(preparation, target, splits["train"].arrays[TARGET] if config.standardize else None),
@@ -138,6 +138,27 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
         rows=rows if len(tables) == 1 else {},
         warnings=warnings,
     )
+
+
+def _check_cells(tables: Tables, names: Sequence[str], config: DataConfig) -> None:
+    for table in tables.values():
+        checks.refuse_mixtures(table, names)
+        checks.refuse_bad_cells(table, names, config)
+
+
+def _prepare(
+    parts: Tables, names: Sequence[str], target: Target, config: DataConfig
+) -> tuple[TabularPreparation | RawPreparation, dict[SplitName, Array]]:
+    """Return the preparation, fitted on the training rows, and the features of each split."""
+    if feature_form().frames:
+        as_it_is = raw.fit(parts["train"], names, target)
+        return as_it_is, {name: as_it_is.features(part) for name, part in parts.items()}
+    preparation = fit(parts["train"], names, target, config)
+    features = {
+        name: preparation.features(part) if name != "train" else preparation.training_features(part, config)
+        for name, part in parts.items()
+    }
+    return preparation, features
 
 
 def _weighted(
@@ -164,7 +185,7 @@ def _split(
     checks.refuse_untrained_classes(table, rows, codes, labels, config)
     is_split = len(rows) > 1
     return (
-        Target(config.target, target.task, labels),
+        replace(target, classes=labels),
         rows,
         checks.single_rows(codes, labels, config) if is_split else [],
     )
@@ -179,12 +200,15 @@ def _unused_shares(tables: Collection[SplitName], config: DataConfig) -> list[st
     return [f"data.split.{name} is not used: the {name} rows are given" for name in unused]
 
 
-def _info(preparation: TabularPreparation, target: Target, to_standardize: Array | None) -> DataInfo:
+def _info(
+    preparation: TabularPreparation | RawPreparation, target: Target, to_standardize: Array | None
+) -> DataInfo:
     outputs = 1 if target.classes is None else len(target.classes)
     names, categories = preparation.feature_names, preparation.categories
+    dtype = preparation.dtype if isinstance(preparation, TabularPreparation) else "object"
     info = DataInfo(
         target.task,
-        features_spec((len(names),)),
+        features_spec((len(names),), dtype),
         outputs,
         target.classes,
         names,

@@ -60,7 +60,7 @@ class SklearnLearner(Learner):
         self._outputs = OutputCache(inputs.info, inputs.threads)
         self._context = LearnerContext(inputs.threads)
         self._model = LiveModel(inputs, self._stepper, self._outputs, self._context)
-        self._train = take_all(inputs.splits["train"]) if self._kind != "batches" else None
+        self._train = take_all(inputs.splits["train"], inputs.info) if self._kind != "batches" else None
         if self._kind == "once":
             log.info(
                 "%s fits in a single step: it cannot be resumed midway, stopped early or pruned",
@@ -141,7 +141,8 @@ class SklearnLearner(Learner):
 
     def _batch(self, step: int) -> Batch:
         """Return the minibatch of a step."""
-        return flatten_features(self._inputs.splits["train"].take(self._inputs.order.batch(step)))
+        rows = self._inputs.splits["train"].take(self._inputs.order.batch(step))
+        return flatten_features(rows, self._inputs.info)
 
     def _loss(self, batch: Batch) -> float:
         """Return the mean loss after the step, on at most `SAMPLE` evenly spaced rows of the batch.

@@ -17,19 +17,31 @@ ROWS = 4096  # rows predicted together
 MIN_PROBABILITY = float(np.finfo(np.float32).eps)
 
 
-def flatten_features(batch: Batch) -> Batch:
-    """Reshape features (rows, ...) to C-contiguous (rows, features); floating-point ones become float32."""
-    features = batch[FEATURES].reshape(len(batch[FEATURES]), -1)
-    dtype = np.float32 if features.dtype.kind == "f" else None
+def flatten_features(batch: Batch, info: DataInfo) -> Batch:
+    """Reshape features (rows, ...) to C-contiguous (rows, features); a data frame stays as it is.
+
+    Floating-point ones get the dtype of the data.
+    """
     weights = {WEIGHT: batch[WEIGHT]} if WEIGHT in batch else {}
-    return {FEATURES: np.ascontiguousarray(features, dtype=dtype), TARGET: batch[TARGET], **weights}
+    features = batch[FEATURES]
+    if not is_frame(features):
+        features = features.reshape(len(features), -1)
+        own = np.dtype(info.inputs[FEATURES].dtype)
+        dtype = None if features.dtype.kind != "f" else own if own.kind == "f" else np.dtype(np.float32)
+        features = np.ascontiguousarray(features, dtype=dtype)
+    return {FEATURES: features, TARGET: batch[TARGET], **weights}
 
 
-def take_all(split: Split) -> Batch:
+def is_frame(features: Any) -> bool:
+    """Return whether features are a data frame, which pipelines get."""
+    return hasattr(features, "iloc")
+
+
+def take_all(split: Split, info: DataInfo) -> Batch:
     """Return all rows of a split as (rows, features); arrays in memory are copied only if necessary."""
     if isinstance(split, ArraySplit):
-        return flatten_features(split.arrays)
-    return flatten_features(split.take(np.arange(len(split), dtype=np.int64)))
+        return flatten_features(split.arrays, info)
+    return flatten_features(split.take(np.arange(len(split), dtype=np.int64)), info)
 
 
 def row_ranges(rows: int, size: int) -> Iterator[Ids]:

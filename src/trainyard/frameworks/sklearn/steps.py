@@ -50,6 +50,7 @@ FAMILIES = {
     ),
     "BaseHistGradientBoosting": EnsembleFamily("max_iter", ("_predictors",), "_feature_subsample_rng"),
 }
+SMALL_BATCH = 10_000_000  # features times outputs of a minibatch
 SEEDS = 2**31  # all of scikit-learn accepts seeds below this number
 
 
@@ -182,8 +183,8 @@ class Stepper(ABC):
         Args:
             step: The step number, counted from 0.
             lr: The learning rate.
-            batch: All training rows, or the step's minibatch: features (rows, features) float32, targets
-                (rows,) int64 class indices, or (rows,) / (rows, outputs) float32 values, and maybe weights
+            batch: All training rows, or the step's minibatch: features (rows, features), targets
+                (rows,) int64 class indices, or (rows,) / (rows, outputs) values, and maybe weights
                 (rows,) float64.
         """
 
@@ -298,9 +299,11 @@ class MinibatchStepper(Stepper):
     def step(self, step: int, lr: float, batch: Batch) -> None:
         """Fit one minibatch, with a seed of the step's own."""
         seed = sklearn_seed(self.settings.seed, STEP, step)
+        work = batch[FEATURES].shape[0] * batch[FEATURES].shape[1] * self.settings.info.outputs
         values: dict[str, Any] = {
             "random_state": seed,
-            "n_jobs": self.settings.threads,
+            # A pool of threads takes longer to start than most minibatches to compute; no bit depends on it.
+            "n_jobs": self.settings.threads if work > SMALL_BATCH else 1,
             "batch_size": len(batch[FEATURES]),
         }
         if self._rate is not None:
