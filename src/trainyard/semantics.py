@@ -40,7 +40,7 @@ PARTS: dict[str, Part] = {
     "split": Part(1, "which rows train, validate and test", ("datasets/rows/splitting.py",)),
     "preparation": Part(
         2, "how rows become features and targets", ("datasets",), kept=(1,)
-    ),  # 1: the columns of arrays, and of frames in a pair (X, y), are taken as they are
+    ),  # 1: columns are what the file's types say; all are features; those of arrays stay as they are
     "loop": Part(1, "the order within a step, and its state", ("engine",)),
     "rules": Part(
         1, "learning rate, best model and early stopping", ("engine/rules.py", "engine/history.py")

@@ -35,7 +35,7 @@ TARGETS = {
 def table(kind: str) -> tuple[Table, Target]:
     rng = np.random.default_rng(0)
     target, draw = TARGETS[kind]
-    zips = (rng.integers(0, 60, ROWS) ** 2 // 60).astype(str).astype(object)
+    zips = np.array([f"z{i}" for i in rng.integers(0, 60, ROWS) ** 2 // 60], dtype=object)
     return Table({"zip": zips, "y": draw(rng)}), target
 
 
@@ -53,7 +53,7 @@ def test_mean_targets_are_those_of_scikit_learn(kind: str) -> None:
     y = target.encode(rows)
     trained = encoder.fit_transform(rows.columns["zip"][:, None], y)
     np.testing.assert_allclose(preparation.training_features(rows, settings), trained, rtol=1e-6)
-    others = Table({"zip": np.array(["0", "7", "nowhere"], dtype=object)})
+    others = Table({"zip": np.array(["z0", "z7", "nowhere"], dtype=object)})
     expected = encoder.transform(others.columns["zip"][:, None])
     np.testing.assert_allclose(preparation.features(others), expected, rtol=1e-6)
     assert len(preparation.feature_names) == trained.shape[1]
@@ -140,7 +140,7 @@ def test_auto_is_one_hot_until_there_are_too_many() -> None:
 def test_a_run_trains_on_other_folds_and_validates_on_the_full_fit() -> None:
     rows, _ = table("two classes")
     frame = pd.DataFrame(dict(rows.columns))
-    settings = config(target="y", encode="target")
+    settings = config(target="y", encode="target", columns=dict.fromkeys(frame.columns[:1], "category"))
     bundle = build({"train": as_table(frame)}, settings)
     assert bundle.preparation is not None
     raw = bundle.preparation.features(frame)
@@ -152,3 +152,22 @@ def test_a_run_trains_on_other_folds_and_validates_on_the_full_fit() -> None:
     assert (trained != raw[bundle.rows["train"]]).any()
     again = build({"train": as_table(frame)}, settings)
     assert again.splits["train"].fingerprint() == bundle.splits["train"].fingerprint()
+
+
+def test_rows_that_are_in_two_splits_are_still_found() -> None:
+    rows, _ = table("two classes")
+    twice = pd.concat([pd.DataFrame(dict(rows.columns))] * 2, ignore_index=True).assign(x=[*range(ROWS)] * 2)
+    settings = config(target="y", encode="target", split={"seed": 3})
+    warnings = build({"train": as_table(twice)}, settings).warnings
+    assert sum("rows are also train rows" in line for line in warnings) == 2
+
+
+def test_each_column_may_have_its_own_encoding() -> None:
+    rows, _ = table("two classes")
+    frame = pd.DataFrame({**rows.columns, "city": rows.columns["zip"], "area": np.arange(ROWS) % 7})
+    columns = {"zip": {"type": "category", "encode": "target"}, "area": "category"}
+    bundle = build({"train": as_table(frame)}, config(target="y", encode="frequency", columns=columns))
+    assert bundle.preparation is not None
+    assert bundle.info.feature_names == ["zip.target", "city.frequency", "area.frequency"]
+    with pytest.raises(ValueError, match="encode is for columns of type category, not text"):
+        config(columns={"zip": {"type": "text", "encode": "target"}})

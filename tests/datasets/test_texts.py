@@ -9,8 +9,10 @@ from rows import config
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from trainyard.datasets.rows.encoders import texts
+from trainyard.datasets.rows.kinds import ColumnKind
 from trainyard.datasets.rows.preparation import TabularPreparation, fit, from_json
-from trainyard.datasets.rows.table import Table
+from trainyard.datasets.rows.table import Table, as_table
+from trainyard.datasets.rows.tabular import build
 from trainyard.datasets.rows.target import Target
 from trainyard.errors import DataError
 
@@ -26,7 +28,9 @@ NOTES = [
 
 def fitted(notes: list[Any], **settings: Any) -> TabularPreparation:
     rows = Table({"note": np.array(notes, dtype=object)})
-    return fit(rows, ["note"], Target("y", "regression"), config(**settings), texts=["note"])
+    return fit(
+        rows, ["note"], Target("y", "regression"), config(**settings), kinds={"note": ColumnKind("text")}
+    )
 
 
 def features(preparation: TabularPreparation, notes: list[Any]) -> Any:
@@ -81,3 +85,11 @@ def test_json_round_trip_is_exact() -> None:
     assert again.to_json() == preparation.to_json()
     np.testing.assert_array_equal(features(again, NOTES), features(preparation, NOTES))
     assert again.text_columns == ["note"]
+
+
+def test_a_run_may_declare_free_text() -> None:
+    rows = [{"note": NOTES[i % 5], "y": float(i)} for i in range(60)]
+    bundle = build({"train": as_table(rows)}, config(target="y", columns={"note": "text"}))
+    assert "note.parcel" in bundle.info.feature_names
+    undeclared = build({"train": as_table(rows)}, config(target="y"))
+    assert f"note={NOTES[0]}" in undeclared.info.feature_names

@@ -19,6 +19,7 @@ from trainyard.datasets.base import DataBundle, Split
 from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.rows.encoders.categories import CategoryColumn
 from trainyard.datasets.rows.encoders.numbers import NumberColumn
+from trainyard.datasets.rows.kinds import ColumnKind
 from trainyard.datasets.rows.preparation import TabularPreparation, fit
 from trainyard.datasets.rows.table import Table
 from trainyard.datasets.rows.target import Target
@@ -295,7 +296,9 @@ class TestPartialDependence:
     def test_free_text_counts_as_one_column_without_a_curve(self):
         notes = np.array([["late parcel", "parcel ok", "late"][i % 3] for i in range(ROWS)], dtype=object)
         table = Table({"note": notes})
-        preparation = fit(table, ["note"], Target("price", "regression"), DataConfig(), texts=["note"])
+        preparation = fit(
+            table, ["note"], Target("price", "regression"), DataConfig(), kinds={"note": ColumnKind("text")}
+        )
         x = preparation.features(table)
         bundle = regression(x, x[:, 0].astype(np.float64))
         bundle = DataBundle(bundle.info, bundle.splits, preparation)

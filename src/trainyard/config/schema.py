@@ -130,6 +130,46 @@ class SplitConfig(Section):
         return self
 
 
+ColumnType = Literal["number", "boolean", "category", "time", "date", "text", "id", "ignore"]
+Encode = Literal["auto", "onehot", "ordinal", "category", "target", "frequency"]
+
+
+class ColumnConfig(Section):
+    """What a column holds, and how it is written; its type alone may stand for it: `{zip: category}`."""
+
+    type: ColumnType = bits(
+        description="number, boolean, category, time (or date), text (free text), id or ignore (left out)"
+    )
+    format: str | None = bits(
+        default=None, description="how times are written, such as %d/%m/%Y; default: judged by all cells"
+    )
+    unit: Literal["s", "ms", "us"] | None = bits(
+        default=None, description="the unit of times that are given as numbers since 1970"
+    )
+    decimal: Literal[".", ","] | None = bits(
+        default=None, description="the decimal mark of numbers in text; default: judged by all cells"
+    )
+    encode: Encode | None = bits(
+        default=None, description="how categories become numbers; default: as data.encode says"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_its_type_alone(cls, value: Any) -> Any:
+        return {"type": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check_options(self) -> ColumnConfig:
+        for name in ("format", "unit"):
+            if getattr(self, name) is not None and self.type not in ("time", "date"):
+                raise ValueError(f"{name} is for columns of type time, not {self.type}")
+        if self.encode is not None and self.type != "category":
+            raise ValueError(f"encode is for columns of type category, not {self.type}")
+        if self.decimal is not None and self.type != "number":
+            raise ValueError(f"decimal is for columns of type number, not {self.type}")
+        return self
+
+
 class DataConfig(TypedSection):
     """The source of the rows, and how they are prepared."""
 
@@ -160,6 +200,19 @@ class DataConfig(TypedSection):
         default=None, min_length=1, description="the columns to learn from; default: all but the target"
     )
     exclude: list[str] = bits(default_factory=list, description="columns to leave out")
+    columns: dict[str, ColumnConfig] = bits(
+        default_factory=dict,
+        description="what columns hold: {signup: date, zip: category, note: text, code: ignore}, or "
+        '{signup: {type: date, format: "%d/%m/%Y"}}; others are inferred from the training rows '
+        "(`trainyard config show` tells)",
+    )
+    missing_values: list[str | int | float] | dict[str, list[str | int | float]] = bits(
+        default_factory=list,
+        description='values that mean a missing one: {age: [-999], city: ["?"]}, or a list for all columns',
+    )
+    missing_target: Literal["drop", "error"] = bits(
+        default="error", description="rows whose target is missing: drop them (counted), or an error"
+    )
     standardize: bool = bits(
         default=True,
         description="zero mean and unit variance for numeric columns, fitted on the training rows (features "
@@ -172,7 +225,7 @@ class DataConfig(TypedSection):
         description="how to fill missing values; keep: leave them to the model, which must accept them; "
         "default: they are an error, or keep for models that accept them",
     )
-    encode: Literal["auto", "onehot", "ordinal", "category", "target", "frequency"] = bits(
+    encode: Encode = bits(
         default="auto",
         description="how category columns become numbers; onehot: a feature for each category; ordinal: "
         "their index; category: as codes, for models that accept categories, which have it by default; "

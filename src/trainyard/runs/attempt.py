@@ -324,6 +324,8 @@ class _Attempt:
         if not provable:
             lowered = DeterminismRecord(tier="statistical", reason="the manifest was missing at a resume")
             manifest = manifest.model_copy(update={"determinism": lowered})
+        if components.bundle.columns:
+            log.info("columns: %s", components.bundle.columns)
         for warning in components.bundle.warnings:
             log.warning("data: %s", warning)
         self._write_data_description(components, manifest.data_file)

@@ -19,7 +19,7 @@ from trainyard.datasets.rows.arrays import Arrays, is_frame
 from trainyard.datasets.rows.frames import read_frame
 from trainyard.datasets.rows.pairs import as_numpy, column_names
 from trainyard.datasets.rows.preparation import from_json
-from trainyard.datasets.rows.table import as_table, listed
+from trainyard.datasets.rows.table import Table, as_table, listed
 from trainyard.engine.state import preserved_global_random
 from trainyard.errors import CheckpointError, InputError, ModelError
 from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions
@@ -64,6 +64,8 @@ class Predictor:
         self._run = run
         self.given_model = model
         self._rule = import_rule()  # it holds for later calls, too
+        self._remarked: set[str] = set()  # what a user has been told of rows to predict
+        self._remarking = threading.Lock()
         _settled(run, lambda: self._load(model, pinned=pinned))
 
     def _load(self, model: Any, *, pinned: bool) -> None:
@@ -347,19 +349,34 @@ class Predictor:
             raise InputError(
                 "this run's data set provides preprocessed arrays: only its own splits can be evaluated"
             )
+        data = self.config.data
+        if data is not None and data.missing_target == "drop":
+            rows = self._preparation.with_targets(rows)
         targets = self._preparation.targets(rows)
         if targets is None:
             raise InputError(f"the rows have no column {self.info.target!r}: evaluation needs the target")
         return Arrays({FEATURES: self._prepared(rows), TARGET: targets})
 
     def _prepared(self, rows: Any) -> Array:
-        """Return the features; warn of categories that the model was not trained on."""
+        """Return the features; warn once of each oddity of the rows, such as unseen categories."""
         assert self._preparation is not None
         table = as_table(rows, only=set(self._preparation.column_names))
         features: Array = self._preparation.features(table)
-        for line in self._preparation.unseen(table):
-            log.warning("%s", line)
+        for matter, line in self._preparation.remarks(table, self._unused_columns(table)).items():
+            with self._remarking:
+                is_new = matter not in self._remarked
+                self._remarked.add(matter)
+            if is_new:
+                log.warning("%s", line)
         return features
+
+    def _unused_columns(self, table: Table) -> set[str]:
+        """Return the columns that the config leaves out; all others if it lists those to learn from."""
+        data = self.config.data
+        if data is None or data.features is not None:
+            return {*table.columns, *table.unread}
+        split = {name for name in (data.split.time, data.split.group) if name is not None}
+        return {self.info.target, *data.exclude, *split}
 
 
 def _are_mappings(rows: Sequence[Any]) -> bool:

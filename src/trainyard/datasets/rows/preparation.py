@@ -13,7 +13,8 @@ is float32, or float64 for frameworks that ask for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,16 +23,19 @@ from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import feature_form
 from trainyard.datasets.rows import raw
 from trainyard.datasets.rows.encoders.base import Encoder, TrainingRows
-from trainyard.datasets.rows.encoders.categories import Categories, CategoryColumn
+from trainyard.datasets.rows.encoders.categories import CategoryColumn
 from trainyard.datasets.rows.encoders.many_categories import FrequencyColumn, TargetMeanColumn
 from trainyard.datasets.rows.encoders.numbers import NumberColumn
 from trainyard.datasets.rows.encoders.texts import TextColumn
 from trainyard.datasets.rows.encoders.times import TimeColumn
+from trainyard.datasets.rows.kinds import ColumnKind, typed
+from trainyard.datasets.rows.remarks import changed_types, require_columns, unseen_values, unused_columns
 from trainyard.datasets.rows.table import Table, as_table, kind_of, listed, missing
-from trainyard.datasets.rows.target import Target
+from trainyard.datasets.rows.target import Target, rows_with_target
 from trainyard.errors import DataError
 from trainyard.types import Array
 
+log = logging.getLogger("trainyard")
 MAX_FEATURES = 10_000  # of all columns; more of them mean that identifiers were taken for categories
 MAX_ONEHOT = 500  # categories that `encode: auto` gives a feature each
 _ENCODERS: Sequence[type[Encoder]] = (
@@ -48,10 +52,17 @@ ENCODERS = {encoder.kind: encoder for encoder in _ENCODERS}
 class TabularPreparation:
     """The preparation of a table's rows; see `trainyard.datasets.base.Preparation`."""
 
-    def __init__(self, columns: Sequence[Encoder], target: Target, dtype: str = "float32") -> None:
+    def __init__(
+        self,
+        columns: Sequence[Encoder],
+        target: Target,
+        kinds: Mapping[str, ColumnKind] | None = None,
+        dtype: str = "float32",
+    ) -> None:
         self.columns = list(columns)
         self.dtype = dtype
         self.target = target
+        self.kinds = kinds or {}  # of all columns; none in runs of preparation version 1
         self.feature_names = [output for column in columns for output in column.outputs]
 
     @property
@@ -68,7 +79,8 @@ class TabularPreparation:
     @property
     def text_columns(self) -> list[str]:
         """The columns to read as text from files without types."""
-        names = [column.name for column in self.columns if column.reads_text]
+        names = [column.name for column in self.columns if column.reads == "text"]
+        names += [name for name, kind in self.kinds.items() if kind.reads_text and name not in names]
         text_target = any(isinstance(label, str) for label in self.target.classes or ())
         return [*names, self.target.name] if text_target else names
 
@@ -76,9 +88,10 @@ class TabularPreparation:
         """Return the features, (rows, features), of a data frame, mappings, or a `Table`.
 
         Raises:
-            DataError: A column is missing, or a value cannot be used; names both column and row.
+            DataError: Columns are missing, or a value cannot be used; names both column and row.
         """
-        table = as_table(rows, only={column.name for column in self.columns})
+        table = self._table(rows, {column.name for column in self.columns})
+        require_columns(table, self.columns)
         return self._encoded(table, lambda column, out: column.encode(table, out))
 
     def _encoded(self, table: Table, encode: Callable[[Encoder, Array], None]) -> Array:
@@ -90,6 +103,11 @@ class TabularPreparation:
             start = stop
         return features
 
+    @property
+    def encodes_training_otherwise(self) -> bool:
+        """Whether `training_features` gives training rows other features than `features` does."""
+        return any(type(column).encode_training is not Encoder.encode_training for column in self.columns)
+
     def training_features(self, table: Table, config: DataConfig) -> Array:
         """Return the features of the rows that it was fitted on; see `features`.
 
@@ -99,17 +117,33 @@ class TabularPreparation:
         rows = TrainingRows(table, self.target, config)
         return self._encoded(table, lambda column, out: column.encode_training(rows, out))
 
-    def unseen(self, rows: Any) -> list[str]:
-        """Return a line for each column with categories that no training row has, and the number of rows."""
-        columns = [column for column in self.columns if isinstance(column, Categories)]
-        table = as_table(rows, only={column.name for column in columns})
-        unseen = {column.name: column.unseen(table) for column in columns}
-        return [
-            f"column {name!r}: {len(values)} {'row has a value' if len(values) == 1 else 'rows have values'} "
-            f"that no training row has: {listed(map(repr, dict.fromkeys(values)), 3)}"
-            for name, values in unseen.items()
-            if len(values)
-        ]
+    def remarks(self, rows: Any, known: Collection[str]) -> dict[str, str]:
+        """Return what a user should know of rows to predict, by a key that names column and matter.
+
+        That is: values that no training row has, columns of another type than in training, and columns that
+        the model does not use, except for those in `known`.
+        """
+        table = as_table(rows, only={column.name for column in self.columns})
+        given = {name: kind.given for name, kind in self.kinds.items() if kind.given is not None}
+        return {
+            **dict(changed_types(table, self.columns, given)),
+            **dict(unseen_values(self._table(table, set(table.columns)), self.columns)),
+            **dict(unused_columns(table, self.columns, {*known, *self.kinds})),
+        }
+
+    def with_targets(self, rows: Any) -> Table:
+        """Return the rows whose target is not missing, and say how many are dropped.
+
+        Raises:
+            DataError: No row has a target.
+        """
+        table = self._table(rows, {column.name for column in self.columns} | {self.target.name})
+        if self.target.name not in table.columns:
+            return table
+        kept, warning = rows_with_target(table, self.target.name)
+        if warning:
+            log.warning("%s", warning)
+        return kept
 
     def targets(self, rows: Any) -> Array | None:
         """Return the targets, (rows,) int64 class indices or values.
@@ -119,15 +153,23 @@ class TabularPreparation:
         Raises:
             DataError: A cell is empty, not a class of the training rows, or not a finite number.
         """
-        table = as_table(rows, only={self.target.name})
+        table = self._table(rows, {self.target.name})
         return self.target.encode(table) if self.target.name in table.columns else None
+
+    def _table(self, rows: Any, names: set[str]) -> Table:
+        """Return the columns `names` of the rows, read as their kinds."""
+        return typed(
+            as_table(rows, only=names), {name: self.kinds[name] for name in names & self.kinds.keys()}
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads."""
         columns = [column.to_json() for column in self.columns]
-        dtype = {} if self.dtype == "float32" else {"dtype": self.dtype}
-        version = 2 if dtype else 1  # earlier versions of Trainyard know float32 only
-        return {"version": version, "columns": columns, "target": self.target.to_json(), **dtype}
+        plain = {"version": 1, "columns": columns, "target": self.target.to_json()}
+        kinds = {name: kind.to_json() for name, kind in self.kinds.items()}
+        newer = {"kinds": kinds} if kinds else {}
+        newer |= {"dtype": self.dtype} if self.dtype != "float32" else {}
+        return plain | {"version": 2, **newer} if newer else plain
 
 
 def from_json(data: dict[str, Any]) -> TabularPreparation | raw.RawPreparation:
@@ -138,7 +180,8 @@ def from_json(data: dict[str, Any]) -> TabularPreparation | raw.RawPreparation:
     """
     if data.get("version") not in (1, 2):
         raise DataError(
-            f"the preparation has version {data.get('version')!r}; this version of Trainyard reads 1 and 2"
+            f"the preparation has version {data.get('version')!r}; this version of Trainyard reads versions "
+            "1 and 2"
         )
     if "frame" in data:
         return raw.from_json(data)
@@ -148,11 +191,16 @@ def from_json(data: dict[str, Any]) -> TabularPreparation | raw.RawPreparation:
             f"{listed(ENCODERS)}: use the version that trained the model, or a newer one"
         )
     columns = [ENCODERS[entry["kind"]].from_json(entry) for entry in data["columns"]]
-    return TabularPreparation(columns, Target.from_json(data["target"]), data.get("dtype", "float32"))
+    kinds = {name: ColumnKind.from_json(kind) for name, kind in data.get("kinds", {}).items()}
+    return TabularPreparation(columns, Target.from_json(data["target"]), kinds, data.get("dtype", "float32"))
 
 
 def fit(
-    table: Table, names: Sequence[str], target: Target, config: DataConfig, texts: Collection[str] = ()
+    table: Table,
+    names: Sequence[str],
+    target: Target,
+    config: DataConfig,
+    kinds: Mapping[str, ColumnKind] | None = None,
 ) -> TabularPreparation:
     """Fit a preparation on the training rows.
 
@@ -161,12 +209,13 @@ def fit(
         names: The columns to make features of, in their order.
         target: The column to predict.
         config: The data section.
-        texts: The columns of free text; other columns of text name categories.
+        kinds: What the columns of the table are, if that was judged; they are read as these.
 
     Raises:
         DataError: A column cannot be used: it holds no values, or too many categories.
     """
     rows = TrainingRows(table, target, config)
+    texts = {name for name, kind in (kinds or {}).items() if kind.kind == "text"}
     columns = [_encoder(name, rows, texts).fit(name, rows) for name in names]
     widest = max(columns, key=lambda column: len(column.outputs))
     # A table may have more columns of numbers than that.
@@ -175,7 +224,7 @@ def fit(
             f"{table.source}: the columns make more than {MAX_FEATURES} features, {len(widest.outputs)} of "
             f"them from {widest.name!r}; leave it out with data.exclude, or give data.encode: target"
         )
-    return TabularPreparation(columns, target, feature_form().dtype)
+    return TabularPreparation(columns, target, kinds, feature_form().dtype)
 
 
 def _encoder(name: str, rows: TrainingRows, texts: Collection[str]) -> type[Encoder]:
@@ -189,7 +238,7 @@ def _encoder(name: str, rows: TrainingRows, texts: Collection[str]) -> type[Enco
         )
     match kind_of(values):
         case "text":
-            return TextColumn if name in texts else _category_encoder(values, rows.config.encode)
+            return TextColumn if name in texts else _category_encoder(values, rows.encode_of(name))
         case "time":
             return TimeColumn
         case _:

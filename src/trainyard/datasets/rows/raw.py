@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.rows.arrays import is_frame
 from trainyard.datasets.rows.table import Table, as_table, kind_of
-from trainyard.datasets.rows.target import Target
+from trainyard.datasets.rows.target import Target, rows_with_target
 from trainyard.errors import DataError
 from trainyard.require import require
 from trainyard.types import Array
 
+log = logging.getLogger("trainyard")
 FORMAT = 2  # of the JSON; version 1 holds encoders only
 _TEXT = ("object", "str", "string", "category")
 
@@ -25,6 +27,8 @@ class RawPreparation:
         dtypes: Their pandas dtypes in the training rows.
         target: The column to predict.
     """
+
+    encodes_training_otherwise = False
 
     def __init__(self, names: Sequence[str], dtypes: Sequence[str], target: Target) -> None:
         self.feature_names = list(names)
@@ -66,9 +70,23 @@ class RawPreparation:
             frame[name] = frame[name].astype(dtype, errors="ignore") if dtype in _TEXT else frame[name]
         return frame
 
-    def unseen(self, rows: Any) -> list[str]:  # noqa: ARG002 - the model decides what it does with them
-        """Return nothing: the model itself encodes its categories."""
-        return []
+    def remarks(self, rows: Any, known: Collection[str]) -> dict[str, str]:  # noqa: ARG002
+        """Return nothing: the model itself decides what it does with values that it has not seen."""
+        return {}
+
+    def with_targets(self, rows: Any) -> Table:
+        """Return the rows whose target is not missing, and say how many are dropped.
+
+        Raises:
+            DataError: No row has a target.
+        """
+        table = as_table(rows, only={self.target.name} if is_frame(rows) else None)
+        if self.target.name not in table.columns:
+            return table
+        kept, warning = rows_with_target(table, self.target.name)
+        if warning:
+            log.warning("%s", warning)
+        return kept
 
     def targets(self, rows: Any) -> Array | None:
         """Return the targets, (rows,) int64 class indices or float64 values; None without such a column.

@@ -45,8 +45,9 @@ class Table:
     `columns`: each (rows,), all of one length. `source` names the origin of the rows in messages. `numbers`
     are the rows' positions in it, None for all rows in order. `first_line` is the line of the file that holds
     the first row, None if rows and lines do not correspond. `guessed` are columns taken for text in a file
-    without types; `unread` are the names of columns that were not converted. `frame` is the data frame that
-    the columns were read from, if there was one.
+    without types; `unread` are the names of columns that were not converted. `categorical` are columns that
+    hold categories by the type of their source. `frame` is the data frame that the columns were read from, if
+    there was one.
     """
 
     columns: Mapping[str, Array]
@@ -55,6 +56,7 @@ class Table:
     first_line: int | None = None
     guessed: frozenset[str] = frozenset()
     unread: Sequence[str] = ()
+    categorical: frozenset[str] = frozenset()
     frame: Any = None
 
     def __len__(self) -> int:
@@ -136,6 +138,18 @@ def missing(values: Array) -> Array:
             return np.isnan(values)
         case _:
             return np.zeros(len(values), dtype=bool)
+
+
+def as_texts(values: Array) -> Array:
+    """Return a column as (rows,) str or None; integers have no decimal point even if stored as floats."""
+    if kind_of(values) == "text":
+        return values
+    absent = missing(values)
+    texts = np.empty(len(values), dtype=object)
+    for row, value in enumerate(values.tolist()):
+        is_integer = isinstance(value, float) and value.is_integer()
+        texts[row] = None if absent[row] else str(int(value) if is_integer else value)
+    return texts
 
 
 def iso_times(texts: Array) -> Array:
@@ -258,8 +272,18 @@ def as_table(rows: Any, source: str = "the rows given", only: Collection[str] | 
     columns = {
         name: tidy(values, name, source) for name, values in raw.items() if only is None or name in only
     }
-    unread, frame = [name for name in raw if name not in columns], rows if hasattr(rows, "iloc") else None
-    return Table(columns, source, unread=unread, frame=frame)
+    unread = [name for name in raw if name not in columns]
+    frame, categorical = rows if hasattr(rows, "iloc") else None, _categorical(rows) & columns.keys()
+    return Table(columns, source, unread=unread, categorical=categorical, frame=frame)
+
+
+def _categorical(rows: Any) -> frozenset[str]:
+    """Return the names of the columns of a pandas data frame whose type is `category`."""
+    if not hasattr(rows, "dtypes") or isinstance(rows, Mapping):
+        return frozenset()
+    return frozenset(
+        str(name) for name, dtype in zip(rows.columns, rows.dtypes, strict=True) if dtype == "category"
+    )
 
 
 def _objects(values: Sequence[Any]) -> Array:

@@ -91,7 +91,10 @@ def inspect(table: Table, config: DataConfig) -> tuple[str, list[str]]:
     values = table.column(name, "data.target")
     where = f"{table.source}: the target {name!r}"
     if (absent := missing(values)).any():
-        raise DataError(f"{where} has no value in {table.where(absent)}; remove these rows")
+        raise DataError(
+            f"{where} has no value in {table.where(absent)}; remove these rows, or "
+            "leave them out with data.missing_target: drop"
+        )
     if kind_of(values) == "time":
         raise DataError(f"{where} holds dates; a target holds classes or numbers")
     if kind_of(values) == "number" and not np.isfinite(values).all():
@@ -103,3 +106,21 @@ def inspect(table: Table, config: DataConfig) -> tuple[str, list[str]]:
     task = infer_task(values) if config.task == "auto" else config.task
     task_of(task).check_column(values, where)
     return task, doubts(values, where) if config.task == "auto" else []
+
+
+def rows_with_target(table: Table, name: str) -> tuple[Table, str]:
+    """Return the rows whose target is not missing, and a warning if some are dropped.
+
+    Raises:
+        DataError: No row has a target.
+    """
+    absent = missing(table.column(name, "data.target"))
+    count = int(absent.sum())
+    if not count:
+        return table, ""
+    if count == len(table):
+        raise DataError(f"{table.source}: the target {name!r} has no value in any row")
+    return table.take(np.flatnonzero(~absent)), (
+        f"{table.source}: {count:,} of {len(table):,} rows have no target, and are dropped "
+        "(data.missing_target: drop)"
+    )

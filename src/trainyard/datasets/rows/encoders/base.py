@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from trainyard.config.schema import DataConfig
-from trainyard.datasets.rows.table import Table, kind_of, missing
+from trainyard.datasets.rows import table as tables
+from trainyard.datasets.rows.table import Kind, Table, kind_of
 from trainyard.datasets.rows.target import Target
 from trainyard.errors import DataError
 from trainyard.types import Array
@@ -24,6 +25,11 @@ class TrainingRows:
     table: Table
     target: Target
     config: DataConfig
+
+    def encode_of(self, name: str) -> str:
+        """Return how a column of categories is to be encoded; see `data.encode`."""
+        column = self.config.columns.get(name)
+        return column.encode if column is not None and column.encode else self.config.encode
 
     @cached_property
     def targets(self) -> Array:
@@ -55,7 +61,7 @@ class Encoder(ABC):
     """
 
     kind: ClassVar[str]  # names the class in JSON; never changed, as older runs hold it
-    reads_text: ClassVar[bool] = False  # whether files without types are to be read as text here
+    reads: ClassVar[Kind]  # what `encode` takes columns for; booleans are taken for numbers
 
     name: str
 
@@ -78,6 +84,11 @@ class Encoder(ABC):
         """The number of categories if its feature holds their codes, for models that accept them; else 0."""
         return 0
 
+    @property
+    @abstractmethod
+    def accepts_missing(self) -> bool:
+        """Whether values may be missing: they are replaced, or left to the model."""
+
     @abstractmethod
     def encode(self, table: Table, out: Array) -> None:
         """Write the features into `out`, (rows, outputs) float32 or float64.
@@ -93,6 +104,11 @@ class Encoder(ABC):
     def unseen(self, table: Table) -> Array:  # noqa: ARG002
         """Return the values that no training row has, (n,) str, row by row; missing ones are left out."""
         return np.empty(0, dtype=object)
+
+    @property
+    def unseen_as(self) -> str:
+        """What the values that `unseen` returns are taken as, in words."""
+        return "missing"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads."""
@@ -137,12 +153,4 @@ def as_numbers(table: Table, name: str) -> Array:
 
 def as_texts(table: Table, name: str) -> Array:
     """Return a column as (rows,) str or None; integers have no decimal point even if stored as floats."""
-    values = table.column(name)
-    if kind_of(values) == "text":
-        return values
-    absent = missing(values)
-    texts = np.empty(len(values), dtype=object)
-    for row, value in enumerate(values.tolist()):
-        is_integer = isinstance(value, float) and value.is_integer()
-        texts[row] = None if absent[row] else str(int(value) if is_integer else value)
-    return texts
+    return tables.as_texts(table.column(name))

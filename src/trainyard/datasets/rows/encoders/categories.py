@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from trainyard.datasets.rows.encoders.base import Encoder, TrainingRows, as_texts, no_value
-from trainyard.datasets.rows.table import Table, missing
+from trainyard.datasets.rows.table import Kind, Table, missing
 from trainyard.types import Array
 
 UNSEEN, MISSING = -1, -2  # stand for no category
@@ -23,10 +23,15 @@ class Categories(Encoder):
     `fill` replaces missing values; without it they are an error, or no category with `keep`.
     """
 
-    reads_text: ClassVar[bool] = True
+    reads: ClassVar[Kind] = "text"
     categories: Sequence[str]
     fill: str | None = None
     keep: bool = False
+
+    @property
+    def accepts_missing(self) -> bool:
+        """Whether values may be missing: they are replaced, or left to the model."""
+        return self.keep or self.fill is not None
 
     def unseen(self, table: Table) -> Array:
         """Return the values that no training row has, (n,) str, row by row; missing ones are left out."""
@@ -68,7 +73,7 @@ class CategoryColumn(Categories):
     @classmethod
     def fit(cls, name: str, rows: TrainingRows) -> Self:
         """Fit an encoder on a column of text."""
-        encode = rows.config.encode
+        encode = rows.encode_of(name)
         onehot, native = encode in ("onehot", "auto"), encode == "category"
         return cls(**fitted_categories(name, rows), onehot=onehot, native=native)
 
@@ -81,6 +86,11 @@ class CategoryColumn(Categories):
     def codes(self) -> int:
         """The number of categories if its feature holds their codes, for models that accept them; else 0."""
         return len(self.categories) if self.native else 0
+
+    @property
+    def unseen_as(self) -> str:
+        """What the values that `unseen` returns are taken as, in words."""
+        return "no category (all zeros)" if self.onehot else "missing" if self.native else "-1"
 
     def encode(self, table: Table, out: Array) -> None:
         """Write the features into `out`, (rows, categories) or (rows, 1)."""

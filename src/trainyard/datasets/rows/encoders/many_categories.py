@@ -43,6 +43,11 @@ class FrequencyColumn(Categories):
         """The name of its feature."""
         return [f"{self.name}.frequency"]
 
+    @property
+    def unseen_as(self) -> str:
+        """What the values that `unseen` returns are taken as, in words."""
+        return "categories without rows (frequency 0)"
+
     def encode(self, table: Table, out: Array) -> None:
         """Write the standardized shares into `out`, (rows, 1)."""
         # UNSEEN is the last but one entry, MISSING the last one
@@ -96,6 +101,11 @@ class TargetMeanColumn(Categories):
     def outputs(self) -> Sequence[str]:
         """The names of its features."""
         return self.labels
+
+    @property
+    def unseen_as(self) -> str:
+        """What the values that `unseen` returns are taken as, in words."""
+        return "average categories (the mean target of all training rows)"
 
     def encode(self, table: Table, out: Array) -> None:
         """Write the standardized means of all training rows into `out`, (rows, m)."""

@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from trainyard.datasets.rows.encoders.base import Encoder, TrainingRows, as_numbers, no_value
-from trainyard.datasets.rows.table import Table, kind_of, missing
+from trainyard.datasets.rows.table import Kind, Table, kind_of, missing
 from trainyard.errors import DataError
 from trainyard.types import Array
 
@@ -22,6 +22,7 @@ class NumberColumn(Encoder):
     """
 
     kind: ClassVar[str] = "number"
+    reads: ClassVar[Kind] = "number"
     mean: float = 0.0
     scale: float = 1.0
     fill: float | None = None
@@ -52,6 +53,11 @@ class NumberColumn(Encoder):
                 "standardized in float64; fix them, or leave the column out with data.exclude"
             )
         return cls(name, mean, scale, fill, keep)
+
+    @property
+    def accepts_missing(self) -> bool:
+        """Whether values may be missing: they are replaced, or left to the model."""
+        return self.keep or self.fill is not None
 
     def encode(self, table: Table, out: Array) -> None:
         """Write (value - mean) / scale into `out`, (rows, 1)."""

@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from trainyard.datasets.rows.encoders.base import Encoder, TrainingRows, as_texts, no_value
-from trainyard.datasets.rows.table import Table, missing
+from trainyard.datasets.rows.table import Kind, Table, missing
 from trainyard.errors import DataError
 from trainyard.types import Array
 
@@ -34,7 +34,7 @@ class TextColumn(Encoder):
     """
 
     kind: ClassVar[str] = "text"
-    reads_text: ClassVar[bool] = True
+    reads: ClassVar[Kind] = "text"
     words: Sequence[str]
     idf: Sequence[float]
     fills: bool = False
@@ -63,6 +63,11 @@ class TextColumn(Encoder):
     def outputs(self) -> Sequence[str]:
         """The names of its features."""
         return [f"{self.name}.{word}" for word in self.words]
+
+    @property
+    def accepts_missing(self) -> bool:
+        """Whether values may be missing: they are replaced, or left to the model."""
+        return self.fills
 
     def encode(self, table: Table, out: Array) -> None:
         """Write the weights into `out`, (rows, words)."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from trainyard.datasets.rows.encoders.base import Encoder, TrainingRows, no_value
 from trainyard.datasets.rows.encoders.numbers import mean_and_scale, replacement
-from trainyard.datasets.rows.table import Table, iso_times, kind_of, missing
+from trainyard.datasets.rows.table import Kind, Table, iso_times, kind_of, missing
 from trainyard.errors import DataError
 from trainyard.types import Array
 
@@ -33,6 +33,7 @@ class TimeColumn(Encoder):
     """
 
     kind: ClassVar[str] = "time"
+    reads: ClassVar[Kind] = "time"
     parts: Sequence[str]
     means: Sequence[float]
     scales: Sequence[float]
@@ -61,6 +62,11 @@ class TimeColumn(Encoder):
         """The names of its features."""
         return [f"{self.name}.{part}" for part in self.parts]
 
+    @property
+    def accepts_missing(self) -> bool:
+        """Whether values may be missing: they are replaced, or left to the model."""
+        return self.keep or self.fill is not None
+
     def encode(self, table: Table, out: Array) -> None:
         """Write the features into `out`, (rows, parts)."""
         times = as_times(table, self.name)
@@ -85,6 +91,8 @@ def as_times(table: Table, name: str) -> Array:
     values = table.column(name)
     if kind_of(values) == "time":
         return values.astype("datetime64[us]")
+    if missing(values).all():
+        return np.full(len(values), "NaT", dtype="datetime64[us]")
     if kind_of(values) != "text":
         raise DataError(
             f"{table.source}: column {name!r} holds {kind_of(values)}s, where the training rows hold dates"
