@@ -97,6 +97,12 @@ def test_getitems_is_used() -> None:
     ].tolist() == [[4, 2]]
 
 
+def with_cell(value: float) -> Any:
+    column = np.arange(30.0).reshape(30, 1)
+    column[1] = value
+    return column
+
+
 def fails(i: int) -> Any:
     if i == 0:
         return np.ones(2), 0
@@ -116,8 +122,8 @@ def fails(i: int) -> Any:
         (7, "the train split is int; give a pair of arrays"),
         ((np.ones((3, 2)), np.ones(4)), "3 rows of features, but 4 targets"),
         ((np.array([[[1.0]], [[np.inf]]]), np.ones(2)), "hold NaN or infinite values in row 2"),
-        ((np.array([[1.0], [np.inf]]), np.arange(2)), "column 'x0' is infinite in row 2"),
-        ((np.array([[1.0], [np.nan]]), np.arange(2)), "column 'x0' has no value in row 2"),
+        ((with_cell(np.inf), np.arange(30) % 2), "column 'x0' is infinite in row 2"),
+        ((with_cell(np.nan), np.arange(30) % 2), "column 'x0' has no value in row 2"),
         (
             (np.ones((30, 2)), np.array([[np.nan, 1]] * 30)),
             "have several columns, which must hold finite numbers",

@@ -139,3 +139,29 @@ def test_a_run_has_one_digest_however_its_rows_came(tmp_path: Path) -> None:
         pd.testing.assert_frame_equal(model.predict(rows).reset_index(drop=True), expected)
     with pytest.raises(InputError, match=r"shape \(200, 3\) given; expected the columns x0, x1, x2, x3"):
         model.predict(X[:, :3])
+
+
+def test_weights_beside_a_pair() -> None:
+    weights = np.linspace(0, 2, 200)
+    by_column = from_objects(BOTH.assign(weight=weights), config(weight="weight"))
+    triple = from_objects((X, Y, weights))
+    assert prints(triple) == prints(by_column) == prints(from_objects((FRAME, BOTH["target"], weights)))
+    assert triple.info.feature_names == ["x0", "x1", "x2", "x3"]
+    images = from_objects((X.reshape(200, 2, 2).astype(np.float32), Y, weights))
+    np.testing.assert_array_equal(
+        images.splits["train"].take(np.arange(3))["weight"], weights[images.rows["train"][:3]]
+    )
+    with pytest.raises(DataError, match="the val split has no weights, but others are"):
+        from_objects(((X, Y, weights), (X + 1, Y)))
+
+
+def test_a_triple_is_learned_with_its_weights(tmp_path: Path) -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    weights = np.where(Y == 1, 5.0, 1.0)
+    settings: dict[str, Any] = {"model": "logistic_regression", "data": {"standardize": False}}
+    parts = {"train": (X[:150], Y[:150], weights[:150]), "test": (X[150:], Y[150:], weights[150:])}
+    run = trainyard.train(settings, data=parts, runs_dir=tmp_path)
+    hand = LogisticRegression().fit(X[:150], Y[:150], sample_weight=weights[:150])
+    found = trainyard.load(run).predict(X[150:])["probability_1"]
+    np.testing.assert_allclose(found, hand.predict_proba(X[150:])[:, 1], rtol=1e-6)

@@ -215,8 +215,8 @@ class DataConfig(TypedSection):
     )
     standardize: bool = bits(
         default=True,
-        description="zero mean and unit variance for numeric columns, fitted on the training rows (features "
-        "in arrays and map-style datasets are taken as they are: scale them yourself); torch also "
+        description="zero mean and unit variance for numeric columns, fitted on the training rows ("
+        "images, whole numbers in arrays and map-style datasets are taken as they are); torch also "
         "standardizes the target of a regression (losses are in units of its variance, metrics and "
         "predictions in its own unit)",
     )

@@ -53,8 +53,7 @@ class FunctionDataset:
 
     def _call(self, function: Callable[..., Any]) -> Any:
         name = self._config.type
-        takes_split = isinstance(function, type) and "split" in inspect.signature(function).parameters
-        if takes_split and "split" not in self._arguments:
+        if isinstance(function, type) and _takes_split(function) and "split" not in self._arguments:
             return self._by_split(function)
         try:
             inspect.signature(function).bind(**self._arguments)
@@ -79,6 +78,10 @@ class FunctionDataset:
                     raise DataError(f"{self._config.type} failed: {type(error).__name__}: {error}") from error
                 log.info("data: %s has no %s split: %s", self._config.type, name, error)
         return parts
+
+
+def _takes_split(cls: type) -> bool:
+    return "split" in inspect.signature(cls).parameters
 
 
 def find_function(name: str) -> Callable[..., Any]:

@@ -37,7 +37,9 @@ def learner_splits(
         InputError: The class weights do not fit the data.
     """
     weights, train = config.training.class_weights, bundle.splits["train"]
-    has_weights = config.data is not None and config.data.weight is not None
+    by_name = config.data is not None and config.data.weight is not None
+    given = isinstance(train, ArraySplit) and WEIGHT in train.arrays and WEIGHT not in bundle.info.inputs
+    has_weights = by_name or given  # as data.weight, or with (X, y, w)
     if not has_weights and weights is None:
         return bundle.splits
     _check_takes_weights("data.weight" if has_weights else _KEY, config, bundle.info, framework)

@@ -18,7 +18,7 @@ from trainyard.config.checks import OBJECTS
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle, Split
 from trainyard.datasets.rows import checks, items, tabular, weights
-from trainyard.datasets.rows.arrays import Arrays
+from trainyard.datasets.rows.arrays import Arrays, is_frame
 from trainyard.datasets.rows.loaders import unwrapped
 from trainyard.datasets.rows.pairs import is_whole_numbers, tables_of_pairs
 from trainyard.datasets.rows.splitting import fractions, split_rows
@@ -54,10 +54,11 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
 
     Args:
         data: (train, val), (train, val, test), or a mapping of `train`, `val` and `test`. Each is a pair
-            (X, y) of arrays, or of a frame and a series; a mapping of named arrays (the target called as
-            `data.target` says); a data frame; a map-style dataset, or a torch DataLoader of one; or a
-            tf.data.Dataset, which is read into memory, in its own order. Or all rows as one pair, mapping,
-            data frame or tf.data.Dataset, to be split by `data.split`; or one map-style dataset to train on.
+            (X, y), or with weights (X, y, w), of arrays, or of a frame and series; a mapping of named arrays
+            (the target called as `data.target` says); a data frame; a map-style dataset, or a torch
+            DataLoader of one; or a tf.data.Dataset, which is read into memory, in its own order. Or all rows
+            as one pair, mapping, data frame or tf.data.Dataset, to be split by `data.split`; or one map-style
+            dataset to train on.
         config: The data section; None for the defaults.
         source: The name of `data` in messages.
 
@@ -70,6 +71,7 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
     }
     if "train" not in parts:
         raise DataError(f"{source} has no training rows")
+    parts, own_weights = _without_weights(parts, config)
     forms = {name: _form(part, name) for name, part in parts.items()}
     if len(set(forms.values())) > 1:
         raise DataError(
@@ -79,6 +81,9 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
     tables = tables_of_pairs(parts, config) if forms["train"] == "arrays" else None
     if tables is not None:
         _refuse_params(config)
+        if own_weights:
+            config = config.model_copy(update={"weight": WEIGHT})
+            tables = {name: table.with_column(WEIGHT, own_weights[name]) for name, table in tables.items()}
         return tabular.build(tables, config)
     _refuse_settings(config, forms["train"])
     if forms["train"] == "items":
@@ -87,7 +92,7 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
         return tabular.build(
             {name: as_table(part, f"the {name} rows") for name, part in parts.items()}, config
         )
-    keep, own_weights = config.impute == "keep", dict[SplitName, Array]()
+    keep = config.impute == "keep"
     if forms["train"] == "named":
         parts = {name: _named(part, name, config.target) for name, part in parts.items()}
         own_weights = _weights(parts, config.weight)
@@ -129,14 +134,15 @@ def _by_split(data: Any, source: str) -> Mapping[SplitName, Any]:
     if isinstance(data, Mapping) and not any(key in SPLITS for key in data) and _is_named(data):
         return {"train": data}
     if isinstance(data, Mapping):
-        data = {_ALIASES.get(str(key), key) if "val" not in data else key: part for key, part in data.items()}
+        names: Mapping[str, SplitName] = {} if "val" in data else _ALIASES
+        data = {names.get(str(key), key): part for key, part in data.items()}
         if unknown := [str(key) for key in data if key not in SPLITS]:
             raise DataError(
                 f"{source} has a split {listed(map(repr, unknown))}; the splits are called {listed(SPLITS)}; "
                 "for named inputs, give a mapping of NumPy arrays or tensors"
             )
-        return data
-    if _is_pair(data) or hasattr(data, "iloc") or is_tf_dataset(data):
+        return {name: data[name] for name in data}
+    if _is_pair(data) or _is_triple(data) or hasattr(data, "iloc") or is_tf_dataset(data):
         return {"train": data}
     if isinstance(data, tuple) and len(data) in (2, 3):
         return dict(zip(SPLITS, data, strict=False))
@@ -167,6 +173,34 @@ def _is_pair(part: Any) -> bool:
         and len(part) == 2
         and all(hasattr(array, "shape") and len(array.shape) for array in part)
     )
+
+
+def _is_triple(part: Any) -> bool:
+    """Return whether this is (X, y, w) rather than three splits: a weight for each row."""
+    if not (isinstance(part, tuple) and len(part) == 3 and _is_pair(part[:2])):
+        return False
+    is_column = not is_frame(part[2]) and np.ndim(part[2]) == 1
+    return is_column and np.ndim(part[0]) > 1 and len(part[0]) == len(part[1]) == len(part[2])
+
+
+def _without_weights(
+    parts: Mapping[SplitName, Any], config: DataConfig
+) -> tuple[dict[SplitName, Any], dict[SplitName, Array]]:
+    """Return triples (X, y, w) as pairs, and the weights of their rows.
+
+    Raises:
+        DataError: Some splits have weights and others have none, `data.weight` names others, or these are no
+            weights.
+    """
+    own = {name: part[2] for name, part in parts.items() if _is_triple(part)}
+    if not own:
+        return dict(parts), {}
+    if config.weight is not None:
+        raise DataError("data.weight: (X, y, w) has weights of its own: leave it out, or give (X, y)")
+    if without := [name for name in parts if name not in own]:
+        raise DataError(f"the {without[0]} split has no weights, but others are (X, y, w); give them to each")
+    checked = {name: weights.checked(one, f"the {name} weights") for name, one in own.items()}
+    return {name: part[:2] for name, part in parts.items()}, checked
 
 
 def _is_named(part: Any) -> bool:

@@ -69,6 +69,16 @@ class Table:
         frame = None if self.frame is None else self.frame.iloc[ids]
         return replace(self, columns=columns, numbers=numbers, frame=frame)
 
+    def with_column(self, name: str, values: Array) -> Table:
+        """Return the table with one more column.
+
+        Raises:
+            DataError: There is one of this name.
+        """
+        if name in self.columns:
+            raise DataError(f"{self.source}: there is a column {name!r} already; rename it")
+        return replace(self, columns={**self.columns, name: values})
+
     def column(self, name: str, setting: str = "") -> Array:
         """Return the values of one column, (rows,).
 

@@ -40,12 +40,12 @@ def _mlp(params: Mapping[str, Any], info: DataInfo) -> float:
 
 
 def _transformer(params: Mapping[str, Any], info: DataInfo) -> float:
-    return _layers(params, 1 + prod(info.input_shape)) + params["hidden_size"] * info.outputs
+    return _layers(params, 1 + prod(info.input_shape)) + float(params["hidden_size"]) * info.outputs
 
 
 def _gpt(params: Mapping[str, Any], info: DataInfo) -> float:
     length = prod(info.input_shape)
-    return _layers(params, length) + length * params["hidden_size"] * info.outputs
+    return _layers(params, length) + length * float(params["hidden_size"]) * info.outputs
 
 
 def _layers(params: Mapping[str, Any], tokens: int) -> float:
