@@ -159,7 +159,10 @@ def test_a_triple_is_learned_with_its_weights(tmp_path: Path) -> None:
     from sklearn.linear_model import LogisticRegression
 
     weights = np.where(Y == 1, 5.0, 1.0)
-    settings: dict[str, Any] = {"model": "logistic_regression", "data": {"standardize": False}}
+    settings: dict[str, Any] = {
+        "model": "logistic_regression",
+        "data": {"standardize": False, "split": {"val": 0}},
+    }
     parts = {"train": (X[:150], Y[:150], weights[:150]), "test": (X[150:], Y[150:], weights[150:])}
     run = trainyard.train(settings, data=parts, runs_dir=tmp_path)
     hand = LogisticRegression().fit(X[:150], Y[:150], sample_weight=weights[:150])

@@ -167,7 +167,7 @@ class TabularPreparation:
         columns = [column.to_json() for column in self.columns]
         plain = {"version": 1, "columns": columns, "target": self.target.to_json()}
         kinds = {name: kind.to_json() for name, kind in self.kinds.items()}
-        newer = {"kinds": kinds} if kinds else {}
+        newer: dict[str, Any] = {"kinds": kinds} if kinds else {}
         newer |= {"dtype": self.dtype} if self.dtype != "float32" else {}
         return plain | {"version": 2, **newer} if newer else plain
 
