@@ -14,6 +14,7 @@ from trainyard.digest import (
     damage,
     digest,
     fsync_folder,
+    make_folders,
     sha256_file,
     sha256_json,
     tensor_records,
@@ -147,6 +148,18 @@ def test_what_is_written_atomically_has_a_durable_name(
     )
     write_atomically(tmp_path / "f", b"new")
     assert synced == [(tmp_path, b"new")]
+
+
+def test_new_folders_and_their_parents_have_durable_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(module, "fsync_folder", synced.append)
+    make_folders(tmp_path / "a" / "b")
+    assert set(synced) == {tmp_path, tmp_path / "a"}
+    synced.clear()
+    make_folders(tmp_path / "a" / "b")
+    assert synced == []
 
 
 def test_links_are_followed_outside_of_the_run_only(tmp_path: Path) -> None:

@@ -105,6 +105,44 @@ class TestLocal(StoreSuite):
         assert seen[0] == [], "the bytes are published before they are durable"
         assert seen[-1] == ["a/manifest"], "the name is not made durable"
 
+    def test_a_copy_is_staged_in_the_store_and_durable_before_it_is_published(
+        self, store: LocalStore, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What a kill leaves behind is swept, and a rename does not cross file systems."""
+        events: list[str] = []
+        fsync, replace = os.fsync, Path.replace
+
+        def synced(fd: int) -> None:
+            events.append(f"fsync {Path(f'/proc/self/fd/{fd}').readlink().name}")
+            fsync(fd)
+
+        def replaced(source: Path, target: Path) -> Path:
+            assert source.parent.parent == root
+            store.sweep()
+            assert not source.exists(), "it is left behind by a kill"
+            source.parent.mkdir()
+            source.write_bytes(b"new")
+            events.append(f"rename {source.name}")
+            return replace(source, target)
+
+        monkeypatch.setattr(os, "fsync", synced)
+        monkeypatch.setattr(Path, "replace", replaced)
+        (tmp_path / "given").write_bytes(b"new")
+        store.put("weights", tmp_path / "given")
+        assert events[:3] == ["fsync given", "rename given", f"fsync {root.name}"]
+
+    def test_objects_of_deep_folders_are_reached_through_no_link(
+        self, store: LocalStore, root: Path, tmp_path: Path
+    ) -> None:
+        self.put(store, "a/b/c", b"1")
+        store.download("a/b/c", tmp_path / "copy")
+        assert (tmp_path / "copy").read_bytes() == b"1"
+        (root / "a").rename(tmp_path / "elsewhere")
+        (root / "a").symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(CheckpointError):
+            store.download("a/b/c", tmp_path / "other")
+        assert list(store.list()) == ["a"], "a link is a name, not a folder to walk into"
+
     def test_a_folder_in_place_of_an_object_is_an_error_not_a_traceback(
         self, store: LocalStore, root: Path
     ) -> None:

@@ -13,7 +13,8 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from trainyard import semantics
-from trainyard.config.schema import DataConfig, Section
+from trainyard.config.fields import Section
+from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.arrow import SAMPLE, strings
 from trainyard.datasets.rows.files import existing_file, read_bytes

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import BaseModel
 
-from trainyard.config.schema import DataConfig, Section
+from trainyard.config.fields import Section
+from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.arrow import SAMPLE, strings
 from trainyard.datasets.rows.files import existing_file

@@ -154,7 +154,7 @@ def take_part(folder: Path, make: Callable[[Request], Result]) -> int:
         log.warning("a process has died: all begin again from the newest commit (restart %s)", restarts)
     try:
         (launcher, cwd, path, variables), content = pickle.loads((folder / _REQUEST).read_bytes())
-        _end_with(launcher)
+        end_with(launcher)
         os.chdir(cwd)
         sys.path[:] = path
         for name in set(os.environ) - variables:
@@ -181,7 +181,7 @@ def take_part(folder: Path, make: Callable[[Request], Result]) -> int:
     return MAY_PASS if may_pass and all(others) else 0
 
 
-def _end_with(launcher: int) -> None:
+def end_with(launcher: int) -> None:
     """Get a SIGTERM when the launcher dies, so that this process saves and exits."""
     with contextlib.suppress(OSError, AttributeError):  # Linux alone has it
         ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
