@@ -40,7 +40,7 @@ PARTS: dict[str, Part] = {
     "split": Part(1, "which rows train, validate and test", ("datasets/rows/splitting.py",)),
     "preparation": Part(
         2, "how rows become features and targets", ("datasets",), kept=(1,)
-    ),  # 1: columns are what the file's types say; all are features
+    ),  # 1: columns are what the file's types say; all are features; those of arrays stay as they are
     "loop": Part(1, "the order within a step, and its state", ("engine",)),
     "rules": Part(
         1, "learning rate, best model and early stopping", ("engine/rules.py", "engine/history.py")
@@ -52,7 +52,9 @@ PARTS: dict[str, Part] = {
     "catboost": Part(1, "a step of CatBoost", ("frameworks/catboost", "frameworks/support")),
     "keras": Part(1, "a step of Keras", ("frameworks/keras", "frameworks/support")),
     "lightgbm": Part(1, "a step of LightGBM", ("frameworks/lightgbm", "frameworks/support")),
-    "sklearn": Part(1, "a step of scikit-learn", ("frameworks/sklearn", "frameworks/support")),
+    "sklearn": Part(
+        2, "a step of scikit-learn", ("frameworks/sklearn", "frameworks/support"), kept=(1,)
+    ),  # 1: features and targets in float32, pipelines get them prepared
     "torch": Part(1, "a step of PyTorch", ("frameworks/torch", "frameworks/support")),
     "xgboost": Part(1, "a step of XGBoost", ("frameworks/xgboost", "frameworks/support")),
 }

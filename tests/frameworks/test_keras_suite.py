@@ -22,12 +22,13 @@ class TestKeras(FrameworkSuite):
     @classmethod
     def config(cls) -> dict[str, Any]:
         return {
-            "data": {"type": "breast_cancer"},
+            "data": {"type": "breast_cancer", "weight": "mean radius"},
             "model": {
                 "type": "keras_mlp",
                 "params": {"hidden": [16], "dropout": 0.2, "normalization": "batch"},
             },
             "training": {
+                "class_weights": "balanced",
                 "max_steps": 47,
                 # No batch is a single microbatch: TensorFlow would trace another graph for it in each process.
                 "batch_size": 52,

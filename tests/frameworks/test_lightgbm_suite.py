@@ -40,9 +40,9 @@ class TestGoss(FrameworkSuite):
             "min_child_samples": 4,
         }
         return {
-            "data": {"type": "wine"},
+            "data": {"type": "wine", "weight": "alcohol"},
             "model": {"type": "lightgbm", "params": {**goss, "colsample_bytree": 0.7}},
-            "training": {"max_steps": 40, "threads": 1},
+            "training": {"class_weights": "balanced", "max_steps": 40, "threads": 1},
             "evaluation": {"every_n_steps": 3},
         }
 

@@ -133,7 +133,7 @@ def test_its_outputs_are_those_of_the_library_on_the_file_that_the_learner_expor
     file = tmp_path / "alone.skops"
     skops = import_skops()
     alone = skops.load(file, trusted=skops.get_untrusted_types(file=file))
-    expected = alone.predict_proba(rows_for(name, "classification")[0]).astype(np.float32)
+    expected = alone.predict_proba(rows_for(name, "classification")[0])
     split = Arrays({"features": rows_for(name, "classification")[0], "target": LABELS})
     np.testing.assert_array_equal(predicted(model, split), expected)
     assert model.native.get_params() == alone.get_params()

@@ -214,7 +214,7 @@ def test_every_name_goes_on_exactly_from_what_was_stored(name: str, task: str, t
     model = loaded(whole, saved(whole, tmp_path / "end", weights_only=True))
     found = predicted(model, whole._inputs.splits["val"])
     np.testing.assert_array_equal(found, outputs(whole))
-    assert found.dtype == np.float32
+    assert found.dtype == np.float64
     assert found.shape == (
         (30, CLASSES) if task == "classification" else whole._inputs.splits["val"].arrays["target"].shape
     )  # type: ignore[attr-defined]
@@ -255,7 +255,7 @@ def test_the_steps_make_the_model_that_one_fit_makes(name: str, task: str) -> No
         else learner.model().native.predict(features)
     )
     np.testing.assert_array_equal(ours, found)
-    np.testing.assert_array_equal(outputs(learner), found[60:].astype(np.float32))
+    np.testing.assert_array_equal(outputs(learner), found[60:])
 
 
 @pytest.mark.parametrize("name", GROWING)
@@ -314,9 +314,7 @@ def test_predictions_of_a_forest_are_those_of_scikit_learn_whatever_was_asked_be
         learner.step(step, 1.0)
         for split in ("val", "train", "val"):
             features = learner._inputs.splits[split].arrays["features"]  # type: ignore[attr-defined]
-            np.testing.assert_array_equal(
-                outputs(learner, split), learner.model().native.predict(features).astype(np.float32)
-            )
+            np.testing.assert_array_equal(outputs(learner, split), learner.model().native.predict(features))
 
 
 def test_weights_of_another_run_are_trees_that_more_are_added_to(tmp_path: Path) -> None:

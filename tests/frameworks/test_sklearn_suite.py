@@ -56,12 +56,18 @@ class TestMinibatches(FrameworkSuite):
     @classmethod
     def config(cls) -> dict[str, Any]:
         return {
-            "data": {"type": "wine"},
+            "data": {"type": "wine", "weight": "alcohol"},
             "model": {
                 "type": "sklearn_mlp",
                 "params": {"hidden_layer_sizes": [16], "learning_rate_init": 0.01},
             },
-            "training": {"max_steps": 47, "batch_size": 24, "scheduler": "linear", "threads": 1},
+            "training": {
+                "class_weights": "balanced",
+                "max_steps": 47,
+                "batch_size": 24,
+                "scheduler": "linear",
+                "threads": 1,
+            },
             "evaluation": {"every_n_steps": 3},
         }
 

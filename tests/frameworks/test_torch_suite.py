@@ -11,12 +11,13 @@ class TestTorch(FrameworkSuite):
     @classmethod
     def config(cls) -> dict[str, Any]:
         return {
-            "data": {"type": "breast_cancer"},
+            "data": {"type": "breast_cancer", "weight": "mean radius"},
             "model": {
                 "type": "mlp",
                 "params": {"hidden": [32, 16], "dropout": 0.2, "normalization": "batch"},
             },
             "training": {
+                "class_weights": "balanced",
                 "max_steps": 47,
                 "batch_size": 50,
                 "microbatch_size": 13,

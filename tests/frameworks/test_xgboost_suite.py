@@ -42,9 +42,9 @@ class TestDart(FrameworkSuite):
             "one_drop": True,
         }
         return {
-            "data": {"type": "iris"},
+            "data": {"type": "iris", "weight": "petal length (cm)"},
             "model": {"type": "xgboost", "params": {"n_estimators": 120, "max_depth": 3, **dart, **SAMPLES}},
-            "training": {"scheduler": {"type": "cosine"}, "threads": 1},
+            "training": {"class_weights": "balanced", "scheduler": {"type": "cosine"}, "threads": 1},
             "evaluation": {"every_n_steps": 3},
         }
 

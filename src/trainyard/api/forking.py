@@ -14,9 +14,10 @@ from trainyard.errors import InputError
 from trainyard.integrations.foreign import refuse_foreign_run
 from trainyard.records.listing import has_model
 from trainyard.records.run_dir import RunDir
+from trainyard.runs.bundles import make_objects
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.lookup import RunName, find
-from trainyard.runs.objects import make_objects, require_objects
+from trainyard.runs.objects import require_objects
 from trainyard.runs.run import Run
 from trainyard.runs.workdir import reading, working_directory
 

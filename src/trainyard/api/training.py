@@ -17,9 +17,10 @@ from trainyard.records.decision import journalled_decisions
 from trainyard.records.listing import runs_folder
 from trainyard.records.manifest import Parent
 from trainyard.records.run_dir import RunDir
+from trainyard.runs.bundles import make_bundle, make_objects
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.lookup import RunName, find, find_unfinished, given_placement, warn_of_unused
-from trainyard.runs.objects import make_bundle, make_objects, name_model, require_data, require_objects
+from trainyard.runs.objects import name_batch_size, name_model, require_data, require_objects
 from trainyard.runs.run import Run
 from trainyard.runs.trust import of_own_config
 from trainyard.runs.workdir import reading, working_directory, working_in
@@ -82,12 +83,14 @@ def train(
     if model is not None:
         config, overrides = name_model(config, overrides, model)
     resolved = load_resolved(config, overrides, Catalog(), objects=data is not None)
+    if data is not None and (sized := name_batch_size(resolved, overrides, data)) is not None:
+        resolved = load_resolved(config, sized, Catalog(), objects=True)
     log_notes(resolved)
     folder = runs_folder(runs_dir)
-    objects = make_objects(resolved, model, data, callbacks)
     if data is None:
         require_data(resolved, config)
     with working_in(Path.cwd()):
+        objects = make_objects(resolved, model, data, callbacks)
         if (followed := follow(resolved.config, objects, run_attempt)) is not None:
             return Run(followed)
         if reuse:
@@ -100,7 +103,7 @@ def train(
             warn_of_unused(resolved, own, found)
             require_objects(found, "resume", model=model, data=data)
             with of_own_config(found, resolved), computing_by(older_versions(found.versions())):
-                objects = replace(objects, data=make_bundle(own, data))
+                objects = replace(objects, data=make_bundle(own, data, model))
                 placement = resolved.placement(explicit=True)
                 run_attempt(Request(own, found, objects, placement=placement, verdict=verdict, keep=True))
             return Run(found)

@@ -25,6 +25,8 @@ from trainyard.config.fields import (
 )
 from trainyard.config.tuning import TuningConfig
 
+ClassWeight = Annotated[float, Field(ge=0)]
+
 
 class ExperimentConfig(Section):
     """The name and the seed of the run."""
@@ -140,6 +142,11 @@ class DataConfig(TypedSection):
     val_path: str | None = record(None, description="the validation rows")
     test_path: str | None = record(None, description="the test rows")
     target: str = bits(default="target", description="the column to predict")
+    weight: str | None = bits(
+        default=None,
+        description="column, or named array, of sample weights, in the loss and in metrics (as "
+        "sample_weight of scikit-learn); it is no feature",
+    )
     task: str = bits(
         default="auto",
         description="classification, regression, multilabel, language_modeling ...; auto: inferred from the "
@@ -165,8 +172,8 @@ class DataConfig(TypedSection):
     )
     standardize: bool = bits(
         default=True,
-        description="zero mean and unit variance for numeric columns, fitted on the training rows (features "
-        "in arrays and map-style datasets are taken as they are: scale them yourself); torch also "
+        description="zero mean and unit variance for numeric columns, fitted on the training rows ("
+        "images, whole numbers in arrays and map-style datasets are taken as they are); torch also "
         "standardizes the target of a regression (losses are in units of its variance, metrics and "
         "predictions in its own unit)",
     )
@@ -295,6 +302,11 @@ class TrainingConfig(Section):
         default="auto",
         description="auto: the task's own (cross_entropy for classes, mse for values ...); torch also takes "
         "package.module:function, called with what the model returns and the batch, a mapping of tensors",
+    )
+    class_weights: Literal["balanced"] | dict[str, ClassWeight] | None = bits(
+        default=None,
+        description="classification: weights of the training rows by class, as {label: weight}; balanced: "
+        "rows / (classes * rows of the class); multiplied by data.weight; metrics do not use them",
     )
     max_grad_norm: float | None = bits(default=None, gt=0, description="clips the gradient's global L2 norm")
     early_stopping: EarlyStoppingConfig | None = None

@@ -7,14 +7,18 @@ returns is immutable, and every method may be called from any thread. Its only r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from pydantic import BaseModel
 
 from trainyard.config.schema import DataConfig
-from trainyard.types import Array, Batch, DataInfo, Ids, SplitName
+from trainyard.types import Array, Batch, DataInfo, FeatureForm, Ids, SplitName
+
+_form: ContextVar[FeatureForm] = ContextVar("feature_form", default=FeatureForm())  # noqa: B039 - immutable
 
 
 class Split(Protocol):
@@ -89,3 +93,18 @@ class Dataset(Protocol):
             DataError: The data cannot be used; says what is wrong, where (file, column, row), and what to do.
             MissingExtraError: The library that reads this format is not installed.
         """
+
+
+@contextmanager
+def prepared_as(form: FeatureForm) -> Iterator[None]:
+    """Have data that are loaded inside prepared in the form that a framework asks for."""
+    token = _form.set(form)
+    try:
+        yield
+    finally:
+        _form.reset(token)
+
+
+def feature_form() -> FeatureForm:
+    """Return the form in which data are to be prepared here."""
+    return _form.get()

@@ -1,13 +1,16 @@
-"""Data from a function of the user: `type: package.module:function`.
+"""Data from a function or class of the user: `type: package.module:function`.
 
 The function is called with `data.params`. It returns the splits: a mapping {"train": ..., "val": ..., "test":
 ...}, or a tuple (train, val) or (train, val, test); or it returns all rows to be split: a pair of arrays (X,
-y) or a data frame. `trainyard.datasets.rows.objects` lists the types that a split may have.
+y) or a data frame. A class of map-style data sets is constructed in the same way: once, for training, or for
+each split if its constructor takes `split` (train, val, test). `trainyard.datasets.rows.objects` lists the
+types that a split may have.
 """
 
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any, ClassVar
@@ -16,11 +19,14 @@ from pydantic import BaseModel, ConfigDict
 
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
-from trainyard.datasets.rows.objects import from_objects
+from trainyard.datasets.rows.objects import from_objects, is_map_style
 from trainyard.datasets.rows.table import listed
 from trainyard.datasets.rows.tabular import refuse_paths
 from trainyard.errors import DataError, InputError
 from trainyard.require import import_path
+from trainyard.types import SPLITS, SplitName
+
+log = logging.getLogger("trainyard")
 
 
 class FunctionParams(BaseModel):
@@ -47,6 +53,8 @@ class FunctionDataset:
 
     def _call(self, function: Callable[..., Any]) -> Any:
         name = self._config.type
+        if isinstance(function, type) and _takes_split(function) and "split" not in self._arguments:
+            return self._by_split(function)
         try:
             inspect.signature(function).bind(**self._arguments)
         except TypeError as error:
@@ -59,28 +67,42 @@ class FunctionDataset:
         except Exception as error:
             raise DataError(f"{name} failed: {type(error).__name__}: {error}") from error
 
+    def _by_split(self, cls: type) -> dict[SplitName, Any]:
+        """Construct a data set for each split; the class need not have a validation or test split."""
+        parts: dict[SplitName, Any] = {}
+        for name in SPLITS:
+            try:
+                parts[name] = cls(**self._arguments, split=name)
+            except (KeyError, OSError, ValueError) as error:
+                if name == "train":
+                    raise DataError(f"{self._config.type} failed: {type(error).__name__}: {error}") from error
+                log.info("data: %s has no %s split: %s", self._config.type, name, error)
+        return parts
+
+
+def _takes_split(cls: type) -> bool:
+    return "split" in inspect.signature(cls).parameters
+
 
 def find_function(name: str) -> Callable[..., Any]:
-    """Import the function `package.module:function`, without calling it.
+    """Import the function or class `package.module:name`, without calling it.
 
     Raises:
-        DataError: The function does not exist, or is not a plain one of the user's: classes, builtins and the
-            standard library (`os:system`) are refused.
+        DataError: It does not exist, or is neither a plain function of the user's nor a class of map-style
+            data sets: builtins and the standard library (`os:system`) are refused.
     """
     try:
         function = import_path(name)
     except InputError as error:
         raise DataError(f"data.type: {error}") from error
-    if not isinstance(function, FunctionType):
+    if isinstance(function, type) and not is_map_style(function):
         raise DataError(
-            f"data.type: {name!r} is {_kind(function)}, and a Python function is needed: name one that "
-            "returns the rows, (X, y) or a data frame, or the splits, (train, val)"
+            f"data.type: {name!r} is a class without __len__ and __getitem__; name a class of map-style data "
+            "sets, or a function that returns the splits"
+        )
+    if not isinstance(function, FunctionType | type):
+        raise DataError(
+            f"data.type: {name!r} is an object of {type(function).__name__}; name a function that returns the rows, (X, y) or a "
+            "data frame, or the splits, (train, val), or a class of map-style data sets"
         )
     return function
-
-
-def _kind(value: Any) -> str:
-    """Return what an object is, for messages."""
-    return (
-        f"the class {value.__name__}" if isinstance(value, type) else f"an object of {type(value).__name__}"
-    )

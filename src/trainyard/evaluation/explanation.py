@@ -29,9 +29,11 @@ from typing import Any
 import numpy as np
 
 from trainyard.datasets.base import DataBundle, Split
+from trainyard.datasets.rows.arrays import is_frame
 from trainyard.errors import MissingExtraError, TrainyardError
 from trainyard.evaluation.dependence import partial_dependence
 from trainyard.evaluation.explained import Column, ExplainedModel, Json, data_columns, rounded
+from trainyard.evaluation.frames import FrameMatrix
 from trainyard.evaluation.metrics import LOSS, check_metric
 from trainyard.evaluation.permutation import permutation_importance
 from trainyard.evaluation.shapley import MAX_LISTED, shap_values, to_json
@@ -126,7 +128,7 @@ def _why_not(info: DataInfo, split: Split) -> str:
             f"samples of shape {tuple(info.input_shape)} have no columns: only tabular data can be explained"
         )
     features = split.take(np.zeros(1, dtype=np.int64))[FEATURES]
-    if features.dtype.kind not in "fiub":
+    if not is_frame(features) and features.dtype.kind not in "fiub":
         return f"features of dtype {features.dtype} cannot be explained: they must be numbers"
     return ""
 
@@ -134,12 +136,16 @@ def _why_not(info: DataInfo, split: Split) -> str:
 def _explained_model(model: Model, bundle: DataBundle, split: Split, seed: int) -> ExplainedModel:
     """Return the model with a random sample of the split's rows."""
     ids = permutation(stream_seed(seed, _SAMPLING_STREAM), len(split))[:SAMPLE]
-    batch = split.take(ids)
+    batch, predict = split.take(ids), model.predict
+    features, columns = batch[FEATURES], data_columns(bundle.info, bundle.preparation)
+    if is_frame(features):
+        rows = FrameMatrix(features)
+        features, columns, predict = rows.matrix, rows.columns, rows.predicting(predict)
     return ExplainedModel(
-        model.predict,
+        predict,
         bundle.info,
-        data_columns(bundle.info, bundle.preparation),
-        batch[FEATURES],
+        columns,
+        features,
         batch[TARGET],
         seed,
     )

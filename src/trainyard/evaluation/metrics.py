@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from trainyard import registry
 from trainyard.errors import InputError
 from trainyard.registry import task_for, task_of
-from trainyard.tasks.base import Metric, Task
+from trainyard.tasks.base import Metric, Scores, Task
 from trainyard.tasks.support import metric_names
 from trainyard.types import SPLITS, Array, DataInfo, Ids, Metrics, Mode, Predictions, SplitName
 
@@ -29,7 +29,8 @@ class EvaluationResult:
     """The result of evaluating one split.
 
     `metrics` are named `val_loss`, `val_f1` ...; `outputs`, `targets` and `ids` are those of all rows, in the
-    order of the predictions, with shapes and dtypes as in `Predictions`.
+    order of the predictions, with shapes and dtypes as in `Predictions`. `weights` are those of the rows, if
+    they have any.
     """
 
     split: SplitName
@@ -37,6 +38,11 @@ class EvaluationResult:
     outputs: Array
     targets: Array
     ids: Ids
+    weights: Array | None = None
+
+    def scores(self, task: Task) -> Scores:
+        """Return what metrics are computed from; all outputs must be finite."""
+        return replace(task.scores(self.outputs, self.targets), weights=self.weights)
 
 
 @cache
@@ -117,7 +123,7 @@ def mode_of(metric: str) -> Mode:
 def evaluate_predictions(
     predictions: Iterable[Predictions], metrics: Sequence[str], info: DataInfo, prefix: SplitName
 ) -> EvaluationResult:
-    """Compute the loss (mean over the rows) and the metrics of one split.
+    """Compute the loss (mean over the rows) and the metrics of one split, by the weights of the rows.
 
     A metric that is undefined for these rows is NaN. All metrics are NaN if an output is not finite or there
     are no rows. The model's own measures (`Predictions.measures`) are added, except those that share a name
@@ -137,9 +143,11 @@ def evaluate_predictions(
     requested = dict.fromkeys(check_metric(metric, info.task) for metric in metrics)
     parts = list(predictions)
     outputs, targets, ids = _joined(parts, task)
-    rows = len(targets)
-    scores = task.scores(outputs, targets) if rows and np.isfinite(outputs).all() else None
-    mean = sum(part.loss for part in parts) / rows if rows else float("nan")
+    rows, weights = len(targets), _weights(parts)
+    result = EvaluationResult(prefix, {}, outputs, targets, ids, weights)
+    scores = result.scores(task) if rows and np.isfinite(outputs).all() else None
+    total = rows if weights is None else float(weights.sum())
+    mean = sum(part.loss for part in parts) / total if total else float("nan")
     own = task.loss(scores) if scores else None
     values = {f"{prefix}_{LOSS}": mean if own is None else own}
     for name in requested:
@@ -147,7 +155,13 @@ def evaluate_predictions(
             values[f"{prefix}_{name}"] = task.metrics[name].function(scores) if scores else float("nan")
     for name, value in parts[-1].measures.items() if parts else ():
         values.setdefault(f"{prefix}_{name}", value if scores else float("nan"))
-    return EvaluationResult(prefix, values, outputs, targets, ids)
+    return replace(result, metrics=values)
+
+
+def _weights(parts: Sequence[Predictions]) -> Array | None:
+    """Return the weights of all rows, (rows,) float64; None if they have none."""
+    known = [part.weights for part in parts if part.weights is not None]
+    return np.concatenate(known).astype(np.float64) if known and len(known) == len(parts) else None
 
 
 def _joined(parts: Sequence[Predictions], task: Task) -> tuple[Array, Array, Ids]:

@@ -339,12 +339,15 @@ def _computable(metric: str, task: type[Task]) -> str:
 
 def _by_row(metric: Metric, scores: Scores) -> Floats | None:
     """Return the (rows,) values that the metric is the mean of; None if it is not a mean over rows."""
-    return None if metric.by_row is None else metric.by_row(scores)
+    # With weights, no test of unweighted means fits: the bootstrap draws rows with their weights.
+    return None if metric.by_row is None or scores.weights is not None else metric.by_row(scores)
 
 
 def _flippable(metric: Metric, scores: Scores) -> Floats | None:
     """Return (rows,) values whose mean determines the metric for fixed targets; None if there are none."""
-    return _by_row(metric, scores) if metric.paired is None else metric.paired(scores)
+    if metric.paired is None or scores.weights is not None:
+        return _by_row(metric, scores)
+    return metric.paired(scores)
 
 
 def _on_rows(metric: Metric, scores: Scores) -> Callable[[Array], float]:

@@ -42,4 +42,4 @@ def tables(result: EvaluationResult, info: DataInfo) -> dict[str, Any]:
     }
     if len(result.ids) == 0 or not np.isfinite(result.outputs).all():
         return table
-    return table | task.tables(task.scores(result.outputs, result.targets), result.ids)
+    return table | task.tables(result.scores(task), result.ids)

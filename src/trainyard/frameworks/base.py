@@ -28,13 +28,26 @@ from trainyard.datasets.base import Split
 from trainyard.digest import FileRecord
 from trainyard.errors import DataError, InputError, ModelError
 from trainyard.order import PREDICT, KeyedPermutation, SampleOrder, stream_seed
-from trainyard.types import Array, DataInfo, Determinism, Ids, NamedBuffer, Predictions, SplitName, StepResult
+from trainyard.types import (
+    Array,
+    DataInfo,
+    Determinism,
+    FeatureForm,
+    Ids,
+    NamedBuffer,
+    Predictions,
+    SplitName,
+    StepResult,
+)
 from trainyard.world import ALONE, World
 
 # The file that holds the model's weights, under their own names. `state()` names a tensor FILE.TENSOR, so the
 # tensors that the run's digest covers are named `weights.*`.
 WEIGHTS_FILE = "weights.safetensors"
 LOSS_SAMPLE = (1_000, 10_000)  # minimum and maximum number of rows in `loss_sample`
+
+
+_WORK_OF_CELL = 30  # of a feature of a row in a boosting round, in multiplications
 
 
 class Plan(NamedTuple):
@@ -116,6 +129,12 @@ def minibatch_plan(config: RunConfig, rows: int) -> Plan:
     assert training.max_steps or training.epochs, "config.load sets max_steps or epochs"
     steps = training.max_steps or (training.epochs or 0) * -(-rows // training.batch_size)
     return Plan(training.batch_size, steps, training.learning_rate)
+
+
+def rounds_work(info: DataInfo, plan: Plan) -> float:
+    """Return `Framework.step_work` of a framework whose step sorts all rows into the leaves of new trees."""
+    trees = info.outputs if info.outputs > 2 else 1
+    return float(_WORK_OF_CELL * plan.batch_size * int(np.prod(info.input_shape)) * trees)
 
 
 def rounds_plan(config: RunConfig, rows: int, rounds: int | None, learning_rate: float) -> Plan:
@@ -205,6 +224,7 @@ class Framework(ABC):
     formats: ClassVar[Sequence[str]] = ()  # the formats that `Model.export` writes, the default first
     tasks: ClassVar[Collection[str] | None] = None  # the names of the tasks that it supports; None: all
     takes_named_inputs: ClassVar[bool] = False  # whether models take other arrays than `features`
+    takes_weights: ClassVar[bool] = False  # whether a batch may have weights of its samples
     has_virtual_ranks: ClassVar[bool] = False  # whether a step may be cut into virtual ranks, or processes
     unsaved_hint: ClassVar[str] = ""  # how a user can have the state saved that `Learner.unsaved_state` finds
 
@@ -232,14 +252,27 @@ class Framework(ABC):
     def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:
         """Return the keys of `training` that have an effect on a model.
 
-        Keys that the engine handles itself (`early_stopping`, `determinism`, `threads`) need not be listed.
-        The user is warned about any other key that is set. If `epochs` is listed and the config sets no
-        length, `defaults` may give `training.epochs`.
+        Keys that the engine handles itself (`class_weights`, `early_stopping`, `threads` ...) need not be
+        listed. The user is warned about any other key that is set. If `epochs` is listed and the config sets
+        no length, `defaults` may give `training.epochs`.
 
         Args:
             model: `config.model.type`, a short name or an import path.
             params: The model's options.
         """
+
+    @staticmethod
+    def feature_form(config: RunConfig, model: Any = None) -> FeatureForm:  # noqa: ARG004 - for most it is one
+        """Return the form in which a model gets the rows of tables.
+
+        Args:
+            config: The resolved config.
+            model: The object that the user passed in Python, if any.
+
+        Raises:
+            ModelError: The model cannot be constructed.
+        """
+        return FeatureForm()
 
     @staticmethod
     def reset() -> None:
@@ -264,6 +297,20 @@ class Framework(ABC):
         Raises:
             InputError: The config asks for something that this framework cannot do.
         """
+
+    @staticmethod
+    def step_work(
+        config: RunConfig,  # noqa: ARG004 - most do not know
+        info: DataInfo,  # noqa: ARG004
+        plan: Plan,  # noqa: ARG004
+        model: Any = None,  # noqa: ARG004
+    ) -> float | None:
+        """Return about how many multiplications a step takes, which decides on the number of threads.
+
+        None: that is not known before the model is built, or the number of threads cannot change, so that all
+        processors are used.
+        """
+        return None
 
     @staticmethod
     @abstractmethod

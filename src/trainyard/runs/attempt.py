@@ -44,7 +44,7 @@ from trainyard.runs.manifest import check_unchanged, lower_tier, make_manifest
 from trainyard.runs.nodes import SharedFiles
 from trainyard.runs.origin import Origin
 from trainyard.runs.outcome import evaluate_outcome, result_so_far, weights_digest
-from trainyard.runs.placement import place, placed
+from trainyard.runs.placement import place, placed, say_threads
 from trainyard.runs.process_forks import in_owner
 from trainyard.runs.ranks import is_launched, launch, lead, require_same_state
 from trainyard.runs.request import Request
@@ -167,6 +167,8 @@ class _Attempt:
         older = self._world.from_main(lambda: older_versions(self._run.versions()))
         with computing_by(older):
             components = build(config, threads, request.objects, choices, begin, self._world)
+        if self._world.is_main:
+            say_threads(config, components.inputs.threads)
         source = self._files.source(self._world.from_main(lambda: self._initial_source(config, before)))
         is_gone = source is not None and commit is not None and not source.exists()
         if source is not None and not is_gone:

@@ -14,6 +14,7 @@ from trainyard.config.synonyms import fold
 from trainyard.evaluation import metrics
 
 ENGINE_TRAINING_KEYS = (  # what the engine does for every framework
+    "class_weights",
     "early_stopping",
     "determinism",
     "max_minutes",

@@ -18,6 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from trainyard import registry
 from trainyard.datasets.base import ArraySplit, DataBundle
 from trainyard.digest import array_buffer, digest, sha256_bytes, sha256_file, sha256_json, tensor_records
@@ -104,7 +106,9 @@ def _row_identity(bundle: DataBundle, name: SplitName) -> str | None:
     split = bundle.splits[name]
     if not isinstance(split, ArraySplit):
         return None
-    arrays = {"targets": split.arrays[task_for(bundle.info).target]}
+    targets = split.arrays[task_for(bundle.info).target]
+    # Some frameworks get values in float64.
+    arrays = {"targets": targets.astype(np.float32) if targets.dtype == np.float64 else targets}
     if name in bundle.rows:
         arrays["positions"] = bundle.rows[name]
     return digest(tensor_records(array_buffer(key, array) for key, array in arrays.items()))

@@ -6,7 +6,7 @@ import logging
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,12 @@ import numpy as np
 
 from trainyard.config import load
 from trainyard.config.schema import RunConfig
-from trainyard.datasets.base import DataBundle, Split
-from trainyard.datasets.rows.arrays import Arrays
+from trainyard.datasets.base import DataBundle, Split, prepared_as
+from trainyard.datasets.rows.arrays import Arrays, is_frame
 from trainyard.datasets.rows.frames import read_frame
+from trainyard.datasets.rows.pairs import as_numpy, column_names
 from trainyard.datasets.rows.preparation import from_json
-from trainyard.datasets.rows.table import Table, as_table
+from trainyard.datasets.rows.table import Table, as_table, listed
 from trainyard.engine.state import preserved_global_random
 from trainyard.errors import CheckpointError, DataError, InputError, ModelError
 from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions
@@ -30,7 +31,7 @@ from trainyard.runs.catalog import Catalog
 from trainyard.runs.inputs import data_inputs
 from trainyard.runs.objects import passed_objects
 from trainyard.runs.weights import stored_model
-from trainyard.runs.wiring import default_threads, framework_for, load_data, wanted_metrics
+from trainyard.runs.wiring import default_threads, form_for, framework_for, load_data, wanted_metrics
 from trainyard.semantics import computing_by, older_versions
 from trainyard.types import FEATURES, TARGET, Array, ArraySpec, DataInfo, SplitName
 
@@ -61,6 +62,7 @@ class Predictor:
         if "model" in passed_objects(run) and model is None:
             raise InputError(f"run {run.id} was given its model as an object: pass that model again")
         self._run = run
+        self.given_model = model
         self._rule = import_rule()  # it holds for later calls, too
         self._remarked: set[str] = set()  # what a user has been told of rows to predict
         self._remarking = threading.Lock()
@@ -194,7 +196,7 @@ class Predictor:
             InputError: One is missing, or has another shape.
         """
         if self._preparation is not None:
-            given = {FEATURES: self._prepared(self._named(rows) if isinstance(rows, np.ndarray) else rows)}
+            given = {FEATURES: self._prepared(self._with_names(rows))}
         elif isinstance(rows, Mapping):
             given = {str(name): np.asarray(array) for name, array in rows.items()}
         else:
@@ -207,8 +209,8 @@ class Predictor:
         counts = {name: len(array) for name, array in inputs.items()}
         rows = next(iter(counts.values()))
         if len(set(counts.values())) > 1:
-            listed = ", ".join(f"{name} {count}" for name, count in counts.items())
-            raise InputError(f"arrays of different numbers of rows given: {listed}; give as many of each")
+            given_rows = ", ".join(f"{name} {count}" for name, count in counts.items())
+            raise InputError(f"arrays of different numbers of rows given: {given_rows}; give as many of each")
         others = {name: spec for name, spec in self.info.inputs.items() if name not in self._specs}
         # What only the loss reads may hold anything.
         return inputs | {name: np.zeros((rows, *spec.shape), spec.dtype) for name, spec in others.items()}
@@ -219,6 +221,8 @@ class Predictor:
         Raises:
             InputError: It has another shape than in training.
         """
+        if is_frame(array):
+            return array
         spec, what = self._specs[name], "rows" if name == FEATURES else f"rows of {name}"
         if array.ndim == 0 or array.shape[1:] != spec.shape:
             raise InputError(
@@ -240,18 +244,36 @@ class Predictor:
             f"{name} {spec.shape} {spec.dtype}" for name, spec in specs.items()
         )
 
-    def _named(self, rows: Array) -> Any:
+    def _with_names(self, rows: Any) -> Any:
+        """Return rows whose columns have the names of the training data.
+
+        Columns are taken in their order where names cannot tell: those of arrays and tensors, and of any rows
+        if the run was trained on an array, whose columns have no names of their own.
+
+        Raises:
+            InputError: There are more columns than in training, or fewer.
+        """
+        assert self._preparation is not None
+        names = self._preparation.column_names
+        of_array = names == column_names(len(names))
+        if is_frame(rows):
+            own = [name for name in rows.columns if str(name) != self.info.target]
+            is_by_position = of_array and not set(names) <= set(map(str, own))
+            return self._named(rows[own].to_numpy(), names) if is_by_position else rows
+        if isinstance(rows, Mapping) or (isinstance(rows, Sequence) and _are_mappings(rows)):
+            return rows
+        return self._named(as_numpy(rows), names)
+
+    def _named(self, rows: Array, names: Sequence[str]) -> Any:
         """Name an array's columns like those of the training data, to be prepared in the same way."""
         import pandas as pd
 
-        assert self._preparation is not None
-        names = [column.name for column in self._preparation.columns]
         if rows.ndim != 2 or rows.shape[1] != len(names):
-            shape = tuple(rows.shape)
             raise InputError(
-                f"an array of shape {shape} given; expected the columns {', '.join(names)}, in this order"
+                f"an array of shape {tuple(rows.shape)} given; expected the columns {listed(names)}, in this "
+                "order"
             )
-        return pd.DataFrame(rows, columns=names)
+        return pd.DataFrame(rows, columns=list(names))
 
     def predict(self, rows: Any) -> Any:
         """Return the predictions as a data frame, one row for each row given.
@@ -311,7 +333,7 @@ class Predictor:
             DataError: They cannot be read, or were given as objects.
         """
         with importing_by(self._rule), computing_by(self.info.semantics):
-            return load_data(self.config)
+            return load_data(self.config, self.given_model)
 
     def _own_split(self, split: SplitName, bundle: DataBundle | None) -> Split:
         bundle = bundle or self.load_data()
@@ -341,8 +363,8 @@ class Predictor:
     def _prepared(self, rows: Any) -> Array:
         """Return the features; warn once of each oddity of the rows, such as unseen categories."""
         assert self._preparation is not None
-        table = as_table(rows, only={column.name for column in self._preparation.columns})
-        features = self._preparation.features(table)
+        table = as_table(rows, only=set(self._preparation.column_names))
+        features: Array = self._preparation.features(table)
         for matter, line in self._preparation.remarks(table, self._unused_columns(table)).items():
             with self._remarking:
                 is_new = matter not in self._remarked
@@ -358,6 +380,10 @@ class Predictor:
             return {*table.columns, *table.unread}
         split = {name for name in (data.split.time, data.split.group) if name is not None}
         return {self.info.target, *data.exclude, *split}
+
+
+def _are_mappings(rows: Sequence[Any]) -> bool:
+    return all(isinstance(row, Mapping) for row in rows)
 
 
 def _of_dtype(array: Array, dtype: np.dtype[Any]) -> Array:
@@ -410,7 +436,9 @@ def bundle_of_objects(run: RunDir, predictor: Predictor, data: Any) -> DataBundl
     from trainyard.datasets.rows.objects import from_objects
 
     with computing_by(predictor.info.semantics):
-        bundle = from_objects(data, predictor.config.data)
+        form = form_for(predictor.config, predictor.given_model)
+        with prepared_as(form):
+            bundle = from_objects(data, predictor.config.data)
     if data_inputs(bundle).hash != run.require_manifest().data.hash:
         raise InputError(
             f"the data are not those that run {run.id} was made with: pass what `train` was given"

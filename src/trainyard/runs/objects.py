@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard import registry
 from trainyard.config import Config, Overrides, Resolved
+from trainyard.config.tree import DEFAULT
 from trainyard.errors import ConfigError, InputError, Problem
 from trainyard.records.run_dir import RunDir
 from trainyard.require import class_name
@@ -36,25 +37,6 @@ class Objects:
         return [name for name in ("model", "data") if getattr(self, name) is not None]
 
 
-def make_objects(resolved: Resolved, model: Any, data: Any, callbacks: Sequence[Callback]) -> Objects:
-    """Return what was given in Python, the data divided as the config says."""
-    objects = Objects(model, make_bundle(resolved, data), callbacks)
-    if objects.names:
-        log.warning(
-            "%s given as objects: only their author can reproduce this run", " and ".join(objects.names)
-        )
-    return objects
-
-
-def make_bundle(resolved: Resolved, data: Any) -> DataBundle | None:
-    """Return data that were given in Python, divided as the config says; None without such data."""
-    if data is None:
-        return None
-    from trainyard.datasets.rows.objects import from_objects
-
-    return from_objects(data, resolved.config.data)
-
-
 def name_model(config: Config, overrides: Overrides, model: Any) -> tuple[Config, Overrides]:
     """Name the object's class and framework in the config, and its options that set something of ours."""
     framework = registry.framework_of_class(type(model))
@@ -68,6 +50,24 @@ def name_model(config: Config, overrides: Overrides, model: Any) -> tuple[Config
     if isinstance(overrides, Mapping):
         return config, {**overrides, **settings}
     return config, [*overrides, *(f"{key}={json.dumps(value)}" for key, value in settings.items())]
+
+
+def name_batch_size(resolved: Resolved, overrides: Overrides, data: Any) -> Overrides | None:
+    """Return the overrides with the batch size of the data loaders given; None if it is not to be used.
+
+    A batch size in the config comes first.
+    """
+    from trainyard.datasets.rows.loaders import batch_size_of
+
+    key, size, model = "training.batch_size", batch_size_of(data), resolved.config.model
+    if size is None or resolved.sources.get(key) != DEFAULT:
+        return None
+    name = model.framework or registry.framework_of(model.type)
+    keys = registry.adapter("framework", name).training_keys(model.type, model.params) if name else [key]
+    if name and "batch_size" not in keys:
+        return None
+    log.info("%s: %d, as of the data loader", key, size)
+    return {**overrides, key: size} if isinstance(overrides, Mapping) else [*overrides, f"{key}={size}"]
 
 
 def require_data(resolved: Resolved, config: Config) -> None:

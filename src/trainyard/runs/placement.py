@@ -23,16 +23,26 @@ def placed(request: Request, before: Manifest | None) -> RunConfig:
     return request.resolved.with_placement({**known, **request.placement}).config
 
 
-def place(request: Request, before: Manifest | None) -> tuple[RunConfig, int]:
-    """Return the config at the place of an attempt that begins now, and its number of threads."""
+def place(request: Request, before: Manifest | None) -> tuple[RunConfig, int | None]:
+    """Return the config at the place of an attempt that begins now, and its number of threads.
+
+    None: neither the config nor an earlier attempt gives a number.
+    """
     config, known = placed(request, before), before.known_placement if before else {}
     threads, available = config.training.threads, default_threads(config)
-    if threads is None:
-        return config, available
-    if known.get("training.threads") == threads > available:
+    if threads is not None and known.get("training.threads") == threads > available:
         log.info(
             "the run keeps the %d threads that it began with, which keeps its bits, on %d processors; "
             "training.threads=%d changes that",
             *(threads, available, available),
         )
     return config, threads
+
+
+def say_threads(config: RunConfig, threads: int) -> None:
+    """Log a number of threads that was chosen by the size of the steps."""
+    if config.training.threads is None and threads < (available := default_threads(config)):
+        log.info(
+            "%d of %d threads: the steps are too small to share; training.threads=%d changes that",
+            *(threads, available, available),
+        )

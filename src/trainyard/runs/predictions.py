@@ -40,10 +40,9 @@ class Predicted:
         Raises:
             ModelError: The model gave values that are not finite.
         """
-        outputs, targets = self.result.outputs, self.result.targets
-        if not np.isfinite(outputs).all():
+        if not np.isfinite(self.result.outputs).all():
             raise ModelError("the model gave values that are not finite, so there is nothing to compare")
-        return task_for(self.info).scores(outputs, targets)
+        return self.result.scores(task_for(self.info))
 
 
 def predicted(run: RunDir, split: SplitName = "test", bundle: DataBundle | None = None) -> Predicted:

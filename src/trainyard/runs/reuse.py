@@ -14,6 +14,7 @@ from trainyard.config.schema import RunConfig
 from trainyard.engine.state import preserved_global_random, seed_global_random
 from trainyard.errors import TrainyardError
 from trainyard.records.copies import bring_all, bring_small
+from trainyard.records.data import DataDescription
 from trainyard.records.decision import MEASURED, NEUTRAL, journalled_decisions
 from trainyard.records.index import summaries
 from trainyard.records.journal import read
@@ -29,8 +30,16 @@ from trainyard.runs.manifest import code_roots, make_manifest
 from trainyard.runs.objects import Objects
 from trainyard.runs.trust import of_own_config
 from trainyard.runs.weights import initial_source, initialize, stored_model
-from trainyard.runs.wiring import build, default_threads, framework_name, load_data, run_checkpoints
+from trainyard.runs.wiring import (
+    build,
+    default_threads,
+    framework_name,
+    load_data,
+    run_checkpoints,
+    usual_threads,
+)
 from trainyard.semantics import in_force, versions
+from trainyard.types import DataInfo
 
 log = logging.getLogger("trainyard")
 
@@ -170,7 +179,7 @@ def present_inputs(run: RunDir, resolved: Resolved, objects: Objects, source: Pa
         seed_global_random(config.experiment.seed)
         device = _known_device(before, config, objects)
         if device is not None:
-            return _light_inputs(before, resolved, objects, device)
+            return _light_inputs(run, resolved, objects, device)
         now = _built_inputs(run, resolved, objects, source)
     is_gone = source is not None and not source.exists()
     return now.model_copy(update={"weights": before.weights}) if is_gone else now
@@ -189,14 +198,14 @@ def _known_device(before: Manifest, config: RunConfig, objects: Objects) -> str 
     return device
 
 
-def _light_inputs(before: Manifest, resolved: Resolved, objects: Objects, device: str) -> Manifest:
+def _light_inputs(run: RunDir, resolved: Resolved, objects: Objects, device: str) -> Manifest:
     """Return the inputs without building the model: data, code and environment, which decide the rest.
 
     The versions that the framework names are those of packages, which are compared anyway.
     """
-    config = resolved.config
+    before, config = run.require_manifest(), resolved.config
     framework = registry.adapter("framework", framework_name(config))
-    threads = config.training.threads or default_threads(config)
+    threads = config.training.threads or _usual_threads(run, before, config)
     now = Manifest(
         run_id=before.run_id,
         experiment=before.experiment,
@@ -207,16 +216,26 @@ def _light_inputs(before: Manifest, resolved: Resolved, objects: Objects, device
     )
     if before.differences(now):
         return now  # the data need not be read
-    bundle = objects.data if objects.data is not None else load_data(config)
+    bundle = objects.data if objects.data is not None else load_data(config, objects.model)
     roots = code_roots(config, objects, framework, {})
     return now.model_copy(update={"data": data_inputs(bundle), "code": code_inputs(roots, Path.cwd())})
+
+
+def _usual_threads(run: RunDir, before: Manifest, config: RunConfig) -> int:
+    """Return the threads of a run on the same data; on others it is not reused anyway."""
+    description = DataDescription.load(run.path / before.data_file)
+    if description is None or before.data.splits.get("train") is None:
+        return default_threads(config)
+    framework = registry.adapter("framework", framework_name(config))
+    plan = framework.plan(config, before.data.splits["train"].rows)
+    return usual_threads(framework, config, DataInfo.from_json(description.info), plan)
 
 
 def _built_inputs(run: RunDir, resolved: Resolved, objects: Objects, source: Path | None) -> Manifest:
     """Return the inputs as an attempt finds them: built in the same order, as building may draw numbers."""
     config = resolved.config
     choices = journalled_decisions(run.journal).choices()  # else they would be made anew by measuring
-    components = build(config, config.training.threads or default_threads(config), objects, choices)
+    components = build(config, config.training.threads, objects, choices)
     if source is not None and source.exists():
         initialize(components, source)
     determinism = registry.adapter("framework", framework_name(config, objects.model)).determinism(config)

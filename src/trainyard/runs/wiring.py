@@ -14,7 +14,7 @@ from trainyard.callbacks.base import Callback, RunView
 from trainyard.callbacks.histograms import WeightHistograms
 from trainyard.callbacks.resources import Resources
 from trainyard.config.schema import RunConfig, deciding_metrics
-from trainyard.datasets.base import DataBundle
+from trainyard.datasets.base import DataBundle, prepared_as
 from trainyard.engine.checkpoint import Checkpoints, RunCheckpoints
 from trainyard.engine.journal import Journal
 from trainyard.engine.lease import Lease
@@ -38,10 +38,13 @@ from trainyard.order import START, Cursor, SampleOrder
 from trainyard.records.log import committed
 from trainyard.records.run_dir import RunDir
 from trainyard.require import import_path
+from trainyard.runs.learner_data import learner_splits
 from trainyard.runs.objects import NO_DATA, Objects
 from trainyard.semantics import in_force
-from trainyard.types import FEATURES, DataInfo, Metrics, Predictions, SplitName
+from trainyard.types import FEATURES, DataInfo, FeatureForm, Metrics, Predictions, SplitName
 from trainyard.world import ALONE, World
+
+SMALL_STEP = 30_000_000  # multiplications; one thread makes them in a few milliseconds
 
 
 @dataclass(frozen=True)
@@ -82,17 +85,41 @@ def default_threads(config: RunConfig) -> int:
     return max(1, available // ranks)
 
 
-def load_data(config: RunConfig) -> DataBundle:
-    """Read and prepare the data that the config names.
+def usual_threads(
+    framework: type[Framework], config: RunConfig, info: DataInfo, plan: Plan, model: Any = None
+) -> int:
+    """Return the number of CPU threads of a process if the config gives none: one for small steps.
+
+    The threads of a small step wait for each other longer than they compute, and ten times as long as one
+    thread computes where other programs use the processors, too.
+    """
+    work = framework.step_work(config, info, plan, model)
+    return 1 if work is not None and work < SMALL_STEP else default_threads(config)
+
+
+def load_data(config: RunConfig, model: Any = None) -> DataBundle:
+    """Read the data that the config names, and prepare them as the model's framework asks for.
 
     Raises:
         DataError: There is no data section, or the data cannot be used.
+        ModelError: No framework knows the model.
     """
     if config.data is None:
         raise DataError(NO_DATA)
     cls = registry.dataset_of(config.data.type)
-    bundle: DataBundle = cls(config.data, cls.Params(**config.data.params)).load()
+    with prepared_as(form_for(config, model)):
+        bundle: DataBundle = cls(config.data, cls.Params(**config.data.params)).load()
     return bundle
+
+
+def form_for(config: RunConfig, model: Any = None) -> FeatureForm:
+    """Return the form in which the model's framework wants the rows of tables.
+
+    Raises:
+        ModelError: No framework knows the model, or it cannot be constructed.
+    """
+    framework = cast(type[Framework], registry.adapter("framework", framework_name(config, model)))
+    return framework.feature_form(config, model)
 
 
 def framework_name(config: RunConfig, model: Any = None) -> str:
@@ -162,7 +189,7 @@ def _check_task(framework: type[Framework], name: str, config: RunConfig, info: 
 
 def build(
     config: RunConfig,
-    threads: int,
+    threads: int | None,
     objects: Objects,
     choices: Mapping[str, str] | None = None,
     begin: Callable[[DataBundle], tuple[Cursor, Past]] | None = None,
@@ -172,7 +199,7 @@ def build(
 
     Args:
         config: The config.
-        threads: The number of CPU threads.
+        threads: The number of CPU threads; None: as many as the step can use.
         objects: What was given in Python.
         choices: What an earlier attempt has chosen.
         begin: Returns where the run begins on these data, and what it takes over; default: at step 0.
@@ -181,20 +208,22 @@ def build(
     Raises:
         InputError: One of them cannot be built as configured.
     """
-    bundle = objects.data if objects.data is not None else load_data(config)
+    bundle = objects.data if objects.data is not None else load_data(config, objects.model)
     if bundle.info.semantics != in_force():  # data given as objects were prepared before it was known
         bundle = replace(bundle, info=replace(bundle.info, semantics=in_force()))
     _check_metrics(config, bundle)
     model, rows = objects.model, len(bundle.splits["train"])
     framework = framework_for(config, bundle.info, model)
     plan: Plan = framework.plan(config, rows, model)
+    if threads is None:
+        threads = world.from_main(lambda: usual_threads(framework, config, bundle.info, plan, model))
     order, rules = order_and_rules(config, plan, rows, *(begin(bundle) if begin else ()))
     inputs = LearnerInputs(
         config,
         bundle.info,
         config.model.params,
         threads,
-        bundle.splits,
+        learner_splits(config, bundle, framework, model),
         order,
         model=model,
         choices=choices or {},

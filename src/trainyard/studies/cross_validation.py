@@ -167,7 +167,11 @@ def spread(values: Sequence[float], test_per_train: float) -> Json:
 def _pooled(parts: Sequence[Predicted]) -> EvaluationResult:
     """Return all folds as one evaluation, whose ids are positions in the source."""
     info = parts[0].info
-    each = [Predictions(_positions(part), part.result.outputs, part.result.targets, 0.0) for part in parts]
+    each = [
+        Predictions(_positions(part), one.outputs, one.targets, 0.0, weights=one.weights)
+        for part in parts
+        for one in [part.result]
+    ]
     return replace(evaluate_predictions(each, [], info, "test"), metrics={})
 
 

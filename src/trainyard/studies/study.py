@@ -14,13 +14,13 @@ from typing import Any
 from trainyard.callbacks.base import Callback
 from trainyard.config import Resolved
 from trainyard.datasets.base import DataBundle
-from trainyard.datasets.rows.objects import from_objects
 from trainyard.digest import fsync_folder, make_folders, write_atomically
 from trainyard.errors import CheckpointError, InputError, RunNotFoundError
 from trainyard.records.run_dir import RunDir, make_id
 from trainyard.records.status import Status
 from trainyard.records.study import StudyRecord, StudyRun
 from trainyard.redact import redacted
+from trainyard.runs.bundles import make_bundle
 from trainyard.runs.wiring import load_data
 from trainyard.semantics import PARTS, version
 
@@ -53,7 +53,7 @@ class StudyRequest:
 
     def bundle(self, resolved: Resolved) -> DataBundle | None:
         """Return the data that were given as objects, split as the config says; None without such data."""
-        return None if self.data is None else from_objects(self.data, resolved.config.data)
+        return make_bundle(resolved, self.data)
 
     def load(self, resolved: Resolved) -> DataBundle:
         """Load the data of a run: the objects that were given, or the source in the config."""

@@ -59,15 +59,24 @@ class Scores:
         task: The task, whose `scores` method states the shapes and dtypes.
         outputs: The predictions, (rows, ...).
         targets: The targets, (rows, ...).
+        weights: The weights of the rows, (rows,) float64, whose sum is above 0; None if all count the same.
     """
 
     task: type[Task]
     outputs: Array
     targets: Array
+    weights: Floats | None = None
 
     def take(self, ids: Ids) -> Scores:
         """Return the scores of the rows `ids`, (n,) int64; a row may be repeated."""
-        return Scores(self.task, self.outputs[ids], self.targets[ids])
+        weights = None if self.weights is None else self.weights[ids]
+        return Scores(self.task, self.outputs[ids], self.targets[ids], weights)
+
+    def mean(self, values: Array) -> Any:
+        """Return the mean of (rows, ...) values over the rows, by their weights: (...) float64."""
+        if self.weights is None:
+            return np.mean(values, axis=0)
+        return np.average(values, axis=0, weights=self.weights)
 
     @cached_property
     def predicted(self) -> NDArray[np.int64]:
@@ -76,11 +85,17 @@ class Scores:
         return best
 
     @cached_property
-    def confusion(self) -> NDArray[np.int64]:
-        """(classes, classes) int64: `[i, j]` counts the rows of class i that were predicted as class j."""
+    def confusion(self) -> NDArray[np.int64] | Floats:
+        """(classes, classes): `[i, j]` counts the rows of class i that were predicted as class j.
+
+        It is int64; or float64, the sums of the weights of these rows, where there are weights.
+        """
         classes = self.outputs.shape[1]
-        counts = np.bincount(self.targets * classes + self.predicted, minlength=classes * classes)
-        return counts.astype(np.int64, copy=False).reshape(classes, classes)
+        cells = self.targets * classes + self.predicted  # (rows,)
+        counts = np.bincount(cells, weights=self.weights, minlength=classes * classes)
+        if self.weights is None:
+            counts = counts.astype(np.int64, copy=False)
+        return counts.reshape(classes, classes)
 
     @cached_property
     def true_probability(self) -> Array:

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from trainyard.digest import array_buffer, digest, tensor_records
-from trainyard.types import TARGET, Batch, Ids
+from trainyard.types import TARGET, Array, Batch, Ids, NamedBuffer
 
 
 class Arrays:
     """A split of arrays with the same number of rows; an `ArraySplit`.
 
     Args:
-        arrays: The arrays by name, (rows, ...) each.
+        arrays: The arrays by name, (rows, ...) each. The features may be a data frame, for models that take
+            one (`Framework.feature_form`).
     """
 
     def __init__(self, arrays: Batch) -> None:
-        self.arrays: Batch = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        self.arrays: Batch = {
+            name: array if is_frame(array) else np.ascontiguousarray(array) for name, array in arrays.items()
+        }
 
     def __len__(self) -> int:
         return len(next(iter(self.arrays.values())))
 
     def take(self, ids: Ids) -> Batch:
         """Return copies of the samples `ids`."""
-        return {name: array[ids] for name, array in self.arrays.items()}
+        return {name: _rows(array, ids) for name, array in self.arrays.items()}
 
     def fingerprint(self) -> str:
         """Return the digest over names, dtypes, shapes and bytes of the arrays."""
@@ -33,9 +39,35 @@ class Arrays:
 
     @cached_property
     def _fingerprint(self) -> str:
-        return digest(
-            tensor_records(array_buffer(fingerprinted(name), array) for name, array in self.arrays.items())
-        )
+        buffers = (buffer for name, array in self.arrays.items() for buffer in _buffers(name, array))
+        return digest(tensor_records(buffers))
+
+
+def is_frame(value: Any) -> bool:
+    """Return whether this is a data frame."""
+    return hasattr(value, "iloc") and hasattr(value, "columns")
+
+
+def _rows(array: Any, ids: Ids) -> Array:
+    rows: Array = array.iloc[ids] if is_frame(array) else array[ids]
+    return rows
+
+
+def _buffers(name: str, array: Any) -> Iterator[NamedBuffer]:
+    """Yield what the fingerprint of an array covers; of a frame, each column with its dtype."""
+    if not is_frame(array):
+        yield array_buffer(fingerprinted(name), array)
+        return
+    for i, column in enumerate(array.columns):
+        values = array.iloc[:, i]
+        if isinstance(values.dtype, np.dtype) and values.dtype.kind in "biuf":
+            content = values.to_numpy()
+        else:
+            texts = [
+                None if absent else str(value) for value, absent in zip(values, values.isna(), strict=True)
+            ]
+            content = np.frombuffer(json.dumps(texts).encode(), np.uint8)
+        yield array_buffer(f"{name}.{column}.{values.dtype}", np.ascontiguousarray(content))
 
 
 def fingerprinted(name: str) -> str:

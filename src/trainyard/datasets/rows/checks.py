@@ -10,11 +10,12 @@ import numpy as np
 
 from trainyard.config.emit import inline
 from trainyard.config.schema import DataConfig
-from trainyard.datasets.rows.arrays import Arrays
+from trainyard.datasets.rows.arrays import Arrays, is_frame
 from trainyard.datasets.rows.splitting import Rows
 from trainyard.datasets.rows.table import Table, kind_of, listed, missing, nearest
 from trainyard.errors import DataError
-from trainyard.types import Array, SplitName
+from trainyard.require import require
+from trainyard.types import WEIGHT, Array, SplitName
 
 NUMBERS_ROWS = "only numbers the rows"
 GIVES_AWAY = "determines the target all by itself (is it known when you predict?)"
@@ -41,6 +42,7 @@ def feature_columns(table: Table, config: DataConfig) -> list[str]:
         "data.target": [config.target],
         "data.features": config.features or [],
         "data.exclude": config.exclude,
+        "data.weight": [config.weight] if config.weight else [],
         "data.columns": list(config.columns),
         "data.missing_values": list(config.missing_values) if isinstance(config.missing_values, dict) else [],
     }
@@ -54,7 +56,10 @@ def feature_columns(table: Table, config: DataConfig) -> list[str]:
         raise DataError(f"{table.source}: " + "\n  ".join(unknown))
     if config.target in (config.features or []):
         raise DataError(f"{table.source}: data.features names the target {config.target!r}; leave it out")
-    left_out = {config.target, *config.exclude}
+    if config.weight in ([config.target, *(config.features or [])]):
+        what = "is the target, too" if config.weight == config.target else "is named by data.features, too"
+        raise DataError(f"{table.source}: data.weight: {config.weight!r} {what}; a weight is no feature")
+    left_out = {config.target, config.weight or "", *config.exclude}
     if config.features is None:
         left_out |= {config.split.group or "", config.split.time or ""}
     names = [name for name in (config.features or table.columns) if name not in left_out]
@@ -295,7 +300,7 @@ def _among(values: Array, ascending: Array) -> Array:
 
 def _row_hashes(split: Arrays) -> Array:
     """Return a hash of each row, (rows,) uint64; two rows collide once in 10^19 pairs."""
-    matrices = [array.reshape(len(split), -1) for array in split.arrays.values()]
+    matrices = [_matrix(array) for name, array in split.arrays.items() if name != WEIGHT]
     hashes = np.zeros(len(split), dtype=np.uint64)
     for matrix in matrices:
         for column in matrix.T:
@@ -303,3 +308,12 @@ def _row_hashes(split: Arrays) -> Array:
             hashes = (hashes ^ bits) * np.uint64(0xBF58476D1CE4E5B9)
             hashes ^= hashes >> np.uint64(29)
     return hashes
+
+
+def _matrix(array: Any) -> Array:
+    """Return an array as (rows, n) numbers; of a data frame, hashes of its rows."""
+    if not is_frame(array):
+        return np.asarray(array).reshape(len(array), -1)
+    hashes = require("pandas", "tabular").util.hash_pandas_object(array, index=False).to_numpy()
+    halves: Array = hashes.view(np.uint32).reshape(len(array), 2)
+    return halves

@@ -8,9 +8,9 @@ from typing import Any
 
 from trainyard import registry
 from trainyard.config.schema import DataConfig
+from trainyard.datasets.rows.raw import frame_of
 from trainyard.datasets.rows.table import Table
 from trainyard.errors import DataError
-from trainyard.require import require
 
 
 def read_table(
@@ -39,5 +39,4 @@ def read_table(
 
 def read_frame(path: Path | str, params: Mapping[str, Any] | None = None, text: Collection[str] = ()) -> Any:
     """Return the same rows as a pandas data frame."""
-    pandas: Any = require("pandas", "tabular")
-    return pandas.DataFrame(dict(read_table(path, params, text).columns))
+    return frame_of(dict(read_table(path, params, text).columns))

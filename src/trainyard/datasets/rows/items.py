@@ -126,7 +126,7 @@ class Items:
             names = f" of {listed(item)}" if isinstance(item, Mapping) else ""
             raise DataError(
                 f"{what} is {type(item).__name__}{names}; it must be a pair (features, target), or a mapping "
-                f"of named inputs with the target {self._target!r} among them"
+                f"of named inputs with the target {self._target!r} among them (data.target names it)"
             )
         arrays = {str(name): as_array(value, f"{what}: {name}") for name, value in item.items()}
         for name, array in arrays.items():

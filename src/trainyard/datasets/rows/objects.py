@@ -1,13 +1,14 @@
 """Data given as Python objects: by a function (`type: module:function`), or passed to `trainyard.train`.
 
-A split may be a pair of arrays (X, y), a mapping of named arrays with the target among them, a data frame
-with the target among its columns, or a map-style dataset. Data frames are prepared like files. Arrays and
-datasets are preprocessed already and are used as they are (floats become float32): `standardize` has no
-effect on their features, and settings that need named columns are refused.
+A split may be a pair (X, y), a mapping of named arrays with the target among them, a data frame with the
+target among its columns, or a map-style dataset. Data frames, and pairs whose X has columns (see `pairs.py`),
+are prepared like files. All else is preprocessed already and is used as it is (floats become float32):
+`standardize` has no effect on its features, and settings that need named columns are refused.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -16,17 +17,33 @@ import numpy as np
 from trainyard.config.checks import OBJECTS
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle, Split
-from trainyard.datasets.rows import checks, items, tabular
-from trainyard.datasets.rows.arrays import Arrays
+from trainyard.datasets.rows import checks, items, tabular, weights
+from trainyard.datasets.rows.arrays import Arrays, is_frame
+from trainyard.datasets.rows.loaders import unwrapped
+from trainyard.datasets.rows.pairs import is_whole_numbers, tables_of_pairs
 from trainyard.datasets.rows.splitting import fractions, split_rows
 from trainyard.datasets.rows.table import Table, as_table, kind_of, listed, nearest, tidy
 from trainyard.datasets.rows.target import Target, inspect
 from trainyard.datasets.rows.tfdata import from_tf_dataset, is_tf_dataset
 from trainyard.errors import DataError
 from trainyard.registry import task_of
+from trainyard.semantics import version
 from trainyard.tasks.support.columns import infer_task_of_matrix
-from trainyard.types import FEATURES, SPLITS, TARGET, Array, ArraySpec, Batch, DataInfo, Ids, SplitName
+from trainyard.types import (
+    FEATURES,
+    SPLITS,
+    TARGET,
+    WEIGHT,
+    Array,
+    ArraySpec,
+    Batch,
+    DataInfo,
+    Ids,
+    SplitName,
+)
 
+log = logging.getLogger("trainyard")
+_ALIASES: Mapping[str, SplitName] = {"validation": "val", "valid": "val", "dev": "val"}  # of splits
 Form = Literal["arrays", "named", "frame", "items"]
 Pair = tuple[Batch, Array]  # the named inputs and the raw targets, (rows, ...) each
 _NUMERIC = ("number", "boolean")
@@ -36,28 +53,38 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
     """Build the data of a run from Python objects.
 
     Args:
-        data: (train, val), (train, val, test), or a mapping of `train`, `val` and `test`. Each is a pair of
-            arrays (X, y), a mapping of named arrays (the target called as `data.target` says), a data frame,
-            a map-style dataset, or a tf.data.Dataset (which is read into memory, in its own order). Or all
-            rows as one pair, mapping, data frame or tf.data.Dataset, to be split by `data.split`.
+        data: (train, val), (train, val, test), or a mapping of `train`, `val` and `test`. Each is a pair
+            (X, y), or with weights (X, y, w), of arrays, or of a frame and series; a mapping of named arrays
+            (the target called as `data.target` says); a data frame; a map-style dataset, or a torch
+            DataLoader of one; or a tf.data.Dataset, which is read into memory, in its own order. Or all rows
+            as one pair, mapping, data frame or tf.data.Dataset, to be split by `data.split`; or one map-style
+            dataset to train on.
         config: The data section; None for the defaults.
         source: The name of `data` in messages.
 
     Raises:
         DataError: The data cannot be used; says what is wrong, and what to do.
     """
-    config = config or DataConfig()
+    config, data = config or DataConfig(), unwrapped(data, source)
     parts = {
         name: _unpacked(part, name) for name, part in _by_split(data, source).items() if part is not None
     }
     if "train" not in parts:
         raise DataError(f"{source} has no training rows")
+    parts, own_weights = _without_weights(parts, config)
     forms = {name: _form(part, name) for name, part in parts.items()}
     if len(set(forms.values())) > 1:
         raise DataError(
             "the splits must be of one form, but are "
             f"{listed(f'{name}: {form}' for name, form in forms.items())}"
         )
+    tables = tables_of_pairs(parts, config) if forms["train"] == "arrays" else None
+    if tables is not None:
+        _refuse_params(config)
+        if own_weights:
+            config = config.model_copy(update={"weight": WEIGHT})
+            tables = {name: table.with_column(WEIGHT, own_weights[name]) for name, table in tables.items()}
+        return tabular.build(tables, config)
     _refuse_settings(config, forms["train"])
     if forms["train"] == "items":
         return items.bundle(parts, config)
@@ -68,25 +95,59 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
     keep = config.impute == "keep"
     if forms["train"] == "named":
         parts = {name: _named(part, name, config.target) for name, part in parts.items()}
+        own_weights = _weights(parts, config.weight)
     else:
         parts = {name: ({FEATURES: features}, targets) for name, (features, targets) in parts.items()}
-    return from_arrays({name: _pair(part, name, keep=keep) for name, part in parts.items()}, config)
+        if config.standardize and version("preparation") > 1:
+            log.info("data: %s", _as_they_are(parts["train"]))
+    pairs = {name: _pair(part, name, keep=keep) for name, part in parts.items()}
+    return from_arrays(pairs, config, sample_weights=own_weights)
+
+
+def _weights(
+    parts: Mapping[SplitName, tuple[dict[str, Any], Any]], name: str | None
+) -> dict[SplitName, Array]:
+    """Take the sample weights out of the inputs of each split.
+
+    Raises:
+        DataError: A split has no such array, or nothing else to learn from; or these are no weights.
+    """
+    if name is None:
+        return {}
+    for split, (inputs, _) in parts.items():
+        if name not in inputs:
+            raise DataError(f"the {split} split has no array {name!r} (data.weight); {nearest(name, inputs)}")
+        if set(inputs) == {name} or (name != WEIGHT and WEIGHT in inputs):
+            what = "no array to learn from" if set(inputs) == {name} else f"another array named {WEIGHT!r}"
+            raise DataError(f"the {split} split has {what} beside data.weight: {name}; rename or add arrays")
+    taken = {
+        split: weights.checked(inputs.pop(name), f"the {split} array {name!r} (data.weight)")
+        for split, (inputs, _) in parts.items()
+    }
+    for split, (_, targets) in parts.items():
+        if len(taken[split]) != len(targets):
+            raise DataError(f"the {split} split has {len(targets)} rows, but {len(taken[split])} weights")
+    return taken
 
 
 def _by_split(data: Any, source: str) -> Mapping[SplitName, Any]:
     if isinstance(data, Mapping) and not any(key in SPLITS for key in data) and _is_named(data):
         return {"train": data}
     if isinstance(data, Mapping):
+        names: Mapping[str, SplitName] = {} if "val" in data else _ALIASES
+        data = {names.get(str(key), key): part for key, part in data.items()}
         if unknown := [str(key) for key in data if key not in SPLITS]:
             raise DataError(
                 f"{source} has a split {listed(map(repr, unknown))}; the splits are called {listed(SPLITS)}; "
                 "for named inputs, give a mapping of NumPy arrays or tensors"
             )
-        return data
-    if _is_pair(data) or hasattr(data, "iloc") or is_tf_dataset(data):
+        return {name: data[name] for name in data}
+    if _is_pair(data) or _is_triple(data) or hasattr(data, "iloc") or is_tf_dataset(data):
         return {"train": data}
     if isinstance(data, tuple) and len(data) in (2, 3):
         return dict(zip(SPLITS, data, strict=False))
+    if not isinstance(data, tuple | list | str) and is_map_style(data):
+        return {"train": data}
     what = f"a tuple of {len(data)}" if isinstance(data, tuple) else type(data).__name__
     raise DataError(
         f"{source} is {what}; it must be (train, val), (train, val, test) or a mapping of {listed(SPLITS)}"
@@ -94,11 +155,15 @@ def _by_split(data: Any, source: str) -> Mapping[SplitName, Any]:
 
 
 def _unpacked(part: Any, name: SplitName) -> Any:
-    """Return a torch TensorDataset of two tensors or a tf.data.Dataset as a pair, else the part itself."""
+    """Return what a loader or a table holds, two tensors or a tf.data.Dataset as a pair; else the part."""
     if is_tf_dataset(part):
         return from_tf_dataset(part, f"the {name} split")
-    tensors = getattr(part, "tensors", None)
-    return tensors if isinstance(tensors, tuple) and len(tensors) == 2 else part
+    return unwrapped(part, f"the {name} split")
+
+
+def is_map_style(part: Any) -> bool:
+    """Return whether this is a data set that is read by position, or a class of such data sets."""
+    return hasattr(part, "__len__") and hasattr(part, "__getitem__")
 
 
 def _is_pair(part: Any) -> bool:
@@ -110,12 +175,40 @@ def _is_pair(part: Any) -> bool:
     )
 
 
+def _is_triple(part: Any) -> bool:
+    """Return whether this is (X, y, w) rather than three splits: a weight for each row."""
+    if not (isinstance(part, tuple) and len(part) == 3 and _is_pair(part[:2])):
+        return False
+    is_column = not is_frame(part[2]) and np.ndim(part[2]) == 1
+    return is_column and np.ndim(part[0]) > 1 and len(part[0]) == len(part[1]) == len(part[2])
+
+
+def _without_weights(
+    parts: Mapping[SplitName, Any], config: DataConfig
+) -> tuple[dict[SplitName, Any], dict[SplitName, Array]]:
+    """Return triples (X, y, w) as pairs, and the weights of their rows.
+
+    Raises:
+        DataError: Some splits have weights and others have none, `data.weight` names others, or these are no
+            weights.
+    """
+    own = {name: part[2] for name, part in parts.items() if _is_triple(part)}
+    if not own:
+        return dict(parts), {}
+    if config.weight is not None:
+        raise DataError("data.weight: (X, y, w) has weights of its own: leave it out, or give (X, y)")
+    if without := [name for name in parts if name not in own]:
+        raise DataError(f"the {without[0]} split has no weights, but others are (X, y, w); give them to each")
+    checked = {name: weights.checked(one, f"the {name} weights") for name, one in own.items()}
+    return {name: part[:2] for name, part in parts.items()}, checked
+
+
 def _is_named(part: Any) -> bool:
     """Return whether this is a mapping of arrays rather than of columns of a table."""
     return isinstance(part, Mapping) and all(hasattr(array, "shape") for array in part.values())
 
 
-def _named(part: Mapping[Any, Any], name: SplitName, target: str) -> tuple[Mapping[str, Any], Any]:
+def _named(part: Mapping[Any, Any], name: SplitName, target: str) -> tuple[dict[str, Any], Any]:
     """Return the inputs and the target of named arrays.
 
     Raises:
@@ -138,7 +231,7 @@ def _form(part: Any, name: SplitName) -> Form:
         return "frame"
     if hasattr(part, "shape"):
         raise DataError(f"the {name} split is a single array; give a pair (X, y)")
-    if hasattr(part, "__len__") and hasattr(part, "__getitem__") and not isinstance(part, str | Mapping):
+    if is_map_style(part) and not isinstance(part, str | Mapping):
         return "items"
     raise DataError(
         f"the {name} split is {type(part).__name__}; give a pair of arrays (X, y), a mapping of named arrays "
@@ -147,15 +240,34 @@ def _form(part: Any, name: SplitName) -> Form:
     )
 
 
-def _refuse_settings(config: DataConfig, form: Form) -> None:
+def _as_they_are(part: tuple[Mapping[str, Any], Any]) -> str:
+    """Return a line that says why features are not standardized."""
+    features = part[0][FEATURES]
+    shape = np.shape(features)
+    if len(shape) != 2:
+        what = f"have the shape {shape[1:]} a row"
+    elif is_whole_numbers(features):
+        what = "are whole numbers in an array, such as tokens"
+    else:
+        what = "belong to several targets"
+    return f"the features {what}: they are taken as they are, and not standardized"
+
+
+def _refuse_params(config: DataConfig) -> None:
     if config.type == OBJECTS and config.params:
         key = next(iter(config.params))
         raise DataError(
             f"data.{key}: there is no such setting for data given as objects; "
             f"{nearest(key, DataConfig.model_fields)}"
         )
+
+
+def _refuse_settings(config: DataConfig, form: Form) -> None:
+    _refuse_params(config)
     if form == "frame":
         return
+    if form == "named":
+        config = config.model_copy(update={"weight": None})
     refuse_column_settings(config, f"these {form} are", "Leave it out, or give data frames")
     if form == "items":
         items.refuse_division(config.split)
@@ -178,6 +290,7 @@ def refuse_column_settings(config: DataConfig, what: str, advice: str) -> None:
     given = {
         "features": config.features is not None,
         "exclude": bool(config.exclude),
+        "weight": config.weight is not None,
         "impute": config.impute not in (None, "keep"),
         "encode": config.encode in ("ordinal", "target", "frequency"),
         "split.group": config.split.group is not None,
@@ -256,6 +369,7 @@ def from_arrays(
     pairs: Mapping[SplitName, Pair],
     config: DataConfig,
     serve: Callable[[Batch, Ids | None, Array], Split] = in_memory,
+    sample_weights: Mapping[SplitName, Array] | None = None,
 ) -> DataBundle:
     """Build the data of a run from preprocessed arrays.
 
@@ -263,6 +377,8 @@ def from_arrays(
         pairs: Inputs (rows, ...) and targets (rows,) or (rows, outputs), by split.
         config: The data section.
         serve: Makes a split from inputs, ids and targets, like `in_memory`.
+        sample_weights: The weights of the samples, (rows,) float64, by split; None or empty: all count the
+            same.
 
     Raises:
         DataError: Targets are missing or of the wrong kind, or a split would be empty.
@@ -279,6 +395,8 @@ def from_arrays(
     _refuse_shapes(pairs)
     splits = {name: serve(pairs["train"][0], ids, targets["train"][ids]) for name, ids in rows.items()}
     splits |= {name: serve(pairs[name][0], None, targets[name]) for name in pairs if name != "train"}
+    if sample_weights:
+        splits = _with_weights(splits, weights.of_splits(sample_weights, rows, config.weight or WEIGHT))
     held = {name: split for name, split in splits.items() if isinstance(split, Arrays)}
     outputs = len(labels) if labels else (targets["train"].shape[1] if several else 1)
     sample = splits["train"].take(np.zeros(1, np.int64))
@@ -296,6 +414,22 @@ def from_arrays(
         rows=rows if len(pairs) == 1 else {},
         warnings=warnings + (checks.repeated_rows(held, sources=pairs) if held else []),
     )
+
+
+def _with_weights(
+    splits: Mapping[SplitName, Split], by_split: Mapping[SplitName, Array]
+) -> dict[SplitName, Split]:
+    """Return the splits with the weights of their rows.
+
+    Raises:
+        DataError: The splits are not in memory.
+    """
+    weighted: dict[SplitName, Split] = {}
+    for name, split in splits.items():
+        if not isinstance(split, Arrays):
+            raise DataError(f"data.weight: the {name} rows are not in memory; leave it out")
+        weighted[name] = Arrays({**split.arrays, WEIGHT: by_split[name]})
+    return weighted
 
 
 def _single(pairs: Mapping[SplitName, Pair], config: DataConfig) -> _Targets:

@@ -8,7 +8,7 @@ training row has becomes all zeros, -1 (`ordinal`), NaN (`category`), the mean o
 values stay missing if `data.impute` is `keep`: NaN, but all zeros (`onehot`) or -1 (`ordinal`).
 
 All arithmetic is in float64, and sums run in row order, so that every machine gets the same bits; the result
-is float32.
+is float32, or float64 for frameworks that ask for it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 
 from trainyard.config.schema import DataConfig
+from trainyard.datasets.base import feature_form
+from trainyard.datasets.rows import raw
 from trainyard.datasets.rows.encoders.base import Encoder, TrainingRows
 from trainyard.datasets.rows.encoders.categories import Categories, CategoryColumn
 from trainyard.datasets.rows.encoders.many_categories import FrequencyColumn, TargetMeanColumn
@@ -51,9 +53,14 @@ class TabularPreparation:
     """The preparation of a table's rows; see `trainyard.datasets.base.Preparation`."""
 
     def __init__(
-        self, columns: Sequence[Encoder], target: Target, kinds: Mapping[str, ColumnKind] | None = None
+        self,
+        columns: Sequence[Encoder],
+        target: Target,
+        kinds: Mapping[str, ColumnKind] | None = None,
+        dtype: str = "float32",
     ) -> None:
         self.columns = list(columns)
+        self.dtype = dtype
         self.target = target
         self.kinds = kinds or {}  # of all columns; none in runs of preparation version 1
         self.feature_names = [output for column in columns for output in column.outputs]
@@ -65,6 +72,11 @@ class TabularPreparation:
         return counts if any(counts) else []
 
     @property
+    def column_names(self) -> list[str]:
+        """The columns that rows must have."""
+        return [column.name for column in self.columns]
+
+    @property
     def text_columns(self) -> list[str]:
         """The columns to read as text from files without types."""
         names = [column.name for column in self.columns if column.reads == "text"]
@@ -73,7 +85,7 @@ class TabularPreparation:
         return [*names, self.target.name] if text_target else names
 
     def features(self, rows: Any) -> Array:
-        """Return the features, (rows, features) float32, of a data frame, mappings, or a `Table`.
+        """Return the features, (rows, features), of a data frame, mappings, or a `Table`.
 
         Raises:
             DataError: Columns are missing, or a value cannot be used; names both column and row.
@@ -83,7 +95,7 @@ class TabularPreparation:
         return self._encoded(table, lambda column, out: column.encode(table, out))
 
     def _encoded(self, table: Table, encode: Callable[[Encoder, Array], None]) -> Array:
-        features = np.empty((len(table), len(self.feature_names)), dtype=np.float32)
+        features = np.empty((len(table), len(self.feature_names)), dtype=self.dtype)
         start = 0
         for column in self.columns:
             stop = start + len(column.outputs)
@@ -135,7 +147,7 @@ class TabularPreparation:
         return kept
 
     def targets(self, rows: Any) -> Array | None:
-        """Return the targets, (rows,) int64 class indices or float32 values.
+        """Return the targets, (rows,) int64 class indices or values.
 
         None if the rows have no target column.
 
@@ -156,10 +168,12 @@ class TabularPreparation:
         columns = [column.to_json() for column in self.columns]
         plain = {"version": 1, "columns": columns, "target": self.target.to_json()}
         kinds = {name: kind.to_json() for name, kind in self.kinds.items()}
-        return plain | {"version": 2, "kinds": kinds} if kinds else plain
+        newer: dict[str, Any] = {"kinds": kinds} if kinds else {}
+        newer |= {"dtype": self.dtype} if self.dtype != "float32" else {}
+        return plain | {"version": 2, **newer} if newer else plain
 
 
-def from_json(data: dict[str, Any]) -> TabularPreparation:
+def from_json(data: dict[str, Any]) -> TabularPreparation | raw.RawPreparation:
     """Restore the preparation that `to_json` was called on.
 
     Raises:
@@ -170,6 +184,8 @@ def from_json(data: dict[str, Any]) -> TabularPreparation:
             f"the preparation has version {data.get('version')!r}; this version of Trainyard reads versions "
             "1 and 2"
         )
+    if "frame" in data:
+        return raw.from_json(data)
     if unknown := sorted({entry["kind"] for entry in data["columns"]} - ENCODERS.keys()):
         raise DataError(
             f"the preparation has columns of kind {listed(unknown)}; this version of Trainyard reads "
@@ -177,7 +193,7 @@ def from_json(data: dict[str, Any]) -> TabularPreparation:
         )
     columns = [ENCODERS[entry["kind"]].from_json(entry) for entry in data["columns"]]
     kinds = {name: ColumnKind.from_json(kind) for name, kind in data.get("kinds", {}).items()}
-    return TabularPreparation(columns, Target.from_json(data["target"]), kinds)
+    return TabularPreparation(columns, Target.from_json(data["target"]), kinds, data.get("dtype", "float32"))
 
 
 def fit(
@@ -203,12 +219,13 @@ def fit(
     texts = {name for name, kind in (kinds or {}).items() if kind.kind == "text"}
     columns = [_encoder(name, rows, texts).fit(name, rows) for name in names]
     widest = max(columns, key=lambda column: len(column.outputs))
-    if sum(len(column.outputs) for column in columns) > MAX_FEATURES:
+    # A table may have more columns of numbers than that.
+    if len(widest.outputs) > 1 and sum(len(column.outputs) for column in columns) > MAX_FEATURES:
         raise DataError(
             f"{table.source}: the columns make more than {MAX_FEATURES} features, {len(widest.outputs)} of "
             f"them from {widest.name!r}; leave it out with data.exclude, or give data.encode: target"
         )
-    return TabularPreparation(columns, target, kinds)
+    return TabularPreparation(columns, target, kinds, feature_form().dtype)
 
 
 def _encoder(name: str, rows: TrainingRows, texts: Collection[str]) -> type[Encoder]:

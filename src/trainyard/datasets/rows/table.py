@@ -46,7 +46,8 @@ class Table:
     are the rows' positions in it, None for all rows in order. `first_line` is the line of the file that holds
     the first row, None if rows and lines do not correspond. `guessed` are columns taken for text in a file
     without types; `unread` are the names of columns that were not converted. `categorical` are columns that
-    hold categories by the type of their source. `is_typed`: all columns are read as their kinds.
+    hold categories by the type of their source. `is_typed`: all columns are read as their kinds. `frame` is
+    the data frame that the columns were read from, if there was one.
     """
 
     columns: Mapping[str, Array]
@@ -57,6 +58,7 @@ class Table:
     unread: Sequence[str] = ()
     categorical: frozenset[str] = frozenset()
     is_typed: bool = False
+    frame: Any = None
 
     def __len__(self) -> int:
         if self.numbers is not None:
@@ -66,7 +68,18 @@ class Table:
     def take(self, ids: Ids) -> Table:
         """Return the rows `ids`, which keep their numbers; a column is copied whenever it is read."""
         numbers = ids if self.numbers is None else self.numbers[ids]
-        return replace(self, columns=_Rows(self.columns, ids), numbers=numbers)
+        frame = None if self.frame is None else self.frame.iloc[ids]
+        return replace(self, columns=_Rows(self.columns, ids), numbers=numbers, frame=frame)
+
+    def with_column(self, name: str, values: Array) -> Table:
+        """Return the table with one more column.
+
+        Raises:
+            DataError: There is one of this name.
+        """
+        if name in self.columns:
+            raise DataError(f"{self.source}: there is a column {name!r} already; rename it")
+        return replace(self, columns={**self.columns, name: values})
 
     def column(self, name: str, setting: str = "") -> Array:
         """Return the values of one column, (rows,).
@@ -289,7 +302,8 @@ def as_table(rows: Any, source: str = "the rows given", only: Collection[str] | 
         name: tidy(values, name, source) for name, values in raw.items() if only is None or name in only
     }
     unread = [name for name in raw if name not in columns]
-    return Table(columns, source, unread=unread, categorical=_categorical(rows) & columns.keys())
+    frame, categorical = rows if hasattr(rows, "iloc") else None, _categorical(rows) & columns.keys()
+    return Table(columns, source, unread=unread, categorical=categorical, frame=frame)
 
 
 def _categorical(rows: Any) -> frozenset[str]:

@@ -11,18 +11,19 @@ import numpy as np
 from trainyard import semantics
 from trainyard.announce import announced
 from trainyard.config.schema import DataConfig, SplitConfig
-from trainyard.datasets.base import DataBundle
-from trainyard.datasets.rows import checks
+from trainyard.datasets.base import DataBundle, feature_form
+from trainyard.datasets.rows import checks, raw, weights
 from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.rows.encoders.numbers import mean_and_scale
 from trainyard.datasets.rows.kinds import ColumnKind, Inference, infer, infer_target, judge, typed
 from trainyard.datasets.rows.preparation import TabularPreparation, fit
+from trainyard.datasets.rows.raw import RawPreparation
 from trainyard.datasets.rows.splitting import Rows, fractions, split_rows
 from trainyard.datasets.rows.table import Table, kind_of
 from trainyard.datasets.rows.target import Target, class_indices, inspect, rows_with_target
 from trainyard.errors import DataError
 from trainyard.registry import task_of
-from trainyard.types import FEATURES, SPLITS, TARGET, Array, DataInfo, SplitName, features_spec
+from trainyard.types import FEATURES, SPLITS, TARGET, WEIGHT, Array, DataInfo, SplitName, features_spec
 
 Tables = Mapping[SplitName, Table]
 
@@ -116,31 +117,31 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
     judges = semantics.version("preparation") > 1 and not (known and not config.columns)
     before = _kinds_before_split(tables["train"], names, config) if judges else Inference({})
     tables = {name: typed(table, before.kinds) for name, table in tables.items()}
-    if not judges:
+    if not judges and not feature_form().frames:
         _refuse_mixtures(tables, names, config)
     tables, dropped = _with_targets(tables, config)
     train = tables["train"]
     task, warnings = inspect(train, config)
+    form = feature_form()
     provided = provided_splits(tables, config)
-    target, rows, more = _split(train, config, Target(config.target, task), fractions(config.split, provided))
-    columns = infer(train, names, config, rows["train"]) if judges else Inference({})
+    whole = Target(config.target, task, dtype=form.dtype)
+    target, rows, more = _split(train, config, whole, fractions(config.split, provided))
+    infers = judges and not form.frames
+    columns = infer(train, names, config, rows["train"]) if infers else Inference({})
     names = [name for name in names if name not in columns.kinds or columns.kinds[name].is_feature]
     tables = {name: replace(typed(table, columns.kinds), is_typed=judges) for name, table in tables.items()}
     parts = _parts(tables, rows, names, config)
-    preparation = fit(parts["train"], names, target, config, {**before.kinds, **columns.kinds})
-    features = {
-        name: preparation.features(part) if name != "train" else preparation.training_features(part, config)
-        for name, part in parts.items()
-    }
+    preparation, features = _prepare(parts, names, target, config, {**before.kinds, **columns.kinds})
     splits = {
         name: Arrays({FEATURES: features[name], TARGET: target.encode(parts[name])})
         for name in SPLITS
         if name in parts
     }
+    splits = _weighted(splits, tables, rows, config)
     warnings = [*dropped, *before.warnings, *columns.warnings, *warnings, *more]
     compared = _compared(splits, preparation, parts["train"])
     warnings += _unused_shares(tables, config) + checks.repeated_rows(compared, sources=tables)
-    if not known:
+    if not known and not form.frames:
         warnings += checks.odd_columns(parts["train"], names, splits["train"].arrays[TARGET])
     return DataBundle(
         info=_info(preparation, target, splits["train"].arrays[TARGET] if config.standardize else None),
@@ -152,8 +153,39 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
     )
 
 
+def _prepare(
+    parts: Tables,
+    names: Sequence[str],
+    target: Target,
+    config: DataConfig,
+    kinds: Mapping[str, ColumnKind],
+) -> tuple[TabularPreparation | RawPreparation, dict[SplitName, Array]]:
+    """Return the preparation, fitted on the training rows, and the features of each split."""
+    if feature_form().frames:
+        raw.refuse_settings(config)
+        as_it_is = raw.fit(parts["train"], names, target)
+        return as_it_is, {name: as_it_is.features(part) for name, part in parts.items()}
+    preparation = fit(parts["train"], names, target, config, kinds)
+    features = {
+        name: preparation.features(part) if name != "train" else preparation.training_features(part, config)
+        for name, part in parts.items()
+    }
+    return preparation, features
+
+
+def _weighted(
+    splits: dict[SplitName, Arrays], tables: Tables, rows: Rows, config: DataConfig
+) -> dict[SplitName, Arrays]:
+    """Return the splits with the weights of their rows, if the config names a column of weights."""
+    if config.weight is None:
+        return splits
+    by_source = {name: weights.encode(table, config.weight) for name, table in tables.items()}
+    by_split = weights.of_splits(by_source, rows, config.weight)
+    return {name: Arrays({**split.arrays, WEIGHT: by_split[name]}) for name, split in splits.items()}
+
+
 def _compared(
-    splits: Mapping[SplitName, Arrays], preparation: TabularPreparation, train: Table
+    splits: Mapping[SplitName, Arrays], preparation: TabularPreparation | RawPreparation, train: Table
 ) -> Mapping[SplitName, Arrays]:
     """Return the splits, with training rows that are encoded like all others: equal rows are equal then."""
     if not preparation.encodes_training_otherwise:
@@ -193,8 +225,9 @@ def _with_targets(tables: Tables, config: DataConfig) -> tuple[Tables, list[str]
 
 def _parts(tables: Tables, rows: Rows, names: Sequence[str], config: DataConfig) -> Tables:
     """Return the rows of each split."""
-    for table in tables.values():
-        checks.refuse_bad_cells(table, names, config)
+    if not feature_form().frames:
+        for table in tables.values():
+            checks.refuse_bad_cells(table, names, config)
     train = tables["train"]
     parts = {name: train.take(ids) if len(ids) < len(train) else train for name, ids in rows.items()}
     return parts | {name: table for name, table in tables.items() if name != "train"}
@@ -218,7 +251,7 @@ def _split(
     checks.refuse_untrained_classes(table, rows, codes, labels, config)
     is_split = len(rows) > 1
     return (
-        Target(config.target, target.task, labels),
+        replace(target, classes=labels),
         rows,
         checks.single_rows(codes, labels, config) if is_split else [],
     )
@@ -233,12 +266,15 @@ def _unused_shares(tables: Collection[SplitName], config: DataConfig) -> list[st
     return [f"data.split.{name} is not used: the {name} rows are given" for name in unused]
 
 
-def _info(preparation: TabularPreparation, target: Target, to_standardize: Array | None) -> DataInfo:
+def _info(
+    preparation: TabularPreparation | RawPreparation, target: Target, to_standardize: Array | None
+) -> DataInfo:
     outputs = 1 if target.classes is None else len(target.classes)
     names, categories = preparation.feature_names, preparation.categories
+    dtype = preparation.dtype if isinstance(preparation, TabularPreparation) else "object"
     info = DataInfo(
         target.task,
-        features_spec((len(names),)),
+        features_spec((len(names),), dtype),
         outputs,
         target.classes,
         names,

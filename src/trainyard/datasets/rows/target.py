@@ -18,14 +18,18 @@ from trainyard.types import Array
 
 @dataclass(frozen=True)
 class Target:
-    """The column to predict, and its task; `classes` are the labels in the order of their indices, if any."""
+    """The column to predict, and its task; `classes` are the labels in the order of their indices, if any.
+
+    Values become `dtype`.
+    """
 
     name: str
     task: str
     classes: Sequence[Any] | None = None
+    dtype: str = "float32"
 
     def encode(self, table: Table) -> Array:
-        """Return the targets of a table, (rows,): int64 class indices, or float32 values.
+        """Return the targets of a table, (rows,): int64 class indices, or values of `dtype`.
 
         Raises:
             DataError: A cell is empty, not a class of the training rows, or not a finite number.
@@ -45,20 +49,21 @@ class Target:
             return codes
         task_of(self.task).check_column(values, where)
         with np.errstate(over="ignore"):
-            numbers = values.astype(np.float32)
+            numbers = values.astype(self.dtype)
         if not (finite := np.isfinite(numbers)).all():
-            raise DataError(f"{where} is infinite, or too large for float32, in {table.where(~finite)}")
+            raise DataError(f"{where} is infinite, or too large for {self.dtype}, in {table.where(~finite)}")
         return numbers
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads."""
         classes = None if self.classes is None else list(self.classes)
-        return {"name": self.name, "task": self.task, "classes": classes}
+        dtype = {} if self.dtype == "float32" else {"dtype": self.dtype}
+        return {"name": self.name, "task": self.task, "classes": classes, **dtype}
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Target:
         """Restore the target that `to_json` was called on."""
-        return Target(data["name"], data["task"], data["classes"])
+        return Target(data["name"], data["task"], data["classes"], data.get("dtype", "float32"))
 
 
 def class_indices(values: Array, classes: Sequence[Any]) -> Array:

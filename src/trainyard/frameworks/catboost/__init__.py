@@ -32,6 +32,7 @@ class CatboostFramework(Framework):
     models: ClassVar[Mapping[str, type[BaseModel]]] = {"catboost": CatboostParams}
     tasks: ClassVar[Collection[str] | None] = ("classification", "regression")
     spellings: ClassVar[Spellings] = SPELLINGS
+    takes_weights: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("catboost",)
     model_bases: ClassVar[Sequence[str]] = ("catboost:CatBoost",)
     formats: ClassVar[Sequence[str]] = ("cbm", "json")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from trainyard.datasets.base import ArraySplit, Split
-from trainyard.types import FEATURES, TARGET, Array, Batch, DataInfo, Ids
+from trainyard.types import FEATURES, TARGET, WEIGHT, Array, Batch, DataInfo, Ids
 
 
 def rows_of(split: Split, ids: Ids | None = None) -> Batch:
@@ -22,10 +22,18 @@ def rows_of(split: Split, ids: Ids | None = None) -> Batch:
     else:
         batch = split.take(np.arange(len(split), dtype=np.int64) if ids is None else ids)
     features = batch[FEATURES].reshape(len(batch[FEATURES]), -1).astype(np.float32, copy=False)
-    return {FEATURES: features, TARGET: batch[TARGET]}
+    weights = {WEIGHT: batch[WEIGHT]} if WEIGHT in batch else {}
+    return {FEATURES: features, TARGET: batch[TARGET], **weights}
 
 
-def make_pool(library: Any, info: DataInfo, features: Array, targets: Array | None, threads: int) -> Any:
+def make_pool(
+    library: Any,
+    info: DataInfo,
+    features: Array,
+    targets: Array | None,
+    threads: int,
+    weights: Array | None = None,
+) -> Any:
     """Return a `catboost.Pool`; a missing category becomes the category -1."""
     categorical = [i for i, count in enumerate(info.categories) if count]
     names = [str(name) for name in info.feature_names]
@@ -35,11 +43,15 @@ def make_pool(library: Any, info: DataInfo, features: Array, targets: Array | No
         else [str(i) for i in range(features.shape[1])]
     )
     if not categorical:
-        return library.Pool(features, targets, feature_names=columns, thread_count=threads)
+        return library.Pool(features, targets, feature_names=columns, weight=weights, thread_count=threads)
     import pandas as pd
 
     codes = {i: np.where(np.isnan(features[:, i]), -1, features[:, i]).astype(np.int64) for i in categorical}
     values = {name: codes.get(i, features[:, i]) for i, name in enumerate(columns)}
     return library.Pool(
-        pd.DataFrame(values, copy=False), targets, cat_features=categorical, thread_count=threads
+        pd.DataFrame(values, copy=False),
+        targets,
+        cat_features=categorical,
+        weight=weights,
+        thread_count=threads,
     )

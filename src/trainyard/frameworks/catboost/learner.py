@@ -30,7 +30,7 @@ from trainyard.frameworks.support.stored import (
     read_model,
 )
 from trainyard.order import INIT, stream_seed
-from trainyard.types import FEATURES, TARGET, NamedBuffer, StepResult
+from trainyard.types import FEATURES, TARGET, WEIGHT, NamedBuffer, StepResult
 
 _PROGRESS_FILE = "progress.safetensors"
 # CatBoost's own snapshot. It contains times, so it is a file of the checkpoint but no tensor of the state.
@@ -133,7 +133,9 @@ class CatboostLearner(Learner):
         options |= {"eval_metric": self._objective.name} if self._spec.objective else {}
         options |= {"devices": number} if number else {}
         rows = rows_of(inputs.splits["train"])
-        pool = make_pool(self._library, inputs.info, rows[FEATURES], rows[TARGET], inputs.threads)
+        pool = make_pool(
+            self._library, inputs.info, rows[FEATURES], rows[TARGET], inputs.threads, rows.get(WEIGHT)
+        )
         pool.quantize(
             border_count=params.max_bin, nan_mode=params.nan_mode, random_seed=_seed(inputs), task_type=device
         )
@@ -141,7 +143,8 @@ class CatboostLearner(Learner):
 
     def _loss(self, rounds: int) -> float:
         with translated("a prediction failed", TrainingError):
-            return self._objective.loss(self._model.raw(self._sample_pool, rounds), self._sample[TARGET])
+            raw = self._model.raw(self._sample_pool, rounds)
+            return self._objective.loss(raw, self._sample[TARGET], self._sample.get(WEIGHT))
 
     def _files(self, weights_only: bool, step: int | None = None) -> Files:
         rounds = self._model.rounds

@@ -20,9 +20,10 @@ from trainyard.frameworks.catboost.params import model_spec
 from trainyard.frameworks.catboost.rounds import Rounds
 from trainyard.frameworks.support.estimators import check_estimator
 from trainyard.frameworks.support.stored import check_features, read_model
-from trainyard.types import FEATURES, TARGET, Array, Predictions
+from trainyard.types import FEATURES, TARGET, WEIGHT, Array, Predictions
 
 _BLOCK = 1 << 16  # rows per yielded block of predictions
+PoolOfSplit = tuple[Any, Array, Array | None]  # the pool, the targets, and the weights if there are any
 
 
 class CatboostModel(Model):
@@ -47,14 +48,17 @@ class CatboostModel(Model):
             TrainingError: CatBoost or the user's metric fails.
         """
         with translated("a prediction failed", TrainingError):
-            pool, targets = self._pool_of(split)
+            pool, targets, counts = self._pool_of(split)
             raw = self.raw(pool, self.rounds)
         for start in range(0, len(split), _BLOCK):
             values, labels = raw[start : start + _BLOCK], targets[start : start + _BLOCK]
+            weights = None if counts is None else counts[start : start + _BLOCK]
+            total = len(values) if weights is None else float(weights.sum())
             with translated("a prediction failed", TrainingError):
-                loss = self._objective.loss(values, labels) * len(values)
+                loss = self._objective.loss(values, labels, weights) * total
             ids = np.arange(start, start + len(values), dtype=np.int64)
-            yield Predictions(ids, self._objective.outputs(values).astype(np.float32), labels, loss)
+            outputs = self._objective.outputs(values).astype(np.float32)
+            yield Predictions(ids, outputs, labels, loss, weights=weights)
 
     def raw(self, pool: Any, rounds: int) -> Array:
         """Return (rows, width) float64 raw values of the first `rounds` rounds for a pool."""
@@ -92,11 +96,11 @@ class CatboostModel(Model):
     def _trained(self) -> Any:
         """Return the `catboost.CatBoost` of at least `rounds` rounds, or None before the first one."""
 
-    def _pool_of(self, split: Split) -> tuple[Any, Array]:
-        """Return the pool and the targets of a split."""
+    def _pool_of(self, split: Split) -> PoolOfSplit:
+        """Return the pool, the targets and the weights of a split."""
         rows = rows_of(split)
         pool = make_pool(self._library, self._inputs.info, rows[FEATURES], None, self._inputs.threads)
-        return pool, rows[TARGET]
+        return pool, rows[TARGET], rows.get(WEIGHT)
 
 
 class LiveModel(CatboostModel):
@@ -115,7 +119,7 @@ class LiveModel(CatboostModel):
         super().__init__(library, inputs, objective)
         self._owns = inputs.owns
         self._source = source
-        self._pools: dict[int, tuple[Any, Array]] = {}
+        self._pools: dict[int, PoolOfSplit] = {}
         self._serialized: tuple[int, bytes] | None = None  # (rounds, the model of these rounds)
 
     def restore(self, rounds: int, data: bytes) -> None:
@@ -132,8 +136,8 @@ class LiveModel(CatboostModel):
     def _trained(self) -> Any:
         return self._source.model
 
-    def _pool_of(self, split: Split) -> tuple[Any, Array]:
-        """Return the pool and the targets of a split; those of the run's own splits are kept."""
+    def _pool_of(self, split: Split) -> PoolOfSplit:
+        """Return the pool, the targets and the weights; those of the run's own splits are kept."""
         if id(split) in self._pools:
             return self._pools[id(split)]
         pool = super()._pool_of(split)

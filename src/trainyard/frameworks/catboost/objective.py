@@ -49,8 +49,8 @@ class Objective:
             return np.column_stack([1 - predictions[:, 0], predictions[:, 0]])
         return np.asarray(predictions / np.maximum(predictions.sum(axis=1, keepdims=True), _MIN_PROBABILITY))
 
-    def loss(self, raw: Array, targets: Array) -> float:
-        """Return the mean loss over the rows.
+    def loss(self, raw: Array, targets: Array, weights: Array | None = None) -> float:
+        """Return the mean loss over the rows; 0 if none has a weight.
 
         It is the user's metric if there is one, else the cross entropy for classes. For values it is the
         absolute, quantile, percentage or squared error, as the objective minimizes it. Errors are divided by
@@ -59,28 +59,28 @@ class Objective:
         Args:
             raw: (rows, width) raw values.
             targets: (rows,) class indices or values, or (rows, outputs) values.
+            weights: (rows,) weights of the rows; None: all count the same.
         """
         if self.metric is not None:
             return float(
-                self.metric.get_final_error(*self.metric.evaluate(list(raw.T.copy()), targets, None))
+                self.metric.get_final_error(*self.metric.evaluate(list(raw.T.copy()), targets, weights))
             )
         outputs = self.outputs(raw)
         if self.info.task == "classification":
-            return float(
-                -np.log(np.maximum(outputs[np.arange(len(outputs)), targets], _MIN_PROBABILITY)).mean()
-            )
+            chosen = np.maximum(outputs[np.arange(len(outputs)), targets], _MIN_PROBABILITY)
+            return _mean(-np.log(chosen), weights)
         values = targets.reshape(outputs.shape)
         errors: Array = (values - outputs) / self.info.target_scale
         kind, _, options = self.name.partition(":")
         if kind == "MAE":
-            return float(np.abs(errors).mean())
+            return _mean(np.abs(errors), weights)
         if kind == "MAPE":
-            return float((np.abs(values - outputs) / np.maximum(1, np.abs(values))).mean())
+            return _mean(np.abs(values - outputs) / np.maximum(1, np.abs(values)), weights)
         if kind == "Quantile":
             parameters = dict(part.split("=", 1) for part in options.split(";") if "=" in part)
             alpha = float(parameters.get("alpha", 0.5))
-            return float(np.maximum(alpha * errors, (alpha - 1) * errors).mean())
-        return float(np.square(errors).mean())
+            return _mean(np.maximum(alpha * errors, (alpha - 1) * errors), weights)
+        return _mean(np.square(errors), weights)
 
     def _predictions(self, raw: Array) -> Array:
         if self.link == "identity":
@@ -90,6 +90,14 @@ class Objective:
         if self.link == "softmax":
             return np.asarray(np.exp(raw - raw.max(axis=1, keepdims=True)))
         return np.asarray(np.exp(-np.logaddexp(0.0, -raw)))
+
+
+def _mean(losses: Array, weights: Array | None) -> float:
+    """Return the mean of (rows,) or (rows, outputs) losses, by the weights of the rows."""
+    if weights is None:
+        return float(losses.mean())
+    by_row = losses.reshape(len(weights), -1).mean(axis=1)  # (rows,)
+    return float(weights @ by_row / (weights.sum() or 1.0))
 
 
 def build_objective(

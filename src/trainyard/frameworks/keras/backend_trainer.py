@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from trainyard.frameworks.keras.backend import Backend
 from trainyard.frameworks.keras.losses import Loss
 from trainyard.order import stream_seed
 from trainyard.require import require
-from trainyard.types import TARGET, Array, Batch
+from trainyard.types import TARGET, WEIGHT, Array, Batch
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,10 @@ class BackendPredictor(Protocol):
     """Predict on one backend, with random numbers that depend on `seeds`, (generators, 2) int64, alone."""
 
     def forward(self, batch: Batch, seeds: Array) -> tuple[Array, float]:
-        """Return the model's outputs in inference mode, (rows, outputs) float32, and the mean loss."""
+        """Return the model's outputs in inference mode, (rows, outputs) float32, and the mean loss.
+
+        The mean is by the weights of the samples, if the batch has them.
+        """
 
 
 class BackendTrainer(BackendPredictor, Protocol):
@@ -69,8 +73,19 @@ class BackendTrainer(BackendPredictor, Protocol):
         """Take over the state from the variables after they have been assigned."""
 
 
+def weights_in(batch: Batch) -> list[Array]:
+    """Return the weights of the samples, (rows,), as the last argument of a function; or nothing."""
+    return [batch[WEIGHT]] if WEIGHT in batch else []
+
+
 def shares(microbatches: Sequence[Batch]) -> list[float]:
-    """Return each microbatch's share of the samples; losses weighted by it sum to the mean over the batch."""
+    """Return each microbatch's share of the samples, or of their weights.
+
+    Losses that are multiplied by it sum to the mean over the batch.
+    """
+    if WEIGHT in microbatches[0]:
+        sums = [math.fsum(part[WEIGHT].tolist()) for part in microbatches]
+        return [one / (math.fsum(sums) or 1.0) for one in sums]
     total = sum(len(part[TARGET]) for part in microbatches)
     return [len(part[TARGET]) / total for part in microbatches]
 

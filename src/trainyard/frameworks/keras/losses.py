@@ -12,9 +12,10 @@ import numpy as np
 from trainyard.errors import ModelError
 from trainyard.types import Array, DataInfo
 
-# (outputs (rows, outputs) float32, targets as in `Batch`) -> mean loss over the samples; all tensors of the
-# backend
-Loss = Callable[[Any, Any], Any]
+# (outputs (rows, outputs) float32, targets as in `Batch`[, weights (rows,) float32]) -> mean loss over the
+# samples, by their weights; all tensors of the backend
+Loss = Callable[..., Any]
+_TINY = 1e-30  # keeps the mean finite where no sample has a weight
 
 _REGRESSION = ("mse", "mae", "huber")
 
@@ -90,18 +91,26 @@ def _cross_entropy(keras: Any, meaning: Outputs) -> Loss:
     """Return the binary cross entropy for a single column, the categorical one for several."""
     ops = keras.ops
 
-    def binary(outputs: Any, targets: Any) -> Any:
+    def binary(outputs: Any, targets: Any, weights: Any = None) -> Any:
         labels = ops.cast(ops.reshape(targets, (-1, 1)), "float32")  # (rows, 1)
-        return ops.mean(
-            ops.binary_crossentropy(labels, ops.reshape(outputs, (-1, 1)), from_logits=meaning.logits)
-        )
+        single = ops.reshape(outputs, (-1, 1))
+        return _mean(ops, ops.binary_crossentropy(labels, single, from_logits=meaning.logits), weights)
 
-    def categorical(outputs: Any, targets: Any) -> Any:
+    def categorical(outputs: Any, targets: Any, weights: Any = None) -> Any:
         if meaning.independent:  # not every backend divides the probabilities by their sum
             outputs = outputs / (ops.sum(outputs, axis=-1, keepdims=True) + keras.config.epsilon())
-        return ops.mean(ops.sparse_categorical_crossentropy(targets, outputs, from_logits=meaning.logits))
+        losses = ops.sparse_categorical_crossentropy(targets, outputs, from_logits=meaning.logits)
+        return _mean(ops, losses, weights)
 
     return binary if meaning.single else categorical
+
+
+def _mean(ops: Any, losses: Any, weights: Any) -> Any:
+    """Return the mean of (rows, ...) losses, by the weights of the rows, (rows,), if there are any."""
+    if weights is None:
+        return ops.mean(losses)
+    by_row = ops.mean(ops.reshape(losses, (ops.shape(losses)[0], -1)), axis=1)
+    return ops.sum(by_row * weights) / ops.maximum(ops.sum(weights), _TINY)
 
 
 def _regression(keras: Any, name: str) -> Loss:
@@ -111,9 +120,9 @@ def _regression(keras: Any, name: str) -> Loss:
         name
     ]
 
-    def loss(outputs: Any, targets: Any) -> Any:
+    def loss(outputs: Any, targets: Any, weights: Any = None) -> Any:
         columns = ops.reshape(targets, (-1, 1)) if len(targets.shape) == 1 else targets
-        return ops.mean(function(columns, ops.reshape(outputs, ops.shape(columns))))
+        return _mean(ops, function(columns, ops.reshape(outputs, ops.shape(columns))), weights)
 
     return loss
 
@@ -123,7 +132,7 @@ def _scaled(loss: Loss, info: DataInfo) -> Loss:
     mean, scale = info.target_mean, info.target_scale
     if info.task == "classification" or (mean, scale) == (0.0, 1.0):
         return loss
-    return lambda outputs, targets: loss(outputs, (targets - mean) / scale)
+    return lambda outputs, targets, weights=None: loss(outputs, (targets - mean) / scale, weights)
 
 
 def _compiled(keras: Any, compiled: Any, meaning: Outputs) -> Loss:
@@ -135,15 +144,33 @@ def _compiled(keras: Any, compiled: Any, meaning: Outputs) -> Loss:
     function, ops = _function(keras, compiled), keras.ops
     one_hot = takes_one_hot(function, meaning)
 
-    def loss(outputs: Any, targets: Any) -> Any:
+    def loss(outputs: Any, targets: Any, weights: Any = None) -> Any:
         if meaning.single:
             targets = ops.reshape(ops.cast(targets, outputs.dtype), (-1, 1))
             outputs = ops.reshape(outputs, (-1, 1))
         elif one_hot and len(targets.shape) == 1:
             targets = ops.one_hot(targets, outputs.shape[-1])
-        return ops.mean(function(targets, outputs))
+        if weights is None:
+            return ops.mean(function(targets, outputs))
+        return _mean(ops, _by_sample(function, targets, outputs), weights)
 
     return loss
+
+
+def _by_sample(function: Any, targets: Any, outputs: Any) -> Any:
+    """Return the compiled loss of each sample, (rows, ...).
+
+    Raises:
+        ModelError: The function gives only one number for all.
+    """
+    unreduced = getattr(function, "call", function)  # a loss object would reduce them
+    losses = unreduced(targets, outputs)
+    if not len(losses.shape):
+        raise ModelError(
+            "the model was compiled with a loss that returns one number for all samples; with weights "
+            "(data.weight, training.class_weights) it must return one for each sample"
+        )
+    return losses
 
 
 def takes_logits(keras: Any, compiled: Any) -> bool | None:

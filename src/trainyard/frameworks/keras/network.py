@@ -15,7 +15,7 @@ from trainyard.frameworks.keras.backend import Backend
 from trainyard.frameworks.keras.builtin import BUILT_IN
 from trainyard.frameworks.keras.measures import CompiledMetrics
 from trainyard.order import PREDICT, stream_seed
-from trainyard.types import FEATURES, TARGET, Array, Batch, Ids, Predictions
+from trainyard.types import FEATURES, TARGET, WEIGHT, Array, Batch, Ids, Predictions
 
 # (a batch, seeds (generators, 2)) -> the model's outputs (rows, outputs) float32, and the mean loss
 Forward = Callable[[Batch, Array], tuple[Array, float]]
@@ -68,7 +68,9 @@ class Network:
             batch = contiguous(split.take(ids))
             outputs, loss = self._outputs(ids, batch, forward)
             values = self._meaning.to_predictions(outputs, self.inputs.info)
-            predictions = Predictions(ids, values, batch[TARGET], loss * len(ids))
+            weights = batch.get(WEIGHT)
+            total = len(ids) if weights is None else float(weights.sum(dtype=np.float64))
+            predictions = Predictions(ids, values, batch[TARGET], loss * total, weights=weights)
             if self.metrics is not None:
                 parts.append((outputs, batch[TARGET]))
                 if ids[-1] + 1 == len(split):
@@ -95,8 +97,9 @@ class Network:
 
 
 def contiguous(batch: Batch) -> Batch:
-    """Return the features and the targets, in this order, as C-contiguous arrays."""
-    return {name: np.ascontiguousarray(batch[name]) for name in (FEATURES, TARGET)}
+    """Return features, targets and weights (float32), in this order, as C-contiguous arrays."""
+    weights = {WEIGHT: batch[WEIGHT].astype(np.float32)} if WEIGHT in batch else {}
+    return {name: np.ascontiguousarray(batch[name]) for name in (FEATURES, TARGET)} | weights
 
 
 def translated(error: Exception, where: str) -> Exception:

@@ -7,12 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from trainyard.frameworks.keras.backend_trainer import Compilation, shares
+from trainyard.frameworks.keras.backend_trainer import Compilation, shares, weights_in
 from trainyard.require import require
-from trainyard.types import Array, Batch
+from trainyard.types import FEATURES, TARGET, Array, Batch
 
 # The values of the trainable variables, of the other variables and of the optimizer's variables.
 State = tuple[list[Any], list[Any], list[Any]]
+
+
+def _pair(batch: Batch) -> tuple[Array, Array]:
+    return batch[FEATURES], batch[TARGET]
 
 
 class JaxTrainer:
@@ -40,13 +44,17 @@ class JaxTrainer:
         rate = np.float32(lr)
         if len(microbatches) == 1:
             self._state, loss = self._jit_step(
-                self._state, *microbatches[0].values(), seeds[0].astype(np.uint32), rate
+                self._state,
+                *_pair(microbatches[0]),
+                seeds[0].astype(np.uint32),
+                rate,
+                *weights_in(microbatches[0]),
             )
             return loss
         total, gradients = 0.0, None
         for part, some, share in zip(microbatches, seeds, shares(microbatches), strict=True):
             new, others, loss = self._jit_gradients(
-                self._state, *part.values(), some.astype(np.uint32), np.float32(share)
+                self._state, *_pair(part), some.astype(np.uint32), np.float32(share), *weights_in(part)
             )
             self._state = (self._state[0], others, self._state[2])
             total = total + loss
@@ -56,7 +64,9 @@ class JaxTrainer:
 
     def forward(self, batch: Batch, seeds: Array) -> tuple[Array, float]:
         """See `BackendTrainer`."""
-        outputs, loss = self._jit_outputs(self._state, *batch.values(), seeds.astype(np.uint32))
+        outputs, loss = self._jit_outputs(
+            self._state, *_pair(batch), seeds.astype(np.uint32), *weights_in(batch)
+        )
         return np.array(outputs), float(loss)
 
     def publish(self) -> None:
@@ -74,13 +84,15 @@ class JaxTrainer:
         first, second, third = ([variable.value for variable in variables] for variables in self._variables)
         return first, second, third
 
-    def _step(self, state: State, features: Any, targets: Any, seeds: Any, rate: Any) -> tuple[State, Any]:
+    def _step(
+        self, state: State, features: Any, targets: Any, seeds: Any, rate: Any, *weights: Any
+    ) -> tuple[State, Any]:
         """Compute a whole step of a single microbatch: the new state and the mean loss."""
-        gradients, others, loss = self._gradients(state, features, targets, seeds, 1.0)
+        gradients, others, loss = self._gradients(state, features, targets, seeds, 1.0, *weights)
         return self._apply((state[0], others, state[2]), gradients, rate), loss
 
     def _gradients(
-        self, state: State, features: Any, targets: Any, seeds: Any, share: Any
+        self, state: State, features: Any, targets: Any, seeds: Any, share: Any, *weights: Any
     ) -> tuple[list[Any], list[Any], Any]:
         """Return the gradients, the other variables' new values, and the microbatch's share of the loss."""
         trainable, others, optimizer_values = state
@@ -93,7 +105,7 @@ class JaxTrainer:
             outputs, new, added = compilation.model.stateless_call(
                 trained, self._seeded(others, seeds), features, return_losses=True, training=True
             )
-            loss = compilation.loss(outputs.astype("float32"), targets) * share
+            loss = compilation.loss(outputs.astype("float32"), targets, *weights) * share
             with scaled_in:
                 scaled = compilation.optimizer.scale_loss(
                     sum((some.astype("float32") * share for some in added), loss)
@@ -115,13 +127,15 @@ class JaxTrainer:
         trained, values = optimizer.stateless_apply(values, gradients, trainable)
         return trained, others, values
 
-    def _outputs(self, state: State, features: Any, targets: Any, seeds: Any) -> tuple[Any, Any]:
+    def _outputs(
+        self, state: State, features: Any, targets: Any, seeds: Any, *weights: Any
+    ) -> tuple[Any, Any]:
         """Return the outputs in inference mode, (rows, outputs) float32, and the mean loss."""
         outputs, _ = self._compilation.model.stateless_call(
             state[0], self._seeded(state[1], seeds), features, training=False
         )
         outputs = outputs.astype("float32")
-        return outputs, self._compilation.loss(outputs, targets)
+        return outputs, self._compilation.loss(outputs, targets, *weights)
 
     def _seeded(self, others: list[Any], seeds: Any) -> list[Any]:
         """Return the values of the other variables with the generators' replaced by the seeds."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trainyard.errors import ModelError
-from trainyard.frameworks.keras.backend_trainer import Compilation, shares
+from trainyard.frameworks.keras.backend_trainer import Compilation, shares, weights_in
 from trainyard.frameworks.keras.draws import OwnDraws
 from trainyard.require import require
 from trainyard.types import FEATURES, TARGET, Array, Batch
@@ -20,9 +20,10 @@ Graph = Any  # a tf.function with one signature
 _RANDOM_OPS = re.compile("Random|Rng|Multinomial|TruncatedNormal|Stateful(Uniform|StandardNormal)|PyFunc")
 
 
-def _tensors(tf: Any, batch: Batch, seeds: Array) -> list[Any]:
-    """Convert features, targets and seeds to tensors."""
-    return [tf.constant(array) for array in (batch[FEATURES], batch[TARGET], seeds)]
+def _tensors(tf: Any, batch: Batch, seeds: Array, *scalars: Any) -> list[Any]:
+    """Return features, targets, seeds, scalars and, if there are any, weights as tensors."""
+    rows = [tf.constant(array) for array in (batch[FEATURES], batch[TARGET], seeds)]
+    return [*rows, *scalars, *map(tf.constant, weights_in(batch))]
 
 
 class _Graphs:
@@ -50,10 +51,11 @@ class _Graphs:
 
     def _traced(self, body: Callable[..., Any], batch: Batch, scalars: Sequence[Any]) -> Graph:
         spec = self._tf.TensorSpec
-        rows = [spec((None, *array.shape[1:]), array.dtype) for array in batch.values()]
+        rows = [spec((None, *batch[name].shape[1:]), batch[name].dtype) for name in (FEATURES, TARGET)]
         rest = [
             spec((len(self._compilation.generators), 2), "int64"),
             *(spec((), "float32") for _ in scalars),
+            *(spec((None,), array.dtype) for array in weights_in(batch)),
         ]
         graph = self._tf.function(body, autograph=False).get_concrete_function(*rows, *rest)
         self._check_random_ops(graph)
@@ -90,11 +92,11 @@ class TensorflowPredictor:
         outputs, loss = self._graphs.of(self._predict, batch)(*_tensors(self._tf, batch, seeds))
         return outputs.numpy(), float(loss)
 
-    def _predict(self, features: Any, targets: Any, seeds: Any) -> tuple[Any, Any]:
+    def _predict(self, features: Any, targets: Any, seeds: Any, weights: Any = None) -> tuple[Any, Any]:
         """Return the outputs in inference mode, (rows, outputs) float32, and the mean loss."""
         with self._draws.seeded(self._compilation.generators, seeds):
             outputs = self._keras.ops.cast(self._compilation.model(features, training=False), "float32")
-            return outputs, self._compilation.loss(outputs, targets)
+            return outputs, self._compilation.loss(outputs, targets, weights)
 
 
 class TensorflowTrainer:
@@ -113,13 +115,13 @@ class TensorflowTrainer:
         rate = self._tf.constant(lr, dtype="float32")
         if len(microbatches) == 1:
             return self._graphs.of(self._full_step, microbatches[0], rate)(
-                *_tensors(self._tf, microbatches[0], seeds[0]), rate
+                *_tensors(self._tf, microbatches[0], seeds[0], rate)
             )
         total, gradients = None, [None] * len(self._variables)
         for part, some, share in zip(microbatches, seeds, shares(microbatches), strict=True):
             weight = self._tf.constant(share, dtype="float32")
             loss, new = self._graphs.of(self._gradients, part, weight)(
-                *_tensors(self._tf, part, some), weight
+                *_tensors(self._tf, part, some, weight)
             )
             total = loss if total is None else total + loss
             gradients = [b if a is None else a + b for a, b in zip(gradients, new, strict=True)]
@@ -142,19 +144,21 @@ class TensorflowTrainer:
         for i, generator in enumerate(self._compilation.generators):
             generator.assign(seeds[i])
 
-    def _full_step(self, features: Any, targets: Any, seeds: Any, rate: Any) -> Any:
+    def _full_step(self, features: Any, targets: Any, seeds: Any, rate: Any, weights: Any = None) -> Any:
         """Make a whole step of a single microbatch, and return the mean loss."""
-        loss, gradients = self._gradients(features, targets, seeds, 1.0)
+        loss, gradients = self._gradients(features, targets, seeds, 1.0, weights)
         self._apply(gradients, rate)
         return loss
 
-    def _gradients(self, features: Any, targets: Any, seeds: Any, share: Any) -> tuple[Any, list[Any]]:
+    def _gradients(
+        self, features: Any, targets: Any, seeds: Any, share: Any, weights: Any = None
+    ) -> tuple[Any, list[Any]]:
         """Return a microbatch's share of the loss, and the gradients of this share."""
         compilation = self._compilation
         self._seed(seeds)
         with self._tf.GradientTape() as tape:
             outputs = self._keras.ops.cast(compilation.model(features, training=True), "float32")
-            loss = compilation.loss(outputs, targets) * share
+            loss = compilation.loss(outputs, targets, weights) * share
             added = [self._keras.ops.cast(some, "float32") for some in compilation.model.losses]
             scaled = compilation.optimizer.scale_loss(
                 self._tf.add_n([loss, *(some * share for some in added)])
@@ -170,8 +174,8 @@ class TensorflowTrainer:
         self._compilation.optimizer.learning_rate = rate
         self._compilation.optimizer.apply(gradients, self._variables)
 
-    def _predict(self, features: Any, targets: Any, seeds: Any) -> tuple[Any, Any]:
+    def _predict(self, features: Any, targets: Any, seeds: Any, weights: Any = None) -> tuple[Any, Any]:
         """Return the outputs in inference mode, (rows, outputs) float32, and the mean loss."""
         self._seed(seeds)
         outputs = self._keras.ops.cast(self._compilation.model(features, training=False), "float32")
-        return outputs, self._compilation.loss(outputs, targets)
+        return outputs, self._compilation.loss(outputs, targets, weights)

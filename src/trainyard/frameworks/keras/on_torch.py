@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from trainyard.frameworks.keras.backend_trainer import Compilation, shares
+from trainyard.frameworks.keras.backend_trainer import Compilation, shares, weights_in
 from trainyard.frameworks.keras.draws import OwnDraws
 from trainyard.require import require
 from trainyard.types import FEATURES, TARGET, Array, Batch
@@ -61,7 +61,8 @@ class TorchTrainer:
         """Return the outputs, (rows, outputs) float32, and the mean loss."""
         convert = self._keras.ops.convert_to_tensor
         outputs = self._compilation.model(convert(batch[FEATURES]), training=training).float()
-        return outputs, self._compilation.loss(outputs, convert(batch[TARGET]))
+        weights = [convert(array) for array in weights_in(batch)]
+        return outputs, self._compilation.loss(outputs, convert(batch[TARGET]), *weights)
 
     def _seed(self, seeds: Array) -> None:
         """Assign the generators' seeds (generators, 2), and seed torch's own generator with the last one."""
@@ -92,7 +93,8 @@ class TorchPredictor:
         ):
             convert = self._keras.ops.convert_to_tensor
             outputs = self._compilation.model(convert(batch[FEATURES]), training=False).float()
-            loss = self._compilation.loss(outputs, convert(batch[TARGET]))
+            weights = [convert(array) for array in weights_in(batch)]
+            loss = self._compilation.loss(outputs, convert(batch[TARGET]), *weights)
         if own is not None and self._uses_torchs is None:
             self._uses_torchs = own.drew
         values: Array = outputs.cpu().numpy()

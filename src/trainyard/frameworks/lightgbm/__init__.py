@@ -12,13 +12,22 @@ from pydantic import BaseModel
 from trainyard.config.schema import RunConfig
 from trainyard.config.spellings import Spellings
 from trainyard.errors import InputError
-from trainyard.frameworks.base import Framework, Learner, LearnerInputs, Model, ModelInputs, Plan, rounds_plan
+from trainyard.frameworks.base import (
+    Framework,
+    Learner,
+    LearnerInputs,
+    Model,
+    ModelInputs,
+    Plan,
+    rounds_plan,
+    rounds_work,
+)
 from trainyard.frameworks.lightgbm.boosting import RESET_INTERVAL, RoundParams
 from trainyard.frameworks.lightgbm.estimators import model_spec
 from trainyard.frameworks.lightgbm.library import THREAD_NUMBER, lightgbm
 from trainyard.frameworks.lightgbm.params import LightgbmParams, device_of, library_params
 from trainyard.frameworks.lightgbm.spellings import SPELLINGS
-from trainyard.types import Determinism
+from trainyard.types import DataInfo, Determinism
 
 # Other names of the models, with the task that a name implies.
 OTHER_NAMES: Mapping[str, tuple[str, str | None]] = {
@@ -37,6 +46,7 @@ class LightgbmFramework(Framework):
     models: ClassVar[Mapping[str, type[BaseModel]]] = {"lightgbm": LightgbmParams}
     tasks: ClassVar[Collection[str] | None] = ("classification", "regression")
     spellings: ClassVar[Spellings] = SPELLINGS
+    takes_weights: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("lightgbm",)
     model_bases: ClassVar[Sequence[str]] = ("lightgbm:LGBMModel",)
     formats: ClassVar[Sequence[str]] = ("txt",)
@@ -82,6 +92,11 @@ class LightgbmFramework(Framework):
         plan = rounds_plan(config, rows, params.n_estimators, params.learning_rate)
         boundary = RoundParams(library_params(params), config.experiment.seed).boundary
         return plan._replace(boundary=boundary, cumulative=params.boosting != "dart")
+
+    @staticmethod
+    def step_work(config: RunConfig, info: DataInfo, plan: Plan, model: Any = None) -> float | None:  # noqa: ARG004
+        """Return the work of a round: some operations for each cell, for each of several classes."""
+        return rounds_work(info, plan)
 
     @staticmethod
     def determinism(config: RunConfig) -> Determinism:

@@ -10,7 +10,7 @@ import numpy as np
 
 from trainyard.datasets.base import ArraySplit, Split
 from trainyard.frameworks.lightgbm.trees import Trees
-from trainyard.types import FEATURES, TARGET, Array, Batch, DataInfo
+from trainyard.types import FEATURES, TARGET, WEIGHT, Array, Batch, DataInfo
 
 _CACHE_VALUES = 1 << 22  # tree values that are looked up at once
 _BLOCK_VALUES = 1 << 24  # feature values that are read at once from a split that is not in memory
@@ -27,6 +27,7 @@ class Rows:
     def __init__(self, split: Split, ids: Array | None = None) -> None:
         self._split = split
         self._targets: Array | None = None
+        self._weights: Array | None = None
         self._batch: Batch | None = None
         if ids is not None:
             self._batch = _flat(split.take(ids))
@@ -53,6 +54,13 @@ class Rows:
             self._targets = np.concatenate([batch[TARGET] for batch in self.blocks()])
         return self._targets
 
+    @property
+    def weights(self) -> Array | None:
+        """The weights of the rows, (rows,) float64; None if they have none."""
+        if self._weights is None and WEIGHT in self._block(0, min(1, len(self))):
+            self._weights = np.concatenate([batch[WEIGHT] for batch in self.blocks()])
+        return self._weights
+
     def features(self, start: int, stop: int) -> Array:
         """Return the features of a range of rows, (stop - start, features) float32."""
         return self._block(start, stop)[FEATURES]
@@ -72,7 +80,8 @@ class Rows:
 def _flat(batch: Batch) -> Batch:
     rows = len(batch[FEATURES])
     features = batch[FEATURES].reshape(rows, -1).astype(np.float32, copy=False)
-    return {FEATURES: features, TARGET: batch[TARGET].reshape(rows)}
+    weights = {WEIGHT: batch[WEIGHT]} if WEIGHT in batch else {}
+    return {FEATURES: features, TARGET: batch[TARGET].reshape(rows), **weights}
 
 
 def make_dataset(library: Any, rows: Rows, info: DataInfo, params: dict[str, Any], **extra: Any) -> Any:

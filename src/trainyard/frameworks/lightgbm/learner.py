@@ -105,9 +105,8 @@ class LightgbmLearner(Learner):
             for part in (losses[start : start + count] for start in range(0, len(losses), count)):
                 raw = np.stack([self._sample.advance(rounds, self._boosting).copy() for rounds in part])
                 predictions = self._objective.predictions(raw.reshape(-1, raw.shape[2]))
-                values += self._model.losses(
-                    predictions, np.tile(self._sample.rows.targets, len(part)), len(part)
-                )
+                rows = self._sample.rows
+                values += self._model.losses(predictions, rows.targets, len(part), rows.weights)
         return values
 
     def model(self) -> LiveModel:
@@ -139,7 +138,9 @@ class LightgbmLearner(Learner):
     def _build_boosting(self) -> Boosting:
         inputs, params = self._inputs, self._params()
         train, seed = Rows(inputs.splits["train"]), inputs.config.experiment.seed
-        weight = _balanced_weights(train.targets) if self._spec.params.class_weight else None
+        weight = train.weights
+        if self._spec.params.class_weight:
+            weight = _balanced_weights(train.targets) * (1 if weight is None else weight)
         dataset = make_dataset(self._library, train, inputs.info, params, weight=weight)
         if params["device_type"] == "cpu":
             params[f"force_{self._layout(dataset, params)}"] = True

@@ -52,35 +52,42 @@ class LightgbmModel(Model):
                 raw = raw / max(1, scores.rounds)
         for start in range(0, len(split), _BLOCK):
             targets = rows.targets[start : start + _BLOCK]
+            weights = None if rows.weights is None else rows.weights[start : start + _BLOCK]
             with translated("a prediction failed", TrainingError):
                 predictions = self._objective.predictions(raw[start : start + _BLOCK])
-                (loss,) = self.losses(predictions, targets, 1)
+                (loss,) = self.losses(predictions, targets, 1, weights)
             ids = np.arange(start, start + len(predictions), dtype=np.int64)
-            yield Predictions(
-                ids, self._objective.outputs(predictions).astype(np.float32), targets, loss * len(predictions)
-            )
+            total = len(predictions) if weights is None else float(weights.sum())
+            outputs = self._objective.outputs(predictions).astype(np.float32)
+            yield Predictions(ids, outputs, targets, loss * total, weights=weights)
 
-    def losses(self, predictions: Array, targets: Array, count: int) -> list[float]:
-        """Return the mean loss of each of `count` models.
+    def losses(
+        self, predictions: Array, targets: Array, count: int, weights: Array | None = None
+    ) -> list[float]:
+        """Return the mean loss of each of `count` models; 0 where no row has a weight.
 
         Args:
             predictions: (count * rows, width), one model after the other.
-            targets: (count * rows,).
+            targets: (rows,).
             count: The number of models.
+            weights: (rows,) weights of the rows; None: all count the same.
 
         Raises:
             ModelError: Higher values of the user's metric are better.
         """
         if self._spec.metric is None:
-            losses = self._objective.losses(self._objective.outputs(predictions), targets)
-            return [float(mean) for mean in losses.reshape(count, -1).mean(axis=1)]
+            losses = self._objective.losses(self._objective.outputs(predictions), np.tile(targets, count))
+            by_model = losses.reshape(count, -1)  # (count, rows)
+            if weights is None:
+                return [float(mean) for mean in by_model.mean(axis=1)]
+            return [float(weights @ row / (weights.sum() or 1.0)) for row in by_model]
         single = predictions[:, 0] if self._objective.width == 1 else predictions
-        parts = zip(np.split(single, count), np.split(targets, count), strict=True)
-        # The metric gets a dataset that holds the targets, but neither features nor bins.
-        datasets = [
-            (part, self._library.Dataset(np.empty((len(labels), 0)), label=labels)) for part, labels in parts
+        # The metric gets a dataset that holds targets and weights, but neither features nor bins.
+        empty = np.empty((len(targets), 0))
+        values = [
+            self._spec.metric(part, self._library.Dataset(empty, label=targets, weight=weights))
+            for part in np.split(single, count)
         ]
-        values = [self._spec.metric(part, dataset) for part, dataset in datasets]
         if any(higher for _, _, higher in values):
             raise ModelError(
                 "model.params.metric: higher is better, but it is the loss; return its negative, and False"

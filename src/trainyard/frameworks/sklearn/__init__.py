@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 from pydantic import BaseModel
 
 from trainyard.config.schema import ConstantSchedule, RunConfig
@@ -19,14 +20,21 @@ from trainyard.frameworks.base import (
     ModelInputs,
     Plan,
     minibatch_plan,
+    rounds_work,
 )
-from trainyard.frameworks.sklearn.estimator import candidates, unfitted, without_future_warnings
+from trainyard.frameworks.sklearn.estimator import (
+    candidates,
+    holds_pipeline,
+    unfitted,
+    without_future_warnings,
+)
 from trainyard.frameworks.sklearn.params import Models, defaults, entry, iterations_per_step, other_names
 from trainyard.frameworks.sklearn.process import pin_threads
 from trainyard.frameworks.sklearn.spellings import SPELLINGS
 from trainyard.frameworks.sklearn.steps import ensemble_family, learning_rate_name, step_kind
 from trainyard.require import require
-from trainyard.types import Determinism
+from trainyard.semantics import version
+from trainyard.types import DataInfo, Determinism, FeatureForm
 
 
 class SklearnFramework(Framework):
@@ -35,6 +43,7 @@ class SklearnFramework(Framework):
     models: ClassVar[Mapping[str, type[BaseModel]]] = Models()
     spellings: ClassVar[Spellings] = SPELLINGS
     tasks: ClassVar[Collection[str] | None] = ("classification", "multilabel", "regression")
+    takes_weights: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("sklearn",)
     model_bases: ClassVar[Sequence[str]] = ("sklearn.base:BaseEstimator",)
     formats: ClassVar[Sequence[str]] = ("skops",)
@@ -59,6 +68,20 @@ class SklearnFramework(Framework):
         if described is None or described["steps"] == "batches":
             return ("epochs", "max_steps", "batch_size", "scheduler")
         return ("scheduler",) if model == "hist_gradient_boosting" else ()
+
+    @staticmethod
+    def feature_form(config: RunConfig, model: Any = None) -> FeatureForm:
+        """Return float64, and frames for pipelines; see `FeatureForm`.
+
+        Raises:
+            ModelError: The estimator cannot be constructed.
+        """
+        if version("sklearn") == 1:
+            return FeatureForm()
+        by_user = model is not None or ":" in config.model.type
+        with without_future_warnings():
+            frames = by_user and holds_pipeline(unfitted(config, model))
+        return FeatureForm("float64", frames)
 
     @staticmethod
     def reset() -> None:
@@ -99,6 +122,16 @@ class SklearnFramework(Framework):
         return Plan(
             rows, -(-getattr(estimator, family.count) // iterations_per_step(config)), lr, cumulative=True
         )
+
+    @staticmethod
+    def step_work(config: RunConfig, info: DataInfo, plan: Plan, model: Any = None) -> float | None:
+        """Return the work of a minibatch, or of a boosting iteration; None where a step is the whole fit."""
+        with without_future_warnings():
+            estimator = unfitted(config, model)
+        if step_kind(estimator) == "batches":
+            width = np.sum(getattr(estimator, "hidden_layer_sizes", 0)) + info.outputs
+            return float(plan.batch_size * int(np.prod(info.input_shape)) * width)
+        return rounds_work(info, plan) if config.model.type == "hist_gradient_boosting" else None
 
     @staticmethod
     def determinism(config: RunConfig) -> Determinism:  # noqa: ARG004 - the same for every config

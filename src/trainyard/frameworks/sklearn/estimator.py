@@ -297,6 +297,25 @@ def _check_options(name: str, estimator: Any) -> None:
             raise ModelError(f"model {name}: {message}") from error
 
 
+def holds_pipeline(estimator: Any) -> bool:
+    """Return whether an estimator prepares columns: it is or holds a pipeline or a column transformer."""
+    from sklearn.compose import ColumnTransformer
+    from sklearn.pipeline import Pipeline
+
+    kinds = (Pipeline, ColumnTransformer)
+    parts = (_of_lists(value) for value in [estimator, *estimator.get_params(deep=True).values()])
+    return any(isinstance(part, kinds) for some in parts for part in some)
+
+
+def _of_lists(value: Any) -> Iterator[Any]:
+    """Yield a value, or what a list or tuple holds at any depth, such as the estimators of a vote."""
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _of_lists(item)
+    else:
+        yield value
+
+
 def _parts(estimator: Any) -> Iterator[Any]:
     """Yield the estimator and all estimators among its parameters."""
     from sklearn.base import BaseEstimator

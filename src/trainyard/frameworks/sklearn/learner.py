@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trainyard.datasets.base import Split
+from trainyard.datasets.base import ArraySplit, Split
 from trainyard.frameworks.base import WEIGHTS_FILE, Learner, LearnerInputs, Snapshot
 from trainyard.frameworks.sklearn import storage, unsaved
 from trainyard.frameworks.sklearn.estimator import build_estimator, check_data, without_future_warnings
@@ -17,11 +17,18 @@ from trainyard.frameworks.sklearn.model import EstimatorModel, is_users, read_es
 from trainyard.frameworks.sklearn.outputs import OutputCache, flatten_features, take_all, total_loss
 from trainyard.frameworks.sklearn.params import iterations_per_step
 from trainyard.frameworks.sklearn.process import SETTINGS_LOCK, thread_pools
-from trainyard.frameworks.sklearn.steps import STEPPERS, Stepper, StepSettings, own_parameters, step_kind
+from trainyard.frameworks.sklearn.steps import (
+    STEPPERS,
+    Stepper,
+    StepSettings,
+    own_parameters,
+    step_kind,
+    weight_options,
+)
 from trainyard.frameworks.support.definition import of_estimator
 from trainyard.frameworks.support.stored import Files, StoredSnapshot, buffers, read_arrays
 from trainyard.require import require
-from trainyard.types import FEATURES, TARGET, Batch, NamedBuffer, Predictions, StepResult
+from trainyard.types import FEATURES, TARGET, WEIGHT, Batch, NamedBuffer, Predictions, StepResult
 
 log = logging.getLogger("trainyard")
 TRAINING_FILE = "training.safetensors"  # what a resume needs in addition to the model
@@ -42,6 +49,9 @@ class SklearnLearner(Learner):
         check_data(estimator, inputs)
         self._inputs = inputs
         self._kind, self._own = step_kind(estimator), own_parameters(estimator)
+        train = inputs.splits["train"]
+        if isinstance(train, ArraySplit) and WEIGHT in train.arrays:
+            weight_options(estimator, train.arrays[WEIGHT], self._kind)  # refuses one that takes none
         by_user = is_users(inputs)
         self._trust = storage.trust_for(estimator) if by_user else storage.Trust()
         # Test after the first step that the model can be stored, as built-in models with one step always can.
@@ -50,7 +60,7 @@ class SklearnLearner(Learner):
         self._outputs = OutputCache(inputs.info, inputs.threads)
         self._context = LearnerContext(inputs.threads)
         self._model = LiveModel(inputs, self._stepper, self._outputs, self._context)
-        self._train = take_all(inputs.splits["train"]) if self._kind != "batches" else None
+        self._train = take_all(inputs.splits["train"], inputs.info) if self._kind != "batches" else None
         if self._kind == "once":
             log.info(
                 "%s fits in a single step: it cannot be resumed midway, stopped early or pruned",
@@ -75,7 +85,7 @@ class SklearnLearner(Learner):
         """
         with self._context.entered(f"step {step + 1}", first=step == 0):
             batch = self._train or self._batch(step)
-            self._stepper.step(step, lr, batch[FEATURES], batch[TARGET])
+            self._stepper.step(step, lr, batch)
             if self._check_storable:  # fitting may have created objects that cannot be stored
                 storage.unpack(storage.pack(self._stepper.model()), self._trust)
                 self._check_storable = False
@@ -131,7 +141,8 @@ class SklearnLearner(Learner):
 
     def _batch(self, step: int) -> Batch:
         """Return the minibatch of a step."""
-        return flatten_features(self._inputs.splits["train"].take(self._inputs.order.batch(step)))
+        rows = self._inputs.splits["train"].take(self._inputs.order.batch(step))
+        return flatten_features(rows, self._inputs.info)
 
     def _loss(self, batch: Batch) -> float:
         """Return the mean loss after the step, on at most `SAMPLE` evenly spaced rows of the batch.
@@ -141,7 +152,10 @@ class SklearnLearner(Learner):
         stride = -(-len(batch[FEATURES]) // SAMPLE)
         features, targets = batch[FEATURES][::stride], batch[TARGET][::stride]
         outputs = self._outputs.of(self._stepper.estimator, features, SAMPLE if self._train else None)
-        return total_loss(outputs, targets, self._inputs.info) / len(targets)
+        if WEIGHT not in batch:
+            return total_loss(outputs, targets, self._inputs.info) / len(targets)
+        weights = batch[WEIGHT][::stride]
+        return total_loss(outputs, targets, self._inputs.info, weights) / (float(weights.sum()) or 1.0)
 
 
 class LiveModel(EstimatorModel):
@@ -170,7 +184,7 @@ class LiveModel(EstimatorModel):
         for ids, batch in self._batches(split, estimator):
             with self._context.entered("prediction"):
                 outputs = self._outputs.of(estimator, batch[FEATURES], key)
-            yield self._predictions(ids, outputs, batch[TARGET])
+            yield self._predictions(ids, outputs, batch)
 
 
 class LearnerContext:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from trainyard.config.schema import RunConfig
-from trainyard.datasets.base import Split
+from trainyard.datasets.base import ArraySplit, Split
 from trainyard.errors import InputError, ModelError, TrainingError, TrainyardError
 from trainyard.frameworks.base import WEIGHTS_FILE, Model, ModelInputs
 from trainyard.frameworks.sklearn import storage
@@ -21,6 +21,7 @@ from trainyard.frameworks.sklearn.outputs import (
     ROWS,
     flatten_features,
     is_forest,
+    is_frame,
     outputs_of,
     parallel_jobs,
     row_ranges,
@@ -30,7 +31,8 @@ from trainyard.frameworks.sklearn.outputs import (
 from trainyard.frameworks.sklearn.process import settings_kept, thread_pools
 from trainyard.frameworks.support.stored import read_arrays
 from trainyard.require import require
-from trainyard.types import FEATURES, TARGET, Array, Batch, DataInfo, Predictions
+from trainyard.semantics import version
+from trainyard.types import FEATURES, TARGET, WEIGHT, Array, Batch, DataInfo, Predictions
 
 FORMATS = ("skops",)
 
@@ -65,16 +67,24 @@ class EstimatorModel(Model):
     def _batches(self, split: Split, estimator: Any) -> Iterator[tuple[Array, Batch]]:
         """Yield the rows that are predicted together: their ids and arrays.
 
-        A forest predicts all rows at once, so that a learner can reuse its earlier sums.
+        A forest predicts all rows at once, so that a learner can reuse its earlier sums. So does a pipeline,
+        whose outputs then have the bits of one call.
         """
-        at_once = is_forest(estimator)
+        in_frame = isinstance(split, ArraySplit) and is_frame(split.arrays[FEATURES])
+        at_once = is_forest(estimator) or in_frame
         size = len(split) if at_once else self._config.evaluation.batch_size or ROWS
         for ids in row_ranges(len(split), size):
-            yield ids, take_all(split) if at_once else flatten_features(split.take(ids))
+            yield (
+                ids,
+                take_all(split, self._info) if at_once else flatten_features(split.take(ids), self._info),
+            )
 
-    def _predictions(self, ids: Array, outputs: Array, targets: Array) -> Predictions:
-        loss = total_loss(outputs, targets, self._info)
-        return Predictions(ids, outputs.astype(np.float32), targets, loss)
+    def _predictions(self, ids: Array, outputs: Array, batch: Batch) -> Predictions:
+        targets, weights = batch[TARGET], batch.get(WEIGHT)
+        loss = total_loss(outputs, targets, self._info, weights)
+        if version("sklearn", self._info.semantics) == 1:
+            outputs = outputs.astype(np.float32)
+        return Predictions(ids, outputs, targets, loss, weights=weights)
 
 
 class LoadedModel(EstimatorModel):
@@ -113,7 +123,7 @@ class LoadedModel(EstimatorModel):
         for ids, batch in self._batches(split, estimator):
             with self._settings_kept(), sklearn_errors("prediction"):
                 outputs = outputs_of(estimator, batch[FEATURES], self._info, self._threads)
-            yield self._predictions(ids, outputs, batch[TARGET])
+            yield self._predictions(ids, outputs, batch)
 
     def _settings_kept(self) -> AbstractContextManager[None]:
         """Return a context that restores the process's settings, if predictions change them."""

@@ -10,25 +10,38 @@ import numpy as np
 
 from trainyard.datasets.base import ArraySplit, Split
 from trainyard.frameworks.sklearn.steps import FAMILIES, ensemble_family, temporary_parameters
-from trainyard.types import FEATURES, TARGET, Array, Batch, DataInfo, Ids
+from trainyard.types import FEATURES, TARGET, WEIGHT, Array, Batch, DataInfo, Ids
 
 ROWS = 4096  # rows predicted together
 # Lower bound of a probability in the loss, so that a wrong vote costs 15.9 and not infinity.
 MIN_PROBABILITY = float(np.finfo(np.float32).eps)
 
 
-def flatten_features(batch: Batch) -> Batch:
-    """Reshape features (rows, ...) to C-contiguous (rows, features); floating-point ones become float32."""
-    features = batch[FEATURES].reshape(len(batch[FEATURES]), -1)
-    dtype = np.float32 if features.dtype.kind == "f" else None
-    return {FEATURES: np.ascontiguousarray(features, dtype=dtype), TARGET: batch[TARGET]}
+def flatten_features(batch: Batch, info: DataInfo) -> Batch:
+    """Reshape features (rows, ...) to C-contiguous (rows, features); a data frame stays as it is.
+
+    Floating-point ones get the dtype of the data.
+    """
+    weights = {WEIGHT: batch[WEIGHT]} if WEIGHT in batch else {}
+    features = batch[FEATURES]
+    if not is_frame(features):
+        features = features.reshape(len(features), -1)
+        own = np.dtype(info.inputs[FEATURES].dtype)
+        dtype = None if features.dtype.kind != "f" else own if own.kind == "f" else np.dtype(np.float32)
+        features = np.ascontiguousarray(features, dtype=dtype)
+    return {FEATURES: features, TARGET: batch[TARGET], **weights}
 
 
-def take_all(split: Split) -> Batch:
+def is_frame(features: Any) -> bool:
+    """Return whether features are a data frame, which pipelines get."""
+    return hasattr(features, "iloc")
+
+
+def take_all(split: Split, info: DataInfo) -> Batch:
     """Return all rows of a split as (rows, features); arrays in memory are copied only if necessary."""
     if isinstance(split, ArraySplit):
-        return flatten_features(split.arrays)
-    return flatten_features(split.take(np.arange(len(split), dtype=np.int64)))
+        return flatten_features(split.arrays, info)
+    return flatten_features(split.take(np.arange(len(split), dtype=np.int64)), info)
 
 
 def row_ranges(rows: int, size: int) -> Iterator[Ids]:
@@ -157,21 +170,24 @@ def label_probabilities(estimator: Any, features: Array) -> Array:
     return np.stack(columns, axis=1).astype(np.float64)
 
 
-def total_loss(outputs: Array, targets: Array, info: DataInfo) -> float:
+def total_loss(outputs: Array, targets: Array, info: DataInfo, weights: Array | None = None) -> float:
     """Return the loss summed over the rows: cross entropy in nats (of labels their mean), or squared error.
 
     Args:
         outputs: (rows, classes) probabilities, or (rows,) / (rows, outputs) values.
         targets: As in `Batch`.
         info: The description of the data.
+        weights: (rows,) factors on the losses of the rows; None: all are 1.
     """
     if info.task == "multilabel":
         own = np.where(targets > 0, outputs, 1 - outputs)  # (rows, labels)
-        return float(-np.log(np.maximum(own, MIN_PROBABILITY)).mean(axis=1).sum())
-    if info.task == "classification":
-        return float(-np.log(np.maximum(outputs[np.arange(len(targets)), targets], MIN_PROBABILITY)).sum())
-    errors = (outputs - targets.astype(np.float64).reshape(outputs.shape)) ** 2
-    return float((errors if errors.ndim == 1 else errors.mean(axis=1)).sum())
+        losses = -np.log(np.maximum(own, MIN_PROBABILITY)).mean(axis=1)  # (rows,)
+    elif info.task == "classification":
+        losses = -np.log(np.maximum(outputs[np.arange(len(targets)), targets], MIN_PROBABILITY))
+    else:
+        errors = (outputs - targets.astype(np.float64).reshape(outputs.shape)) ** 2
+        losses = errors if errors.ndim == 1 else errors.mean(axis=1)
+    return float(losses.sum() if weights is None else weights @ losses)
 
 
 class TreeSums:

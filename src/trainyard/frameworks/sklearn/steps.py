@@ -19,9 +19,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from trainyard.errors import ModelError
 from trainyard.frameworks.sklearn.binning import BinCache
 from trainyard.order import INIT, STEP, stream_seed
-from trainyard.types import Array, DataInfo
+from trainyard.types import FEATURES, TARGET, WEIGHT, Array, Batch, DataInfo
 
 Kind = Literal["growth", "batches", "once"]
 
@@ -49,6 +50,7 @@ FAMILIES = {
     ),
     "BaseHistGradientBoosting": EnsembleFamily("max_iter", ("_predictors",), "_feature_subsample_rng"),
 }
+SMALL_BATCH = 10_000_000  # features times outputs of a minibatch
 SEEDS = 2**31  # all of scikit-learn accepts seeds below this number
 
 
@@ -132,6 +134,31 @@ def temporary_parameters(estimator: Any, **values: Any) -> Iterator[None]:
             setattr(estimator, name, value)
 
 
+def weight_options(estimator: Any, weights: Array | None, kind: Kind) -> dict[str, Array]:
+    """Return the options of `fit` (`partial_fit` for batches) that pass the weights of the rows.
+
+    Args:
+        estimator: The estimator; of a pipeline, the last step gets the weights.
+        weights: (rows,) float64; None: there are none.
+        kind: How the estimator is trained.
+
+    Raises:
+        ModelError: It takes no weights.
+    """
+    if weights is None:
+        return {}
+    steps = getattr(estimator, "steps", None)
+    is_pipeline = isinstance(steps, list) and bool(steps) and isinstance(steps[-1], tuple)
+    prefix, last = (f"{steps[-1][0]}__", steps[-1][1]) if is_pipeline and steps else ("", estimator)
+    method = "partial_fit" if kind == "batches" else "fit"
+    if "sample_weight" not in inspect.signature(getattr(last, method)).parameters:
+        raise ModelError(
+            f"{type(last).__name__}.{method} has no sample_weight, so that it takes no weights: leave "
+            "data.weight and training.class_weights out, or use another model"
+        )
+    return {f"{prefix}sample_weight": weights}
+
+
 @dataclass(frozen=True)
 class StepSettings:
     """What a step needs to know about the run; `per_step` is the number of iterations that a step adds."""
@@ -150,14 +177,15 @@ class Stepper(ABC):
         self.settings = settings
 
     @abstractmethod
-    def step(self, step: int, lr: float, features: Array, targets: Array) -> None:
+    def step(self, step: int, lr: float, batch: Batch) -> None:
         """Train one step.
 
         Args:
             step: The step number, counted from 0.
             lr: The learning rate.
-            features: (rows, features) float32, of all training rows or of the step's minibatch.
-            targets: (rows,) int64 class indices, or (rows,) / (rows, outputs) float32 values.
+            batch: All training rows, or the step's minibatch: features (rows, features), targets
+                (rows,) int64 class indices, or (rows,) / (rows, outputs) values, and maybe weights
+                (rows,) float64.
         """
 
     def model(self, step: int | None = None) -> Any:  # noqa: ARG002 - only ensembles keep the models of earlier steps
@@ -189,7 +217,7 @@ class EnsembleStepper(Stepper):
         """The current number of iterations."""
         return len(getattr(self.estimator, self._family.lists[0], ()))
 
-    def step(self, step: int, lr: float, features: Array, targets: Array) -> None:
+    def step(self, step: int, lr: float, batch: Batch) -> None:
         """Continue to fit, up to the number of iterations after this step."""
         values: dict[str, Any] = {"warm_start": True, "n_jobs": self.settings.threads}
         if (rate := learning_rate_name(self.estimator)) is not None:
@@ -200,7 +228,8 @@ class EnsembleStepper(Stepper):
         with temporary_parameters(self.estimator, **values), self._bin_cache.reused(self.estimator):
             # Pass views: if each step's trees kept references to the same array objects, storage would record
             # that they are shared, and after a resume they would not be.
-            self.estimator.fit(features[:], targets[:])
+            options = weight_options(self.estimator, batch.get(WEIGHT), "growth")
+            self.estimator.fit(batch[FEATURES][:], batch[TARGET][:], **options)
         self._clean_up(seeds)
 
     def _clean_up(self, previous_seeds: Any) -> None:
@@ -267,19 +296,22 @@ class MinibatchStepper(Stepper):
         takes_classes = "classes" in inspect.signature(estimator.partial_fit).parameters
         self._fit_options = {"classes": np.arange(settings.info.outputs)} if takes_classes else {}
 
-    def step(self, step: int, lr: float, features: Array, targets: Array) -> None:
+    def step(self, step: int, lr: float, batch: Batch) -> None:
         """Fit one minibatch, with a seed of the step's own."""
         seed = sklearn_seed(self.settings.seed, STEP, step)
+        work = batch[FEATURES].shape[0] * batch[FEATURES].shape[1] * self.settings.info.outputs
         values: dict[str, Any] = {
             "random_state": seed,
-            "n_jobs": self.settings.threads,
-            "batch_size": len(features),
+            # A pool of threads takes longer to start than most minibatches to compute; no bit depends on it.
+            "n_jobs": self.settings.threads if work > SMALL_BATCH else 1,
+            "batch_size": len(batch[FEATURES]),
         }
         if self._rate is not None:
             values[self._rate] = lr
         with temporary_parameters(self.estimator, **values):
             self._set_optimizer(lr)
-            self.estimator.partial_fit(features, targets, **self._fit_options)
+            options = self._fit_options | weight_options(self.estimator, batch.get(WEIGHT), "batches")
+            self.estimator.partial_fit(batch[FEATURES], batch[TARGET], **options)
         if hasattr(self.estimator, "loss_curve_"):  # grows with every step; the journal has the losses
             self.estimator.loss_curve_ = self.estimator.loss_curve_[-1:]
 
@@ -295,10 +327,11 @@ class MinibatchStepper(Stepper):
 class SingleFitStepper(Stepper):
     """Fit all rows in a single step; the kind `once`."""
 
-    def step(self, step: int, lr: float, features: Array, targets: Array) -> None:  # noqa: ARG002 - one step, no rate
+    def step(self, step: int, lr: float, batch: Batch) -> None:  # noqa: ARG002 - one step, no rate
         """Fit all rows."""
+        options = weight_options(self.estimator, batch.get(WEIGHT), "once")
         with temporary_parameters(self._final_estimator, n_jobs=self.settings.threads):
-            self.estimator.fit(features, targets)
+            self.estimator.fit(batch[FEATURES], batch[TARGET], **options)
 
     @property
     def _final_estimator(self) -> Any:

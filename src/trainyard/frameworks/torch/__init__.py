@@ -20,9 +20,10 @@ from trainyard.frameworks.base import (
     minibatch_plan,
 )
 from trainyard.frameworks.support.optimizers import SPELLINGS
+from trainyard.frameworks.torch import work
 from trainyard.frameworks.torch.params import FORMATS, LOSSES, MODELS, OPTIMIZERS
 from trainyard.require import require
-from trainyard.types import Determinism
+from trainyard.types import DataInfo, Determinism
 from trainyard.world import World, gpus, ranks_of_environment
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class TorchFramework(Framework):
     losses: ClassVar[Sequence[str]] = LOSSES
     takes_named_inputs: ClassVar[bool] = True
     has_virtual_ranks: ClassVar[bool] = True
+    takes_weights: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("torch",)
     model_bases: ClassVar[Sequence[str]] = ("torch.nn:Module",)
     formats: ClassVar[Sequence[str]] = FORMATS
@@ -77,6 +79,14 @@ class TorchFramework(Framework):
     def plan(config: RunConfig, rows: int, model: Any = None) -> Plan:  # noqa: ARG004 - the same for all models
         """Return the plan of a framework that trains on minibatches."""
         return minibatch_plan(config, rows)
+
+    @staticmethod
+    def step_work(config: RunConfig, info: DataInfo, plan: Plan, model: Any = None) -> float | None:
+        """Return the multiplications of a step on the CPU; None for modules of unknown structure."""
+        if config.training.device != "cpu" and _device(config.training.device).type != "cpu":
+            return None
+        by_sample = work.of_module(model) if model is not None else work.of_config(config, info)
+        return None if by_sample is None else work.PASSES * by_sample * plan.batch_size
 
     @staticmethod
     def determinism(config: RunConfig) -> Determinism:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from trainyard.config.schema import TrainingConfig
-from trainyard.datasets.base import Split
+from trainyard.datasets.base import ArraySplit, Split
 from trainyard.digest import sha256_bytes
 from trainyard.errors import ModelError, TrainyardError
 from trainyard.frameworks.base import (
@@ -33,7 +33,7 @@ from trainyard.frameworks.torch.step import StepSettings, TorchStep
 from trainyard.frameworks.torch.unsaved import fingerprints
 from trainyard.frameworks.torch.virtual_ranks import tree_sum
 from trainyard.order import INIT, stream_seed
-from trainyard.types import NamedBuffer, StepResult
+from trainyard.types import Array, NamedBuffer, StepResult, weights_of
 
 
 class TorchLearner(Learner):
@@ -60,10 +60,11 @@ class TorchLearner(Learner):
         self._world, self._ranks = inputs.world, ranks
         self._is_divisible = False  # into virtual ranks, as the first step has shown
         self._shares = inputs.world.shares if isinstance(inputs.world, ProcessGroup) else None
-        settings = StepSettings(seed, micro, training.max_grad_norm, ranks, inputs.world)
+        weights = _weights(inputs)
+        settings = StepSettings(seed, micro, training.max_grad_norm, ranks, inputs.world, weights)
         self._step = TorchStep(
             self._network.call,
-            self._network.loss,
+            self._network.loss if weights is None else self._network.weighted_loss,
             optimizer,
             self._network.precision,
             settings,
@@ -200,6 +201,12 @@ class TorchLearner(Learner):
                 "processes; build it with sparse=False, or train in one process"
             )
         return optim.build_optimizer(training, self._module.parameters(), self._network.device, sparse)
+
+
+def _weights(inputs: LearnerInputs) -> Array | None:
+    """Return the weights of all training samples, (rows,) float64, if they have any."""
+    train = inputs.splits["train"]
+    return weights_of(train.arrays, inputs.info) if isinstance(train, ArraySplit) else None
 
 
 def _refuse_single_sample(model: torch.nn.Module, inputs: LearnerInputs) -> None:

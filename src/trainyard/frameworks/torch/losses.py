@@ -21,7 +21,10 @@ from trainyard.types import LABELS, NO_LABEL, TARGET, DataInfo
 Outputs: TypeAlias = Any
 Loss = Callable[[Outputs, Tensors], Tensor]  # gets float32 outputs and the batch; returns the mean, ()
 
-_REGRESSION: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+# Gets also the weights of the samples, (rows,); returns the weighted sum of their losses, ().
+WeightedLoss = Callable[[Outputs, Tensors, Tensor], Tensor]
+
+_REGRESSION: dict[str, Callable[..., Tensor]] = {
     "mse": functional.mse_loss,
     "mae": functional.l1_loss,
     "huber": functional.huber_loss,
@@ -82,6 +85,46 @@ def build_loss(name: str, task: Task) -> Loss:
     return _LOSSES[name]
 
 
+def build_weighted_loss(name: str, task: Task) -> WeightedLoss:
+    """Return the loss that `training.loss` names, as a sum over samples, each multiplied by its weight.
+
+    The user's own loss must then return the loss of each sample, (rows,).
+
+    Raises:
+        ModelError: The loss does not fit the task, or cannot be imported.
+    """
+    build_loss(name, task)  # checks the name
+    name = task.losses[0] if name == "auto" else name
+    if ":" in name:
+        by_sample = _own_by_sample(name, _own(name) if name in task.losses else _imported(name))
+    elif name in _REGRESSION:
+        by_sample = _regression(_REGRESSION[name], task.info, reduction="none")
+    else:
+        by_sample = _BY_SAMPLE[name]
+
+    def loss(outputs: Outputs, batch: Tensors, weights: Tensor) -> Tensor:
+        losses = by_sample(outputs, batch)  # (rows,), or (rows, outputs)
+        means = losses.reshape(len(weights), -1).mean(dim=1)  # (rows,)
+        return (means * weights.to(means.dtype)).sum()
+
+    return loss
+
+
+def _own_by_sample(path: str, function: Any) -> Loss:
+    def losses(outputs: Outputs, batch: Tensors) -> Tensor:
+        values = function(outputs, batch)
+        rows = len(next(iter(batch.values())))
+        if not isinstance(values, Tensor) or values.shape != (rows,):
+            what = f"shape {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
+            raise ModelError(
+                f"training.loss: {path} returned {what} for {rows} samples; with weights (data.weight, "
+                f"training.class_weights) it must return the loss of each sample, ({rows},)"
+            )
+        return values
+
+    return losses
+
+
 def _own(path: str) -> Any:
     """Import the loss of an installed task; unlike one that a config names, it needs no trust."""
     module, _, name = path.partition(":")
@@ -140,13 +183,28 @@ _LOSSES: Mapping[str, Loss] = {
 }
 
 
-def _regression(loss: Callable[[Tensor, Tensor], Tensor], info: DataInfo) -> Loss:
+# With weights there is no mean: the loss of each sample, (rows,).
+_BY_SAMPLE: Mapping[str, Loss] = {
+    "cross_entropy": lambda outputs, batch: functional.cross_entropy(
+        first_output(outputs), batch[TARGET], reduction="none"
+    ),
+    "binary_cross_entropy": lambda outputs, batch: functional.binary_cross_entropy_with_logits(
+        first_output(outputs), batch[TARGET], reduction="none"
+    ),
+}
+
+
+def _regression(loss: Callable[..., Tensor], info: DataInfo, reduction: str = "mean") -> Loss:
     """Return a loss of (rows, outputs) or single values; the targets of single values are (rows,)."""
     mean, scale = info.target_mean, info.target_scale
     if (mean, scale) == (0.0, 1.0):
-        return lambda outputs, batch: loss(first_output(outputs).reshape(batch[TARGET].shape), batch[TARGET])
+        return lambda outputs, batch: loss(
+            first_output(outputs).reshape(batch[TARGET].shape), batch[TARGET], reduction=reduction
+        )
     return lambda outputs, batch: loss(
-        first_output(outputs).reshape(batch[TARGET].shape), (batch[TARGET] - mean) / scale
+        first_output(outputs).reshape(batch[TARGET].shape),
+        (batch[TARGET] - mean) / scale,
+        reduction=reduction,
     )
 
 

@@ -6,6 +6,7 @@ import copy
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from trainyard.errors import ModelError, TrainingError
 from trainyard.frameworks.base import ModelInputs
@@ -17,7 +18,7 @@ from trainyard.frameworks.torch.process import device_of
 from trainyard.frameworks.torch.structure import Structure
 from trainyard.order import PREDICT, stream_seed
 from trainyard.registry import task_for
-from trainyard.types import Ids, Predictions
+from trainyard.types import Ids, Predictions, weights_of
 
 
 class Network:
@@ -35,6 +36,7 @@ class Network:
         self.built = Structure.of(self.module.train())
         self.task = task_for(inputs.info)
         self.loss = losses.build_loss(training.loss, self.task)
+        self._weighted: losses.WeightedLoss | None = None
         self.names = losses.input_names(self.module, inputs.info)
         self.call = losses.call_of(self.module, self.names)
         self.precision = Precision(training.precision, self.device)
@@ -63,11 +65,26 @@ class Network:
         batch = source.take(ids)  # tensors (n, ...)
         with torch.no_grad(), self.precision.autocast():
             outputs = losses.as_float(self.call(batch))  # (n, outputs), or several such
+            weights = weights_of(batch, self.inputs.info)  # (n,)
             # The sum over the n rows. Where predictions are sums, the task computes the loss from them.
-            loss = 0.0 if self.task.sums else float(self.loss(outputs, batch)) * len(ids)
+            if self.task.sums:
+                loss = 0.0
+            elif weights is None:
+                loss = float(self.loss(outputs, batch)) * len(ids)
+            else:
+                loss = float(self.weighted_loss(outputs, batch))
             values = losses.to_predictions(losses.first_output(outputs), batch, self.task).cpu().numpy()
         targets = np.empty((len(ids), 0)) if self.task.sums else batch[self.task.target].cpu().numpy()
-        return Predictions(ids, values, targets, loss)
+        counts = None if weights is None else weights.cpu().numpy()
+        return Predictions(ids, values, targets, loss, weights=counts)
+
+    def weighted_loss(self, outputs: losses.Outputs, batch: Tensors) -> Tensor:
+        """Return the sum of the losses of the samples of a batch, each multiplied by its weight: ()."""
+        if self._weighted is None:
+            self._weighted = losses.build_weighted_loss(self.inputs.config.training.loss, self.task)
+        weights = weights_of(batch, self.inputs.info)
+        assert weights is not None, "the batch has weights"
+        return self._weighted(outputs, batch, weights)
 
     def check_fit(self, sample: Tensors) -> None:
         """Call the module with one sample, so that a wrong shape is an error here, not a traceback of step 1.
@@ -96,7 +113,8 @@ class Network:
             )
         try:
             with torch.no_grad():
-                self.loss(losses.as_float(outputs), sample)
+                check = self.loss if weights_of(sample, info) is None else self.weighted_loss
+                check(losses.as_float(outputs), sample)
         except ModelError:
             raise
         except Exception as error:

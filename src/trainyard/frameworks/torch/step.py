@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +20,7 @@ from trainyard.frameworks.torch.parallel.exchange import GradientExchange
 from trainyard.frameworks.torch.parallel.stopwatch import Stopwatch
 from trainyard.frameworks.torch.precision import Precision
 from trainyard.order import STEP, SampleOrder, stream_seed
-from trainyard.types import Ids, StepResult
+from trainyard.types import Array, Ids, StepResult
 from trainyard.world import ALONE, World
 
 
@@ -32,6 +33,7 @@ class StepSettings:
     max_grad_norm: float | None
     virtual_ranks: int = 1
     world: World = ALONE
+    weights: Array | None = None  # of all training samples, (rows,) float64; `loss` then gives weighted sums
 
 
 class TorchStep:
@@ -72,21 +74,37 @@ class TorchStep:
         The loss in the result is () with one virtual rank; with more, (ranks,): one for each of this process.
         """
         ids, ranks = order.batch(step), self._settings.virtual_ranks  # (batch,)
+        total = self._total(ids)
         if ranks == 1:
-            loss = self._part(source, ids, (step,), len(ids))
+            loss = self._part(source, ids, (step,), total)
         else:
             parts = virtual_ranks.cut(ids, ranks)
             if self._is_timed:
                 self.stopwatch.mark()
             compute = self._sequentially if self._batch_norms is None else self._in_lockstep
-            loss = torch.stack(compute(source, parts, step))
+            loss = torch.stack(compute(source, parts, step, total))
             self._sum_up()
         self._update(lr)
         return StepResult(loss, len(ids))
 
-    def _sequentially(self, source: TensorSource, parts: Sequence[Ids], step: int) -> list[Tensor]:
+    def _total(self, ids: Ids) -> float:
+        """Return the number of samples of a whole batch, or the sum of their weights.
+
+        The sum is the exact one, rounded, so that it is the same in every process.
+        """
+        weights = self._settings.weights
+        return len(ids) if weights is None else math.fsum(weights[ids].tolist())
+
+    def _share(self, rows: int, total: float) -> float:
+        """Return the factor on the loss of some rows, which is a mean, or a sum if there are weights."""
+        if self._settings.weights is None:
+            return rows / total
+        return 1 / total if total else 0.0
+
+    def _sequentially(
+        self, source: TensorSource, parts: Sequence[Ids], step: int, batch: float
+    ) -> list[Tensor]:
         """Compute the virtual ranks of this process one after the other; return their losses, each ()."""
-        batch = sum(map(len, parts))
         losses = []
         for rank in self._mine:
             is_last = self._exchange is not None and rank == self._mine[-1]
@@ -95,13 +113,14 @@ class TorchStep:
                 self._tree.take()
         return losses
 
-    def _in_lockstep(self, source: TensorSource, parts: Sequence[Ids], step: int) -> list[Tensor]:
+    def _in_lockstep(
+        self, source: TensorSource, parts: Sequence[Ids], step: int, batch: float
+    ) -> list[Tensor]:
         """Compute the virtual ranks of this process together; return their losses, each ().
 
         Each is suspended where a layer needs a sum over all of them.
         """
         assert self._batch_norms is not None
-        batch = sum(map(len, parts))
         gradients = [virtual_ranks.PartGradients(self._parameters) for _ in self._mine]
         losses = self._batch_norms.run(
             [
@@ -129,7 +148,7 @@ class TorchStep:
         source: TensorSource,
         ids: Ids,
         stream: tuple[int, ...],
-        batch: int,
+        batch: float,
         *,
         is_last: bool = False,
         into: virtual_ranks.PartGradients | None = None,
@@ -140,7 +159,7 @@ class TorchStep:
             source: The training samples.
             ids: (part,) its samples.
             stream: What the random stream of the part depends on: the step, and its virtual rank.
-            batch: Number of samples in the whole batch.
+            batch: Number of samples in the whole batch, or the sum of their weights.
             is_last: Whether this is the last part of this process, so that its backward pass starts the
                 exchange of the gradients.
             into: Collects the gradients, instead of the parameters.
@@ -150,7 +169,8 @@ class TorchStep:
             if not len(ids):
                 return torch.zeros((), device=self._parameters[0].device)
             seed = stream_seed(self._stream, *stream, 0)
-            return self._microbatch(source, ids, seed, len(ids) / batch, is_last=is_last, into=into)
+            share = self._share(len(ids), batch)
+            return self._microbatch(source, ids, seed, share, is_last=is_last, into=into)
         microbatches = [ids[start : start + size] for start in range(0, len(ids), size)]
         # Each microbatch weighs as many samples as it has, so the sum is the mean over the batch.
         losses = [
@@ -158,7 +178,7 @@ class TorchStep:
                 source,
                 microbatch,
                 stream_seed(self._stream, *stream, i),
-                len(microbatch) / batch,
+                self._share(len(microbatch), batch),
                 is_last=is_last and i == len(microbatches) - 1,
                 into=into,
             )

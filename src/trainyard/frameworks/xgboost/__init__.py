@@ -10,12 +10,21 @@ from pydantic import BaseModel
 
 from trainyard.config.schema import RunConfig
 from trainyard.config.spellings import Spellings
-from trainyard.frameworks.base import Framework, Learner, LearnerInputs, Model, ModelInputs, Plan, rounds_plan
+from trainyard.frameworks.base import (
+    Framework,
+    Learner,
+    LearnerInputs,
+    Model,
+    ModelInputs,
+    Plan,
+    rounds_plan,
+    rounds_work,
+)
 from trainyard.frameworks.xgboost.devices import chosen_device
 from trainyard.frameworks.xgboost.params import XgboostParams
 from trainyard.frameworks.xgboost.spec import model_spec
 from trainyard.frameworks.xgboost.spellings import SPELLINGS
-from trainyard.types import Determinism
+from trainyard.types import DataInfo, Determinism
 
 DEFAULT_ROUNDS = 100
 
@@ -35,6 +44,7 @@ class XgboostFramework(Framework):
     models: ClassVar[Mapping[str, type[BaseModel]]] = {"xgboost": XgboostParams}
     tasks: ClassVar[Collection[str] | None] = ("classification", "multilabel", "regression")
     spellings: ClassVar[Spellings] = SPELLINGS
+    takes_weights: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("xgboost",)
     model_bases: ClassVar[Sequence[str]] = ("xgboost:XGBModel",)
     formats: ClassVar[Sequence[str]] = ("ubj", "json")
@@ -65,6 +75,11 @@ class XgboostFramework(Framework):
         params = model_spec(config, model).params
         plan = rounds_plan(config, rows, params.n_estimators, params.learning_rate)
         return plan._replace(boundary=params.boundary(rows), cumulative=params.booster != "dart")
+
+    @staticmethod
+    def step_work(config: RunConfig, info: DataInfo, plan: Plan, model: Any = None) -> float | None:  # noqa: ARG004
+        """Return the work of a round: some operations for each cell, for each of several classes."""
+        return rounds_work(info, plan)
 
     @staticmethod
     def determinism(config: RunConfig) -> Determinism:

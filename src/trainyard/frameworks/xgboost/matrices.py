@@ -15,7 +15,7 @@ import numpy as np
 from trainyard.datasets.base import ArraySplit, Split
 from trainyard.frameworks.base import LearnerInputs, ModelInputs, loss_sample
 from trainyard.frameworks.xgboost.params import XgboostParams
-from trainyard.types import FEATURES, TARGET, Array, Batch, DataInfo
+from trainyard.types import FEATURES, TARGET, WEIGHT, Array, Batch, DataInfo
 
 if TYPE_CHECKING:
     import xgboost as xgb
@@ -86,7 +86,11 @@ class Matrices:
             )
         if isinstance(split, ArraySplit):
             return xgb.QuantileDMatrix(
-                _flat(split.arrays[FEATURES]), label=split.arrays[TARGET], feature_types=types, **kwargs
+                _flat(split.arrays[FEATURES]),
+                label=split.arrays[TARGET],
+                weight=split.arrays.get(WEIGHT),
+                feature_types=types,
+                **kwargs,
             )
         return xgb.QuantileDMatrix(_parts(split, types), **kwargs)
 
@@ -102,6 +106,7 @@ def _plain(inputs: ModelInputs, batch: Batch, names: list[str] | None) -> xgb.DM
     return xgb.DMatrix(
         _flat(batch[FEATURES]),
         label=batch[TARGET],
+        weight=batch.get(WEIGHT),
         nthread=inputs.threads,
         enable_categorical=True,
         feature_names=names,
@@ -149,7 +154,12 @@ def _parts(split: Split, types: list[str] | None, cache: str | None = None) -> x
                 return False
             stop = min(self._start + self._size, len(split))
             batch = split.take(np.arange(self._start, stop, dtype=np.int64))
-            input_data(data=_flat(batch[FEATURES]), label=batch[TARGET], feature_types=types)
+            input_data(
+                data=_flat(batch[FEATURES]),
+                label=batch[TARGET],
+                weight=batch.get(WEIGHT),
+                feature_types=types,
+            )
             self._start = stop
             return True
 

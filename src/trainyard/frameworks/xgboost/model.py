@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainyard.datasets.base import Split
+from trainyard.datasets.base import ArraySplit, Split
 from trainyard.errors import ModelError, TrainingError
 from trainyard.frameworks.base import WEIGHTS_FILE, Model, ModelInputs
 from trainyard.frameworks.support.estimators import check_estimator
@@ -20,7 +20,7 @@ from trainyard.frameworks.xgboost.library import translated, xgboost
 from trainyard.frameworks.xgboost.matrices import feature_names, named_matrix
 from trainyard.frameworks.xgboost.spec import ModelSpec, model_spec
 from trainyard.require import require
-from trainyard.types import Array, Predictions
+from trainyard.types import WEIGHT, Array, Predictions
 
 if TYPE_CHECKING:
     import xgboost as xgb
@@ -62,16 +62,21 @@ class XgboostModel(Model):
         with translated("a prediction failed", TrainingError):
             matrix = self._matrix_of(split)
             outputs = self._outputs(matrix)
-            loss = self.mean_loss(matrix) * len(split)
+            weights = split.arrays.get(WEIGHT) if isinstance(split, ArraySplit) else None
+            loss = self.mean_loss(matrix) * (len(split) if weights is None else float(weights.sum()))
             targets = matrix.get_label()
         if self._inputs.info.task == "classification":
             targets = targets.astype(np.int64)
         elif self._inputs.info.outputs > 1:
             targets = targets.reshape(len(split), -1)
-        yield Predictions(np.arange(len(split), dtype=np.int64), outputs, targets, loss)
+        yield Predictions(np.arange(len(split), dtype=np.int64), outputs, targets, loss, weights=weights)
 
     def mean_loss(self, matrix: xgb.DMatrix) -> float:
-        """Return the mean over the rows of the user's metric, or of the objective's built-in loss."""
+        """Return the mean over the rows of the user's metric, or of the objective's built-in loss.
+
+        The built-in loss is the mean by the weights of the rows; a metric of the user's gets the matrix,
+        which has them.
+        """
         if self._spec.metric is not None:
             return float(self._spec.metric(self.booster.predict(matrix), matrix)[1])
         with self._metrics:

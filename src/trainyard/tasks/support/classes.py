@@ -13,6 +13,8 @@ They agree with scikit-learn's functions of the same names. Edge cases:
   means;
 - `f1_binary`, `precision_binary` and `recall_binary` refer to the second class, and are NaN unless there are
   two.
+
+Weights of rows count as `sample_weight` does in scikit-learn.
 """
 
 from __future__ import annotations
@@ -31,13 +33,16 @@ AVERAGES: tuple[Average, ...] = ("macro", "micro", "weighted", "binary")
 
 
 class PerClass(NamedTuple):
-    """Arrays (classes,): three metrics, the number of rows (`support`) and of predictions (`predicted`)."""
+    """Arrays (classes,): three metrics, the number of rows (`support`) and of predictions (`predicted`).
+
+    Where rows have weights, the numbers are sums of these.
+    """
 
     precision: Floats
     recall: Floats
     f1: Floats
-    support: NDArray[np.int64]
-    predicted: NDArray[np.int64]
+    support: NDArray[np.int64] | Floats
+    predicted: NDArray[np.int64] | Floats
 
     def to_json(self, labels: Sequence[Any]) -> list[Json]:
         """Return a row for each class, for the report."""
@@ -48,7 +53,7 @@ class PerClass(NamedTuple):
                 "precision": float(precision),
                 "recall": float(recall),
                 "f1": float(f1),
-                "support": int(support),
+                "support": int(support) if support == int(support) else float(support),
             }
             for label, precision, recall, f1, support in columns
         ]
@@ -60,7 +65,7 @@ def ratio(numerator: Array, denominator: Array) -> Floats:
     return np.divide(numerator, denominator, out=out, where=np.asarray(denominator) != 0)
 
 
-def per_class(confusion: NDArray[np.int64]) -> PerClass:
+def per_class(confusion: NDArray[np.int64] | Floats) -> PerClass:
     """Compute precision, recall and F1 of each class; `confusion`: (classes, classes) [true, predicted]."""
     hits, support, predicted = np.diag(confusion), confusion.sum(axis=1), confusion.sum(axis=0)
     return PerClass(
@@ -70,7 +75,7 @@ def per_class(confusion: NDArray[np.int64]) -> PerClass:
 
 def accuracy(scores: Scores) -> float:
     """Return the share of rows whose class was predicted."""
-    return float(np.mean(scores.predicted == scores.targets))
+    return float(scores.mean(scores.predicted == scores.targets))
 
 
 def is_correct(scores: Scores) -> Floats:
@@ -112,14 +117,15 @@ def top_k_accuracy(k: int) -> Callable[[Scores], float]:
         own = scores.true_probability[:, None]
         earlier = np.arange(scores.outputs.shape[1]) < scores.targets[:, None]
         ahead = (scores.outputs > own) | ((scores.outputs == own) & earlier)
-        return float(np.mean(ahead.sum(axis=1) < k))
+        return float(scores.mean(ahead.sum(axis=1) < k))
 
     return metric
 
 
 def log_loss(scores: Scores) -> float:
     """Return the mean negative logarithm of the true class's probability, clipped to [eps, 1 - eps]."""
-    return float(-np.mean(np.log(_clipped(scores)), dtype=np.float64))
+    logs = np.log(_clipped(scores))  # (rows,)
+    return float(-np.mean(logs, dtype=np.float64) if scores.weights is None else -scores.mean(logs))
 
 
 def surprise(scores: Scores) -> Floats:
@@ -137,7 +143,7 @@ def _clipped(scores: Scores) -> Array:
 
 def brier(scores: Scores) -> float:
     """Return the Brier score: squared errors of the probabilities, summed over classes (halved for two)."""
-    return float(np.mean(squared_probability_error(scores)))
+    return float(scores.mean(squared_probability_error(scores)))
 
 
 def squared_probability_error(scores: Scores) -> Floats:
@@ -164,8 +170,12 @@ def kappa(scores: Scores) -> float:
     return float((np.trace(shares) - chance) / (1 - chance)) if chance < 1 else float("nan")
 
 
-def _ranking(metric: Callable[[NDArray[np.bool_], Array], float]) -> Callable[[Scores], float]:
-    """Extend a binary metric of (is positive, score), both (rows,), to classes.
+# Binary metrics get (is positive, score, weight or None), (rows,) each.
+BinaryMetric = Callable[[NDArray[np.bool_], Array, Floats | None], float]
+
+
+def _ranking(metric: BinaryMetric) -> Callable[[Scores], float]:
+    """Extend a binary metric to classes.
 
     With two classes, the second one is positive; with more, the result is the one-vs-rest mean.
     """
@@ -175,28 +185,52 @@ def _ranking(metric: Callable[[NDArray[np.bool_], Array], float]) -> Callable[[S
         if len(classes) < 2:
             return float("nan")
         chosen = [1] if scores.outputs.shape[1] == 2 else classes
-        return float(np.mean([metric(scores.targets == index, scores.outputs[:, index]) for index in chosen]))
+        return float(
+            np.mean(
+                [
+                    metric(scores.targets == index, scores.outputs[:, index], scores.weights)
+                    for index in chosen
+                ]
+            )
+        )
 
     return mean
 
 
-def binary_auc(positive: NDArray[np.bool_], values: Array) -> float:
+def binary_auc(positive: NDArray[np.bool_], values: Array, weights: Floats | None = None) -> float:
     """Return the probability that a positive row scores above a negative one (Mann-Whitney U).
 
-    Ties count half.
+    Ties count half. NaN if the weights of the positive or the negative rows are all 0.
     """
+    if weights is not None:
+        return _weighted_auc(positive, values, weights)
     _, distinct, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[distinct]  # from 1; ties share their mean rank
     hits = int(positive.sum())
     return float((ranks[positive].sum() - hits * (hits + 1) / 2) / (hits * (len(values) - hits)))
 
 
-def binary_average_precision(positive: NDArray[np.bool_], values: Array) -> float:
-    """Return the mean of the precisions at all thresholds, weighted by the gain in recall."""
+def _weighted_auc(positive: NDArray[np.bool_], values: Array, weights: Floats) -> float:
+    _, distinct = np.unique(values, return_inverse=True)
+    hits = np.bincount(distinct, weights=weights * positive)  # the weight of the positive rows at each value
+    others = np.bincount(distinct, weights=weights * ~positive)
+    below = np.cumsum(others) - others / 2  # ties count half
+    pairs = hits.sum() * others.sum()
+    return float(hits @ below / pairs) if pairs > 0 else float("nan")
+
+
+def binary_average_precision(
+    positive: NDArray[np.bool_], values: Array, weights: Floats | None = None
+) -> float:
+    """Return the mean of the precisions at all thresholds, weighted by the gain in recall.
+
+    NaN if the weights of the positive rows are all 0.
+    """
     _, threshold = np.unique(-values, return_inverse=True)  # thresholds in descending order; ties share one
-    hits = np.bincount(threshold, weights=positive)
-    precision = np.cumsum(hits) / np.cumsum(np.bincount(threshold))
-    return float(hits @ precision / hits.sum())
+    own = positive if weights is None else positive * weights
+    hits, total = np.bincount(threshold, weights=own), np.cumsum(np.bincount(threshold, weights=weights))
+    precision = np.divide(np.cumsum(hits), total, out=np.zeros(len(hits)), where=total > 0)
+    return float(hits @ precision / hits.sum()) if hits.sum() > 0 else float("nan")
 
 
 roc_auc = _ranking(binary_auc)

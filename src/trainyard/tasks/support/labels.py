@@ -6,6 +6,8 @@ if its probability is above 0.5. Edge cases:
 - precision, recall and F1 are 0.0 if their denominator is 0 (`zero_division=0`);
 - `roc_auc` and `average_precision` are means over the labels that some rows have and others lack; NaN if
   there is no such label.
+
+Weights of rows count as `sample_weight` does in scikit-learn.
 """
 
 from __future__ import annotations
@@ -17,8 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.tasks.base import Floats, Scores
-from trainyard.tasks.support.classes import PerClass, binary_auc, binary_average_precision, ratio
-from trainyard.types import Array
+from trainyard.tasks.support.classes import (
+    BinaryMetric,
+    PerClass,
+    binary_auc,
+    binary_average_precision,
+    ratio,
+)
 
 Average = Literal["macro", "micro", "weighted", "samples"]
 AVERAGES: tuple[Average, ...] = ("macro", "micro", "weighted", "samples")
@@ -38,8 +45,11 @@ def per_label(scores: Scores) -> PerClass:
 def _counted(scores: Scores, axis: int | None) -> PerClass:
     """Compute precision, recall and F1 of each label (axis 0), of each row (1), or of all cells (None)."""
     true, predicted = scores.targets > 0, _predicted(scores)
+    # Within a row its weight is the same for all, so that it does not matter there.
+    weights = None if scores.weights is None or axis == 1 else scores.weights[:, None]  # (rows, 1)
     hits, support, count = (
-        np.atleast_1d(cells.sum(axis=axis)) for cells in (true & predicted, true, predicted)
+        np.atleast_1d((cells if weights is None else cells * weights).sum(axis=axis))
+        for cells in (true & predicted, true, predicted)
     )
     return PerClass(
         ratio(hits, count), ratio(hits, support), ratio(2 * hits, support + count), support, count
@@ -54,7 +64,7 @@ def averaged(field: Literal["precision", "recall", "f1"], average: Average) -> C
         values: Floats = getattr(table, field)
         if average == "weighted":
             return float(np.average(values, weights=table.support)) if table.support.any() else 0.0
-        return float(np.mean(values))
+        return float(scores.mean(values) if average == "samples" else np.mean(values))
 
     return metric
 
@@ -66,7 +76,7 @@ def is_exact(scores: Scores) -> Floats:
 
 def subset_accuracy(scores: Scores) -> float:
     """Return the share of rows whose labels are all predicted correctly."""
-    return float(np.mean(is_exact(scores)))
+    return float(scores.mean(is_exact(scores)))
 
 
 def wrong_share(scores: Scores) -> Floats:
@@ -76,7 +86,7 @@ def wrong_share(scores: Scores) -> Floats:
 
 def hamming_loss(scores: Scores) -> float:
     """Return the share of all labels that are predicted wrongly."""
-    return float(np.mean(wrong_share(scores)))
+    return float(scores.mean(wrong_share(scores)))
 
 
 def mean_surprise(scores: Scores) -> Floats:
@@ -91,16 +101,18 @@ def mean_surprise(scores: Scores) -> Floats:
 
 def log_loss(scores: Scores) -> float:
     """Return the mean binary cross-entropy of the labels."""
-    return float(np.mean(mean_surprise(scores)))
+    return float(scores.mean(mean_surprise(scores)))
 
 
-def _over_labels(metric: Callable[[NDArray[np.bool_], Array], float]) -> Callable[[Scores], float]:
+def _over_labels(metric: BinaryMetric) -> Callable[[Scores], float]:
     def mean(scores: Scores) -> float:
         true = scores.targets > 0
         usable = np.flatnonzero(true.any(axis=0) & ~true.all(axis=0))
         if not len(usable):
             return float("nan")
-        return float(np.mean([metric(true[:, label], scores.outputs[:, label]) for label in usable]))
+        return float(
+            np.mean([metric(true[:, label], scores.outputs[:, label], scores.weights) for label in usable])
+        )
 
     return mean
 

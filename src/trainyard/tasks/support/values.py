@@ -2,7 +2,8 @@
 
 They agree with scikit-learn's functions of the same names. With several outputs, each metric is the mean over
 the outputs (`max_error`: the maximum). `r2` and `explained_variance` are NaN for fewer than two rows; for a
-constant target they are 1.0 if the predictions are exact, else 0.0.
+constant target they are 1.0 if the predictions are exact, else 0.0. Weights of rows count as `sample_weight`
+does there: `max_error` ignores them, and `medae` is the weighted median.
 """
 
 from __future__ import annotations
@@ -53,24 +54,52 @@ def relative(scores: Scores) -> Floats:
     return np.asarray(np.mean(errors, axis=1), np.float64)
 
 
+def _overall(scores: Scores, values: Array) -> float:
+    """Return the mean of (rows, outputs) values over the rows, by their weights, and the outputs."""
+    return float(np.mean(values) if scores.weights is None else np.mean(scores.mean(values)))
+
+
+def _sum(scores: Scores, values: Array) -> Array:
+    """Return the sum of (rows, outputs) values over the rows, by their weights: (outputs,)."""
+    return np.asarray(np.sum(values, axis=0) if scores.weights is None else scores.weights @ values)
+
+
+def _weighted_median(values: Array, weights: Array) -> float:
+    """Return the median of (rows,) values by their weights.
+
+    It is the first value with half of the weight at or before it; where that is exactly half, the mean of it
+    and the next one.
+    """
+    order = np.argsort(values, kind="stable")
+    order = order[weights[order] > 0]
+    ordered, total = values[order], np.cumsum(weights[order])
+    first = int(np.searchsorted(total, total[-1] / 2))
+    is_exact = total[first] - total[-1] / 2 <= np.finfo(np.float64).eps
+    following = min(first + 1, len(ordered) - 1) if is_exact else first
+    return float((ordered[first] + ordered[following]) / 2)
+
+
 def mse(scores: Scores) -> float:
     """Return the mean squared error."""
-    return float(np.mean(_errors(scores) ** 2))
+    return _overall(scores, _errors(scores) ** 2)
 
 
 def rmse(scores: Scores) -> float:
     """Return the root mean squared error: the mean over the outputs of each output's root."""
-    return float(np.mean(np.sqrt(np.mean(_errors(scores) ** 2, axis=0))))
+    return float(np.mean(np.sqrt(scores.mean(_errors(scores) ** 2))))
 
 
 def mae(scores: Scores) -> float:
     """Return the mean absolute error."""
-    return float(np.mean(np.abs(_errors(scores))))
+    return _overall(scores, np.abs(_errors(scores)))
 
 
 def medae(scores: Scores) -> float:
     """Return the median absolute error over the rows, averaged over the outputs."""
-    return float(np.mean(np.median(np.abs(_errors(scores)), axis=0)))
+    errors = np.abs(_errors(scores))
+    if scores.weights is None:
+        return float(np.mean(np.median(errors, axis=0)))
+    return float(np.mean([_weighted_median(column, scores.weights) for column in errors.T]))
 
 
 def max_error(scores: Scores) -> float:
@@ -81,24 +110,24 @@ def max_error(scores: Scores) -> float:
 def mape(scores: Scores) -> float:
     """Return the mean absolute error as a share of the absolute target."""
     epsilon = np.finfo(np.float64).eps  # a target of 0 gives a huge value instead of infinity
-    return float(np.mean(np.abs(_errors(scores)) / np.maximum(np.abs(scores.targets), epsilon)))
+    return _overall(scores, np.abs(_errors(scores)) / np.maximum(np.abs(scores.targets), epsilon))
 
 
 def r2(scores: Scores) -> float:
     """Return the coefficient of determination."""
-    return _explained(scores, np.sum(_errors(scores) ** 2, axis=0))
+    return _explained(scores, _sum(scores, _errors(scores) ** 2))
 
 
 def explained_variance(scores: Scores) -> float:
     """Return the explained share of the variance; unlike in `r2`, a constant error does not count."""
     errors = _errors(scores)
-    return _explained(scores, np.sum((errors - errors.mean(axis=0)) ** 2, axis=0))
+    return _explained(scores, _sum(scores, (errors - scores.mean(errors)) ** 2))
 
 
 def _explained(scores: Scores, unexplained: Array) -> float:
     """Return 1 - `unexplained` (outputs,) / total sum of squares, averaged over the outputs."""
     if len(scores.targets) < 2:
         return float("nan")
-    total = np.sum((scores.targets - scores.targets.mean(axis=0)) ** 2, axis=0)
+    total = _sum(scores, (scores.targets - scores.mean(scores.targets)) ** 2)
     left = np.divide(unexplained, total, out=(unexplained > 0).astype(np.float64), where=total > 0)
     return float(np.mean(1.0 - left))

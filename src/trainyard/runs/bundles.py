@@ -1,0 +1,46 @@
+"""Data that are given in Python, in the form that the run's framework asks for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from trainyard.config import Resolved
+from trainyard.datasets.base import prepared_as
+from trainyard.engine.state import preserved_global_random, seed_global_random
+from trainyard.require import import_paths, open_process
+from trainyard.runs.objects import Objects
+from trainyard.runs.wiring import form_for
+
+if TYPE_CHECKING:
+    from trainyard.callbacks.base import Callback
+    from trainyard.datasets.base import DataBundle
+
+log = logging.getLogger("trainyard")
+
+
+def make_objects(resolved: Resolved, model: Any, data: Any, callbacks: Sequence[Callback]) -> Objects:
+    """Return what was given in Python, the data divided as the config says."""
+    objects = Objects(model, make_bundle(resolved, data, model), callbacks)
+    if objects.names:
+        log.warning(
+            "%s given as objects: only their author can reproduce this run", " and ".join(objects.names)
+        )
+    return objects
+
+
+def make_bundle(resolved: Resolved, data: Any, model: Any = None) -> DataBundle | None:
+    """Return data that were given in Python, divided as the config says; None without such data."""
+    if data is None:
+        return None
+    from trainyard.datasets.rows.objects import from_objects
+
+    config = resolved.config
+    if any(import_paths(config.model.type)):
+        open_process()  # before anything is imported for the config
+    with preserved_global_random():
+        seed_global_random(config.experiment.seed)  # a module of the user's may draw when it is imported
+        form = form_for(config, model)
+    with prepared_as(form):
+        return from_objects(data, config.data)

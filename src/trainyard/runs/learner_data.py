@@ -1,0 +1,116 @@
+"""The data as a learner gets them: training rows with the weights of their classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from trainyard.config.schema import RunConfig
+from trainyard.datasets.base import ArraySplit, DataBundle, Split
+from trainyard.datasets.rows.arrays import Arrays
+from trainyard.datasets.rows.table import listed
+from trainyard.errors import InputError, ModelError
+from trainyard.frameworks.base import Framework
+from trainyard.registry import task_for
+from trainyard.types import TARGET, WEIGHT, Array, DataInfo, SplitName
+
+_KEY = "training.class_weights"
+# Options of models that weight classes by themselves, and the values that mean that they do not.
+_OWN_OPTIONS: Mapping[str, tuple[Any, ...]] = {
+    "class_weight": (None,),
+    "class_weights": (None,),
+    "auto_class_weights": (None, "None"),
+    "scale_pos_weight": (None, 1, 1.0),
+    "is_unbalance": (None, False),
+}
+
+
+def learner_splits(
+    config: RunConfig, bundle: DataBundle, framework: type[Framework], model: Any = None
+) -> Mapping[SplitName, Split]:
+    """Return the splits as the learner gets them.
+
+    Raises:
+        ModelError: The framework, the model or the task takes no weights, or the model weights classes, too.
+        InputError: The class weights do not fit the data.
+    """
+    weights, train = config.training.class_weights, bundle.splits["train"]
+    by_name = config.data is not None and config.data.weight is not None
+    given = isinstance(train, ArraySplit) and WEIGHT in train.arrays and WEIGHT not in bundle.info.inputs
+    has_weights = by_name or given  # as data.weight, or with (X, y, w)
+    if not has_weights and weights is None:
+        return bundle.splits
+    _check_takes_weights("data.weight" if has_weights else _KEY, config, bundle.info, framework)
+    if weights is None:
+        return bundle.splits
+    _refuse_own_options(config, model)
+    if task_for(bundle.info).labels(np.zeros(1)) is None:
+        raise InputError(f"{_KEY}: the task is {bundle.info.task}, which has no classes; leave it out")
+    if not isinstance(train, ArraySplit) or WEIGHT in bundle.info.inputs:
+        what = (
+            "the training rows are not in memory"
+            if WEIGHT not in bundle.info.inputs
+            else (f"the model takes an array named {WEIGHT!r}")
+        )
+        raise InputError(f"{_KEY}: {what}; leave it out")
+    by_row = _by_class(weights, train.arrays[TARGET], bundle.info)[train.arrays[TARGET]]
+    own = train.arrays.get(WEIGHT, np.ones(len(train)))
+    if not (by_row * own).any():
+        raise InputError(f"{_KEY}: the weights of all training rows are 0, so that none counts")
+    return {**bundle.splits, "train": Arrays({**train.arrays, WEIGHT: by_row * own})}
+
+
+def _by_class(weights: str | Mapping[str, float], targets: Array, info: DataInfo) -> Array:
+    """Return the weight of each class, (classes,) float64; of classes without one it is 1.
+
+    Raises:
+        InputError: A label is not a class.
+    """
+    if isinstance(weights, str):
+        counts = np.bincount(targets, minlength=info.outputs)
+        present = counts > 0
+        balanced = np.zeros(len(counts))
+        balanced[present] = len(targets) / (present.sum() * counts[present])
+        return balanced
+    by_class, left = np.ones(info.outputs), dict(weights)
+    for index, label in enumerate(info.classes or ()):
+        for spelling in _spellings(label):
+            by_class[index] = left.pop(spelling, by_class[index])
+    if left:
+        raise InputError(
+            f"{_KEY}: there is no class {next(iter(left))!r}; the classes are {listed(info.classes or ())}"
+        )
+    return by_class
+
+
+def _spellings(label: Any) -> set[str]:
+    """Return the keys of a config that mean a label: `1` and `1.0`, `true` and `True`."""
+    plain = label.item() if isinstance(label, np.generic) else label
+    spellings = {str(plain)}
+    if isinstance(plain, bool):
+        spellings.add(str(plain).lower())
+    elif isinstance(plain, float) and plain.is_integer():
+        spellings.add(str(int(plain)))
+    elif isinstance(plain, int):
+        spellings.add(str(float(plain)))
+    return spellings
+
+
+def _check_takes_weights(key: str, config: RunConfig, info: DataInfo, framework: type[Framework]) -> None:
+    if not framework.takes_weights:
+        raise ModelError(f"{key}: {config.model.type} takes no weights of samples; leave it out")
+    if task_for(info).sums:
+        raise ModelError(f"{key}: the task {info.task} takes no weights of samples; leave it out")
+
+
+def _refuse_own_options(config: RunConfig, model: Any) -> None:
+    options = dict(config.model.params)
+    if hasattr(model, "get_params"):
+        options |= model.get_params()
+    for name, unset in _OWN_OPTIONS.items():
+        if name in options and not any(options[name] is one or options[name] == one for one in unset):
+            raise ModelError(
+                f"{_KEY}: the model weights classes, too, by {name}: {options[name]!r}; give only one of them"
+            )
