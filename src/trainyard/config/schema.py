@@ -155,6 +155,12 @@ class DataConfig(TypedSection):
         description="classification, regression, multilabel, language_modeling ...; auto: inferred from the "
         "target",
     )
+    target_transform: Literal["log1p", "log", "sqrt", "quantile", "standardize"] | None = bits(
+        default=None,
+        description="regression: what models train on instead of the target, fitted on the training rows; "
+        "metrics and predictions are in its own unit, losses in the transformed one; quantile: normal "
+        "scores of the ranks",
+    )
     split: SplitConfig = SplitConfig()
     features: list[str] | None = bits(
         default=None, min_length=1, description="the columns to learn from; default: all but the target"

@@ -200,6 +200,11 @@ def _refuse_settings(config: DataConfig, form: Form) -> None:
     refuse_column_settings(config, f"these {form} are", "Leave it out, or give data frames")
     if form == "items":
         items.refuse_division(config.split)
+        if config.target_transform is not None:
+            raise DataError(
+                "data.target_transform is fitted on all training rows, but a map-style dataset is never read "
+                "as a whole; leave it out, and transform the targets in the dataset"
+            )
 
 
 def refuse_column_settings(config: DataConfig, what: str, advice: str) -> None:
@@ -336,9 +341,7 @@ def from_arrays(
             line for array in pairs["train"][0].values() for line in checks.far_from_standardized(array)
         ]
     return DataBundle(
-        info=tabular.scaled(info, targets["train"][rows["train"]])
-        if config.standardize and not several
-        else info,
+        info=tabular.scaled(info, targets["train"][rows["train"]], config),
         splits={name: splits[name] for name in SPLITS if name in splits},
         rows=rows if len(pairs) == 1 else {},
         warnings=warnings + (checks.repeated_rows(held, sources=pairs) if held else []),

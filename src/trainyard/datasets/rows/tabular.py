@@ -18,6 +18,7 @@ from trainyard.datasets.rows.table import Table, kind_of
 from trainyard.datasets.rows.target import Target, class_indices, inspect
 from trainyard.errors import DataError
 from trainyard.registry import task_of
+from trainyard.tasks.support.transforms import fit as fit_transform
 from trainyard.types import FEATURES, SPLITS, TARGET, WEIGHT, Array, DataInfo, SplitName, features_spec
 
 Tables = Mapping[SplitName, Table]
@@ -127,7 +128,7 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
     if not known:
         warnings += checks.odd_columns(parts["train"], names, splits["train"].arrays[TARGET])
     return DataBundle(
-        info=_info(preparation, target, splits["train"].arrays[TARGET] if config.standardize else None),
+        info=_info(preparation, target, splits["train"].arrays[TARGET], config),
         splits=dict(splits),
         preparation=preparation,
         rows=rows if len(tables) == 1 else {},
@@ -174,7 +175,7 @@ def _unused_shares(tables: Collection[SplitName], config: DataConfig) -> list[st
     return [f"data.split.{name} is not used: the {name} rows are given" for name in unused]
 
 
-def _info(preparation: TabularPreparation, target: Target, to_standardize: Array | None) -> DataInfo:
+def _info(preparation: TabularPreparation, target: Target, targets: Array, config: DataConfig) -> DataInfo:
     outputs = 1 if target.classes is None else len(target.classes)
     names, categories = preparation.feature_names, preparation.categories
     info = DataInfo(
@@ -186,12 +187,30 @@ def _info(preparation: TabularPreparation, target: Target, to_standardize: Array
         target.name,
         categories=categories,
     )
-    return info if to_standardize is None else scaled(info, to_standardize)
+    return scaled(info, targets, config)
 
 
-def scaled(info: DataInfo, values: Array) -> DataInfo:
-    """Return `info` with mean and scale of the training targets, if there is something to scale."""
-    if not task_of(info.task).scales_target:
+def scaled(info: DataInfo, targets: Array, config: DataConfig) -> DataInfo:
+    """Return `info` with the transformation, and then mean and scale, of the training targets.
+
+    Args:
+        info: The description of the data.
+        targets: The training targets, (rows,) or (rows, outputs).
+        config: The data section.
+
+    Raises:
+        DataError: They cannot be transformed.
+    """
+    values, kind = targets, config.target_transform
+    if kind is not None:
+        if not task_of(info.task).scales_target:
+            raise DataError(
+                f"data.target_transform: {kind} is for amounts, but the task is {info.task}; leave it out, "
+                "or give data.task: regression"
+            )
+        transform = fit_transform(kind, targets)
+        info, values = replace(info, target_transform=transform.to_json()), transform.forward(targets)
+    if not (config.standardize and task_of(info.task).scales_target) or values.ndim > 1:
         return info
     mean, scale = mean_and_scale(values)
     usable = np.isfinite([mean, scale]).all() and scale > 0
