@@ -115,7 +115,8 @@ class DataInfo:
         target_scale: Their standard deviation.
         categories: For each feature, the number of categories if its values are category codes (0 .. n-1, NaN
             for a missing or unknown category), or 0 if it is a number. Empty if all features are numbers.
-        target_names: The names of several targets that are values, in the order of the outputs.
+        target_names: The names of several targets that are values, in the order of the outputs, if they have
+            any.
         target_transform: The transformation of the target, as `tasks.support.transforms` writes it; models,
             `target_mean` and `target_scale` are then in the transformed unit. None: there is none.
     """

@@ -144,7 +144,11 @@ class DataConfig(TypedSection):
     train_path: str | None = record(None, description="the training rows")
     val_path: str | None = record(None, description="the validation rows")
     test_path: str | None = record(None, description="the test rows")
-    target: str = bits(default="target", description="the column to predict")
+    target: str | Annotated[list[str], Field(min_length=2)] = bits(
+        default="target",
+        description="the column to predict; a list: several, of numbers (regression) or of 0 and 1 "
+        "(multilabel)",
+    )
     weight: str | None = bits(
         default=None,
         description="column, or named array, of sample weights, in the loss and in metrics (as "
@@ -184,6 +188,16 @@ class DataConfig(TypedSection):
         "categories, which have it by default; a category that no training row has becomes all zeros "
         "(onehot), -1 (ordinal) or missing (category), and predictions warn of it",
     )
+
+    @property
+    def targets(self) -> list[str]:
+        """The columns to predict."""
+        return [self.target] if isinstance(self.target, str) else list(self.target)
+
+    @property
+    def target_name(self) -> str:
+        """The column to predict, or the names of several, joined by commas."""
+        return ", ".join(self.targets)
 
 
 class ModelConfig(TypedSection):

@@ -54,7 +54,9 @@ class RegressionTask(Task):
         true, predicted = scores.targets[:, 0], scores.outputs[:, 0]  # (rows,) each
         kept = np.unique(np.linspace(0, len(true) - 1, min(len(true), MAX_POINTS)).astype(np.int64))
         errors = predicted - true
+        first = {"target": self.info.target_names[0]} if self.info.target_names else {}
         return {
+            **first,
             "scatter": {"true": true[kept].tolist(), "predicted": predicted[kept].tolist()},
             "worst": [
                 {

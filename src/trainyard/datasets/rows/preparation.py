@@ -176,7 +176,7 @@ class TabularPreparation:
         """The columns to read as text from files without types."""
         names = [column.name for column in self.columns if isinstance(column, CategoryColumn)]
         text_target = any(isinstance(label, str) for label in self.target.classes or ())
-        return [*names, self.target.name] if text_target else names
+        return [*names, *self.target.columns] if text_target else names
 
     def features(self, rows: Any) -> Array:
         """Return the features, (rows, features) float32, of a data frame, mappings, or a `Table`.
@@ -206,15 +206,13 @@ class TabularPreparation:
         ]
 
     def targets(self, rows: Any) -> Array | None:
-        """Return the targets, (rows,) int64 class indices or float32 values.
-
-        None if the rows have no target column.
+        """Return the targets as `Target.encode` does; None if the rows have no target column.
 
         Raises:
             DataError: A cell is empty, not a class of the training rows, or not a finite number.
         """
-        table = as_table(rows, only={self.target.name})
-        return self.target.encode(table) if self.target.name in table.columns else None
+        table = as_table(rows, only=set(self.target.columns))
+        return self.target.encode(table) if table.columns else None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads."""

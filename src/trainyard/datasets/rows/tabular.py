@@ -108,13 +108,15 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
         if not len(table):
             raise DataError(f"{table.source}: there are columns, but no rows")
     names = checks.feature_columns(train, config)
-    checks.refuse_mixtures(train, [config.target])
+    checks.refuse_mixtures(train, config.targets)
     task, warnings = inspect(train, config)
     for table in tables.values():
         checks.refuse_mixtures(table, names)
         checks.refuse_bad_cells(table, names, config)
     provided = provided_splits(tables, config)
-    target, rows, more = _split(train, config, Target(config.target, task), fractions(config.split, provided))
+    several = tuple(config.targets) if len(config.targets) > 1 else ()
+    target = Target(config.target_name, task, names=several)
+    target, rows, more = _split(train, config, target, fractions(config.split, provided))
     parts: dict[SplitName, Table] = {name: train.take(ids) for name, ids in rows.items()}
     parts |= {name: table for name, table in tables.items() if name != "train"}
     preparation = fit(parts["train"], names, target, config)
@@ -151,8 +153,8 @@ def _split(
     table: Table, config: DataConfig, target: Target, shares: tuple[float, float]
 ) -> tuple[Target, Rows, list[str]]:
     val, test = shares
-    values = table.column(config.target)
-    labels = task_of(target.task).labels(values)
+    values = table.column(target.columns[0])
+    labels = None if target.names else task_of(target.task).labels(values)
     if labels is None:
         return target, split_rows(table, config.split, val, test, None), []
     codes = class_indices(values, labels)
@@ -160,7 +162,7 @@ def _split(
     checks.refuse_untrained_classes(table, rows, codes, labels, config)
     is_split = len(rows) > 1
     return (
-        Target(config.target, target.task, labels),
+        Target(target.name, target.task, labels),
         rows,
         checks.single_rows(codes, labels, config) if is_split else [],
     )
@@ -176,16 +178,18 @@ def _unused_shares(tables: Collection[SplitName], config: DataConfig) -> list[st
 
 
 def _info(preparation: TabularPreparation, target: Target, targets: Array, config: DataConfig) -> DataInfo:
-    outputs = 1 if target.classes is None else len(target.classes)
+    outputs = len(target.names or target.classes or [target.name])
     names, categories = preparation.feature_names, preparation.categories
+    are_labels = bool(target.names) and not task_of(target.task).scales_target
     info = DataInfo(
         target.task,
         features_spec((len(names),)),
         outputs,
-        target.classes,
+        list(target.names) if are_labels else target.classes,
         names,
         target.name,
         categories=categories,
+        target_names=() if are_labels else target.names,
     )
     return scaled(info, targets, config)
 

@@ -21,7 +21,7 @@ class CatboostFramework(Framework):
     """Describe models of CatBoost."""
 
     models: ClassVar[Mapping[str, type[BaseModel]]] = {"catboost": CatboostParams}
-    tasks: ClassVar[Collection[str] | None] = ("classification", "regression")
+    tasks: ClassVar[Collection[str] | None] = ("classification", "multilabel", "regression")
     takes_weights: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("catboost",)
     model_bases: ClassVar[Sequence[str]] = ("catboost:CatBoost",)
