@@ -30,8 +30,6 @@ MODE = "whether lower or higher is better; auto: by the metric"
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
-ClassWeight = Annotated[float, Field(ge=0)]
-
 Affects = Literal["bits", "record", "placement"]
 
 
@@ -144,7 +142,7 @@ class DataConfig(TypedSection):
     train_path: str | None = record(None, description="the training rows")
     val_path: str | None = record(None, description="the validation rows")
     test_path: str | None = record(None, description="the test rows")
-    target: str | Annotated[list[str], Field(min_length=2)] = bits(
+    target: str | Annotated[list[str], Field(min_length=1)] = bits(
         default="target",
         description="the column to predict; a list: several, of numbers (regression) or of 0 and 1 "
         "(multilabel)",
@@ -310,7 +308,7 @@ class TrainingConfig(Section):
         description="auto: the task's own (cross_entropy for classes, mse for values ...); torch also takes "
         "package.module:function, called with what the model returns and the batch, a mapping of tensors",
     )
-    class_weights: Literal["balanced"] | dict[str, ClassWeight] | None = bits(
+    class_weights: Literal["balanced"] | dict[str, float] | None = bits(
         default=None,
         description="classification: weights of the training rows by class, as {label: weight}; balanced: "
         "rows / (classes * rows of the class); multiplied by data.weight; metrics do not use them",

@@ -74,7 +74,7 @@ def _by_class(weights: str | Mapping[str, float], targets: Array, info: DataInfo
     """Return the weight of each class, (classes,) float64; of classes without one it is 1.
 
     Raises:
-        InputError: A label is not a class.
+        InputError: A label is not a class, or a weight is negative.
     """
     if isinstance(weights, str):
         counts = np.bincount(targets, minlength=info.outputs)
@@ -82,6 +82,9 @@ def _by_class(weights: str | Mapping[str, float], targets: Array, info: DataInfo
         balanced = np.zeros(len(counts))
         balanced[present] = len(targets) / (present.sum() * counts[present])
         return balanced
+    for label, weight in weights.items():
+        if weight < 0:
+            raise InputError(f"{_KEY}: the weight of {label!r} is {weight:g}; give numbers of at least 0")
     by_class, left = np.ones(info.outputs), dict(weights)
     for index, label in enumerate(info.classes or ()):
         for spelling in _spellings(label):
