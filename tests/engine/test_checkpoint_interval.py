@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from scipy.optimize import minimize_scalar
 from scipy.special import lambertw
-from scripted import STEPS, Bench, steps_in
+from scripted import STEPS, Bench, Scripted, Weights, steps_in
 
 import trainyard
 from small_runs import SMALL, Crash, CrashAt, assert_same
@@ -134,6 +134,37 @@ def test_the_first_save_decides_the_interval(tmp_path: Path, clocks: list[Clock]
     assert list(steps_in(tmp_path / "checkpoints")) == [4, STEPS]
     assert detail["processes"] == 1
     assert bench.learner.steps == STEPS
+
+
+def test_the_first_save_is_what_a_save_costs(
+    tmp_path: Path, clocks: list[Clock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training is blocked for the copy; writing takes longer. Later saves do not count."""
+    now = [100.0]
+    monkeypatch.setattr(saver_module.time, "perf_counter", lambda: now[0])
+    copy, write = Scripted.snapshot, Weights.write
+
+    def slow_copy(learner: Scripted, **how: Any) -> Weights:
+        now[0] += 0.5 * learner.steps
+        return copy(learner, **how)
+
+    def slow_write(weights: Weights, folder: Path) -> Any:
+        now[0] += 3.0 * float(weights._array[0])
+        return write(weights, folder)
+
+    monkeypatch.setattr(Scripted, "snapshot", slow_copy)
+    monkeypatch.setattr(Weights, "write", slow_write)
+    loop = Bench(tmp_path, checkpoint=AUTO | {"mtbf_hours": 5}).loop()
+    saver = loop.parts.saver
+    assert saver.suggested_interval() is None
+    for step in (1, 2):
+        loop.parts.learner.steps = step  # type: ignore[attr-defined]
+        saver.save(RunState(step=step, settled=step), [])
+        saver.drain()
+    assert saver.suggested_interval() == chosen_interval(SaveCost(0.5, 3.0), 5, 1)
+    saver.save_every(1.0)
+    assert saver.suggested_interval() is None, "it is decided"
+    saver.close()
 
 
 def test_the_default_is_in_the_decision(tmp_path: Path, clocks: list[Clock]) -> None:

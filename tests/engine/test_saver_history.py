@@ -398,6 +398,22 @@ def test_boundaries_of_two_steps_are_boundaries(tmp_path: Path) -> None:
     assert list(steps_in(tmp_path / "checkpoints")) == [4, 10, 14, 20, STEPS]
 
 
+def test_between_two_boundaries_the_state_of_the_last_one_is_saved(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, plan=Plan(BATCH, STEPS, 0.1, boundary=2))
+    loop = bench.loop()
+    saver = loop.parts.saver
+    assert not saver.wants(1), "nothing is marked yet"
+    bench.learner.steps = 2
+    saver.mark(state_at(2), [])
+    assert saver.wants(3)
+    bench.learner.steps = 3
+    saver.save(state_at(3), [])
+    assert not saver.wants(3)
+    assert saver.wants(3, finished=True)
+    ended(loop)
+    assert list(steps_in(tmp_path / "checkpoints")) == [2]
+
+
 # -- what waits to be written
 
 

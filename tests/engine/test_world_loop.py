@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from scripted import BATCH, STEPS, Bench, steps_in
 
-from trainyard.engine import loop as loop_module
-from trainyard.engine.loop import Loop, _Report
+from trainyard.engine import agreement
+from trainyard.engine.agreement import _Report
+from trainyard.engine.loop import Loop
 from trainyard.engine.outside import Outside
 from trainyard.engine.state import RunState
 from trainyard.frameworks.base import Plan
@@ -65,7 +66,7 @@ def quiet(_: int) -> _Report:
 def paced(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Callable[[int], float]:
     """Return losses whose steps take some seconds each."""
     now = [100.0]
-    monkeypatch.setattr(loop_module.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(agreement.time, "perf_counter", lambda: now[0])
 
     def loss(step: int) -> float:
         now[0] += seconds
@@ -91,8 +92,8 @@ def run(bench: Bench, state: RunState | None = None) -> tuple[Loop, list[int]]:
 
 
 def test_they_agree_about_twice_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop_module, "_HANG_SECONDS", 1.0)
-    monkeypatch.setattr(loop_module, "_FIRST_HANG_SECONDS", 30.0)
+    monkeypatch.setattr(agreement, "_HANG_SECONDS", 1.0)
+    monkeypatch.setattr(agreement, "_FIRST_HANG_SECONDS", 30.0)
     bench = Bench(tmp_path, losses=paced(monkeypatch, 0.125), **SELDOM)
     bench.world = world = Pair(0, quiet)
     _, agreed = run(bench)

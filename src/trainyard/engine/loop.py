@@ -18,16 +18,17 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
+from trainyard.engine.agreement import MAX_STEPS, Agreement, SharedAgreement
 from trainyard.engine.interval import interval_in_words
-from trainyard.engine.outside import Outside, StopRequest
+from trainyard.engine.outside import Outside
 from trainyard.engine.recorder import Recorder
 from trainyard.engine.rules import Rules
 from trainyard.engine.saver import Saver
 from trainyard.engine.signals import Signals, Stopped
 from trainyard.engine.state import RunState
-from trainyard.engine.step_times import StepClock, StepTimes, Stragglers
+from trainyard.engine.step_times import Stragglers
 from trainyard.errors import InputError, TrainingError
 from trainyard.frameworks.base import Learner
 from trainyard.order import SampleOrder
@@ -37,26 +38,7 @@ from trainyard.types import Evaluation, Metrics
 from trainyard.world import ALONE, World
 
 log = logging.getLogger("trainyard")
-_DRAIN_STEPS = 1024  # the most steps whose losses wait on the device
-_AGREE_SECONDS = 0.5  # between two steps at which several processes agree, and more if that costs much:
-_AGREE_TIMES = 50  # of what an agreement takes
-# A process that takes so long for the steps to the next such step hangs: in seconds, and in times of what the
-# last steps took.
-_HANG_SECONDS, _HANG_TIMES = 60.0, 10
-_FIRST_HANG_SECONDS = 1800.0  # for the first steps of an attempt, which may compile and warm up
-
-
-class _Report(NamedTuple):
-    """What one process reports when the processes agree; the main process's numbers count."""
-
-    signal: Ended | None
-    request: StopRequest | None
-    steps: int  # to the next agreement
-    save_is_due: bool
-    interval: dict[str, Any] | None  # a decision on how often to save
-    wants_times: bool  # whether all report their step times next time
-    times: StepTimes | None
-    waited: float  # seconds the last agreement took here; the minimum over processes is its cost
+_DRAIN_STEPS = MAX_STEPS  # the most steps whose losses wait on the device
 
 
 @dataclass(frozen=True)
@@ -79,6 +61,14 @@ class LoopParts:
     until: int | None = None
     world: World = ALONE
 
+    def agreement(self, step: int) -> Agreement:
+        """Return what the processes agree on after `step`."""
+        own = Agreement(self.signals, self.outside, self.saver)
+        if self.world.size == 1:
+            return own
+        stragglers = Stragglers(self.recorder)
+        return SharedAgreement(own, self.world, step, self.learner.step_seconds, stragglers)
+
 
 class Loop:
     """The training loop, from `state` to the last step, or until a signal comes."""
@@ -90,17 +80,7 @@ class Loop:
         self._samples: list[int] = []
         self._rate, self._learning_rate_factor = parts.rules.learning_rate, 1.0
         self._last_step = self._next_due = 0
-        self._signal: Ended | None = None  # what a signal asks for, as the processes have agreed
-        self._request: StopRequest | None = None  # what was asked from outside, as they have agreed
-        self._save_is_due = False  # as they have agreed
-        self._interval: dict[str, Any] | None = None  # how often to save, as they have agreed
-        self._agree_at = state.step + 1
-        self._agreed_at, self._agreed_step = time.perf_counter(), state.step
-        self._pace: float | None = None  # seconds that a step took lately
-        self._waited = 0.0  # seconds of the last agreement
-        self._agreement_seconds = 0.0  # that it took at least, in every process
-        self._step_clock, self._stragglers = StepClock(), Stragglers(parts.recorder)
-        self._wants_times = False
+        self._agreement = parts.agreement(state.step)
         self._clock = self._logged_at = time.perf_counter()
         self._logged_samples = 0
         self.after_first_step: Callable[[], None] | None = None  # set by the attempt; called once
@@ -126,7 +106,7 @@ class Loop:
             if self.after_first_step:  # make the first step due: the check must run right after it
                 self._next_due = 0
             # Read only where no loss waits: a signal may come between any two lines.
-            stop = self._stop()
+            stop = self._agreement.signal
             while state.step < self._last_step and not stop:
                 result = step(state.step, self._rate(state.step) * self._learning_rate_factor)
                 state.step += 1
@@ -135,22 +115,16 @@ class Loop:
                 if state.step >= self._next_due:
                     self._check_first_step()
                     self._settle()
-                    stop = self._stop()
+                    stop = self._agreement.signal
         except Stopped:
             pass  # an evaluation was cut short: the checkpoint below says so
         finally:
             parts.world.rest()
             parts.saver.stop_clock()
             parts.outside.close()
-        if parts.world.size > 1:
-            self._step_clock.add(parts.learner.step_seconds())
-            self._record_times(parts.world.gather(self._step_clock.take()))
+        self._agreement.finish(state.step)
         self._save(finished=state.step >= self._last_step)
-        return self._stop() or self._ended()
-
-    def _stop(self) -> Ended | None:
-        """Return what a signal asks for, if one came and all processes know of it."""
-        return self.parts.signals.status if self.parts.world.size == 1 else self._signal
+        return self._agreement.signal or self._ended()
 
     def _ended(self) -> Ended:
         decision = self.state.decisions.end(self.state.step)
@@ -165,7 +139,7 @@ class Loop:
     def _settle(self) -> None:
         """Do what is due after the last step: evaluate, decide, journal, save."""
         parts, state = self.parts, self.state
-        self._agree()
+        self._agreement.meet(state.step)
         self._drain()
         if state.settled < state.step:
             self._take_request()
@@ -183,7 +157,7 @@ class Loop:
             log.warning("%s; training continues, and will save again", message)
         if parts.saver.at_boundary(state.step):
             parts.saver.mark(state, parts.rules.best_steps(state.evaluations))
-        if self._save_is_due if parts.world.size > 1 else parts.saver.is_due(state.step):
+        if self._agreement.save_is_due(state.step):
             self._save()
         self._plan()
 
@@ -192,50 +166,6 @@ class Loop:
         saver, state = self.parts.saver, self.state
         if self.parts.world.from_main(lambda: saver.wants(state.step, finished=finished)):
             saver.save(state, self.parts.rules.best_steps(state.evaluations), finished=finished)
-
-    def _agree(self) -> None:
-        """Tell all processes of signals and requests that came to one of them, and when to agree next."""
-        world, state = self.parts.world, self.state
-        if world.size == 1:
-            return
-        world.rest()
-        self._request = self._request or self.parts.outside.take()
-        now = time.perf_counter()
-        if (steps := state.step - self._agreed_step) > 0:
-            self._pace = pace = (now - self._agreed_at) / steps
-            seconds = max(_AGREE_SECONDS, _AGREE_TIMES * self._agreement_seconds)
-            stretch = max(1, min(_DRAIN_STEPS, int(seconds / max(1e-9, pace))))
-        else:
-            stretch = 1
-        self._step_clock.add(self.parts.learner.step_seconds())
-        reports = world.gather(
-            _Report(
-                self.parts.signals.status,
-                self._request,
-                stretch,
-                self.parts.saver.is_due(state.step),
-                self.parts.saver.suggested_interval(),
-                self._step_clock.is_due(world.size),
-                self._step_clock.take() if self._wants_times else None,
-                self._waited,
-            )
-        )
-        self._agreed_at, self._agreed_step = time.perf_counter(), state.step
-        self._waited = self._agreed_at - now
-        self._agreement_seconds = min(report.waited for report in reports)
-        self._record_times([report.times for report in reports])
-        # Its `is_due` was read before `take` began a new window.
-        self._wants_times = reports[0].wants_times and not self._wants_times
-        self._signal = next((report.signal for report in reports if report.signal), None)
-        self._request = next((report.request for report in reports if report.request), None)
-        self._save_is_due, self._interval = reports[0].save_is_due, reports[0].interval
-        self._agree_at = state.step + reports[0].steps
-
-    def _record_times(self, times: Sequence[StepTimes | None]) -> None:
-        """Journal the step times of all processes, if they have told them."""
-        known = [one for one in times if one is not None]
-        if known and self.parts.world.is_main:
-            self._stragglers.record(self.state.step, known)
 
     def _drain(self) -> None:
         """Read the losses that wait on the device, and journal each."""
@@ -276,7 +206,7 @@ class Loop:
     def _take_request(self) -> None:
         """Turn a request to stop or the time limit, if one came since the last call, into a decision."""
         outside, world = self.parts.outside, self.parts.world
-        request, self._request = outside.take() if world.size == 1 else self._request, None
+        request = self._agreement.take_request()
         if request is None:
             return
         limit = world.from_main(lambda: outside.max_minutes)
@@ -321,7 +251,7 @@ class Loop:
     def _choose_interval(self) -> None:
         """Decide how often to save, where that is left to us and a save has been measured."""
         saver, world = self.parts.saver, self.parts.world
-        detail = saver.suggested_interval() if world.size == 1 else self._interval
+        detail = self._agreement.interval()
         if detail is None:
             return
         decision = Decision(self.state.step, "checkpoint_interval", detail)
@@ -366,12 +296,10 @@ class Loop:
             state.decisions.next_end(state.step) or self._last_step,
             state.step + _DRAIN_STEPS,
             self._last_step,
-            *([self._agree_at] if parts.world.size > 1 else []),
+            self._agreement.next_step,
         )
-        if parts.world.size > 1 and state.step < self._last_step:
-            steps = self._next_due - state.step
-            least = _FIRST_HANG_SECONDS if self._pace is None else _HANG_SECONDS
-            parts.world.watch(max(least, _HANG_TIMES * steps * (self._pace or 0.0)))
+        if state.step < self._last_step:
+            self._agreement.watch(self._next_due - state.step)
         # A request may have come, and woken the loop, before `_next_due` was set above.
         if parts.signals.status or parts.saver.overdue or parts.outside.request:
             self._wake()
@@ -381,5 +309,5 @@ class Loop:
 
         Several processes must end it together: there, what came waits for the step at which they agree.
         """
-        if self.parts.world.size == 1:
+        if self._agreement.may_wake():
             self._next_due = 0
