@@ -10,6 +10,9 @@ from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.metrics import f1_score, root_mean_squared_error
 
 import trainyard
+from late import keras_in_one_thread
+from trainyard.config.schema import DataConfig
+from trainyard.datasets.rows.objects import from_objects
 from trainyard.errors import DataError, InputError
 
 NAMES = ["a", "b", "c"]
@@ -125,6 +128,26 @@ def test_a_task_that_takes_one_column(tmp_path: Path) -> None:
         trainyard.train(config("xgboost", LABELS, task="classification"), runs_dir=tmp_path, data=DATA)
     with pytest.raises(DataError, match="task is multilabel, which takes 0 or 1 for each label of a row"):
         trainyard.train(config("xgboost", ["hot", "price"], task="multilabel"), runs_dir=tmp_path, data=DATA)
+
+
+def test_unlike_scales_are_said() -> None:
+    config_ = DataConfig(target=VALUES, features=NAMES)
+    tables = {name: part.assign(price=part["price"] * 1000) for name, part in DATA.items()}
+    (warning,) = [line for line in from_objects(tables, config_).warnings if "varies" in line]
+    assert "the target 'price' varies" in warning
+    assert "set data.target_transform: standardize" in warning
+    scaled = config_.model_copy(update={"target_transform": "standardize"})
+    bundle = from_objects(tables, scaled)
+    assert not [line for line in bundle.warnings if "varies" in line]
+
+
+def test_keras_takes_values(tmp_path: Path) -> None:
+    keras_in_one_thread()
+    settings = config({"type": "keras_mlp", "hidden": [32]}, VALUES, target_transform="standardize")
+    run = trainyard.train(settings | {"training": {"epochs": 5, "threads": 1}}, runs_dir=tmp_path, data=DATA)
+    frame = trainyard.load(run.path).predict(DATA["test"])
+    error = root_mean_squared_error(DATA["test"]["rent"], frame["prediction_rent"])
+    assert run.result["metrics"]["test_rmse_rent"] == pytest.approx(error, rel=1e-5)
 
 
 def test_arrays_take_the_names(tmp_path: Path) -> None:

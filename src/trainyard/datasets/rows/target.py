@@ -15,6 +15,8 @@ from trainyard.registry import task_of
 from trainyard.tasks.support.columns import distinct_labels, doubts, infer_task, infer_task_of_matrix
 from trainyard.types import Array
 
+_UNLIKE = 10  # times: targets whose standard deviations differ by more are of unlike scales
+
 
 @dataclass(frozen=True)
 class Target:
@@ -136,7 +138,19 @@ def _inspect_several(table: Table, config: DataConfig) -> tuple[str, list[str]]:
             f"data.target names {len(config.targets)} columns, but the task is {task}, which takes "
             f"{task_of(task).wants}; give one column, or data.task: regression"
         )
-    return task, warnings
+    return task, warnings + _unlike_scales(matrix, table, config)
+
+
+def _unlike_scales(matrix: Array, table: Table, config: DataConfig) -> list[str]:
+    """Return a warning about targets, (rows, columns), of which one is most of any squared error."""
+    scales = matrix.std(axis=0)
+    if config.target_transform is not None or scales.max() <= _UNLIKE * scales.min():
+        return []
+    large, small = (config.targets[int(pick(scales))] for pick in (np.argmax, np.argmin))
+    return [
+        f"{table.source}: the target {large!r} varies {scales.max() / scales.min():.3g} times as much as "
+        f"{small!r}, so that a loss of both hardly sees the latter; set data.target_transform: standardize"
+    ]
 
 
 def _matrix(table: Table, names: Sequence[str], task: str) -> Array:
