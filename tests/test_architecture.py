@@ -33,7 +33,7 @@ LAYERS = (
     ("runs",),
     ("evaluation", "reports", "trackers.feed"),
     ("engine",),
-    ("frameworks", "datasets", "trackers", "stores", "callbacks"),
+    ("frameworks", "datasets", "trackers", "stores", "samplers", "callbacks"),
     ("frameworks.support", "datasets.rows", "stores.support"),
     (
         "records",
@@ -43,6 +43,7 @@ LAYERS = (
         "datasets.base",
         "trackers.base",
         "stores.base",
+        "samplers.base",
         "callbacks.base",
     ),
     (

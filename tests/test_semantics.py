@@ -2,9 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+
 import trainyard
 from trainyard import semantics
 from trainyard.registry import BUILT_IN
+from trainyard.semantics import Part, computing_by, in_force, older_versions, version, versions
+from trainyard.types import DataInfo, features_spec
 
 ROOT = Path(trainyard.__file__).parent
 # Folders of the package whose code decides bits: every source in them belongs to a part.
@@ -38,3 +42,27 @@ def test_a_run_depends_on_its_own_framework_alone() -> None:
     assert {"order", "streams", "split", "preparation", "loop", "rules", "tasks", "metrics"} <= set(
         semantics.versions("x")
     )
+
+
+def test_only_versions_that_are_kept_are_older_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = {
+        "kept": Part(3, "", (), kept=(1, 2)),
+        "gone": Part(3, "", (), kept=(2,)),
+        "same": Part(1, "", ()),
+    }
+    monkeypatch.setattr(semantics, "PARTS", parts)
+    assert older_versions({"kept": 2, "gone": 1, "same": 1}) == {"kept": 2}
+    assert older_versions({}) == {"kept": 1}, "a part that is not named had version 1"
+    assert older_versions({"kept": 3, "gone": 2, "another": 7}) == {"gone": 2}
+    with computing_by({"kept": 2}):
+        assert older_versions(None) == {"kept": 2}, "without a record, those in force"
+        assert (version("kept"), version("gone"), version("kept", {})) == (2, 3, 3)
+        assert versions("x", in_force()) == {"kept": 2, "gone": 3, "same": 1}
+    assert version("kept") == 3
+
+
+def test_what_describes_the_data_remembers_the_versions() -> None:
+    with computing_by({"metrics": 1}):
+        info = DataInfo("classification", features_spec((2,)), 2)
+    assert version("metrics", info.semantics) == 1
+    assert version("metrics") > 1

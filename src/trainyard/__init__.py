@@ -40,6 +40,7 @@ __all__ = [
     "stop",
     "sync",
     "train",
+    "tune",
     "work",
 ]
 
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
         stop,
         sync,
         train,
+        tune,
         work,
     )
     from trainyard.runs.run import Run

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trainyard.tasks.base import Task
     from trainyard.types import DataInfo
 
-Kind = Literal["framework", "dataset", "task", "tracker", "store"]
+Kind = Literal["framework", "dataset", "task", "tracker", "store", "sampler"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
@@ -79,6 +79,13 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
     "tracker": {
         "mlflow": BuiltIn("trainyard.trackers.mlflow:MlflowTracker", "mlflow"),
         "tensorboard": BuiltIn("trainyard.trackers.tensorboard:TensorboardTracker", "tensorboard"),
+    },
+    "sampler": {
+        "gp": BuiltIn("trainyard.samplers.optuna:GpSampler", "tuning"),
+        "grid": BuiltIn("trainyard.samplers.grid:GridSampler"),
+        "qmc": BuiltIn("trainyard.samplers.qmc:QmcSampler", "tuning"),
+        "random": BuiltIn("trainyard.samplers.random:RandomSampler"),
+        "tpe": BuiltIn("trainyard.samplers.optuna:TpeSampler", "tuning"),
     },
     "store": {  # by the scheme of the URL
         "az": BuiltIn("trainyard.stores.az:AzStore", "az"),
@@ -214,12 +221,12 @@ def task_of(name: str) -> type[Task]:
 
 
 def task_for(info: DataInfo) -> Task:
-    """Return the task that the data ask of a model.
+    """Return the task that the data ask of a model, with the meaning that the run began with.
 
     Raises:
         InputError: It is of a plugin that is not installed, or cannot be used.
     """
-    return task_of(info.task)(info)
+    return task_of(info.task).as_of(info.semantics)(info)
 
 
 def dataset_of(data_type: str) -> Any:

@@ -5,34 +5,50 @@ its part alters the bits, or the recorded values, of an unchanged config, and gi
 bits* in the changelog. Nothing else identifies our code: the hash of our sources is a record, which is never
 compared, so an edited comment refuses no unfinished run.
 
+Where the code can still compute as an older version did, that version is `kept`: a run that began under it
+finishes under it. So do its repetitions, forks and continuations, and a study goes on as it began. Everything
+that reads or trains such a run does so inside `computing_by`, and asks `version`; what is made from the data
+asks `DataInfo.semantics`, which was set there and is right in any thread.
+
 Golden digests (`tests/test_golden.py`) guard the parts that give the same bits on every machine. The steps of
 the frameworks are compared with loops by hand, on the same machine.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import NamedTuple
 
 
 class Part(NamedTuple):
-    """A part of our code: its version, what it decides, and its files or folders in the package."""
+    """A part of our code: its version, what it decides, and its files or folders in the package.
+
+    `kept` are the older versions that the code can still compute.
+    """
 
     version: int
     decides: str
     sources: tuple[str, ...]
+    kept: tuple[int, ...] = ()
 
 
 PARTS: dict[str, Part] = {
     "order": Part(1, "the order of the samples", ("order.py",)),
     "streams": Part(1, "the random streams of a seed", ("order.py", "engine/state.py")),
     "split": Part(1, "which rows train, validate and test", ("datasets/rows/splitting.py",)),
-    "preparation": Part(1, "how rows become features and targets", ("datasets",)),
+    "preparation": Part(
+        2, "how rows become features and targets", ("datasets",), kept=(1,)
+    ),  # 1: columns are what the file's types say; all are features
     "loop": Part(1, "the order within a step, and its state", ("engine",)),
     "rules": Part(
         1, "learning rate, best model and early stopping", ("engine/rules.py", "engine/history.py")
     ),
     "tasks": Part(1, "targets, outputs and default losses of the tasks", ("tasks",)),
-    "metrics": Part(1, "losses and metrics of an evaluation", ("evaluation/metrics.py", "tasks")),
+    "metrics": Part(
+        2, "losses and metrics of an evaluation", ("evaluation/metrics.py", "tasks"), kept=(1,)
+    ),  # 1: f1, precision and recall of two classes are macro averages
     "catboost": Part(1, "a step of CatBoost", ("frameworks/catboost", "frameworks/support")),
     "keras": Part(1, "a step of Keras", ("frameworks/keras", "frameworks/support")),
     "lightgbm": Part(1, "a step of LightGBM", ("frameworks/lightgbm", "frameworks/support")),
@@ -43,10 +59,58 @@ PARTS: dict[str, Part] = {
 _OF_FRAMEWORKS = {name for name, part in PARTS.items() if f"frameworks/{name}" in part.sources}
 
 
-def versions(framework: str) -> dict[str, int]:
-    """Return the versions of our parts that a run of a framework, ours or a plugin, depends on."""
+_older: ContextVar[Mapping[str, int]] = ContextVar("older_semantics", default={})  # noqa: B039 - never changed
+
+
+def versions(framework: str, older: Mapping[str, int] | None = None) -> dict[str, int]:
+    """Return the versions of our parts that a run of a framework, ours or a plugin, depends on.
+
+    Args:
+        framework: The name of the framework.
+        older: The parts that compute as an older version; default: none.
+    """
     others = _OF_FRAMEWORKS - {framework}
-    return {name: part.version for name, part in PARTS.items() if name not in others}
+    newest = {name: part.version for name, part in PARTS.items() if name not in others}
+    return newest | {name: version for name, version in (older or {}).items() if name in newest}
+
+
+def older_versions(recorded: Mapping[str, int] | None) -> dict[str, int]:
+    """Return the parts that compute as an older version for a run, and these versions.
+
+    Args:
+        recorded: The versions that the run recorded. A part that it does not name had version 1. A version
+            that is not kept is left out: a resume is refused then. None: nothing is recorded, so those in
+            force here are returned.
+    """
+    if recorded is None:
+        return dict(in_force())
+    began = {name: recorded.get(name, 1) for name in PARTS}
+    return {name: version for name, version in began.items() if version in PARTS[name].kept}
+
+
+@contextmanager
+def computing_by(older: Mapping[str, int]) -> Iterator[None]:
+    """Compute by older versions of some parts, those that `older_versions` returned."""
+    token = _older.set(dict(older))
+    try:
+        yield
+    finally:
+        _older.reset(token)
+
+
+def in_force() -> Mapping[str, int]:
+    """Return the parts that compute as an older version here, and these versions."""
+    return _older.get()
+
+
+def version(part: str, older: Mapping[str, int] | None = None) -> int:
+    """Return the version by which a part computes.
+
+    Args:
+        part: Its name.
+        older: The parts that compute as an older version (`DataInfo.semantics`); default: those in force.
+    """
+    return (in_force() if older is None else older).get(part, PARTS[part].version)
 
 
 def decides(name: str) -> str:

@@ -10,6 +10,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from trainyard import semantics
+
 Array: TypeAlias = NDArray[Any]
 Ids: TypeAlias = NDArray[np.int64]
 SplitName: TypeAlias = Literal["train", "val", "test"]
@@ -119,6 +121,8 @@ class DataInfo:
             any.
         target_transform: The transformation of the target, as `tasks.support.transforms` writes it; models,
             `target_mean` and `target_scale` are then in the transformed unit. None: there is none.
+        semantics: The parts of our code that compute as an older version for this run, and these versions;
+            default: those in force where the description is made.
     """
 
     task: str
@@ -132,6 +136,7 @@ class DataInfo:
     categories: Sequence[int] = field(default=())
     target_names: Sequence[str] = field(default=())
     target_transform: Mapping[str, Any] | None = None
+    semantics: Mapping[str, int] = field(default_factory=semantics.in_force, compare=False)
 
     @property
     def input_shape(self) -> tuple[int, ...]:

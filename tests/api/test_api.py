@@ -485,9 +485,13 @@ def test_unseen_categories_are_warned_of(
     changed = test.copy()
     changed.loc[changed.index[:1], "color"] = "new"
     for use in (predictor.predict, lambda rows: predictor.evaluate(rows=rows)):
-        caplog.clear()
         use(changed)
-        assert caplog.messages == ["column 'color': 1 row has a value that no training row has: 'new'"]
+    line = (
+        "column 'color': 1 row has a value that no training row has: 'new'; taken as no category (all zeros)"
+    )
+    assert caplog.messages == [line]
+    trainyard.load(run).predict(changed.assign(note="x"))
+    assert caplog.messages[1:] == [line, "1 column is not used by the model: 'note'"]
 
 
 def test_a_run_without_weights_says_so(tmp_path: Path) -> None:

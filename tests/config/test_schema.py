@@ -6,9 +6,10 @@ import sys
 
 from pydantic import Field
 
+from trainyard.config.fields import Section, affects
 from trainyard.config.jsonschema import json_schema
 from trainyard.config.reference import _sections, reference
-from trainyard.config.schema import PLACEMENT, DistributedConfig, RunConfig, Section, affects
+from trainyard.config.schema import PLACEMENT, DistributedConfig, RunConfig
 
 
 def references(schema):

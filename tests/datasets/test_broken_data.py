@@ -89,7 +89,7 @@ BROKEN: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
     "text among numbers": (
         changed(6, height="tall"),
         {},
-        r"'height' holds numbers, but 'tall' in row 7 .*data\.params\.missing: \[tall\]",
+        r"'height' holds numbers, but 'tall' in row 7 .*data\.missing_values: {height: \[tall\]}",
     ),
     "cell too many": (
         TEXT + "1,2,Rome,True,yes,6\n",
@@ -143,19 +143,14 @@ BROKEN: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
         {"split": {"time": "height", "group": "city"}},
         "group and time cannot be combined",
     ),
-    "dates as a feature": (
-        csv_text([row | {"day": f"2024-01-{i % 28 + 1:02}"} for i, row in enumerate(ROWS)]),
-        {},
-        r"'day' holds dates.*data\.split\.time: day, or leave the column out",
-    ),
     "column without values": (
         csv_text([row | {"height": None} for row in ROWS]),
-        {"impute": "mean"},
+        {"impute": "mean", "features": ["height", "city"]},
         "'height' has no value in any training",
     ),
     "too many categories": (
         csv_text([row | {"name": f"n{i}"} for i, row in enumerate(people(13_000))]),
-        {},
+        {"features": ["height", "name"], "encode": "onehot"},
         r"more than 10000 features, \d+ of them from 'name'",
     ),
     "no such file": (TEXT, {"path": "b.csv"}, r"b\.csv: there is no such file; .*did you mean 'a.csv'\?"),
@@ -230,7 +225,7 @@ ODD: dict[str, tuple[Any, str]] = {
     "constant": (lambda i, row: "x", r"'odd' holds one value in all training rows"),
     "row numbers": (
         lambda i, row: i + 1000,
-        r"'odd' only numbers the rows; to leave it out: data\.exclude: \[odd\]",
+        r"'odd' numbers the rows, and is excluded \(identifier\); .*data\.columns: {odd: number}",
     ),
     "identifiers": (lambda i, row: f"id-{i}", r"'odd' has a different text in most rows"),
     "the target renamed": (

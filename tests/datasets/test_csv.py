@@ -9,6 +9,8 @@ from rows import config, csv_text, load, people
 
 from trainyard.datasets.base import Dataset
 from trainyard.datasets.csv import CsvDataset
+from trainyard.datasets.rows.table import as_table, kind_of
+from trainyard.semantics import computing_by
 from trainyard.testing.dataset_suite import DatasetSuite
 
 
@@ -146,3 +148,73 @@ def test_a_parquet_of_the_same_rows_trains_the_same(place: Path) -> None:
     np.testing.assert_array_equal(
         one.splits["test"].arrays["features"], other.splits["test"].arrays["features"]
     )
+
+
+MESSY = {
+    "floats": [
+        "0.1",
+        "1e-320",
+        "2.2250738585072011e-308",
+        "9007199254740993",
+        "123456789012345678901",
+        "-inf",
+    ],
+    "large": ["9007199254740993", "9223372036854775807", "0", "-1", "5", "7"],
+    "gaps": ["1", "", "NA", "4", "5", "6"],
+    "signs": ["+5", "-.5", "1.", "1E5", "nan", "3"],
+    "spaces": [" 1", "2", "3", "4", "5", "6"],
+    "empty": ["", "", "", "", "", ""],
+    "answers": ["True", "FALSE", "true", "false", "TRUE", "False"],
+    "some": ["True", "False", "", "True", "False", "True"],
+    "words": ["True", "no", "1", "", "x", "y"],
+    "clock": ["12:30", "13:00", "1:15", "12:30", "12:30", "00:00"],
+    "zeros": ["01", "02", "10", "03", "1", "2"],
+}
+
+
+def messy(place: Path) -> str:
+    lines = [",".join(MESSY), *(",".join(cells) for cells in zip(*MESSY.values(), strict=True))]
+    return write(place, "\n".join(lines) + "\n")
+
+
+def test_columns_are_those_that_pandas_reads(place: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    missing = ("", "NA", "nan")
+    frame = pandas.read_csv(
+        messy(place), float_precision="round_trip", keep_default_na=False, na_values=missing, low_memory=False
+    )
+    with computing_by({"preparation": 1}):
+        table = CsvDataset(config(), CsvDataset.Params()).read("a.csv")
+    expected = as_table(frame)
+    for name in MESSY:
+        one, other = table.columns[name], expected.columns[name]
+        assert one.dtype == other.dtype, name
+        np.testing.assert_array_equal(one, other, name)
+    assert table.columns["zeros"].tolist() == [1, 2, 10, 3, 1, 2]  # version 1 of the preparation
+
+
+def test_any_float64_is_read_to_its_bits(place: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    bits = np.random.default_rng(0).integers(0, 2**64, 20_000, dtype=np.uint64)
+    floats = bits.view(np.float64)
+    text = "\n".join(f"{value:.{3 + i % 17}e}" for i, value in enumerate(floats[np.isfinite(floats)]))
+    table = CsvDataset(config(), CsvDataset.Params()).read(write(place, f"x\n{text}\n"))
+    frame = pandas.read_csv("a.csv", float_precision="round_trip")
+    np.testing.assert_array_equal(table.columns["x"].view(np.uint64), frame["x"].to_numpy().view(np.uint64))
+
+
+def test_codes_keep_the_zeros_in_front(place: Path) -> None:
+    table = CsvDataset(config(), CsvDataset.Params()).read(messy(place))
+    assert table.columns["zeros"].tolist() == MESSY["zeros"]
+    assert table.columns["clock"].tolist() == MESSY["clock"]
+    assert table.columns["large"].dtype == np.int64
+
+
+def test_a_header_may_have_several_lines(place: Path) -> None:
+    table = CsvDataset(config(), CsvDataset.Params()).read(write(place, '\n"a\nb",c\n1,2\n'))
+    assert {name: values.tolist() for name, values in table.columns.items()} == {"a\nb": [1], "c": [2]}
+
+
+def test_a_file_without_rows_holds_no_dates(place: Path) -> None:
+    table = CsvDataset(config(), CsvDataset.Params()).read(write(place, "a,b\n"))
+    assert [kind_of(values) for values in table.columns.values()] == ["number", "number"]

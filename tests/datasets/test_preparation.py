@@ -2,6 +2,7 @@
 
 import datetime
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from rows import config
 
 from trainyard.datasets.rows.preparation import TabularPreparation, fit, from_json
 from trainyard.datasets.rows.table import Table, as_table
+from trainyard.datasets.rows.tabular import build
 from trainyard.datasets.rows.target import Target
 from trainyard.errors import DataError
 
@@ -66,10 +68,91 @@ def test_categories() -> None:
 def test_unseen_categories_are_counted_by_column() -> None:
     preparation = fitted([{"x": "a", "n": 1.0, "z": "p"}, {"x": "b", "n": 2.0, "z": "q"}], impute="mean")
     rows = [{"x": x, "n": 3.0, "z": "p"} for x in ("a", None, "c", "d", "c", "e", "f")]
-    assert preparation.unseen(rows) == [
-        "column 'x': 5 rows have values that no training row has: 'c', 'd', 'e' and 1 more"
+    assert list(preparation.remarks(rows, []).values()) == [
+        "column 'x': 5 rows have values that no training row has: 'c', 'd', 'e' and 1 more; taken as no "
+        "category (all zeros)"
     ]
-    assert preparation.unseen(rows[:2]) == []
+    assert preparation.remarks(rows[:2], []) == {}
+
+
+@pytest.mark.parametrize(
+    ("encode", "taken_as"),
+    [
+        ("ordinal", "-1"),
+        ("category", "missing"),
+        ("frequency", "categories without rows (frequency 0)"),
+        ("target", "average categories (the mean target of all training rows)"),
+    ],
+)
+def test_what_becomes_of_an_unseen_category_is_said(encode: str, taken_as: str) -> None:
+    table = as_table([{"x": x, "y": 1.0} for x in "abc"])
+    preparation = fit(table, ["x"], Target("y", "regression"), config(encode=encode))
+    (line,) = preparation.remarks(column("a", "new"), []).values()
+    assert line == f"column 'x': 1 row has a value that no training row has: 'new'; taken as {taken_as}"
+
+
+@pytest.mark.parametrize(
+    ("trained", "given", "says"),
+    [
+        (
+            [1.0, 2.0],
+            ["1", "2.5", None],
+            "2 rows hold text where the training rows hold numbers; read as numbers",
+        ),
+        (["1", "2"], [1, 2.0, 1], "3 rows hold numbers where the training rows hold text; read as text"),
+        (["True", "x"], [True], "1 row holds booleans where the training rows hold text; read as text"),
+        (
+            [datetime.date(2024, 1, 1)],
+            ["2024-03-01"],
+            "1 row holds text where the training rows hold times; read as times",
+        ),
+        ([1.0, 2.0], [True], None),
+        (["1", "2"], [None, None], None),
+        ([datetime.date(2024, 1, 1)], [None, float("nan")], None),
+    ],
+)
+def test_types_that_changed_are_said(trained: list[Any], given: list[Any], says: str | None) -> None:
+    preparation = fitted(column(*trained), impute="most_frequent")
+    preparation.features(column(*given))
+    assert preparation.remarks(column(*given), []) == (
+        {} if says is None else {"type of x": f"column 'x': {says}"}
+    )
+
+
+def test_types_that_the_training_rows_had_too_are_not() -> None:
+    rows = [{"price": f"${i % 9 + 1},000", "zip": i % 5, "y": float(i)} for i in range(60)]
+    settings = config(target="y", columns={"zip": "category"})
+    preparation = build({"train": as_table(rows)}, settings).preparation
+    assert isinstance(preparation, TabularPreparation)
+    again = from_json(json.loads(json.dumps(preparation.to_json())))
+    assert again.remarks(rows[:3], ["y"]) == {}
+    np.testing.assert_array_equal(again.features([{"price": 8000, "zip": "2"}]), again.features(rows[7:8]))
+    assert again.remarks([{"price": 8000, "zip": "2"}], []) == {}
+    assert list(again.remarks([{"price": "$7,000", "zip": True}], [])) == ["type of zip", "values of zip"]
+
+
+def test_columns_without_use_are_said() -> None:
+    rows = [{"x": 1.0, "y": 2, "note": "n", "id": 7}]
+    assert list(fitted(column(1.0, 2.0)).remarks(rows, ["y"]).values()) == [
+        "2 columns are not used by the model: 'note', 'id'"
+    ]
+    assert fitted(column(1.0, 2.0)).remarks(rows, ["y", "note", "id"]) == {}
+
+
+def test_missing_columns_are_named_at_once() -> None:
+    rows = [dict.fromkeys(("height", "weight", "age", "size", "pulse"), 1.0)] * 2
+    with pytest.raises(DataError, match="no column 'weight'; did you mean 'Weight'") as caught:
+        fitted(rows).features([{"height": 1, "Weight": 2, "agee": 3, "size": 4, "pulse": 5}])
+    assert "no column 'age'; did you mean 'agee'?" in str(caught.value)
+    assert "accepts missing" not in str(caught.value)
+    with pytest.raises(DataError, match="and 1 more columns are missing"):
+        fitted(rows).features([{"pulse": 5}])
+    with pytest.raises(
+        DataError, match="accepts missing values: where they are meant, give it without values"
+    ):
+        fitted(rows, impute="median").features([dict.fromkeys(("height", "weight", "age", "size"), 1)])
+    kept = fitted(rows, impute="keep").features([dict.fromkeys(rows[0])])
+    assert np.isnan(kept).all()
 
 
 def test_categories_given_as_numbers() -> None:
@@ -120,8 +203,8 @@ def test_json_round_trip_is_exact() -> None:
 
 
 def test_another_version_is_refused() -> None:
-    with pytest.raises(DataError, match="version 2"):
-        from_json({"version": 2})
+    with pytest.raises(DataError, match="version 3"):
+        from_json({"version": 3})
 
 
 def test_targets() -> None:
@@ -165,3 +248,22 @@ def test_data_frames() -> None:
     kinds = {name: values.dtype.kind for name, values in as_table(frame).columns.items()}
     assert kinds == {"number": "f", "category": "O", "flag": "f", "when": "M", "5": "i"}
     assert str(as_table(frame).columns["when"][0]).startswith("2023-12-31T23:00")
+
+
+@pytest.mark.parametrize("encode", ["onehot", "ordinal", "category"])
+def test_the_preparation_of_an_older_run_is_read(encode: str) -> None:
+    """The fixture holds what version 1.0 wrote, and the features that it made."""
+    path = Path(__file__).parent / "fixtures" / "preparation_v1.json"
+    before = json.loads(path.read_text(encoding="utf-8"))[encode]
+    rows = [{"size": i / 7 if i % 5 else None, "kind": "uvw"[i % 3] if i % 4 else None} for i in range(6)]
+    rows = [row | {"member": i % 2 == 0} for i, row in enumerate(rows)]
+    preparation = from_json(before["preparation"])
+    expected = np.array(before["features"], dtype=np.float64).astype(np.float32)
+    np.testing.assert_array_equal(preparation.features(rows), expected)
+    assert preparation.to_json() == before["preparation"]
+
+
+def test_a_newer_kind_of_column_is_refused() -> None:
+    columns = [{"kind": "hologram", "name": "x"}]
+    with pytest.raises(DataError, match="columns of kind hologram; this version of Trainyard reads number, "):
+        from_json({"version": 1, "columns": columns, "target": Target("y", "regression").to_json()})

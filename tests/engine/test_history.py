@@ -6,12 +6,7 @@ from typing import Any
 import pytest
 
 from trainyard.config import load
-from trainyard.config.schema import (
-    ConstantSchedule,
-    CosineSchedule,
-    LinearSchedule,
-    StepSchedule,
-)
+from trainyard.config.schema import ConstantSchedule, CosineSchedule, LinearSchedule, StepSchedule
 from trainyard.engine.history import Patience, best_evaluations, learning_rate
 from trainyard.engine.rules import Past, Rules
 from trainyard.evaluation.metrics import mode_of

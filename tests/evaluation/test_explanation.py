@@ -14,9 +14,14 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.tree import DecisionTreeRegressor
 
 import trainyard
+from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle, Split
 from trainyard.datasets.rows.arrays import Arrays
-from trainyard.datasets.rows.preparation import CategoryColumn, NumberColumn, TabularPreparation
+from trainyard.datasets.rows.encoders.categories import CategoryColumn
+from trainyard.datasets.rows.encoders.numbers import NumberColumn
+from trainyard.datasets.rows.kinds import ColumnKind
+from trainyard.datasets.rows.preparation import TabularPreparation, fit
+from trainyard.datasets.rows.table import Table
 from trainyard.datasets.rows.target import Target
 from trainyard.errors import InputError, MissingExtraError
 from trainyard.evaluation import explanation, shapley
@@ -274,10 +279,37 @@ class TestPartialDependence:
         assert min(own) <= curve["grid"][0] < 1050 < 1950 < curve["grid"][-1] <= max(own)
         np.testing.assert_allclose(curve["outputs"][0]["mean"], curve["grid"], rtol=1e-4)
 
+    @pytest.mark.parametrize("standardize", [True, False])
+    def test_a_time_is_shown_as_its_year(self, standardize):
+        days = np.datetime64("2020-01-01") + np.arange(ROWS) * np.timedelta64(365 * 4 + 1, "D") // ROWS
+        table = Table({"signup": days})
+        config = DataConfig(standardize=standardize)
+        preparation = fit(table, ["signup"], Target("price", "regression"), config)
+        x = preparation.features(table)
+        bundle = regression(x, x[:, 0].astype(np.float64))
+        bundle = DataBundle(bundle.info, bundle.splits, preparation)
+        made = explain(Model(predictor(lambda x: x[:, 0])), bundle, "loss", 1)
+        assert [row["name"] for row in made["permutation"]["features"]] == ["signup"]
+        (curve,) = made["dependence"]
+        assert 2020 <= curve["grid"][0] < 2020.2 < 2023.8 < curve["grid"][-1] <= 2024
+
+    def test_free_text_counts_as_one_column_without_a_curve(self):
+        notes = np.array([["late parcel", "parcel ok", "late"][i % 3] for i in range(ROWS)], dtype=object)
+        table = Table({"note": notes})
+        preparation = fit(
+            table, ["note"], Target("price", "regression"), DataConfig(), kinds={"note": ColumnKind("text")}
+        )
+        x = preparation.features(table)
+        bundle = regression(x, x[:, 0].astype(np.float64))
+        bundle = DataBundle(bundle.info, bundle.splits, preparation)
+        made = explain(Model(predictor(lambda x: x[:, 0])), bundle, "loss", 1)
+        assert [row["name"] for row in made["permutation"]["features"]] == ["note"]
+        assert made["dependence"] == []
+
     @pytest.mark.parametrize(("onehot", "native"), [(True, False), (False, False), (False, True)])
     def test_a_category_has_names_and_its_columns_belong_together(self, onehot, native):
         kinds = np.random.default_rng(0).choice(["ape", "bee", "cat"], ROWS)
-        column = CategoryColumn("kind", ["ape", "bee", "cat"], onehot, native=native)
+        column = CategoryColumn("kind", ["ape", "bee", "cat"], onehot=onehot, native=native)
         preparation = TabularPreparation([NumberColumn("size"), column], Target("price", "regression"))
         x = preparation.features([{"size": 1.0 + i % 7, "kind": kind} for i, kind in enumerate(kinds)])
         worth = {"ape": 1.0, "bee": 2.0, "cat": 5.0}

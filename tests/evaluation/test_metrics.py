@@ -61,7 +61,8 @@ def references(outputs, targets) -> dict[str, float]:
     }
     for field in ("f1", "precision", "recall"):
         function = getattr(sk, f"{field}_score")
-        found[field] = function(targets, guess, average="macro", zero_division=0)
+        usual = "binary" if count == 2 else "macro"  # scikit-learn's own default is binary
+        found[field] = function(targets, guess, average=usual, zero_division=0)
         for average in ("macro", "micro", "weighted", *(["binary"] if count == 2 else [])):
             found[f"{field}_{average}"] = function(targets, guess, average=average, zero_division=0)
     return found
@@ -145,7 +146,8 @@ def test_classes_that_do_not_occur_are_left_out_of_macro_means_as_in_sklearn():
 def test_a_class_never_predicted_has_precision_zero():
     outputs = np.array([[0.9, 0.1]] * 4, np.float32)
     targets = np.array([0, 0, 0, 1])
-    assert score("precision", outputs, targets, classes(2)) == pytest.approx((3 / 4 + 0.0) / 2)
+    assert score("precision_macro", outputs, targets, classes(2)) == pytest.approx((3 / 4 + 0.0) / 2)
+    assert score("precision", outputs, targets, classes(2)) == 0.0
     assert score("f1_binary", outputs, targets, classes(2)) == 0.0
     assert score("mcc", outputs, targets, classes(2)) == 0.0
 

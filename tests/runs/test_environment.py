@@ -137,8 +137,8 @@ def test_a_run_of_an_earlier_version_is_no_change(tmp_path: Path) -> None:
 def test_an_option_that_a_later_version_adds_is_no_change(tmp_path: Path) -> None:
     cut = RunDir(preempted(tmp_path).path)
     text = cut.config_file.read_text()
-    assert "  encode: onehot\n" in text
-    cut.config_file.write_text(text.replace("  encode: onehot\n", ""))
+    assert "  encode: auto\n" in text
+    cut.config_file.write_text(text.replace("  encode: auto\n", ""))
     before = cut.require_manifest()
     known = {key: value for key, value in before.computation.items() if key != "data.encode"}
     cut.write(Manifest.FILE, before.model_copy(update={"computation": known}))

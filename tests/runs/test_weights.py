@@ -421,7 +421,7 @@ def test_other_rows_are_evaluated_by_their_weights(tmp_path: Path, caplog: pytes
     plain = loaded.evaluate(rows=VAL.drop(columns="w")).metrics["test_accuracy"]
     assert plain == pytest.approx(hits.mean())
     assert "the rows have no column 'w' (data.weight): they all count the same" in caplog.text
-    with pytest.raises(InputError, match="the weight 'w' is 0 in all 80 given rows"):
+    with pytest.raises(InputError, match="is 0 in all 80 given rows"):
         loaded.evaluate(rows=VAL.assign(w=0))
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard.config import Config, Overrides, Resolved
 from trainyard.config import load as load_resolved
 from trainyard.runs.catalog import Catalog
+
+if TYPE_CHECKING:
+    from trainyard.datasets.rows.kinds import ColumnKind
 
 log = logging.getLogger("trainyard")
 
@@ -20,6 +24,30 @@ def check(config: Config, overrides: Overrides = ()) -> Resolved:
         ConfigError: The config has problems; the error lists all of them.
     """
     return load_resolved(config, overrides, Catalog())
+
+
+def columns(resolved: Resolved) -> Mapping[str, ColumnKind]:
+    """Return what the columns of the training file are, judged by its first rows; empty for other data.
+
+    Raises:
+        DataError: The file cannot be read.
+        MissingExtraError: The library that reads it is not installed.
+    """
+    from trainyard import registry
+    from trainyard.datasets.rows import checks
+    from trainyard.datasets.rows.kinds import infer, infer_target
+
+    config = resolved.config.data
+    if config is None:
+        return {}
+    cls = registry.dataset_of(config.type)
+    if not hasattr(cls, "sample"):
+        return {}
+    table = cls(config, cls.Params(**config.params)).sample()
+    kinds = infer(table, checks.feature_columns(table, config), config).kinds
+    for name in config.targets:
+        kinds = {**kinds, name: infer_target(table, config.model_copy(update={"target": name}))}
+    return kinds
 
 
 def init(file: Path | str, target: str, *, encoding: str | None = None) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.config import Config, Overrides
+from trainyard.config.emit import inline
 from trainyard.records.listing import local_runs_folder
 from trainyard.runs.workdir import working_in
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from trainyard.studies.benchmark import Benchmark
     from trainyard.studies.cross_validation import CrossValidation
     from trainyard.studies.study import StudyRequest, TrialWatcher
+    from trainyard.studies.tuning.tune import Tuning
 
 
 def cross_validate(
@@ -114,6 +116,53 @@ def benchmark(
     with working_in(Path.cwd()):
         request = _study_request(runs_dir, resume, reuse, data, callbacks, watch)
         return run_study(config, overrides, request, selection)
+
+
+def tune(
+    config: Config,
+    overrides: Overrides = (),
+    *,
+    space: Mapping[str, Any] | None = None,
+    runs_dir: Path | str | None = None,
+    resume: bool = False,
+    data: Any = None,
+    callbacks: Sequence[Callback] = (),
+    watch: TrialWatcher | None = None,
+) -> Tuning:
+    """Search for the best values of a config's keys, as its `tuning` section says; each trial is a run.
+
+    The trials are a function of the config, however many are trained at once, and however often the study is
+    killed and resumed.
+
+    Args:
+        config: A YAML file, or its content as a mapping.
+        overrides: `key.path=value` texts, or a mapping from dotted keys.
+        space: Replaces `tuning.space`: by dotted key a list of choices, or `{"low": ..., "high": ...}`.
+        runs_dir: The folder for run directories, and the study's folder beside them.
+        resume: Continue the newest unfinished study of the same question; it may have more trials now.
+        data: The data as objects, as `train` takes them; `tuning.parallel` must be 1.
+        callbacks: Observers of each run; `tuning.parallel` must be 1.
+        watch: Called with a mapping (`trial`, `run_id`, `status`, the metric, `best`) when a trial ended.
+
+    Returns:
+        The study; `best_run`, `best_params` and `best_config` are those of the best trial.
+
+    Raises:
+        InputError: Config, space or data are wrong; nothing was trained.
+        TrainingError: The first three trials have all failed.
+    """
+    from trainyard.studies.tuning.tune import tune as run_study
+
+    if space is not None:
+        own = {"tuning.space": dict(space)}
+        overrides = (
+            {**overrides, **own}
+            if isinstance(overrides, Mapping)
+            else [*overrides, *(f"{key}={inline(value)}" for key, value in own.items())]
+        )
+    with working_in(Path.cwd()):
+        request = _study_request(runs_dir, resume, False, data, callbacks, watch)
+        return run_study(config, overrides, request)
 
 
 def _study_request(

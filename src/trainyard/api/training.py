@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +19,11 @@ from trainyard.records.manifest import Parent
 from trainyard.records.run_dir import RunDir
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.lookup import RunName, find, find_unfinished, given_placement, warn_of_unused
-from trainyard.runs.objects import make_objects, name_model, require_data, require_objects
+from trainyard.runs.objects import make_bundle, make_objects, name_model, require_data, require_objects
 from trainyard.runs.run import Run
 from trainyard.runs.trust import of_own_config
 from trainyard.runs.workdir import reading, working_directory, working_in
+from trainyard.semantics import computing_by, older_versions
 
 if TYPE_CHECKING:
     from trainyard.callbacks.base import Callback
@@ -97,7 +99,8 @@ def train(
             own = load_resolved(found.checked_config_file(), adapters=Catalog())
             warn_of_unused(resolved, own, found)
             require_objects(found, "resume", model=model, data=data)
-            with of_own_config(found, resolved):
+            with of_own_config(found, resolved), computing_by(older_versions(found.versions())):
+                objects = replace(objects, data=make_bundle(own, data))
                 placement = resolved.placement(explicit=True)
                 run_attempt(Request(own, found, objects, placement=placement, verdict=verdict, keep=True))
             return Run(found)

@@ -10,6 +10,8 @@ import click
 import trainyard
 from trainyard.cli import options
 from trainyard.cli.output import json_document, say_data, show, table
+from trainyard.config import Resolved
+from trainyard.errors import InputError
 from trainyard.redact import redacted, redacted_value
 
 
@@ -45,8 +47,29 @@ def show_config(file: str, overrides: Sequence[str], as_json: bool) -> None:
     resolved = trainyard.check(file, overrides)
     values = {key: redacted_value(key, value) for key, value in resolved.flat().items()}
     origins = {key: str(resolved.sources.get(key, "default")) for key in values}
-    document = {key: {"value": value, "source": origins[key]} for key, value in values.items()}
-    show(document, table((key, inline(value), f"# {origins[key]}") for key, value in values.items()), as_json)
+    document: dict[str, Any] = {
+        key: {"value": value, "source": origins[key]} for key, value in values.items()
+    }
+    kinds, problem = _columns(resolved)
+    if kinds:
+        document["columns"] = kinds
+    lines = [*table((key, inline(value), f"# {origins[key]}") for key, value in values.items())]
+    lines += [f"# columns: {problem}"] if problem else []
+    if kinds:
+        lines += ["# columns, judged by the first rows (declare them in data.columns):"]
+        lines += table((f"#   {inline(name)}", kind["kind"], kind["reason"]) for name, kind in kinds.items())
+    show(document, lines, as_json)
+
+
+def _columns(resolved: Resolved) -> tuple[dict[str, dict[str, str]], str]:
+    """Return what the columns of the training file are, or why that is not known."""
+    from trainyard.api.configs import columns
+
+    try:
+        kinds = columns(resolved)
+    except InputError as error:
+        return {}, redacted(str(error).splitlines()[0])
+    return {name: {"kind": kind.kind, "reason": kind.reason} for name, kind in kinds.items()}, ""
 
 
 @config.command()

@@ -54,7 +54,7 @@ def cross_validate(
     **options: Any,
 ) -> None:
     """Train one run per fold, and test it on that fold."""
-    study = trainyard.cross_validate(config, overrides, watch=_watch(quiet, as_json), **options)
+    study = trainyard.cross_validate(config, overrides, watch=watcher(quiet, as_json), **options)
     from trainyard.reports.studies import METRICS_HEAD, metric_rows
 
     rows = metric_rows(study.result)
@@ -112,7 +112,7 @@ def benchmark(
         overrides,
         models=names,
         params=_params(params, names),
-        watch=_watch(quiet, as_json),
+        watch=watcher(quiet, as_json),
         **options,
     )
     from trainyard.reports.studies import BENCHMARK_HEAD, benchmark_rows
@@ -149,7 +149,7 @@ def _params(texts: Sequence[str], models: Sequence[str]) -> dict[str, dict[str, 
     return params
 
 
-def _watch(quiet: bool, as_json: bool) -> TrialWatcher | None:
+def watcher(quiet: bool, as_json: bool) -> TrialWatcher | None:
     """Return a callback that prints a line for each run that ended; on stderr if stdout gets a document."""
     if quiet:
         return None
@@ -179,10 +179,10 @@ def _summary(
     facts = [("study", study.id), ("status", study.status), ("directory", study.path)]
     yield from table([*facts, *(item for item in paths.items() if item[1])])
     if study.status in ("preempted", "interrupted"):
-        yield f"continue with: {_resume_command()}"
+        yield f"continue with: {resume_command()}"
 
 
-def _resume_command() -> str:
+def resume_command() -> str:
     """Return the same command with `--resume`."""
     words = [word for word in sys.argv[1:] if word != "--resume"]
     return shlex.join(["trainyard", *words, "--resume"])

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel
 
-Kind = Literal["dataset", "model", "framework", "optimizer", "loss", "task", "tracker", "metric"]
+Kind = Literal["dataset", "model", "framework", "optimizer", "loss", "task", "tracker", "metric", "sampler"]
 
 
 class Adapters(Protocol):

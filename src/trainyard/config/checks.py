@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from pathlib import PurePath
 
+from trainyard.config.fields import RANGE
 from trainyard.config.schema import (
     DEFAULT_TEST_SHARE,
     METRIC_KEYS,
-    RANGE,
     SplitConfig,
     TrainingConfig,
     bounds,

@@ -20,7 +20,7 @@ def emit(values: Mapping[str, Any], templates: Mapping[str, str] | None = None) 
 
 
 def inline(value: Any) -> str:
-    """Return the text of one plain value, or of a list of them, in one line."""
+    """Return the text of a plain value, a list or a mapping, in one line."""
     return _leaf(list(value) if isinstance(value, tuple) else value, {}, "")
 
 
@@ -54,7 +54,10 @@ def _leaf(value: Any, templates: Mapping[str, str], path: str) -> str:
     if isinstance(value, list):
         return f"[{', '.join(_leaf(item, templates, join(path, index)) for index, item in enumerate(value))}]"
     if isinstance(value, Mapping):
-        return "{}"
+        items = (
+            f"{_text(str(key))}: {_leaf(item, templates, join(path, key))}" for key, item in value.items()
+        )
+        return f"{{{', '.join(items)}}}"
     return _scalar(value)
 
 

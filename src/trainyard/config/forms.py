@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from trainyard.config.schema import DataConfig, ModelConfig, OptimizerConfig, TrackerConfig, TypedSection
+from trainyard.config.fields import TypedSection
+from trainyard.config.schema import DataConfig, ModelConfig, OptimizerConfig, TrackerConfig
 from trainyard.config.tree import Node, Problems, find, join, mapping
+from trainyard.config.tuning import SamplerConfig
 
 TYPED: dict[str, type[TypedSection]] = {
     "data": DataConfig,
     "model": ModelConfig,
     "training.optimizer": OptimizerConfig,
+    "tuning.sampler": SamplerConfig,
 }
 OPTIONAL_SECTIONS = ("experiment", "training", "evaluation", "checkpoint", "logging", "distributed")
 
@@ -26,7 +29,8 @@ def normalize(root: Node, problems: Problems) -> None:
         sections["tracking"].value = []
     for path, section in TYPED.items():
         _expand(find(root, path), path, section, problems)
-    _expand(find(root, "training.scheduler"), "training.scheduler", None, problems)
+    for path in ("training.scheduler", "tuning.pruner"):
+        _expand(find(root, path), path, None, problems)
     for key, item in tracking_items(root):
         _expand(item, join("tracking", key), TrackerConfig, problems)
 

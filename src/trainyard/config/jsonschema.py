@@ -12,15 +12,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from trainyard.config.adapters import Adapters, Kind
-from trainyard.config.schema import (
-    DataConfig,
-    ModelConfig,
-    OptimizerConfig,
-    RunConfig,
-    Section,
-    TrackerConfig,
-    TypedSection,
-)
+from trainyard.config.fields import Section, TypedSection
+from trainyard.config.schema import DataConfig, ModelConfig, OptimizerConfig, RunConfig, TrackerConfig
 
 Schema = dict[str, Any]
 

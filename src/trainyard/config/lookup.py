@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from trainyard.config.adapters import Adapters, Kind
 from trainyard.config.checks import DEFAULT_EPOCHS
+from trainyard.config.fields import TypedSection
 from trainyard.config.forms import tracking_items
 from trainyard.config.messages import validate
 from trainyard.config.resolved import values
@@ -21,7 +22,6 @@ from trainyard.config.schema import (
     OptimizerConfig,
     TrackerConfig,
     TrainingConfig,
-    TypedSection,
 )
 from trainyard.config.tree import (
     DEFAULT,
@@ -36,6 +36,7 @@ from trainyard.config.tree import (
     plain,
     put,
 )
+from trainyard.config.tuning import SamplerConfig
 from trainyard.config.words import nearest, some
 from trainyard.errors import InputError
 
@@ -62,6 +63,10 @@ class Lookup:
         self.task()
         for key, _ in tracking_items(self.root):
             self.section("tracker", join("tracking", key), TrackerConfig)
+        if (tuning := find_value(self.root, "tuning")) is not None and isinstance(tuning.value, dict):
+            sampler = tuning.value.setdefault("sampler", Node({}, DEFAULT))
+            mapping(sampler).setdefault("type", Node(SamplerConfig().type, DEFAULT))
+            self.section("sampler", "tuning.sampler", SamplerConfig)
         self.metrics()
 
     def model(self) -> tuple[bool, str | None]:

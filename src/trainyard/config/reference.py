@@ -11,7 +11,8 @@ from pydantic_core import PydanticUndefined
 
 from trainyard.config.adapters import Adapters, Kind
 from trainyard.config.emit import inline
-from trainyard.config.schema import RunConfig, affects
+from trainyard.config.fields import affects
+from trainyard.config.schema import RunConfig
 from trainyard.config.tree import join
 from trainyard.config.words import describe, tag, without_null
 

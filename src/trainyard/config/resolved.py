@@ -15,7 +15,8 @@ from pydantic_core import to_jsonable_python
 
 from trainyard.config.emit import emit
 from trainyard.config.env import VARIABLE
-from trainyard.config.schema import PLACEMENT, RunConfig, affects
+from trainyard.config.fields import affects
+from trainyard.config.schema import PLACEMENT, RunConfig
 from trainyard.config.tree import DEFAULT, Source, join
 from trainyard.redact import is_secret, redacted
 

@@ -1,72 +1,29 @@
-"""The sections of a config: names, types, defaults and meaning.
-
-Each field is declared to change the *bits* of the result, only the *record* of it (logging, tracking, names),
-or the *placement* (where the run is computed: device, threads). The computation is identified by the bits
-alone. The placement belongs to the numeric environment, which is compared attempt by attempt. A field that
-holds a section is not declared, unless the declaration holds for all that is in it.
-"""
+"""The sections of a config: names, types, defaults and meaning; `fields` says how they are declared."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
+from pydantic import BaseModel, Field, field_validator, model_validator
 
-PATH_SAFE = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-DEVICE = r"^(auto|cpu|cuda(:\d+)?)$"
-ENDPOINT = r"^\S+:\d{1,5}$"
-RANGE = r"^[1-9]\d{0,5}\.\.[1-9]\d{0,5}$"
-PATTERNS = {  # in words, for messages
-    PATH_SAFE: "a name of letters, digits, '.', '_' and '-' that begins with a letter or a digit",
-    DEVICE: "auto, cpu, cuda or cuda:NUMBER",
-    ENDPOINT: "HOST:PORT",
-    RANGE: "a range such as 1..4",
-}
-AutoMode = Literal["auto", "min", "max"]
-MODE = "whether lower or higher is better; auto: by the metric"
-Fraction = Annotated[float, Field(ge=0, lt=1)]
-
-
-Affects = Literal["bits", "record", "placement"]
-
-
-def bits(default: Any = PydanticUndefined, **constraints: Any) -> Any:
-    """Return a field that changes the bits of the result: another value is another computation."""
-    return Field(default, json_schema_extra={"affects": "bits"}, **constraints)
-
-
-def record(default: Any = PydanticUndefined, **constraints: Any) -> Any:
-    """Return a field that changes only what is recorded of a run, never its bits."""
-    return Field(default, json_schema_extra={"affects": "record"}, **constraints)
-
-
-def placement(default: Any = PydanticUndefined, **constraints: Any) -> Any:
-    """Return a field that says where a run is computed; it may differ between two attempts."""
-    return Field(default, json_schema_extra={"affects": "placement"}, **constraints)
-
-
-def affects(field: FieldInfo) -> Affects | None:
-    """Return what a field is declared to change; None if it holds a section whose fields are declared."""
-    extra = field.json_schema_extra
-    return extra.get("affects") if isinstance(extra, dict) else None  # type: ignore[return-value]
-
-
-class Section(BaseModel):
-    """A part of the config: strict, frozen, and without unknown keys."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-
-class TypedSection(Section):
-    """A section whose `type` names an adapter; its options are in `params`, or inline beside `type`."""
-
-    type: str = bits()
-    params: dict[str, Any] = bits(
-        default_factory=dict, description="the options of this type; they may also be written inline"
-    )
+from trainyard.config.fields import (
+    DEVICE,
+    ENDPOINT,
+    MODE,
+    PATH_SAFE,
+    RANGE,
+    Affects,
+    AutoMode,
+    Fraction,
+    Section,
+    TypedSection,
+    affects,
+    bits,
+    placement,
+    record,
+)
+from trainyard.config.tuning import TuningConfig
 
 
 class ExperimentConfig(Section):
@@ -128,6 +85,46 @@ class SplitConfig(Section):
         return self
 
 
+ColumnType = Literal["number", "boolean", "category", "time", "date", "text", "id", "ignore"]
+Encode = Literal["auto", "onehot", "ordinal", "category", "target", "frequency"]
+
+
+class ColumnConfig(Section):
+    """What a column holds, and how it is written; its type alone may stand for it: `{zip: category}`."""
+
+    type: ColumnType = bits(
+        description="number, boolean, category, time (or date), text (free text), id or ignore (left out)"
+    )
+    format: str | None = bits(
+        default=None, description="how times are written, such as %d/%m/%Y; default: judged by all cells"
+    )
+    unit: Literal["s", "ms", "us"] | None = bits(
+        default=None, description="the unit of times that are given as numbers since 1970"
+    )
+    decimal: Literal[".", ","] | None = bits(
+        default=None, description="the decimal mark of numbers in text; default: judged by all cells"
+    )
+    encode: Encode | None = bits(
+        default=None, description="how categories become numbers; default: as data.encode says"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_its_type_alone(cls, value: Any) -> Any:
+        return {"type": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check_options(self) -> ColumnConfig:
+        for name in ("format", "unit"):
+            if getattr(self, name) is not None and self.type not in ("time", "date"):
+                raise ValueError(f"{name} is for columns of type time, not {self.type}")
+        if self.encode is not None and self.type != "category":
+            raise ValueError(f"encode is for columns of type category, not {self.type}")
+        if self.decimal is not None and self.type != "number":
+            raise ValueError(f"decimal is for columns of type number, not {self.type}")
+        return self
+
+
 class DataConfig(TypedSection):
     """The source of the rows, and how they are prepared."""
 
@@ -168,6 +165,19 @@ class DataConfig(TypedSection):
         default=None, min_length=1, description="the columns to learn from; default: all but the target"
     )
     exclude: list[str] = bits(default_factory=list, description="columns to leave out")
+    columns: dict[str, ColumnConfig] = bits(
+        default_factory=dict,
+        description="what columns hold: {signup: date, zip: category, note: text, code: ignore}, or "
+        '{signup: {type: date, format: "%d/%m/%Y"}}; others are inferred from the training rows '
+        "(`trainyard config show` tells)",
+    )
+    missing_values: list[str | int | float] | dict[str, list[str | int | float]] = bits(
+        default_factory=list,
+        description='values that mean a missing one: {age: [-999], city: ["?"]}, or a list for all columns',
+    )
+    missing_target: Literal["drop", "error"] = bits(
+        default="error", description="rows whose target is missing: drop them (counted), or an error"
+    )
     standardize: bool = bits(
         default=True,
         description="zero mean and unit variance for numeric columns, fitted on the training rows (features "
@@ -180,11 +190,14 @@ class DataConfig(TypedSection):
         description="how to fill missing values; keep: leave them to the model, which must accept them; "
         "default: they are an error, or keep for models that accept them",
     )
-    encode: Literal["onehot", "ordinal", "category"] = bits(
-        default="onehot",
-        description="how category columns become numbers; category: as codes, for models that accept "
-        "categories, which have it by default; a category that no training row has becomes all zeros "
-        "(onehot), -1 (ordinal) or missing (category), and predictions warn of it",
+    encode: Encode = bits(
+        default="auto",
+        description="how category columns become numbers; onehot: a feature for each category; ordinal: "
+        "their index; category: as codes, for models that accept categories, which have it by default; "
+        "target: the mean target of the category's training rows (a training row gets that of other folds); "
+        "frequency: its share of them; auto: onehot for up to 500 categories, target for more; a category "
+        "that no training row has becomes all zeros (onehot), -1 (ordinal), missing (category), the mean "
+        "target (target) or 0 (frequency), and predictions warn of it",
     )
 
     @property
@@ -474,6 +487,7 @@ class RunConfig(Section):
     logging: LoggingConfig = LoggingConfig()
     tracking: list[TrackerConfig] = record([])
     distributed: DistributedConfig = DistributedConfig()
+    tuning: TuningConfig | None = record(None, description="`tune` needs it, and nothing else reads it")
 
 
 def _keys(kind: Affects, section: type[BaseModel], path: str = "") -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from trainyard.config.schema import PATTERNS
+from trainyard.config.fields import PATTERNS
 from trainyard.config.tree import Node
 
 NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}

@@ -60,7 +60,8 @@ class DataBundle:
     """The data that a run trains on.
 
     `rows` holds the positions of each split's rows in the source (for tables of predictions), if there is one
-    source. `warnings` lists problems that do not prevent training. `preparation` is None for datasets of
+    source. `warnings` lists problems that do not prevent training. `columns` says what the columns of a table
+    are, in one line. `preparation` is None for datasets of
     preprocessed arrays. `content_hashed` is False if the fingerprints cover only a sample of the rows.
     """
 
@@ -69,6 +70,7 @@ class DataBundle:
     preparation: Preparation | None = None
     rows: Mapping[SplitName, Ids] = field(default_factory=dict)
     warnings: Sequence[str] = ()
+    columns: str = ""
     content_hashed: bool = True
 
 

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import codecs
 import csv
-import io
 import re
-import warnings
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 from pydantic import BaseModel, Field
 
-from trainyard.config.schema import DataConfig, Section
+from trainyard import semantics
+from trainyard.config.fields import Section
+from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
-from trainyard.datasets.rows.files import read_bytes
-from trainyard.datasets.rows.table import Table, as_table, iso_times, kind_of, listed, missing
-from trainyard.datasets.rows.tabular import load_files
+from trainyard.datasets.rows.arrow import SAMPLE, strings
+from trainyard.datasets.rows.files import existing_file, read_bytes
+from trainyard.datasets.rows.table import Table, iso_times, kind_of, listed, missing
+from trainyard.datasets.rows.tabular import load_files, paths_by_split
 from trainyard.errors import DataError
 from trainyard.require import require
 from trainyard.types import Array
 
 MISSING = ("", "NA", "N/A", "#N/A", "NaN", "nan", "null", "NULL")
-_SAMPLE = 1000  # cells that must look like dates before the whole column is parsed
+_SAMPLE_BYTES = 8 << 20
+_BOOLEANS = {"True": True, "TRUE": True, "true": True, "False": False, "FALSE": False, "false": False}
+_NUMBER = re.compile(r"\s*[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf|infinity)\s*", re.IGNORECASE)
+_CODE = re.compile(r"\s*0\d")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _FOREIGN = {
     b"\x1f\x8b": "is a gzip file; unpack it first",
@@ -46,6 +51,14 @@ class CsvParams(Section):
     )
 
 
+class _Names(NamedTuple):
+    """The names of `all` columns, in the first `lines` of the file, and of those to read as text."""
+
+    all: list[str]
+    lines: int
+    text: Collection[str]
+
+
 class CsvDataset:
     """CSV files: one file to split, or one file per split. The first line names the columns."""
 
@@ -56,7 +69,8 @@ class CsvDataset:
         assert isinstance(params, CsvParams)
         self._config = config
         self._params = params
-        self._pandas: Any = require("pandas", "tabular")
+        self._arrow: Any = require("pyarrow", "tabular")
+        self._reader: Any = require("pyarrow.csv", "tabular")
 
     def load(self) -> DataBundle:
         """Load the data; see `Dataset.load`."""
@@ -75,43 +89,58 @@ class CsvDataset:
         Raises:
             DataError: The file cannot be read as CSV; names the line.
         """
-        content = self._decoded(path)
-        header = self._header(path, content)
+        return self._table(path, self._content(path, read_bytes(path)), text)
+
+    def sample(self) -> Table:
+        """Return the first training rows.
+
+        Raises:
+            DataError: The file cannot be read as CSV.
+        """
+        path = paths_by_split(self._config)["train"]
+        with existing_file(path).open("rb") as file:
+            start = file.read(_SAMPLE_BYTES)
+        whole = len(start) < _SAMPLE_BYTES
+        if self._params.encoding.lower().startswith(("utf-16", "utf-32")):
+            whole, start = True, read_bytes(path)
+        table = self._table(path, self._content(path, start if whole else start[: start.rfind(b"\n") + 1]))
+        return table.take(np.arange(min(len(table), SAMPLE)))
+
+    def _table(self, path: str, content: bytes, text: Collection[str] = ()) -> Table:
+        header, lines_of_header = self._header(path, content)
         if unknown := [name for name in self._params.text if name not in header]:
             raise DataError(
                 f"{path}: data.params.text: there is no column {listed(map(repr, unknown))}; there are: "
                 f"{listed(header)}"
             )
-        as_text = {*self._params.text, *text}
-        frame = self._parsed(path, content, header, as_text)
-        lines = content.count("\n") + (not content.endswith("\n"))
-        table = Table(as_table(frame, path).columns, path, first_line=2 if lines == len(frame) + 1 else None)
-        if missing(table.column(header[-1])).any():  # rows that are too short lack it
-            self._refuse_ragged_rows(path, content, len(header))
-        columns = {
-            name: values if name in as_text else _dates(values) for name, values in table.columns.items()
+        declared = {
+            name for name, column in self._config.columns.items() if column.type in ("category", "text")
         }
-        guessed = frozenset(
-            name for name, values in columns.items() if kind_of(values) == "text" and name not in as_text
-        )
-        return Table(columns, path, first_line=table.first_line, guessed=guessed)
+        as_text = {*self._params.text, *text, *declared} & set(header)
+        names = _Names(header, lines_of_header, as_text)
+        columns, rows = self._parsed(path, content, names)
+        columns = {name: values if name in as_text else _typed(values) for name, values in columns.items()}
+        guessed = {name for name, values in columns.items() if kind_of(values) == "text"} - as_text
+        lines = content.count(b"\n") + (not content.endswith(b"\n"))
+        return Table(columns, path, first_line=2 if lines == rows + 1 else None, guessed=frozenset(guessed))
 
-    def _decoded(self, path: str) -> str:
-        raw = read_bytes(path)
+    def _content(self, path: str, raw: bytes) -> bytes:
+        """Return the text in UTF-8, without a mark of the byte order.
+
+        Raises:
+            DataError: It is not text in the encoding of the options.
+        """
         for magic, what in _FOREIGN.items():
             if raw.startswith(magic):
                 raise DataError(f"{path} {what}")
-        encoding = (
-            "utf-8-sig"
-            if self._params.encoding.lower().replace("_", "-") in ("utf-8", "utf8")
-            else self._params.encoding
-        )
+        encoding = self._params.encoding.lower().replace("_", "-")
+        is_utf8 = encoding in ("utf-8", "utf8", "utf-8-sig")
         try:
-            content = raw.decode(encoding)
+            decoded = raw.decode("utf-8" if is_utf8 else encoding)
         except LookupError:
             raise DataError(
-                f"data.params.encoding: there is no encoding {encoding!r}; for example, give utf-8, latin-1 "
-                "or cp1252"
+                f"data.params.encoding: there is no encoding {self._params.encoding!r}; for example, "
+                "give utf-8, latin-1 or cp1252"
             ) from None
         except UnicodeError as error:
             line = raw.count(b"\n", 0, error.start) + 1 if isinstance(error, UnicodeDecodeError) else 1
@@ -122,17 +151,24 @@ class CsvDataset:
                 f"{path}: line {line} is not {self._params.encoding}; save the file as UTF-8, or give its "
                 f"encoding as data.params.encoding: {likely}; for `trainyard init`, with --encoding"
             ) from None
-        if "\0" in content:
+        content = raw.removeprefix(codecs.BOM_UTF8) if is_utf8 else decoded.encode()
+        if b"\0" in content:
             raise DataError(
                 f"{path} holds zero bytes: it is not a text file, or not in {self._params.encoding}"
             )
-        return content if "\n" in content else content.replace("\r", "\n")
+        return content if b"\n" in content else content.replace(b"\r", b"\n")
 
-    def _header(self, path: str, content: str) -> list[str]:
+    def _header(self, path: str, content: bytes) -> tuple[list[str], int]:
+        """Return the names of the columns, and the number of lines to their end.
+
+        Raises:
+            DataError: They are missing, or not unique.
+        """
         if not content.strip():
             raise DataError(f"{path} is empty; its first line must name the columns")
         try:
-            names = next(row for row in self._cells(content) if row)
+            reader = self._cells(content)
+            names = next(row for row in reader if row)
         except csv.Error as error:
             raise DataError(f"{path}: the first line cannot be read as CSV: {error}") from error
         if twice := [name for name, count in Counter(names).items() if count > 1 and name]:
@@ -146,36 +182,89 @@ class CsvDataset:
                 f"{path}: with the delimiter {self._params.delimiter!r} there is only one column, "
                 f"{names[0]!r}; try data.params.delimiter: {others[0]!r}"
             )
-        return [name or f"column {i + 1}" for i, name in enumerate(names)]
+        return [name or f"column {i + 1}" for i, name in enumerate(names)], reader.line_num
 
-    def _cells(self, content: str) -> Any:
+    def _cells(self, content: bytes) -> Any:
         return csv.reader(_lines(content), delimiter=self._params.delimiter)
 
-    def _parsed(self, path: str, content: str, header: list[str], as_text: Collection[str]) -> Any:
-        pandas = self._pandas
-        try:
-            with warnings.catch_warnings():
-                # Rows that are longer than the header are an error.
-                warnings.simplefilter("error", pandas.errors.ParserWarning)
-                return pandas.read_csv(
-                    io.StringIO(content),
-                    sep=self._params.delimiter,
-                    header=0,
-                    names=header,
-                    index_col=False,
-                    dtype={name: str for name in header if name in as_text},
-                    keep_default_na=False,
-                    na_values=[*MISSING, *self._params.missing],
-                    float_precision="round_trip",
-                    low_memory=False,
-                )
-        except (pandas.errors.ParserError, pandas.errors.ParserWarning) as error:
-            if opened := re.search(r"EOF inside string starting at row (\d+)", str(error)):
-                raise DataError(f"{path}: row {opened[1]} opens a quote that is never closed") from error
-            self._refuse_ragged_rows(path, content, len(header))
-            raise DataError(f"{path} cannot be read as CSV: {error}") from error
+    def _parsed(self, path: str, content: bytes, names: _Names) -> tuple[dict[str, Array], int]:
+        """Return the columns, numbers where all cells are numbers and text otherwise, and the number of rows.
 
-    def _refuse_ragged_rows(self, path: str, content: str, cells: int) -> None:
+        Raises:
+            DataError: Rows have more or fewer cells than the header, or a quote is never closed.
+        """
+        if content.count(b'"') % 2:
+            self._refuse_open_quote(path, content)
+        columns = self._arrow_columns(path, content, names)
+        types = self._arrow.types
+        others = [
+            name
+            for name, column in columns.items()
+            if not (types.is_integer(column.type) or types.is_floating(column.type))
+            and not (types.is_string(column.type) or types.is_null(column.type))
+        ]
+        whole = [name for name, column in columns.items() if types.is_integer(column.type)]
+        if whole and semantics.version("preparation") > 1 and self._has_codes(content):
+            others += whole
+        if others:  # dates, times of day, and codes such as 01234 are to be read as they are written
+            again = self._arrow_columns(path, content, names._replace(text=others), others)
+            columns |= {
+                name: _unless_codes(texts, columns[name]) if name in whole else texts
+                for name, texts in again.items()
+            }
+        rows = len(next(iter(columns.values())))
+        return {name: self._array(column) for name, column in columns.items()}, rows
+
+    def _has_codes(self, content: bytes) -> bool:
+        """Return whether a cell of several digits may begin with a zero."""
+        delimiter = re.escape(self._params.delimiter.encode())
+        return re.search(rb"[\n" + delimiter + rb']"?0[0-9]', content) is not None
+
+    def _arrow_columns(
+        self, path: str, content: bytes, names: _Names, only: Sequence[str] | None = None
+    ) -> dict[str, Any]:
+        arrow, reader = self._arrow, self._reader
+        try:
+            table = reader.read_csv(
+                arrow.py_buffer(content),
+                read_options=reader.ReadOptions(column_names=names.all, skip_rows=names.lines),
+                parse_options=reader.ParseOptions(
+                    delimiter=self._params.delimiter, newlines_in_values=b'"' in content
+                ),
+                convert_options=reader.ConvertOptions(
+                    column_types={name: arrow.string() for name in names.text},
+                    include_columns=only,
+                    null_values=[*MISSING, *self._params.missing],
+                    true_values=[],
+                    false_values=[],
+                    strings_can_be_null=True,
+                    quoted_strings_can_be_null=True,
+                ),
+            )
+        except arrow.ArrowException as error:
+            self._refuse_ragged_rows(path, content, len(names.all))
+            raise DataError(f"{path} cannot be read as CSV: {str(error).splitlines()[0]}") from error
+        return {name: table.column(name) for name in table.column_names}
+
+    def _array(self, column: Any) -> Array:
+        types = self._arrow.types
+        if types.is_null(column.type):
+            return np.full(len(column), np.nan)
+        if not types.is_string(column.type):
+            return np.asarray(column.to_numpy(zero_copy_only=False))
+        return strings(column)
+
+    def _refuse_open_quote(self, path: str, content: bytes) -> None:
+        rows = csv.reader(_lines(content), delimiter=self._params.delimiter, strict=True)
+        count = 0
+        try:
+            for row in rows:
+                count += bool(row)
+        except csv.Error as error:
+            if "end of data" in str(error):
+                raise DataError(f"{path}: row {count} opens a quote that is never closed") from error
+
+    def _refuse_ragged_rows(self, path: str, content: bytes, cells: int) -> None:
         reader = self._cells(content)
         try:
             for number, row in enumerate(row for row in reader if row):
@@ -189,21 +278,51 @@ class CsvDataset:
             raise DataError(f"{path}: line {reader.line_num}: {error}") from error
 
 
-def _lines(content: str) -> Iterator[str]:
+def _lines(content: bytes) -> Iterator[str]:
     """Yield the lines; mostly, only the first one is needed."""
     start = 0
     while start < len(content):
-        stop = content.find("\n", start) + 1 or len(content)
-        yield content[start:stop]
+        stop = content.find(b"\n", start) + 1 or len(content)
+        yield content[start:stop].decode()
         start = stop
 
 
-def _dates(values: Array) -> Array:
-    """Return a column of text as times if all of it is dates, else unchanged."""
+def _unless_codes(texts: Any, numbers: Any) -> Any:
+    """Return the numbers that a column holds, or its texts if they are codes such as 01234."""
+    import pyarrow.compute
+
+    codes = pyarrow.compute.match_substring_regex(texts, r"^\s*0\d")
+    return texts if pyarrow.compute.any(codes).as_py() else numbers
+
+
+def _typed(values: Array) -> Array:
+    """Return a column of text as booleans, numbers or times if all of it is; else unchanged."""
     if kind_of(values) != "text":
         return values
-    present = ~missing(values)
-    if not all(map(_DATE.match, values[present][:_SAMPLE])):
-        return values
+    texts = {text for text in values.tolist() if text is not None}
+    for read in (_booleans, _numbers, _dates):
+        if (typed := read(values, texts)) is not None:
+            return typed
+    return values
+
+
+def _booleans(values: Array, texts: Collection[str]) -> Array | None:
+    if not texts or not all(text in _BOOLEANS for text in texts):
+        return None
+    if None in values:
+        return np.array([_BOOLEANS.get(text, np.nan) for text in values], dtype=np.float64)
+    return np.array([_BOOLEANS[text] for text in values], dtype=bool)
+
+
+def _numbers(values: Array, texts: Collection[str]) -> Array | None:
+    """Return numbers that only Python reads, such as those with white space around them."""
+    if not all(map(_NUMBER.fullmatch, texts)) or any(map(_CODE.match, texts)):
+        return None
+    return np.array([np.nan if text is None else float(text) for text in values], dtype=np.float64)
+
+
+def _dates(values: Array, texts: Collection[str]) -> Array | None:
+    if not texts or not all(map(_DATE.match, texts)):
+        return None
     times = iso_times(values)
-    return values if (missing(times) & present).any() else times
+    return None if (missing(times) & ~missing(values)).any() else times

@@ -18,7 +18,8 @@ from zipfile import BadZipFile
 import numpy as np
 from pydantic import BaseModel
 
-from trainyard.config.schema import DataConfig, Section
+from trainyard.config.fields import Section
+from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.files import existing_file, names_in
 from trainyard.datasets.rows.objects import from_arrays, refuse_column_settings

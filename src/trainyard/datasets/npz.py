@@ -21,7 +21,8 @@ from typing import ClassVar
 import numpy as np
 from pydantic import BaseModel
 
-from trainyard.config.schema import DataConfig, Section
+from trainyard.config.fields import Section
+from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.files import existing_file
 from trainyard.datasets.rows.objects import from_objects

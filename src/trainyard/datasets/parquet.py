@@ -8,11 +8,13 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import BaseModel
 
-from trainyard.config.schema import DataConfig, Section
+from trainyard.config.fields import Section
+from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
+from trainyard.datasets.rows.arrow import SAMPLE, strings
 from trainyard.datasets.rows.files import existing_file
 from trainyard.datasets.rows.table import Table, tidy
-from trainyard.datasets.rows.tabular import load_files
+from trainyard.datasets.rows.tabular import load_files, paths_by_split
 from trainyard.errors import DataError
 from trainyard.require import require
 from trainyard.types import Array
@@ -49,12 +51,32 @@ class ParquetDataset:
             with file.open("rb") as stream:
                 table = self._parquet.read_table(stream)
         except (self._arrow.ArrowException, OSError) as error:
-            raise DataError(
-                f"{path} cannot be read as Parquet (is it complete?): {str(error).splitlines()[0]}"
-            ) from error
-        return Table(
-            {name: self._column(table.column(name), name, path) for name in table.column_names}, path
-        )
+            raise self._unreadable(path, error) from error
+        return self._table(path, table)
+
+    def sample(self) -> Table:
+        """Return the first training rows.
+
+        Raises:
+            DataError: The file is not a Parquet file, or a column holds lists or structures.
+        """
+        path = paths_by_split(self._config)["train"]
+        try:
+            with existing_file(path).open("rb") as stream:
+                file = self._parquet.ParquetFile(stream)
+                batches = [next(file.iter_batches(SAMPLE))] if file.metadata.num_rows else []
+                return self._table(path, self._arrow.Table.from_batches(batches, file.schema_arrow))
+        except (self._arrow.ArrowException, OSError) as error:
+            raise self._unreadable(path, error) from error
+
+    def _unreadable(self, path: str, error: Exception) -> DataError:
+        return DataError(f"{path} cannot be read as Parquet (is it complete?): {str(error).splitlines()[0]}")
+
+    def _table(self, path: str, table: Any) -> Table:
+        columns = {name: table.column(name) for name in table.column_names}
+        coded = {name for name in columns if self._arrow.types.is_dictionary(columns[name].type)}
+        values = {name: self._column(columns.pop(name), name, path) for name in table.column_names}
+        return Table(values, path, categorical=frozenset(coded))
 
     def _column(self, column: Any, name: str, path: str) -> Array:
         types = self._arrow.types
@@ -67,6 +89,8 @@ class ParquetDataset:
                 f"{path}: column {name!r} holds {column.type}; give each of its values a column of its own, "
                 "or data.exclude it"
             )
+        if types.is_string(column.type) or types.is_large_string(column.type):
+            return strings(column)
         values = (
             column.to_numpy(zero_copy_only=False)
             if column.num_chunks

@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from pydantic import BaseModel
 
-from trainyard.config.schema import DataConfig, Section
+from trainyard.config.fields import Section
+from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.table import Table
 from trainyard.datasets.rows.tabular import build, refuse_paths

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from trainyard.config.schema import DataConfig, Section
+from trainyard.config.fields import Section
+from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.files import files_below, read_bytes
 from trainyard.datasets.rows.splitting import fractions

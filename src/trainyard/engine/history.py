@@ -6,12 +6,7 @@ import heapq
 import math
 from collections.abc import Callable, Sequence
 
-from trainyard.config.schema import (
-    ConstantSchedule,
-    CosineSchedule,
-    LinearSchedule,
-    StepSchedule,
-)
+from trainyard.config.schema import ConstantSchedule, CosineSchedule, LinearSchedule, StepSchedule
 from trainyard.types import Evaluation, Mode
 
 

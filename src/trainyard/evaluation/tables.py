@@ -18,6 +18,7 @@ def tables(result: EvaluationResult, info: DataInfo) -> dict[str, Any]:
     Keys:
     - `split`, `task`, `target`, `rows`, and `metrics` (NaN and infinities are strings, as in the journal);
     - `confusion`: {`labels`, `matrix` [true][predicted]}, for at most 200 classes;
+    - `positive`: of two classes, the label of the one that `f1`, `precision` and `recall` are of;
     - `per_class`: [{`label`, `precision`, `recall`, `f1`, `support`}], for each class or label;
     - `scatter`: {`true`, `predicted`}, at most 2000 points of the first output, evenly spaced over the rows;
     - `worst`: the rows with the largest errors, [{`row`, `true`, `predicted`, `probability` | `error`}],
@@ -34,6 +35,7 @@ def tables(result: EvaluationResult, info: DataInfo) -> dict[str, Any]:
         "metrics": {name: finite(value) for name, value in result.metrics.items()},
         "rows": len(result.ids),
         "confusion": None,
+        "positive": None,
         "per_class": None,
         "scatter": None,
         "worst": [],

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainyard.config.schema import PATH_SAFE, PATTERNS
+from trainyard.config.fields import PATH_SAFE, PATTERNS
 from trainyard.digest import write_atomically
 from trainyard.errors import InputError, TrainyardError
 from trainyard.integrations.attempt import SavedCheckpoint, TrainerAttempt, TrainingEnd

@@ -284,6 +284,16 @@ class Manifest(Document):
         return {key: value for key, value in inputs.items() if key not in PLACEMENT}
 
     @property
+    def versions(self) -> dict[str, int]:
+        """The semantics versions by part.
+
+        Manifests of format 1 hold one number, which is that of the sample order.
+        """
+        if isinstance(self.semantics, dict):
+            return self.semantics
+        return {} if self.semantics is None else {"order": self.semantics}
+
+    @property
     def known_placement(self) -> Json:
         """The placement; earlier versions recorded only the threads."""
         threads = {"training.threads": self.environment.threads} if self.environment.threads else {}
@@ -356,7 +366,7 @@ def _weights_view(manifest: Manifest) -> Json:
 
 def _code_view(manifest: Manifest) -> Json:
     return {f"module {name}": sha256 for name, sha256 in manifest.code.modules.items()} | {
-        f"{SEMANTICS_OF}{name}": version for name, version in _semantics(manifest).items()
+        f"{SEMANTICS_OF}{name}": version for name, version in manifest.versions.items()
     }
 
 
@@ -370,16 +380,6 @@ def _edited(before: CodeIdentity, now: CodeIdentity) -> list[Difference]:
         for name, sha256 in now.edited.items()
         if sha256 != before.edited.get(name) and before.modules.get(name) == now.modules[name]
     ]
-
-
-def _semantics(manifest: Manifest) -> dict[str, int]:
-    """Return the semantics versions by part.
-
-    Manifests of format 1 hold one number, which is that of the sample order.
-    """
-    if isinstance(manifest.semantics, dict):
-        return manifest.semantics
-    return {} if manifest.semantics is None else {"order": manifest.semantics}
 
 
 def _compare_code(before: Manifest, now: Manifest) -> list[Difference]:

@@ -25,7 +25,8 @@ class StudyRecord(Document):
     """The content of `study.json`.
 
     `question` is what makes two studies the same; `status` is `running` while a process works on it, and how
-    it ended afterwards; `created` is in seconds since the epoch.
+    it ended afterwards; `created` is in seconds since the epoch. `semantics` are the versions of our code
+    that its runs are computed by.
     """
 
     FILE: ClassVar[str] = "study.json"
@@ -44,3 +45,4 @@ class StudyRecord(Document):
     )  # version 1: `state`
     runs: list[StudyRun] = Field(default_factory=list)
     error: str | None = None
+    semantics: dict[str, int] = Field(default_factory=dict)

@@ -24,6 +24,7 @@ Section = dict[str, Any]
 MAX_CLASSES = 60  # rows of the table of classes; with more, the worst are shown
 MAX_FEATURES = 80
 MAX_EVENTS = 12  # of one kind, that are described in words
+_OF_POSITIVE = ("f1", "precision", "recall")  # metrics of the positive one of two classes
 _STATUS_SIGNS = {
     "completed": "✓",
     "failed": "✕",
@@ -85,7 +86,17 @@ def _figures(run: RunFiles) -> list[dict[str, str]]:
     chosen = sorted(
         (name for name in metrics if name.startswith(f"{split}_")), key=lambda name: name.endswith("_loss")
     )
-    figures = [_figure("metric", history.title(name), number(metrics[name])) for name in chosen[:4]]
+    positive = run.evaluations.get(split, {}).get("positive")
+    of_class = {f"{split}_{name}" for name in _OF_POSITIVE} if positive is not None else set()
+    figures = [
+        _figure(
+            "metric",
+            history.title(name),
+            number(metrics[name]),
+            f"of class {positive}" if name in of_class else "",
+        )
+        for name in chosen[:4]
+    ]
     figures.append(
         _figure("cost", "steps", number(run.steps), f"{result.epochs:.4g} epochs" if result else "")
     )

@@ -16,7 +16,7 @@ from trainyard.digest import write_atomically
 from trainyard.errors import CheckpointError
 from trainyard.records.run_dir import RunDir
 from trainyard.records.study import StudyRecord, StudyRun
-from trainyard.reports import charts
+from trainyard.reports import charts, tuning
 from trainyard.reports.history import title as metric_title
 from trainyard.reports.rundir import Json, numbers, part
 from trainyard.reports.scales import duration, number
@@ -47,12 +47,15 @@ def _rendered(folder: Path) -> str:
         "figures": [],
         "notes": [],
     }
-    if result and state in ("completed", "failed"):
+    made |= dict.fromkeys(("importance", "slices", "curves", "trials"))
+    if kind == "tune" and record is not None:
+        made |= tuning.section(folder, result, *_tuned(record, result))
+    elif result and state in ("completed", "failed"):
         made |= _benchmark(result) if kind == "benchmark" else _cross_validation(folder, result)
     return template(_TEMPLATE).render(
         **made,
         style=_style(),
-        kind={"cv": "Cross-validation", "benchmark": "Benchmark"}.get(kind, "Study"),
+        kind={"cv": "Cross-validation", "benchmark": "Benchmark", "tune": "Tuning"}.get(kind, "Study"),
         study_id=folder.name,
         experiment=record.experiment if record else folder.parent.name,
         status=state,
@@ -67,6 +70,14 @@ def _style() -> Markup:
     source = Path(__file__).with_name("report.html.j2").read_text(encoding="utf-8")
     match = re.search(r"<style>(.*?)</style>", source, re.DOTALL)
     return Markup(match[1] if match else "")  # it is ours, and holds no values of a run
+
+
+def _tuned(record: StudyRecord, result: Json) -> tuple[str, str]:
+    """Return the metric of a tuning study, and its mode, which only the result is sure to know."""
+    asked = part(record.question, "tuning")
+    metric = str(asked.get("metric", "val_loss"))
+    mode = str(result.get("mode") or asked.get("mode"))
+    return metric, mode if mode in ("min", "max") else "min" if metric.endswith("loss") else "max"
 
 
 def _record(folder: Path) -> StudyRecord | None:

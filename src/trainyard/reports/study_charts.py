@@ -86,6 +86,37 @@ def trade_off(points: Sequence[Point], title: str, labels: tuple[str, str], widt
     return _svg("trade", (width, bottom + 40), title, desc, parts)
 
 
+def point_plot(
+    points: Sequence[Point],
+    title: str,
+    labels: tuple[str, str],
+    *,
+    log: bool = False,
+    best: Sequence[float] = (),
+) -> str:
+    """Draw small points without names; `best`, if given, is the best value up to each of them, as a line."""
+    width, left, right, top, bottom = 420.0, 62.0, 410.0, 8.0, 190.0
+    real = [point for point in points if math.isfinite(point.x) and math.isfinite(point.y)]
+    x_axis = fitted(np.array([point.x for point in real], np.float64), left, right, log=log and bool(real))
+    y_axis = fitted(np.array([point.y for point in real], np.float64), bottom, top, pad=0.1)
+    parts = [*_x_axis(x_axis, top, bottom, labels[0]), *_y_axis(y_axis, left, right, labels[1])]
+    shown = [(point.x, y) for point, y in zip(points, best, strict=False) if math.isfinite(y)]
+    if shown:
+        steps = "".join(f"H{x_axis(x):.1f}V{y_axis(y):.1f}" for x, y in shown)
+        start = f"M{x_axis(shown[0][0]):.1f} {y_axis(shown[0][1]):.1f}"
+        parts.append(f'<path class="line val" d="{start}{steps}"/>')
+    parts += [
+        f'<circle class="mean {point.kind}" cx="{x_axis(point.x):.1f}" cy="{y_axis(point.y):.1f}" r="3.5">'
+        f"<title>{text(point.label)}</title></circle>"
+        for point in real
+    ]
+    ends = [min(real, key=lambda point: point.y), max(real, key=lambda point: point.y)] if real else []
+    desc = f"{len(real)} points" + "".join(
+        f"; {labels[1]} {number(end.y)} at {number(end.x)}" for end in ends
+    )
+    return _svg("trade", (width, bottom + 40), title, desc, parts)
+
+
 def _x_axis(axis: Scale, top: float, bottom: float, label: str) -> Iterator[str]:
     for value, tick in axis.ticks(6):
         x = axis(value)

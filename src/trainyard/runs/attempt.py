@@ -59,6 +59,7 @@ from trainyard.runs.wiring import (
     run_view,
 )
 from trainyard.safe_open import read_regular
+from trainyard.semantics import computing_by, older_versions
 from trainyard.types import Determinism
 from trainyard.world import ALONE, World
 
@@ -163,7 +164,9 @@ class _Attempt:
         determinism = self._determinism(config)
         seed_global_random(config.experiment.seed)
         choices, begin = decisions.choices(), self._origin.begin
-        components = build(config, threads, request.objects, choices, begin, self._world)
+        older = self._world.from_main(lambda: older_versions(self._run.versions()))
+        with computing_by(older):
+            components = build(config, threads, request.objects, choices, begin, self._world)
         source = self._files.source(self._world.from_main(lambda: self._initial_source(config, before)))
         is_gone = source is not None and commit is not None and not source.exists()
         if source is not None and not is_gone:
@@ -245,14 +248,15 @@ class _Attempt:
         if config.data == own.config.data:
             objects = replace(objects, data=own.bundle)
         seed_global_random(config.experiment.seed)
-        components = build(
-            config,
-            own.inputs.threads,
-            objects,
-            decisions.choices(),
-            lambda _: self._origin.parent_begin(),
-            self._world,
-        )
+        with computing_by(own.bundle.info.semantics):
+            components = build(
+                config,
+                own.inputs.threads,
+                objects,
+                decisions.choices(),
+                lambda _: self._origin.parent_begin(),
+                self._world,
+            )
         named = self._origin.source(None)
         if (source := self._files.source(Path(named) if named else None)) is not None:
             initialize(components, source)
@@ -318,6 +322,8 @@ class _Attempt:
         if not provable:
             lowered = DeterminismRecord(tier="statistical", reason="the manifest was missing at a resume")
             manifest = manifest.model_copy(update={"determinism": lowered})
+        if components.bundle.columns:
+            log.info("columns: %s", components.bundle.columns)
         for warning in components.bundle.warnings:
             log.warning("data: %s", warning)
         self._write_data_description(components, manifest.data_file)

@@ -289,6 +289,7 @@ class _Start:
             irregular=self._irregular(),
             inherited_irregular=past,
             init_from=None if self._at else self._manifest.init_from,
+            semantics=self._manifest.versions,
         )
 
     def _own_begin(self) -> Cursor:
@@ -355,7 +356,8 @@ def copy_origin(original: RunDir, repetition: RunDir) -> None:
         CheckpointError: The initial state of the other run is damaged.
     """
     origin = Origin(original)
-    lineage = Lineage(run_id=original.id, relation="reproduce")
+    versions = original.require_manifest().versions
+    lineage = Lineage(run_id=original.id, relation="reproduce", semantics=versions)
     if origin.lineage is not None and origin.initial is not None:
         bring_all(original)
         folder = repetition.path / FOLDER
@@ -363,6 +365,6 @@ def copy_origin(original: RunDir, repetition: RunDir) -> None:
         if origin.commit is not None:
             copy_state(origin.checkpoints, origin.commit, folder)
         write_config(folder / CONFIG_FILE, (original.path / FOLDER / CONFIG_FILE).read_text())
-        update = {"run_id": original.id, "relation": "reproduce", "step": None}
+        update = {"run_id": original.id, "relation": "reproduce", "step": None, "semantics": versions}
         lineage = origin.lineage.model_copy(update=update)
     repetition.write(Lineage.FILE, lineage)

@@ -50,7 +50,7 @@ def make_manifest(
         working_directory=str(here),
         command=[redacted(word) for word in sys.argv],
         objects=objects.names,
-        semantics=versions(framework_name(config, objects.model)),
+        semantics=versions(framework_name(config, objects.model), components.bundle.info.semantics),
         seed=config.experiment.seed,
         config_hash=resolved.config_hash(),
         config_sha256=run.config_sha256(),

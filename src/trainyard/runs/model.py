@@ -19,7 +19,7 @@ from trainyard.datasets.base import DataBundle, Split
 from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.rows.frames import read_frame
 from trainyard.datasets.rows.preparation import from_json
-from trainyard.datasets.rows.table import as_table
+from trainyard.datasets.rows.table import Table, as_table
 from trainyard.datasets.rows.weights import encode as encode_weights
 from trainyard.datasets.rows.weights import refuse_weightless
 from trainyard.engine.state import preserved_global_random
@@ -35,6 +35,7 @@ from trainyard.runs.objects import passed_objects
 from trainyard.runs.own_unit import own_unit
 from trainyard.runs.weights import stored_model
 from trainyard.runs.wiring import default_threads, framework_for, load_data, wanted_metrics
+from trainyard.semantics import computing_by, older_versions
 from trainyard.tasks.support.transforms import transform_of
 from trainyard.types import FEATURES, TARGET, WEIGHT, Array, ArraySpec, DataInfo, SplitName
 
@@ -66,6 +67,8 @@ class Predictor:
             raise InputError(f"run {run.id} was given its model as an object: pass that model again")
         self._run = run
         self._rule = import_rule()  # it holds for later calls, too
+        self._remarked: set[str] = set()  # what a user has been told of rows to predict
+        self._remarking = threading.Lock()
         _settled(run, lambda: self._load(model, pinned=pinned))
 
     def _load(self, model: Any, *, pinned: bool) -> None:
@@ -73,9 +76,11 @@ class Predictor:
         stored, manifest = stored_model(run), run.manifest()
         resolved = load(run.checked_config_file(), adapters=Catalog())
         self.config: RunConfig = resolved.with_placement(manifest.known_placement if manifest else {}).config
-        self.info = DataInfo.from_json(stored.data.info)
+        older = older_versions(manifest.versions if manifest else None)
+        with computing_by(older):  # what is made here keeps them for later calls
+            self.info = DataInfo.from_json(stored.data.info)
+            self._preparation = from_json(stored.data.preparation) if stored.data.preparation else None
         self._task = task_for(self.info)
-        self._preparation = from_json(stored.data.preparation) if stored.data.preparation else None
         threads = self.config.training.threads or default_threads(self.config)
         self._framework = framework_for(self.config, self.info, model)
         if pinned:
@@ -323,7 +328,7 @@ class Predictor:
         Raises:
             DataError: They cannot be read, or were given as objects.
         """
-        with importing_by(self._rule):
+        with importing_by(self._rule), computing_by(self.info.semantics):
             return load_data(self.config)
 
     def _own_split(self, split: SplitName, bundle: DataBundle | None) -> Split:
@@ -343,12 +348,19 @@ class Predictor:
             raise InputError(
                 "this run's data set provides preprocessed arrays: only its own splits can be evaluated"
             )
+        data, weights = self.config.data, self._weights(rows)
+        if data is not None and data.missing_target == "drop":
+            rows = self._preparation.with_targets(rows)
+            if weights and rows.numbers is not None:
+                weights = {WEIGHT: weights[WEIGHT][rows.numbers]}
         targets = self._preparation.targets(rows)
         if targets is None:
             raise InputError(f"the rows have no column {self.info.target!r}: evaluation needs the target")
         if (transform := transform_of(self.info)) is not None:
             transform.check(targets, "targets given")
-        return Arrays({FEATURES: self._prepared(rows), TARGET: targets, **self._weights(rows)})
+        if weights:
+            refuse_weightless({"given": weights[WEIGHT]}, "data.weight")
+        return Arrays({FEATURES: self._prepared(rows), TARGET: targets, **weights})
 
     def _weights(self, rows: Any) -> dict[str, Array]:
         """Return the weights of rows, if they have the column that held them in training."""
@@ -359,18 +371,28 @@ class Predictor:
         if name not in table.columns:
             log.warning("the rows have no column %r (data.weight): they all count the same", name)
             return {}
-        weights = encode_weights(table, name)
-        refuse_weightless({"given": weights}, name)
-        return {WEIGHT: weights}
+        return {WEIGHT: encode_weights(table, name)}
 
     def _prepared(self, rows: Any) -> Array:
-        """Return the features; warn of categories that the model was not trained on."""
+        """Return the features; warn once of each oddity of the rows, such as unseen categories."""
         assert self._preparation is not None
         table = as_table(rows, only={column.name for column in self._preparation.columns})
         features = self._preparation.features(table)
-        for line in self._preparation.unseen(table):
-            log.warning("%s", line)
+        for matter, line in self._preparation.remarks(table, self._unused_columns(table)).items():
+            with self._remarking:
+                is_new = matter not in self._remarked
+                self._remarked.add(matter)
+            if is_new:
+                log.warning("%s", line)
         return features
+
+    def _unused_columns(self, table: Table) -> set[str]:
+        """Return the columns that the config leaves out; all others if it lists those to learn from."""
+        data = self.config.data
+        if data is None or data.features is not None:
+            return {*table.columns, *table.unread}
+        others = (data.split.time, data.split.group, data.weight)
+        return {*data.targets, *data.exclude, *(name for name in others if name is not None)}
 
 
 def _of_dtype(array: Array, dtype: np.dtype[Any]) -> Array:
@@ -422,7 +444,8 @@ def bundle_of_objects(run: RunDir, predictor: Predictor, data: Any) -> DataBundl
     """
     from trainyard.datasets.rows.objects import from_objects
 
-    bundle = from_objects(data, predictor.config.data)
+    with computing_by(predictor.info.semantics):
+        bundle = from_objects(data, predictor.config.data)
     if data_inputs(bundle).hash != run.require_manifest().data.hash:
         raise InputError(
             f"the data are not those that run {run.id} was made with: pass what `train` was given"

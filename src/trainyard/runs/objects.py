@@ -37,17 +37,21 @@ class Objects:
 
 def make_objects(resolved: Resolved, model: Any, data: Any, callbacks: Sequence[Callback]) -> Objects:
     """Return what was given in Python, the data divided as the config says."""
-    bundle = None
-    if data is not None:
-        from trainyard.datasets.rows.objects import from_objects
-
-        bundle = from_objects(data, resolved.config.data)
-    objects = Objects(model, bundle, callbacks)
+    objects = Objects(model, make_bundle(resolved, data), callbacks)
     if objects.names:
         log.warning(
             "%s given as objects: only their author can reproduce this run", " and ".join(objects.names)
         )
     return objects
+
+
+def make_bundle(resolved: Resolved, data: Any) -> DataBundle | None:
+    """Return data that were given in Python, divided as the config says; None without such data."""
+    if data is None:
+        return None
+    from trainyard.datasets.rows.objects import from_objects
+
+    return from_objects(data, resolved.config.data)
 
 
 def name_model(config: Config, overrides: Overrides, model: Any) -> tuple[Config, Overrides]:

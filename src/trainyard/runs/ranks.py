@@ -31,6 +31,7 @@ from trainyard.runs.nodes import agree
 from trainyard.runs.objects import Objects
 from trainyard.runs.request import Request
 from trainyard.runs.wiring import Components, framework_name
+from trainyard.semantics import computing_by, in_force
 from trainyard.world import MAY_PASS, RESTARTS, World, portable, ranks_of_environment
 
 log = logging.getLogger("trainyard")
@@ -115,7 +116,7 @@ def _packed(request: Request) -> bytes:
         )
     context = (os.getpid(), str(Path.cwd()), list(sys.path), set(os.environ))
     try:
-        content = pickle.dumps((request, import_rule()))
+        content = pickle.dumps((request, import_rule(), dict(in_force())))
     except Exception as error:
         raise InputError(
             f"the objects given in Python cannot be sent to other processes ({error}); {_ELSEWHERE}"
@@ -153,16 +154,16 @@ def take_part(folder: Path, make: Callable[[Request], Result]) -> int:
         log.warning("a process has died: all begin again from the newest commit (restart %s)", restarts)
     try:
         (launcher, cwd, path, variables), content = pickle.loads((folder / _REQUEST).read_bytes())
-        _end_with(launcher)
+        end_with(launcher)
         os.chdir(cwd)
         sys.path[:] = path
         for name in set(os.environ) - variables:
             if name.startswith(_FLAGS):  # the launcher has set it, and it is not part of the run
                 del os.environ[name]
-        request, rule = pickle.loads(content)
+        request, rule, older = pickle.loads(content)
         if run := _agreed_run(folder):  # another node may be the main one now
             request = replace(request, run=run)
-        with importing_by(rule):
+        with importing_by(rule), computing_by(older):
             world = join(request.resolved.config, request.objects.model)
             agreed = agree(world, request)
             if world.local_rank == 0:
@@ -180,7 +181,7 @@ def take_part(folder: Path, make: Callable[[Request], Result]) -> int:
     return MAY_PASS if may_pass and all(others) else 0
 
 
-def _end_with(launcher: int) -> None:
+def end_with(launcher: int) -> None:
     """Get a SIGTERM when the launcher dies, so that this process saves and exits."""
     with contextlib.suppress(OSError, AttributeError):  # Linux alone has it
         ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)

@@ -30,7 +30,7 @@ from trainyard.runs.objects import Objects
 from trainyard.runs.trust import of_own_config
 from trainyard.runs.weights import initial_source, initialize, stored_model
 from trainyard.runs.wiring import build, default_threads, framework_name, load_data, run_checkpoints
-from trainyard.semantics import versions
+from trainyard.semantics import in_force, versions
 
 log = logging.getLogger("trainyard")
 
@@ -198,7 +198,7 @@ def _light_inputs(before: Manifest, resolved: Resolved, objects: Objects, device
     now = Manifest(
         run_id=before.run_id,
         experiment=before.experiment,
-        semantics=versions(framework_name(config)),
+        semantics=versions(framework_name(config), in_force()),
         computation=resolved.computation(),
         environment=environment_inputs(threads, {**before.environment.framework, "device": device}),
         **{name: getattr(before, name) for name in ("data", "code", "model", "weights")},

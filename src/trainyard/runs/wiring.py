@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any, cast
 
@@ -40,6 +40,7 @@ from trainyard.require import import_path
 from trainyard.runs.learner_data import learner_splits
 from trainyard.runs.objects import NO_DATA, Objects
 from trainyard.runs.own_unit import own_unit
+from trainyard.semantics import in_force
 from trainyard.types import FEATURES, DataInfo, Metrics, Predictions, SplitName
 from trainyard.world import ALONE, World
 
@@ -188,6 +189,8 @@ def build(
         InputError: One of them cannot be built as configured.
     """
     bundle = objects.data if objects.data is not None else load_data(config)
+    if bundle.info.semantics != in_force():  # data given as objects were prepared before it was known
+        bundle = replace(bundle, info=replace(bundle.info, semantics=in_force()))
     _check_metrics(config, bundle)
     model, rows = objects.model, len(bundle.splits["train"])
     framework = framework_for(config, bundle.info, model)

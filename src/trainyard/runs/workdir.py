@@ -11,6 +11,7 @@ from pathlib import Path
 from trainyard.records.run_dir import RunDir
 from trainyard.require import importing_by
 from trainyard.runs.trust import RunImports
+from trainyard.semantics import computing_by, older_versions
 
 
 def working_directory(run: RunDir) -> Path:
@@ -75,6 +76,8 @@ def reading(
 ) -> Iterator[None]:
     """Work for a run that may come from someone else: its config imports only what `RunImports` accepts.
 
+    What it computes is as the run began, also where a newer version of Trainyard computes it otherwise.
+
     Args:
         run: The run directory.
         folder: The folder to work in; default: the current working directory.
@@ -83,7 +86,12 @@ def reading(
     """
     folders = own_code(run, resume=resume, trust=trust)
     rule = RunImports(run, folders, trusted=trust, started=working_directory(run))
-    with importing_by(rule), working_in(folder or Path.cwd(), rule.folders, without=run.path):
+    older = older_versions(run.versions())
+    with (
+        importing_by(rule),
+        computing_by(older),
+        working_in(folder or Path.cwd(), rule.folders, without=run.path),
+    ):
         yield
 
 

@@ -20,6 +20,7 @@ from trainyard.runs.request import Request
 from trainyard.runs.reuse import CompletedRuns
 from trainyard.runs.session import report
 from trainyard.runs.trust import of_own_config
+from trainyard.semantics import computing_by, older_versions
 from trainyard.studies.study import RESULT, Study, StudyPlan, StudyRequest, Trial
 from trainyard.studies.unchanged import check_completed_runs
 
@@ -68,7 +69,7 @@ def run_study(study: Study, trials: Sequence[Trial], request: StudyRequest, plan
             deleted.
         RunLockedError: Another process works on this study.
     """
-    with study.owned(), log_warnings_once():
+    with study.owned(), log_warnings_once(), computing_by(older_versions(study.record.semantics)):
         study.update(status="running")
         try:
             with Signals():

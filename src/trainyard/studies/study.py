@@ -15,13 +15,14 @@ from trainyard.callbacks.base import Callback
 from trainyard.config import Resolved
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.objects import from_objects
-from trainyard.digest import fsync_folder, make_folders
-from trainyard.errors import CheckpointError, InputError
+from trainyard.digest import fsync_folder, make_folders, write_atomically
+from trainyard.errors import CheckpointError, InputError, RunNotFoundError
 from trainyard.records.run_dir import RunDir, make_id
 from trainyard.records.status import Status
 from trainyard.records.study import StudyRecord, StudyRun
 from trainyard.redact import redacted
 from trainyard.runs.wiring import load_data
+from trainyard.semantics import PARTS, version
 
 log = logging.getLogger("trainyard")
 Json = dict[str, Any]
@@ -104,6 +105,7 @@ class Study:
             created=time.time(),
             command=[redacted(word) for word in sys.argv],
             question=question,
+            semantics={name: version(name) for name in PARTS},
         )
         try:
             make_folders(study.path.parent)
@@ -155,6 +157,14 @@ class Study:
     def write(self, name: str, data: Json) -> None:
         """Write a JSON file into the folder."""
         self._dir.write_json(name, data)
+
+    def settings(self, name: str) -> Json:
+        """Return the content of a JSON file of the folder; empty if there is none."""
+        return self._dir.read_json(name)
+
+    def write_text(self, name: str, text: bytes) -> None:
+        """Write a text file into the folder."""
+        write_atomically(self.path / name, text)
 
     def update(self, **values: Any) -> None:
         """Change fields of `study.json`."""
@@ -225,32 +235,74 @@ class StudyView:
         return self._study.result
 
 
-def find_unfinished(runs_dir: Path, experiment: str, kind: str, question: Json) -> Study | None:
-    """Return the newest unfinished study of the same kind, config and data that no process works on."""
+def find_unfinished(
+    runs_dir: Path, experiment: str, kind: str, question: Json, *, completed: bool = False
+) -> Study | None:
+    """Return the newest unfinished study of the same kind, config and data that no process works on.
+
+    With `completed`, a completed one will do: it may go on.
+    """
     unfinished = []
+    others = ("running",) if completed else ("completed", "running")
     for path in (runs_dir / experiment).glob(f"{kind}-*/{StudyRecord.FILE}"):
         study = Study(path.parent)
         try:
-            if study.status not in ("completed", "running") and study.record.question == question:
+            if study.status not in others and study.record.question == question:
                 unfinished.append((study.record.created, study))
         except CheckpointError as error:
             log.warning("study %s is skipped: %s", study.id, error)
     return max(unfinished, key=lambda item: item[0])[1] if unfinished else None
 
 
-def open_study(request: StudyRequest, experiment: str, kind: str, question: Json) -> Study:
+def all_studies(runs_dir: Path) -> list[Study]:
+    """Return the studies in a folder of runs, newest first; a damaged one comes last."""
+    studies = [Study(path.parent) for path in runs_dir.glob(f"*/*/{StudyRecord.FILE}")]
+    return sorted(studies, key=_created, reverse=True)
+
+
+def _created(study: Study) -> float:
+    try:
+        return study.record.created
+    except CheckpointError:
+        return 0.0
+
+
+def find_study(name: str, runs_dir: Path) -> Study:
+    """Return the study that `name` means: a path, an id, a unique prefix of an id, or `last`.
+
+    Raises:
+        RunNotFoundError: There is none, or more than one.
+    """
+    if (Path(name) / StudyRecord.FILE).is_file():
+        return Study(Path(name))
+    studies = all_studies(runs_dir)
+    matches = studies[:1] if name == "last" else [study for study in studies if study.id.startswith(name)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise RunNotFoundError(f"{name!r} is the beginning of {len(matches)} studies; give more of it")
+    known = f"the newest is {studies[0].id}" if studies else "it holds no studies"
+    raise RunNotFoundError(f"there is no study {name!r} in {runs_dir}; {known}")
+
+
+def open_study(
+    request: StudyRequest, experiment: str, kind: str, question: Json, *, completed: bool = False
+) -> Study:
     """Return the newest unfinished study with the same question if the request resumes; or a new one.
 
     Args:
         request: The arguments of the study.
         experiment: The name that groups runs.
-        kind: `cv` or `benchmark`.
+        kind: `cv`, `benchmark` or `tune`.
         question: What two studies must share to be the same: the computation, the data, and the kind's own
             options.
+        completed: Resume a completed study, too: it may have more trials now.
     """
     if request.data is not None:
         log.warning("data given as objects: only their author can reproduce the runs of this study")
-    study = find_unfinished(request.runs_dir, experiment, kind, question) if request.resume else None
+    study = None
+    if request.resume:
+        study = find_unfinished(request.runs_dir, experiment, kind, question, completed=completed)
     if study is None:
         return Study.create(request.runs_dir, experiment, kind, question)
     log.info("resuming study %s", study.id)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from trainyard.errors import DataError
+from trainyard.semantics import version
 from trainyard.tasks.base import Columns, ExplainedOutput, Floats, Json, Metric, Scores, Task
 from trainyard.tasks.support import classes
 from trainyard.tasks.support.columns import FEW, are_integers, as_json, distinct_labels, is_few, is_numeric
@@ -16,6 +17,9 @@ from trainyard.tasks.support.worst import largest
 from trainyard.types import Array, Ids
 
 MAX_CONFUSION = 200  # classes; a larger matrix is unreadable
+
+
+_OF_A_CLASS: tuple[Literal["f1", "precision", "recall"], ...] = ("f1", "precision", "recall")
 
 
 def _metrics() -> dict[str, Metric]:
@@ -43,8 +47,11 @@ def _metrics() -> dict[str, Metric]:
     for k in (3, 5):
         text = f"share of rows whose class is among the {k} most probable"
         metrics[f"top_{k}_accuracy"] = Metric("max", text, classes.top_k_accuracy(k))
-    for field in ("f1", "precision", "recall"):
-        metrics[field] = Metric("max", f"{field}, macro average", classes.averaged(field, "macro"))
+    for field in _OF_A_CLASS:
+        text = (
+            f"{field} of the positive class (the second of two labels in order); macro average of 3 or more"
+        )
+        metrics[field] = Metric("max", text, classes.averaged(field, "auto"))
         for average in classes.AVERAGES:
             text = (
                 f"{field} of the second of two classes"
@@ -67,7 +74,13 @@ class ClassificationTask(Task):
     usual_metric: ClassVar[str] = "log_loss"
     losses: ClassVar[Sequence[str]] = ("cross_entropy",)
     gives_probabilities: ClassVar[bool] = True
+    _has_positive: ClassVar[bool] = True  # whether f1, precision and recall of two classes are those of one
     noun: ClassVar[str] = "classes"
+
+    @classmethod
+    def as_of(cls, older: Mapping[str, int]) -> type[Task]:
+        """Return the task with the metrics that it had: up to version 1, `f1` was the macro average."""
+        return _MacroClassification if version("metrics", older) == 1 else cls
 
     # -- targets
 
@@ -138,13 +151,14 @@ class ClassificationTask(Task):
         return {"target": [labels[index] for index in targets]}
 
     def tables(self, scores: Scores, ids: Ids) -> Json:
-        """Return `confusion` (for at most 200 classes), `per_class` and `worst`."""
+        """Return `confusion` (for at most 200 classes), `positive`, `per_class` and `worst`."""
         labels = [as_json(value) for value in self._labels]
         table = classes.per_class(scores.confusion)
         return {
             "confusion": {"labels": labels, "matrix": scores.confusion.tolist()}
             if len(labels) <= MAX_CONFUSION
             else None,
+            "positive": labels[1] if self._has_positive and len(labels) == 2 else None,
             "per_class": table.to_json(labels),
             "worst": self._worst(scores, ids, labels),
         }
@@ -179,3 +193,13 @@ class ClassificationTask(Task):
         if binary:
             return {"probability": lambda margins: margins, "log-odds": sigmoid}
         return {"probability": lambda margins: margins, "score": softmax}
+
+
+class _MacroClassification(ClassificationTask):
+    """The task under version 1 of the metrics: `f1`, `precision` and `recall` are macro averages."""
+
+    metrics: ClassVar[Mapping[str, Metric]] = {
+        **ClassificationTask.metrics,
+        **{field: ClassificationTask.metrics[f"{field}_macro"] for field in _OF_A_CLASS},
+    }
+    _has_positive: ClassVar[bool] = False

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from trainyard.config.schema import Section
+from trainyard.config.fields import Section
 from trainyard.errors import TrackerError
 from trainyard.require import require
 from trainyard.trackers.base import Histogram, Point, RunCard

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, ClassVar
 
 from pydantic import Field
 
-from trainyard.config.schema import Section
+from trainyard.config.fields import Section
 from trainyard.errors import TrackerError
 from trainyard.require import require
 from trainyard.safe_open import open_regular

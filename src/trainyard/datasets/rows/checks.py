@@ -42,6 +42,8 @@ def feature_columns(table: Table, config: DataConfig) -> list[str]:
         "data.features": config.features or [],
         "data.exclude": config.exclude,
         "data.weight": [config.weight] if config.weight else [],
+        "data.columns": list(config.columns),
+        "data.missing_values": list(config.missing_values) if isinstance(config.missing_values, dict) else [],
     }
     unknown = [
         f"{setting}: there is no column {name!r}; {_suggestion(setting, name, table)}"

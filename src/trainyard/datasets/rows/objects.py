@@ -230,7 +230,7 @@ def refuse_column_settings(config: DataConfig, what: str, advice: str) -> None:
         "exclude": bool(config.exclude),
         "weight": config.weight is not None,
         "impute": config.impute not in (None, "keep"),
-        "encode": config.encode == "ordinal",
+        "encode": config.encode in ("ordinal", "target", "frequency"),
         "split.group": config.split.group is not None,
         "split.time": config.split.time is not None,
     }

@@ -45,7 +45,8 @@ class Table:
     `columns`: each (rows,), all of one length. `source` names the origin of the rows in messages. `numbers`
     are the rows' positions in it, None for all rows in order. `first_line` is the line of the file that holds
     the first row, None if rows and lines do not correspond. `guessed` are columns taken for text in a file
-    without types; `unread` are the names of columns that were not converted.
+    without types; `unread` are the names of columns that were not converted. `categorical` are columns that
+    hold categories by the type of their source.
     """
 
     columns: Mapping[str, Array]
@@ -54,6 +55,7 @@ class Table:
     first_line: int | None = None
     guessed: frozenset[str] = frozenset()
     unread: Sequence[str] = ()
+    categorical: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()))) if self.columns else 0
@@ -134,6 +136,18 @@ def missing(values: Array) -> Array:
             return np.isnan(values)
         case _:
             return np.zeros(len(values), dtype=bool)
+
+
+def as_texts(values: Array) -> Array:
+    """Return a column as (rows,) str or None; integers have no decimal point even if stored as floats."""
+    if kind_of(values) == "text":
+        return values
+    absent = missing(values)
+    texts = np.empty(len(values), dtype=object)
+    for row, value in enumerate(values.tolist()):
+        is_integer = isinstance(value, float) and value.is_integer()
+        texts[row] = None if absent[row] else str(int(value) if is_integer else value)
+    return texts
 
 
 def iso_times(texts: Array) -> Array:
@@ -256,7 +270,17 @@ def as_table(rows: Any, source: str = "the rows given", only: Collection[str] | 
     columns = {
         name: tidy(values, name, source) for name, values in raw.items() if only is None or name in only
     }
-    return Table(columns, source, unread=[name for name in raw if name not in columns])
+    unread = [name for name in raw if name not in columns]
+    return Table(columns, source, unread=unread, categorical=_categorical(rows) & columns.keys())
+
+
+def _categorical(rows: Any) -> frozenset[str]:
+    """Return the names of the columns of a pandas data frame whose type is `category`."""
+    if not hasattr(rows, "dtypes") or isinstance(rows, Mapping):
+        return frozenset()
+    return frozenset(
+        str(name) for name, dtype in zip(rows.columns, rows.dtypes, strict=True) if dtype == "category"
+    )
 
 
 def _objects(values: Sequence[Any]) -> Array:

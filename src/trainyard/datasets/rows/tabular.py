@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 
+from trainyard import semantics
 from trainyard.config.schema import DataConfig, SplitConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows import checks, weights
 from trainyard.datasets.rows.arrays import Arrays
-from trainyard.datasets.rows.preparation import TabularPreparation, fit, mean_and_scale
+from trainyard.datasets.rows.encoders.numbers import mean_and_scale
+from trainyard.datasets.rows.kinds import ColumnKind, Inference, infer, infer_target, typed
+from trainyard.datasets.rows.preparation import TabularPreparation, fit
 from trainyard.datasets.rows.splitting import Rows, fractions, split_rows
 from trainyard.datasets.rows.table import Table, kind_of
-from trainyard.datasets.rows.target import Target, class_indices, inspect
+from trainyard.datasets.rows.target import Target, class_indices, inspect, rows_with_target
 from trainyard.errors import DataError
 from trainyard.registry import task_of
 from trainyard.tasks.support.transforms import fit as fit_transform
@@ -103,38 +106,48 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
     Raises:
         DataError: The data cannot be used; says what is wrong, where, and what to do.
     """
-    train = tables["train"]
     for table in tables.values():
         if not len(table):
             raise DataError(f"{table.source}: there are columns, but no rows")
-    names = checks.feature_columns(train, config)
-    checks.refuse_mixtures(train, config.targets)
+    names = checks.feature_columns(tables["train"], config)
+    judges = semantics.version("preparation") > 1 and not (known and not config.columns)
+    before = _kinds_before_split(tables["train"], names, config) if judges else Inference({})
+    tables = {name: typed(table, before.kinds) for name, table in tables.items()}
+    if not judges:
+        _refuse_mixtures(tables, names, config)
+    tables, dropped = _with_targets(tables, config)
+    train = tables["train"]
     task, warnings = inspect(train, config)
-    for table in tables.values():
-        checks.refuse_mixtures(table, names)
-        checks.refuse_bad_cells(table, names, config)
     provided = provided_splits(tables, config)
     several = tuple(config.targets) if len(config.targets) > 1 else ()
     target = Target(config.target_name, task, names=several)
     target, rows, more = _split(train, config, target, fractions(config.split, provided))
-    parts: dict[SplitName, Table] = {name: train.take(ids) for name, ids in rows.items()}
-    parts |= {name: table for name, table in tables.items() if name != "train"}
-    preparation = fit(parts["train"], names, target, config)
+    columns = infer(train, names, config, rows["train"]) if judges else Inference({})
+    names = [name for name in names if name not in columns.kinds or columns.kinds[name].is_feature]
+    parts = _parts({name: typed(table, columns.kinds) for name, table in tables.items()}, rows, names, config)
+    preparation = fit(parts["train"], names, target, config, {**before.kinds, **columns.kinds})
+    features = {
+        name: preparation.features(part) if name != "train" else preparation.training_features(part, config)
+        for name, part in parts.items()
+    }
     splits = {
-        name: Arrays({FEATURES: preparation.features(parts[name]), TARGET: target.encode(parts[name])})
+        name: Arrays({FEATURES: features[name], TARGET: target.encode(parts[name])})
         for name in SPLITS
         if name in parts
     }
     splits = _weighted(splits, tables, rows, config)
-    warnings += more + _unused_shares(tables, config) + checks.repeated_rows(splits, sources=tables)
+    warnings = [*dropped, *before.warnings, *columns.warnings, *warnings, *more]
+    compared = _compared(splits, preparation, parts["train"])
+    warnings += _unused_shares(tables, config) + checks.repeated_rows(compared, sources=tables)
     if not known:
         warnings += checks.odd_columns(parts["train"], names, splits["train"].arrays[TARGET])
     return DataBundle(
         info=_info(preparation, target, splits["train"].arrays[TARGET], config),
         splits=dict(splits),
         preparation=preparation,
-        rows=rows if len(tables) == 1 else {},
+        rows=_positions(train, rows) if len(tables) == 1 else {},
         warnings=warnings,
+        columns=columns.summary(),
     )
 
 
@@ -147,6 +160,62 @@ def _weighted(
     by_source = {name: weights.encode(table, config.weight) for name, table in tables.items()}
     by_split = weights.of_splits(by_source, rows, config.weight)
     return {name: Arrays({**split.arrays, WEIGHT: by_split[name]}) for name, split in splits.items()}
+
+
+def _compared(
+    splits: Mapping[SplitName, Arrays], preparation: TabularPreparation, train: Table
+) -> Mapping[SplitName, Arrays]:
+    """Return the splits, with training rows that are encoded like all others: equal rows are equal then."""
+    if not preparation.encodes_training_otherwise:
+        return splits
+    own = splits["train"].arrays
+    return {**splits, "train": Arrays({**own, FEATURES: preparation.features(train)})}
+
+
+def _kinds_before_split(train: Table, names: Sequence[str], config: DataConfig) -> Inference:
+    """Return what the columns are by which the rows are divided: the target, and a time in text."""
+    kinds: dict[str, ColumnKind] = {}
+    warnings: list[str] = []
+    time = config.split.time
+    if time is not None and time in train.columns and kind_of(train.columns[time]) == "text":
+        inference = infer(train, [time], config)
+        warnings += [] if time in names else inference.warnings
+        kinds |= {name: kind for name, kind in inference.kinds.items() if kind.kind in ("number", "time")}
+    for name in config.targets:
+        kinds[name] = infer_target(train, config.model_copy(update={"target": name}))
+    return Inference(kinds, warnings)
+
+
+def _refuse_mixtures(tables: Tables, names: Sequence[str], config: DataConfig) -> None:
+    checks.refuse_mixtures(tables["train"], config.targets)
+    for table in tables.values():
+        checks.refuse_mixtures(table, names)
+
+
+def _with_targets(tables: Tables, config: DataConfig) -> tuple[Tables, list[str]]:
+    """Return the tables, without the rows that have no target if these are to be dropped, and warnings."""
+    if config.missing_target != "drop":
+        return tables, []
+    kept, warnings = {}, []
+    for name, table in tables.items():
+        kept[name] = table
+        for column in config.targets:
+            kept[name], warning = rows_with_target(kept[name], column)
+            warnings += [warning] if warning else []
+    return kept, warnings
+
+
+def _parts(tables: Tables, rows: Rows, names: Sequence[str], config: DataConfig) -> Tables:
+    """Return the rows of each split."""
+    for table in tables.values():
+        checks.refuse_bad_cells(table, names, config)
+    parts: dict[SplitName, Table] = {name: tables["train"].take(ids) for name, ids in rows.items()}
+    return parts | {name: table for name, table in tables.items() if name != "train"}
+
+
+def _positions(table: Table, rows: Rows) -> Rows:
+    """Return the positions of the splits' rows in the source."""
+    return rows if table.numbers is None else {name: table.numbers[ids] for name, ids in rows.items()}
 
 
 def _split(

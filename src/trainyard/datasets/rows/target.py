@@ -105,7 +105,10 @@ def inspect(table: Table, config: DataConfig) -> tuple[str, list[str]]:
     values = table.column(name, "data.target")
     where = f"{table.source}: the target {name!r}"
     if (absent := missing(values)).any():
-        raise DataError(f"{where} has no value in {table.where(absent)}; remove these rows")
+        raise DataError(
+            f"{where} has no value in {table.where(absent)}; remove these rows, or "
+            "leave them out with data.missing_target: drop"
+        )
     if kind_of(values) == "time":
         raise DataError(f"{where} holds dates; a target holds classes or numbers")
     if kind_of(values) == "number" and not np.isfinite(values).all():
@@ -178,3 +181,21 @@ def _matrix(table: Table, names: Sequence[str], task: str) -> Array:
             raise DataError(f"{where} must be {task_of(task).wants}, but is not in {table.where(other)}")
         columns.append(values.astype(np.float64))
     return np.stack(columns, axis=1)
+
+
+def rows_with_target(table: Table, name: str) -> tuple[Table, str]:
+    """Return the rows whose target is not missing, and a warning if some are dropped.
+
+    Raises:
+        DataError: No row has a target.
+    """
+    absent = missing(table.column(name, "data.target"))
+    count = int(absent.sum())
+    if not count:
+        return table, ""
+    if count == len(table):
+        raise DataError(f"{table.source}: the target {name!r} has no value in any row")
+    return table.take(np.flatnonzero(~absent)), (
+        f"{table.source}: {count:,} of {len(table):,} rows have no target, and are dropped "
+        "(data.missing_target: drop)"
+    )

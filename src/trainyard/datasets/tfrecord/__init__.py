@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import BaseModel, Field
 
-from trainyard.config.schema import DataConfig, Section
+from trainyard.config.fields import Section
+from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.files import existing_file, files_matching, is_url
 from trainyard.datasets.rows.objects import from_objects

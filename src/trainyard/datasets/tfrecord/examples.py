@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from trainyard.config.schema import Section
+from trainyard.config.fields import Section
 from trainyard.datasets.rows.table import listed
 from trainyard.datasets.tfrecord.records import read_records
 from trainyard.errors import DataError

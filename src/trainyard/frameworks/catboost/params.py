@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from trainyard.config.schema import RunConfig, Section
+from trainyard.config.fields import Section
+from trainyard.config.schema import RunConfig
 from trainyard.errors import InputError, ModelError
 from trainyard.frameworks.support.estimators import imported, task_of, validated
 from trainyard.require import import_path, require

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainyard.config.schema import Section
+from trainyard.config.fields import Section
 from trainyard.frameworks.support.optimizers import AdamParams, Betas, RmspropParams, Share
 
 Width = Annotated[int, Field(gt=0)]

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from trainyard.config.schema import RunConfig, Section
+from trainyard.config.fields import Section
+from trainyard.config.schema import RunConfig
 from trainyard.errors import ModelError
 
 Share = Annotated[float, Field(gt=0, le=1)]

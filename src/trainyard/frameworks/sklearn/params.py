@@ -14,7 +14,8 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import Field, create_model
 
-from trainyard.config.schema import RunConfig, Section
+from trainyard.config.fields import Section
+from trainyard.config.schema import RunConfig
 from trainyard.errors import ModelError
 
 TABLE = Path(__file__).with_name("models.json")

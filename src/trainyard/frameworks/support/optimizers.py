@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trainyard.config.schema import Section
+from trainyard.config.fields import Section
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 Betas = Annotated[list[Share], Field(min_length=2, max_length=2)]

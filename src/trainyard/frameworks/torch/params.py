@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainyard.config.schema import Section
+from trainyard.config.fields import Section
 from trainyard.frameworks.support.optimizers import AdamParams, Betas, RmspropParams, Share
 
 Activation = Literal["relu", "gelu", "silu", "tanh"]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from trainyard.config.schema import Section
+from trainyard.config.fields import Section
 
 
 class Objective(NamedTuple):

@@ -8,6 +8,9 @@ They agree with scikit-learn's functions of the same names. Edge cases:
 - `roc_auc` and `average_precision` are NaN if the targets contain a single class; with more than two classes
   they are one-vs-rest means over the classes that occur among the targets;
 - `kappa` is NaN if targets and predictions contain only one and the same class;
+- `f1`, `precision` and `recall` of two classes are those of the positive class, which is the second label in
+  order, as scikit-learn's defaults read (labels 0 and 1: 1; no and yes: yes); of more classes they are macro
+  means;
 - `f1_binary`, `precision_binary` and `recall_binary` refer to the second class, and are NaN unless there are
   two.
 
@@ -25,7 +28,7 @@ from numpy.typing import NDArray
 from trainyard.tasks.base import Floats, Json, Scores
 from trainyard.types import Array
 
-Average = Literal["macro", "micro", "weighted", "binary"]
+Average = Literal["auto", "macro", "micro", "weighted", "binary"]  # auto: binary for two classes, else macro
 AVERAGES: tuple[Average, ...] = ("macro", "micro", "weighted", "binary")
 
 
@@ -95,7 +98,7 @@ def averaged(field: Literal["precision", "recall", "f1"], average: Average) -> C
             return accuracy(scores)
         table = per_class(scores.confusion)
         values: Floats = getattr(table, field)
-        if average == "binary":
+        if average == "binary" or (average == "auto" and len(values) == 2):
             return float(values[1]) if len(values) == 2 else float("nan")
         if average == "weighted":
             return float(np.average(values, weights=table.support))

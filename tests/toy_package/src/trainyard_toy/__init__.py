@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import BaseModel, Field
 
-from trainyard.config.schema import RunConfig, Section
+from trainyard.config.fields import Section
+from trainyard.config.schema import RunConfig
 from trainyard.datasets.base import Split
 from trainyard.digest import FileRecord, write_tensors
 from trainyard.frameworks.base import (

@@ -1,0 +1,193 @@
+"""`tune`: the search for hyperparameters; `studies`: what there is of studies."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import trainyard
+from trainyard.cli import options
+from trainyard.cli.output import existing, show, table
+from trainyard.cli.studies import resume_command, watcher
+from trainyard.errors import CheckpointError
+from trainyard.records.status import EXIT_CODES
+from trainyard.require import close_process
+
+if TYPE_CHECKING:
+    from trainyard.studies.study import Study
+    from trainyard.studies.tuning.tune import Tuning
+
+_SHOWN = 10  # trials of the final table
+
+
+@click.command()
+@click.argument("config")
+@click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE]...")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Continue the newest unfinished study of the same config, space and data; it may have more trials.",
+)
+@options.runs_dir
+@options.quiet
+@options.as_json
+def tune(config: str, overrides: Sequence[str], quiet: bool, as_json: bool, **options: Any) -> None:
+    """Search for the best values of the keys in `tuning.space`; each trial is a run.
+
+    A study that is killed goes on with --resume: no trial is lost, repeated or changed.
+    """
+    study = trainyard.tune(config, overrides, watch=watcher(quiet, as_json), **options)
+    show(_document(study), _summary(study), as_json)
+    click.get_current_context().exit(EXIT_CODES.get(study.status, 1))
+
+
+@click.command("do-jobs", hidden=True)
+@click.argument("answers", type=int)
+@click.argument("parent", type=int)
+@click.argument("log_level", type=int)
+@click.pass_context
+def do_jobs(ctx: click.Context, answers: int, parent: int, log_level: int) -> None:
+    """Train the trials that arrive on stdin, and write to the descriptor ANSWERS how each ended."""
+    from trainyard.runs.ranks import end_with
+    from trainyard.studies.tuning.workers import do_jobs as do
+
+    end_with(parent)
+    close_process()
+    logging.getLogger("trainyard").setLevel(log_level)
+    status = do(answers)
+    ctx.exit(EXIT_CODES[status] if status is not None else 0)
+
+
+@click.group()
+def studies() -> None:
+    """List and show studies: cross-validations, benchmarks, searches."""
+
+
+@studies.command("list")
+@options.runs_dir
+@options.as_json
+def list_studies(runs_dir: str | None, as_json: bool) -> None:
+    """List the studies, newest first."""
+    from trainyard.records.listing import local_runs_folder
+    from trainyard.studies.study import all_studies
+
+    documents = [_brief(study) for study in all_studies(local_runs_folder(runs_dir, "studies"))]
+    head = ("study", "experiment", "kind", "status", "result")
+    rows = [
+        [document[key] for key in ("study_id", "experiment", "kind", "status", "summary")]
+        for document in documents
+    ]
+    show(documents, table(rows, head) if rows else ["no studies"], as_json)
+
+
+@studies.command("show")
+@click.argument("study")
+@options.runs_dir
+@options.as_json
+def show_study(study: str, runs_dir: str | None, as_json: bool) -> None:
+    """Show a study: its trials, with their parameters, and where its report is."""
+    from trainyard.records.listing import local_runs_folder
+    from trainyard.studies.study import find_study
+    from trainyard.studies.tuning.tune import Tuning, rows
+
+    chosen = find_study(study, local_runs_folder(runs_dir, "studies"))
+    document: dict[str, Any] = _brief(chosen) | {"path": str(chosen.path), "result": chosen.result}
+    facts = [(key, document[key]) for key in ("study_id", "kind", "status", "path")]
+    lines = [*table(facts), *table([("report", existing(chosen.path / "report.html") or "none")])]
+    if chosen.record.kind == "tune":
+        document["trials"] = rows(chosen.path)
+        lines += ["", *table(_ranked(Tuning(chosen.path), document["trials"], len(document["trials"])))]
+    else:
+        document["runs"] = [run.to_json() for run in chosen.record.runs]
+        lines += ["", *table([(_label(run["label"]), run["run_id"]) for run in document["runs"]])]
+    show(document, lines, as_json)
+
+
+def _brief(study: Study) -> dict[str, Any]:
+    """Return what a list says of a study."""
+    named = {"study_id": study.id, "experiment": study.path.parent.name}
+    try:
+        record, result = study.record, study.result
+        best = result.get("best")
+        summary = f"best {result['metric']} {best['value']:.4g}" if isinstance(best, dict) else ""
+        return named | {
+            "kind": record.kind,
+            "status": study.status,
+            "created": record.created,
+            "summary": summary,
+        }
+    except CheckpointError as error:
+        return named | {"kind": "", "status": "damaged", "created": 0.0, "summary": str(error)}
+
+
+def _label(label: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in label.items())
+
+
+def _document(study: Tuning) -> dict[str, Any]:
+    identity = {"study_id": study.id, "path": str(study.path), "status": study.status}
+    return study.result | identity | {"report": existing(study.path / "report.html")}
+
+
+def _summary(study: Tuning) -> Iterator[str]:
+    from trainyard.studies.tuning.tune import rows
+
+    trials = rows(study.path)
+    yield ""
+    if ranked := _ranked(study, trials):
+        yield from table(ranked)
+        if (more := len(trials) + 1 - len(ranked)) > 0:
+            yield f"and {more} more: trainyard studies show {study.id}"
+        yield ""
+    best = study.best_config
+    facts: list[tuple[str, str | Path | None]] = [
+        ("study", study.id),
+        ("status", study.status),
+        ("digest", study.digest),
+        ("directory", study.path),
+        ("report", existing(study.path / "report.html")),
+        ("best config", best),
+    ]
+    yield from table([fact for fact in facts if fact[1]])
+    if study.status in ("preempted", "interrupted"):
+        yield f"continue with: {resume_command()}"
+    elif best is not None:
+        yield f"train it again with: trainyard train {best}"
+
+
+def _ranked(study: Tuning, trials: Sequence[dict[str, Any]], most: int = _SHOWN) -> list[list[str]]:
+    """Return the best trials as rows of a table, with the names of the parameters above them."""
+    sign = -1 if study.result.get("mode") == "max" else 1
+    ordered = sorted(
+        trials, key=lambda trial: (trial["value"] is None, sign * (trial["value"] or 0.0), trial["trial"])
+    )
+    keys = list(dict.fromkeys(key for trial in trials for key in trial if "." in key))
+    if not ordered:
+        return []
+    head = ["trial", study.result.get("metric", "value"), "status", *(_short(key, keys) for key in keys)]
+    return [
+        head,
+        *(
+            [
+                str(trial["trial"]),
+                "" if trial["value"] is None else f"{trial['value']:.5g}",
+                trial["status"],
+                *(_text(trial.get(key)) for key in keys),
+            ]
+            for trial in ordered[:most]
+        ),
+    ]
+
+
+def _short(key: str, keys: Sequence[str]) -> str:
+    """Return the last part of a key, if it tells it apart from the others."""
+    last = key.rpartition(".")[2]
+    return last if sum(other.rpartition(".")[2] == last for other in keys) == 1 else key
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,68 @@
+"""What the sections of a config are made of: fields that are declared by what they change.
+
+Each field is declared to change the *bits* of the result, only the *record* of it (logging, tracking, names),
+or the *placement* (where the run is computed: device, threads). The computation is identified by the bits
+alone. The placement belongs to the numeric environment, which is compared attempt by attempt. A field that
+holds a section is not declared, unless the declaration holds for all that is in it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+PATH_SAFE = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+DEVICE = r"^(auto|cpu|cuda(:\d+)?)$"
+ENDPOINT = r"^\S+:\d{1,5}$"
+RANGE = r"^[1-9]\d{0,5}\.\.[1-9]\d{0,5}$"
+PATTERNS = {  # in words, for messages
+    PATH_SAFE: "a name of letters, digits, '.', '_' and '-' that begins with a letter or a digit",
+    DEVICE: "auto, cpu, cuda or cuda:NUMBER",
+    ENDPOINT: "HOST:PORT",
+    RANGE: "a range such as 1..4",
+}
+AutoMode = Literal["auto", "min", "max"]
+MODE = "whether lower or higher is better; auto: by the metric"
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+
+Affects = Literal["bits", "record", "placement"]
+
+
+def bits(default: Any = PydanticUndefined, **constraints: Any) -> Any:
+    """Return a field that changes the bits of the result: another value is another computation."""
+    return Field(default, json_schema_extra={"affects": "bits"}, **constraints)
+
+
+def record(default: Any = PydanticUndefined, **constraints: Any) -> Any:
+    """Return a field that changes only what is recorded of a run, never its bits."""
+    return Field(default, json_schema_extra={"affects": "record"}, **constraints)
+
+
+def placement(default: Any = PydanticUndefined, **constraints: Any) -> Any:
+    """Return a field that says where a run is computed; it may differ between two attempts."""
+    return Field(default, json_schema_extra={"affects": "placement"}, **constraints)
+
+
+def affects(field: FieldInfo) -> Affects | None:
+    """Return what a field is declared to change; None if it holds a section whose fields are declared."""
+    extra = field.json_schema_extra
+    return extra.get("affects") if isinstance(extra, dict) else None  # type: ignore[return-value]
+
+
+class Section(BaseModel):
+    """A part of the config: strict, frozen, and without unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class TypedSection(Section):
+    """A section whose `type` names an adapter; its options are in `params`, or inline beside `type`."""
+
+    type: str = bits()
+    params: dict[str, Any] = bits(
+        default_factory=dict, description="the options of this type; they may also be written inline"
+    )

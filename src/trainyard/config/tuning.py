@@ -1,0 +1,86 @@
+"""The `tuning` section: what is searched, how, and when the search ends. No run depends on it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from trainyard.config.fields import MODE, AutoMode, Section, TypedSection, placement, record
+
+
+class SamplerConfig(TypedSection):
+    """What proposes the parameters of trials; its options may be written inline."""
+
+    type: str = record("tpe", description="random, grid, qmc, tpe, gp ...")
+
+
+class NoPruner(Section):
+    """No trial is pruned."""
+
+    type: Literal["none"] = record("none")
+
+
+class MedianPruner(Section):
+    """Prune a trial whose best value so far is worse than the median of the others at the same step.
+
+    This is the median stopping rule of Golovin et al., 2017.
+    """
+
+    type: Literal["median"] = record("median")
+    n_startup_trials: int = record(5, ge=0, description="completed trials before any is pruned")
+    n_warmup_steps: int = record(0, ge=0, description="steps of a trial before it may be pruned")
+
+
+class PercentilePruner(MedianPruner):
+    """Prune a trial whose best value so far is worse than a percentile of the others at the same step."""
+
+    type: Literal["percentile"] = record("percentile")  # type: ignore[assignment]
+    percentile: float = record(25.0, gt=0, le=100, description="percent of the trials that are kept")
+
+
+class AshaPruner(Section):
+    """Asynchronous successive halving (Li et al., 2020), by stopping.
+
+    A trial passes a rung if it is among the best `1 / reduction_factor` of those that have reached the rung.
+    """
+
+    type: Literal["asha"] = record("asha")
+    min_steps: int = record(gt=0, description="steps of the first rung")
+    reduction_factor: int = record(
+        3, ge=2, description="each rung has so many times the steps of the one before"
+    )
+
+
+class PatientPruner(Section):
+    """Prune a trial that has not become better for some evaluations."""
+
+    type: Literal["patient"] = record("patient")
+    patience: int = record(gt=0, description="evaluations without improvement")
+    min_delta: float = record(0.0, ge=0, description="smaller changes are no improvement")
+
+
+Pruner = NoPruner | MedianPruner | PercentilePruner | AshaPruner | PatientPruner
+
+
+class TuningConfig(Section):
+    """A search for the best values of other keys: `trainyard tune`. Each trial is a run of its own."""
+
+    metric: str = record("val_loss", description="val_loss, or val_ and the name of a metric")
+    mode: AutoMode = record("auto", description=MODE)
+    trials: int | None = record(None, gt=0, description="number of trials; default: 20, or the whole grid")
+    max_minutes: float | None = record(None, gt=0, description="no trial begins after so many minutes")
+    target: float | None = record(None, description="no trial is decided after one that is as good as this")
+    sampler: SamplerConfig = SamplerConfig()
+    pruner: Annotated[Pruner, Field(discriminator="type")] = NoPruner()
+    parallel: int = placement(default=1, gt=0, description="trials at once, each in a process of its own")
+    horizon: int | None = record(
+        None,
+        gt=0,
+        description="a trial is decided from the results of those this many before it, and earlier ones, so "
+        "that as many may run at once; default: twice `parallel` when the study is created",
+    )
+    space: dict[str, Any] = record(
+        description="by dotted key: a list of choices, or a range {low, high, log, step}; `when` names other "
+        "keys and the values with which the parameter exists",
+    )

@@ -1,0 +1,184 @@
+"""Categories with many values: their mean target, or how frequent they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Self
+
+import numpy as np
+
+from trainyard.datasets.rows.encoders.base import TrainingRows
+from trainyard.datasets.rows.encoders.categories import MISSING, UNSEEN, Categories, fitted_categories
+from trainyard.datasets.rows.encoders.numbers import mean_and_scale, mean_of
+from trainyard.datasets.rows.table import Table
+from trainyard.order import SPLIT, permutation, stream_seed
+from trainyard.types import Array
+
+SMOOTHING = 10.0  # the overall mean counts as much as this many rows of a category
+_FOLDS = 5  # of the training rows
+_STREAM = 3  # of the split's seed; 0 to 2 divide the rows
+
+
+@dataclass(frozen=True)
+class FrequencyColumn(Categories):
+    """Categories that become their share of the training rows; 0 for those that no training row has."""
+
+    kind: ClassVar[str] = "frequency"
+    shares: Sequence[float] = ()
+    mean: float = 0.0
+    scale: float = 1.0
+
+    @classmethod
+    def fit(cls, name: str, rows: TrainingRows) -> Self:
+        """Fit an encoder on a column of text."""
+        bare = cls(**fitted_categories(name, rows))
+        indices = bare.indices(rows.table)
+        shares = np.bincount(indices[indices >= 0], minlength=len(bare.categories)) / len(indices)
+        mean, scale = _scaling(shares[indices[indices >= 0]], rows)
+        return cls(bare.name, bare.categories, bare.fill, bare.keep, shares.tolist(), mean, scale)
+
+    @property
+    def outputs(self) -> Sequence[str]:
+        """The name of its feature."""
+        return [f"{self.name}.frequency"]
+
+    @property
+    def unseen_as(self) -> str:
+        """What the values that `unseen` returns are taken as, in words."""
+        return "categories without rows (frequency 0)"
+
+    def encode(self, table: Table, out: Array) -> None:
+        """Write the standardized shares into `out`, (rows, 1)."""
+        # UNSEEN is the last but one entry, MISSING the last one
+        shares = np.array([*self.shares, np.nan, 0.0])
+        out[:, 0] = (shares[self.indices(table)] - self.mean) / self.scale
+
+
+@dataclass(frozen=True)
+class TargetMeanColumn(Categories):
+    """Categories that become the mean target of their training rows (Micci-Barreca, 2001).
+
+    The mean is drawn to that of all rows, which counts as `SMOOTHING` rows of the category, and which is the
+    mean of categories that no training row has. For two classes it is the share of the second; for more
+    there is a feature for the share of each.
+
+    A training row must not see its own target. So it gets the means of the rows in the other four of five
+    folds, drawn with `seed` (stratified if there are classes). All other rows get the means of all training
+    rows. scikit-learn's TargetEncoder does the same.
+
+    `labels`: the names of the m features. `priors` and `means`: the overall means (m), and those of the
+    categories (categories, m). `centers` and `scales` (m) standardize them.
+    """
+
+    kind: ClassVar[str] = "target"
+    labels: Sequence[str] = ()
+    priors: Sequence[float] = ()
+    means: Sequence[Sequence[float]] = ()
+    centers: Sequence[float] = ()
+    scales: Sequence[float] = ()
+    seed: int = 0
+
+    @classmethod
+    def fit(cls, name: str, rows: TrainingRows) -> Self:
+        """Fit an encoder on a column of text, and on the target."""
+        fields = fitted_categories(name, rows)
+        bare = cls(**fields, seed=rows.config.split.seed)
+        indices = bare.indices(rows.table)
+        fitted = _means(indices, rows.targets, len(bare.categories))
+        scaling = [_scaling(values, rows) for values in bare._out_of_fold(indices, rows).T]
+        return cls(
+            **fields,
+            labels=_labels(name, rows),
+            priors=fitted.priors.tolist(),
+            means=fitted.of_categories.tolist(),
+            centers=[center for center, _ in scaling],
+            scales=[scale for _, scale in scaling],
+            seed=bare.seed,
+        )
+
+    @property
+    def outputs(self) -> Sequence[str]:
+        """The names of its features."""
+        return self.labels
+
+    @property
+    def unseen_as(self) -> str:
+        """What the values that `unseen` returns are taken as, in words."""
+        return "average categories (the mean target of all training rows)"
+
+    def encode(self, table: Table, out: Array) -> None:
+        """Write the standardized means of all training rows into `out`, (rows, m)."""
+        means = _Means(np.array(self.priors), np.array(self.means))
+        out[:] = self._standardized(means.at(self.indices(table)))
+
+    def encode_training(self, rows: TrainingRows, out: Array) -> None:
+        """Write the standardized means of the other folds into `out`, (rows, m)."""
+        out[:] = self._standardized(self._out_of_fold(self.indices(rows.table), rows))
+
+    def _standardized(self, means: Array) -> Array:
+        standardized: Array = (means - np.array(self.centers)) / np.array(self.scales)
+        return standardized
+
+    def _out_of_fold(self, indices: Array, rows: TrainingRows) -> Array:
+        """Return the means of the other folds' rows, (rows, m) float64."""
+        out = np.empty_like(rows.targets)
+        folds = _folds(rows, self.seed)
+        for fold in range(_FOLDS):
+            inside, others = folds == fold, folds != fold
+            if inside.any() and others.any():
+                means = _means(indices[others], rows.targets[others], len(self.categories))
+                out[inside] = means.at(indices[inside])
+            else:  # a single row
+                out[inside] = 0.0
+        return out
+
+
+class _Means(NamedTuple):
+    """The overall means (m,) and those of the categories (categories, m), float64."""
+
+    priors: Array
+    of_categories: Array
+
+    def at(self, indices: Array) -> Array:
+        """Return the means (rows, m) of categories, NaN for MISSING."""
+        out: Array = self.of_categories[np.maximum(indices, 0)]
+        out[indices == UNSEEN] = self.priors
+        out[indices == MISSING] = np.nan
+        return out
+
+
+def _means(indices: Array, targets: Array, categories: int) -> _Means:
+    """Return the smoothed means of targets (rows, m); sums run in row order."""
+    known = indices >= 0
+    counts = np.bincount(indices[known], minlength=categories)
+    priors = np.array([mean_of(values) for values in targets.T])
+    sums = [np.bincount(indices[known], values[known], categories) for values in targets.T]
+    smoothed = (np.stack(sums, axis=1) + SMOOTHING * priors) / (counts + SMOOTHING)[:, None]
+    return _Means(priors, smoothed)
+
+
+def _folds(rows: TrainingRows, seed: int) -> Array:
+    """Return the fold of each training row, (rows,) int64; the folds have as many rows of each class."""
+    order = permutation(stream_seed(seed, SPLIT, _STREAM), len(rows.table))
+    if rows.target.classes is not None:
+        order = order[np.argsort(rows.target.encode(rows.table)[order], kind="stable")]
+    folds = np.empty(len(order), dtype=np.int64)
+    folds[order] = np.arange(len(order)) % _FOLDS
+    return folds
+
+
+def _labels(name: str, rows: TrainingRows) -> list[str]:
+    count = rows.targets.shape[1]
+    if count == 1:
+        return [f"{name}.target"]
+    return [f"{name}.target={label}" for label in rows.target.classes or rows.target.names or range(count)]
+
+
+def _scaling(values: Array, rows: TrainingRows) -> tuple[float, float]:
+    """Return the mean and scale to standardize values (rows,) with, of which some may be NaN."""
+    known = values[~np.isnan(values)]
+    if not rows.config.standardize or not len(known):
+        return 0.0, 1.0
+    low, high = float(known.min()), float(known.max())
+    return (low, 1.0) if low == high else mean_and_scale(known)

@@ -1,0 +1,142 @@
+"""The log of a tuning study: one line for each trial that is begun, and one for each that has ended.
+
+A line is durable before it has a consequence: the parameters of a trial before its run is trained, and its
+result before a later trial is decided. The last line may be torn by a kill, and is then cut off.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from trainyard.digest import fsync_folder
+from trainyard.errors import CheckpointError
+
+FILE = "trials.jsonl"
+TrialStatus = Literal["running", "completed", "pruned", "failed"]
+Json = dict[str, Any]
+
+
+class Ending(NamedTuple):
+    """How a trial has ended.
+
+    Attributes:
+        status: `completed`, `pruned` or `failed`.
+        value: The best value of the study's metric; None if there is none.
+        step: The step of this value.
+        curve: The metric at each evaluation, as (step, value).
+        digest: The digest of the final weights.
+        seconds: The training time.
+        error: Why it failed.
+    """
+
+    status: TrialStatus
+    value: float | None = None
+    step: int | None = None
+    curve: tuple[tuple[int, float], ...] = ()
+    digest: str | None = None
+    seconds: float = 0.0
+    error: str | None = None
+
+
+class LoggedTrial(NamedTuple):
+    """A trial as the log knows it; `same_as` is the number of an earlier trial with the same parameters."""
+
+    number: int
+    params: Json
+    run_id: str
+    same_as: int | None = None
+    ending: Ending | None = None
+
+
+class TrialLog:
+    """The log of a study, and what it says."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE
+        self.trials: list[LoggedTrial] = []
+        self.notes: list[Json] = []  # what else was decided: a time limit that was reached
+        size = 0
+        for line, end in _lines(self._path):
+            self._apply(line)
+            size = end
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        os.ftruncate(self._file, size)
+        os.lseek(self._file, size, os.SEEK_SET)
+        fsync_folder(folder)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+    def begin(self, trial: LoggedTrial) -> None:
+        """Record that a trial begins; durable when this returns."""
+        line: Json = {"trial": trial.number, "params": trial.params, "run_id": trial.run_id}
+        self._write(line | ({"same_as": trial.same_as} if trial.same_as is not None else {}))
+
+    def end(self, number: int, ending: Ending) -> None:
+        """Record how a trial has ended; durable when this returns."""
+        self._write({"trial": number, "end": ending._asdict()})
+
+    def note(self, **detail: Any) -> None:
+        """Record a decision that is not about one trial; durable when this returns."""
+        self._write({"note": detail})
+
+    def _write(self, line: Json) -> None:
+        data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        while data:
+            data = data[os.write(self._file, data) :]
+        os.fdatasync(self._file)
+        self._apply(line)
+
+    def _apply(self, line: Json) -> None:
+        if "note" in line:
+            self.notes.append(line["note"])
+        elif "end" in line:
+            end = dict(line["end"])
+            end["curve"] = tuple((int(step), float(value)) for step, value in end["curve"])
+            trial = self.trials[line["trial"]]
+            self.trials[trial.number] = trial._replace(ending=Ending(**end))
+        else:
+            assert line["trial"] == len(self.trials), "trials begin in the order of their numbers"
+            self.trials.append(
+                LoggedTrial(line["trial"], line["params"], line["run_id"], line.get("same_as"))
+            )
+
+
+def read_trials(folder: Path) -> list[LoggedTrial]:
+    """Return the trials of a study without opening its log for writing.
+
+    Raises:
+        CheckpointError: The log is damaged.
+    """
+    log = TrialLog.__new__(TrialLog)
+    log.trials, log.notes = [], []
+    for line, _ in _lines(folder / FILE):
+        log._apply(line)
+    return log.trials
+
+
+def _lines(path: Path) -> Iterator[tuple[Json, int]]:
+    """Yield the lines with the positions where they end; a torn last one is left out.
+
+    Raises:
+        CheckpointError: A line before the last one cannot be read.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return
+    position = 0
+    for number, raw in enumerate(content.splitlines(keepends=True), 1):
+        position += len(raw)
+        if not raw.endswith(b"\n"):
+            return
+        try:
+            line = json.loads(raw)
+        except ValueError as error:
+            raise CheckpointError(f"{path}: line {number} is damaged: {error}") from error
+        yield line, position

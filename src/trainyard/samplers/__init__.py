@@ -1,0 +1,1 @@
+"""What proposes the parameters of a study's trials: one file for each engine."""

@@ -1,0 +1,116 @@
+"""From dates and times to features."""
+
+import datetime
+import json
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from rows import config
+
+from trainyard.datasets.rows.preparation import TabularPreparation, fit, from_json
+from trainyard.datasets.rows.table import as_table
+from trainyard.datasets.rows.target import Target
+from trainyard.errors import DataError
+
+
+def fitted(rows: Any, **settings: Any) -> TabularPreparation:
+    table = as_table(rows)
+    return fit(table, list(table.columns), Target("y", "regression"), config(**settings))
+
+
+def column(*values: Any) -> list[dict[str, Any]]:
+    return [{"x": value} for value in values]
+
+
+@pytest.fixture(scope="module")
+def times() -> pd.Series:
+    """Times before and after 1970, leap days and ends of years among them."""
+    seconds = np.random.default_rng(0).integers(-(10**9), 2 * 10**9, 300)
+    ends = pd.to_datetime(["1969-12-31T23:59", "2024-02-29T00:00", "2023-12-31T12:30", "2000-01-01T00:00"])
+    return pd.Series([*ends, *pd.to_datetime(seconds, unit="s")]).astype("datetime64[ns]")
+
+
+def test_the_parts_are_those_of_pandas(times: pd.Series) -> None:
+    preparation = fitted(pd.DataFrame({"x": times}), standardize=False)
+    features = dict(
+        zip(preparation.feature_names, preparation.features(pd.DataFrame({"x": times})).T, strict=True)
+    )
+    expected = {
+        "x.days": (times - pd.Timestamp(0)) / pd.Timedelta(days=1),
+        **{f"x.{part}": getattr(times.dt, part) for part in ("year", "month", "day", "weekday", "hour")},
+        "x.minute": times.dt.minute,
+    }
+    assert list(features) == list(expected)
+    for name, values in expected.items():
+        np.testing.assert_array_equal(features[name], values.to_numpy(dtype=np.float32), err_msg=name)
+
+
+def test_standardized_parts_have_cycles(times: pd.Series) -> None:
+    frame = pd.DataFrame({"x": times})
+    preparation = fitted(frame)
+    features = dict(zip(preparation.feature_names, preparation.features(frame).T, strict=True))
+    assert list(features)[7:9] == ["x.month_sin", "x.month_cos"]
+    assert len(features) == 7 + 2 * 5
+    for part in ("days", "year", "weekday"):
+        values = features[f"x.{part}"].astype(np.float64)
+        assert abs(values.mean()) < 1e-4
+        assert abs(values.std() - 1) < 1e-4
+    angle = 2 * np.pi * times.dt.hour.to_numpy() / 24
+    np.testing.assert_allclose(features["x.hour_sin"], np.sin(angle), atol=1e-6)
+    np.testing.assert_allclose(features["x.hour_cos"], np.cos(angle), atol=1e-6)
+    december = 2 * np.pi * (times.dt.month.to_numpy() - 1) / 12
+    np.testing.assert_allclose(features["x.month_sin"], np.sin(december), atol=1e-6)
+
+
+def test_parts_that_never_vary_are_left_out() -> None:
+    days = column(datetime.date(2024, 1, 1), datetime.date(2024, 1, 9))
+    preparation = fitted(days, standardize=False)
+    assert preparation.feature_names == ["x.days", "x.day", "x.weekday"]
+    assert fitted(days[:1]).feature_names == ["x.days"]
+    assert fitted(days[:1]).features(days).tolist() == [[0], [8]]
+
+
+@pytest.mark.parametrize(
+    ("impute", "fill"),
+    [("mean", "2024-01-05"), ("median", "2024-01-02"), ("most_frequent", "2024-01-02")],
+)
+def test_missing_times_are_filled(impute: str, fill: str) -> None:
+    present = [datetime.datetime(2024, 1, day) for day in (2, 2, 11)]
+    preparation = fitted(column(*present, None), impute=impute)
+    again = from_json(json.loads(json.dumps(preparation.to_json())))
+    filled = preparation.features(column(datetime.datetime.fromisoformat(fill)))
+    np.testing.assert_array_equal(again.features(column(None, present[0]))[:1], filled)
+
+
+def test_or_stay_missing() -> None:
+    day = datetime.date(2024, 1, 1)
+    preparation = fitted(column(day, datetime.date(2024, 3, 2), None), impute="keep")
+    features = preparation.features(column(None, day))
+    assert np.isnan(features[0]).all()
+    assert np.isfinite(features[1]).all()
+    with pytest.raises(DataError, match="column 'x' has no value in row 1"):
+        fitted(column(day)).features(column(None, day))
+
+
+def test_text_that_holds_times_is_read() -> None:
+    preparation = fitted(column(datetime.datetime(2024, 1, 1), datetime.datetime(2024, 3, 2, 12)))
+    texts = column("2024-01-01", "2024-03-02T13:00+01:00")
+    expected = preparation.features(column(datetime.date(2024, 1, 1), datetime.datetime(2024, 3, 2, 12)))
+    np.testing.assert_array_equal(preparation.features(texts), expected)
+    with pytest.raises(
+        DataError, match=r"'x' must hold dates, but is '1/2/24' in row 2; write them like 2026"
+    ):
+        preparation.features(column("2024-01-01", "1/2/24"))
+    with pytest.raises(DataError, match=r"'x' holds numbers, where the training rows hold dates"):
+        preparation.features(column(3))
+
+
+def test_json_round_trip_is_exact(times: pd.Series) -> None:
+    frame = pd.DataFrame({"x": times})
+    for settings in ({}, {"impute": "keep", "standardize": False}):
+        preparation = fitted(frame, **settings)
+        again = from_json(json.loads(json.dumps(preparation.to_json())))
+        assert again.to_json() == preparation.to_json()
+        np.testing.assert_array_equal(again.features(frame), preparation.features(frame))

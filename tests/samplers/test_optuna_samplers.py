@@ -1,0 +1,102 @@
+"""Optuna's samplers: each proposal is that of Optuna's own, given the same trials by hand."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import optuna
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import TrialState, create_trial
+
+from trainyard.samplers.base import Observation, Parameter, trial_seed
+from trainyard.samplers.optuna import GpParams, GpSampler, TpeParams, TpeSampler
+from trainyard.testing.sampler_suite import SamplerSuite
+
+SPACE = [
+    Parameter("rate", 1e-5, 1e-1, log=True),
+    Parameter("layers", 1, 4, integer=True),
+    Parameter("kind", choices=["adam", "sgd"]),
+    Parameter("momentum", 0.0, 0.99, when={"kind": ["sgd"]}),
+]
+DISTRIBUTIONS = {
+    "rate": FloatDistribution(1e-5, 1e-1, log=True),
+    "layers": IntDistribution(1, 4),
+    "kind": CategoricalDistribution(["adam", "sgd"]),
+    "momentum": FloatDistribution(0.0, 0.99),
+}
+
+
+class TestTpe(SamplerSuite):
+    cls = TpeSampler
+    params: ClassVar[Mapping[str, Any]] = {"n_startup_trials": 4}
+
+
+class TestTpeOfGroups(SamplerSuite):
+    cls = TpeSampler
+    params: ClassVar[Mapping[str, Any]] = {"n_startup_trials": 4, "multivariate": True, "group": True}
+
+
+class TestGp(SamplerSuite):
+    cls = GpSampler
+    params: ClassVar[Mapping[str, Any]] = {"n_startup_trials": 4}
+    trials = 6
+
+
+def value_of(params: dict[str, Any]) -> float:
+    return abs(params["rate"] - 0.01) * 50 + params["layers"] * 0.1 + params.get("momentum", 0.4)
+
+
+def suggested(trial: optuna.Trial) -> dict[str, Any]:
+    params: ClassVar[Mapping[str, Any]] = {
+        "rate": trial.suggest_float("rate", 1e-5, 1e-1, log=True),
+        "layers": trial.suggest_int("layers", 1, 4),
+        "kind": trial.suggest_categorical("kind", ["adam", "sgd"]),
+    }
+    if params["kind"] == "sgd":
+        params["momentum"] = trial.suggest_float("momentum", 0.0, 0.99)
+    return params
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+@pytest.mark.parametrize("horizon", [1, 3])
+def test_each_proposal_is_optunas(horizon: int, mode: Any) -> None:
+    """A study by hand: a fresh one for each trial, with its own seed, and the newest trials running."""
+    ours = TpeSampler(TpeParams(n_startup_trials=5), SPACE, mode, 9)
+    done: list[Observation] = []
+    for number in range(16):
+        sampler = optuna.samplers.TPESampler(
+            n_startup_trials=5, constant_liar=True, seed=trial_seed(9, number)
+        )
+        study = optuna.create_study(direction={"min": "minimize", "max": "maximize"}[mode], sampler=sampler)
+        known = []
+        for i, one in enumerate(done):
+            distributions = {name: DISTRIBUTIONS[name] for name in one.params}
+            if i <= number - horizon:
+                known.append(one)
+                trial = create_trial(params=dict(one.params), distributions=distributions, value=one.value)
+            else:
+                known.append(Observation(one.params, "running"))
+                trial = create_trial(
+                    state=TrialState.RUNNING, params=dict(one.params), distributions=distributions
+                )
+            study.add_trial(trial)
+        theirs = suggested(study.ask())
+        assert ours.propose(number, known) == theirs
+        done.append(Observation(theirs, "completed", value_of(theirs)))
+
+
+def test_a_gaussian_process_finds_the_minimum_of_a_parabola() -> None:
+    space = [Parameter("x", -5.0, 5.0), Parameter("y", -5.0, 5.0)]
+    sampler = GpSampler(GpParams(n_startup_trials=5), space, "min", 1)
+    done: list[Observation] = []
+    for number in range(12):
+        params = sampler.propose(number, done)
+        value = (params["x"] - 1) ** 2 + (params["y"] + 2) ** 2
+        done.append(Observation(params, "completed", value))
+    assert min(one.value or 0.0 for one in done) < 0.5
+
+
+def test_the_seeds_of_trials_are_unrelated() -> None:
+    seeds = {trial_seed(seed, number) for seed in range(30) for number in range(100)}
+    assert len(seeds) > 2990
+    assert all(0 <= seed < 2**32 for seed in seeds)

@@ -1,0 +1,121 @@
+"""Spaces of a study: what is read from the config, and what is refused before anything is trained."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trainyard
+from small_runs import SMALL
+from trainyard.errors import ConfigError
+from trainyard.samplers.base import Parameter, exists
+from trainyard.studies.tuning.space import read_space
+
+
+def test_a_space_is_read_in_the_order_of_its_conditions() -> None:
+    space = read_space(
+        {
+            "training.optimizer.momentum": {
+                "low": 0.0,
+                "high": 0.9,
+                "when": {"training.optimizer.type": "sgd"},
+            },
+            "training.optimizer.type": ["adamw", "sgd"],
+            "training.learning_rate": {"low": 1e-4, "high": 1e-1, "log": True},
+            "training.batch_size": {"low": 8, "high": 32, "step": 8},
+            "model.hidden": {
+                "choices": [[8], [16, 8]],
+                "when": {"training.optimizer.type": ["adamw", "sgd"]},
+            },
+        }
+    )
+    by_key = {parameter.key: parameter for parameter in space}
+    assert [p.key for p in space].index("training.optimizer.type") < [p.key for p in space].index(
+        "model.hidden"
+    )
+    assert by_key["training.learning_rate"] == Parameter("training.learning_rate", 1e-4, 1e-1, log=True)
+    assert by_key["training.batch_size"] == Parameter("training.batch_size", 8, 32, step=8, integer=True)
+    momentum = by_key["training.optimizer.momentum"]
+    assert exists(momentum, {"training.optimizer.type": "sgd"})
+    assert not exists(momentum, {"training.optimizer.type": "adamw"})
+    assert not exists(momentum, {})
+
+
+BROKEN: list[tuple[dict[str, Any], str]] = [
+    ({}, "is empty"),
+    ({"training.lerning_rate": [0.1]}, "learning_rate"),
+    ({"training.batch_size": [0]}, "above 0"),
+    ({"training.batch_size": {"low": 0, "high": 8}}, "above 0"),
+    ({"training.batch_size": ["many"]}, "a whole number"),
+    ({"training.learning_rate": {"low": 0.1, "high": 0.01}}, "the range is empty: low is 0.1, high is 0.01"),
+    ({"training.learning_rate": {"low": 0.0, "high": 0.1, "log": True}}, "needs a low above 0"),
+    ({"training.learning_rate": {"low": 0.1}}, "has no high"),
+    ({"training.learning_rate": {"low": "a", "high": 1}}, "numbers; got 'a'"),
+    ({"training.learning_rate": {"min": 0.1, "max": 1}}, "there is no 'max'; a range has low, high"),
+    ({"training.learning_rate": {"low": 0.1, "high": 1, "log": True, "step": 0.1}}, "log and step"),
+    ({"training.learning_rate": 0.1}, "expected {low: 1e-5"),
+    ({"training.learning_rate": []}, "the list of choices is empty"),
+    ({"training.learning_rate": [0.1, 0.1]}, "given twice"),
+    ({"training.learning_rate": {"choices": [0.1], "low": 1}}, "choices and low"),
+    (
+        {"training.learning_rate": {"low": 0.1, "high": 1, "when": {"model.type": "mlp"}}},
+        "model.type is not in the space",
+    ),
+    (
+        {
+            "training.batch_size": [8, 16],
+            "training.learning_rate": {"low": 0.1, "high": 1, "when": {"training.batch_size": 99}},
+        },
+        "never holds: training.batch_size is never 99",
+    ),
+    ({"training.batch_size": {"choices": [8], "when": {"training.batch_size": 8}}}, "depends on itself"),
+    ({"model.type": ["mlp", "resnet_from_mars"]}, "resnet_from_mars"),
+    ({"model.params.depth": [1]}, "depth"),
+    ({"training.optimizer.type": ["adamw"], "training.optimizer.momentum": [0.9]}, "momentum"),
+]
+
+
+@pytest.mark.parametrize(("space", "named"), BROKEN, ids=[named for _, named in BROKEN])
+def test_a_broken_space_is_refused_with_its_place(space: dict[str, Any], named: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        trainyard.tune(SMALL, space=space, runs_dir=tmp_path)
+    assert "tuning.space" in str(refused.value)
+    assert named in str(refused.value)
+    assert len(str(refused.value).splitlines()) <= 4
+    assert not list(tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("tuning", "named"),
+    [
+        ({"metric": "val_nothing"}, "nothing"),
+        ({"metric": "test_loss"}, "val_"),
+        ({"sampler": "tpee"}, "did you mean 'tpe'?"),
+        ({"sampler": {"type": "tpe", "n_startup": 3}}, "n_startup"),
+        ({"pruner": "hyperband"}, "asha"),
+        ({"pruner": {"type": "asha"}}, "min_steps"),
+        ({"parallel": 3, "horizon": 2}, "more than the horizon of 2"),
+        ({"trials": 0}, "above 0"),
+        ({"trails": 3}, "did you mean 'trials'?"),
+    ],
+)
+def test_broken_settings_are_refused(tuning: dict[str, Any], named: str, tmp_path: Path) -> None:
+    space = {"training.learning_rate": [0.1, 0.2]}
+    with pytest.raises(ConfigError) as refused:
+        trainyard.tune({**SMALL, "tuning": {"space": space, **tuning}}, runs_dir=tmp_path)
+    assert named in str(refused.value)
+    assert len(str(refused.value).splitlines()) <= 4
+
+
+def test_without_a_section_there_is_nothing_to_tune(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="tuning: is missing"):
+        trainyard.tune(SMALL, runs_dir=tmp_path)
+
+
+def test_a_config_with_a_tuning_section_trains_as_without(tmp_path: Path) -> None:
+    runs = [
+        trainyard.train({**SMALL, **more}, runs_dir=tmp_path)
+        for more in ({}, {"tuning": {"space": {"training.learning_rate": [0.1]}}})
+    ]
+    assert runs[0].id == runs[1].id or runs[0].digest == runs[1].digest
+    assert trainyard.check({**SMALL, "tuning": {"space": {"training.learning_rate": [0.1]}}}).config.tuning
