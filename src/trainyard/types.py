@@ -129,11 +129,12 @@ class DataInfo:
         target_scale: Their standard deviation.
         categories: For each feature, the number of categories if its values are category codes (0 .. n-1, NaN
             for a missing or unknown category), or 0 if it is a number. Empty if all features are numbers.
-        semantics: The parts of our code that compute as an older version for this run, and these versions;
-            default: those in force where the description is made.
-        target_names: The names of several targets that are values, in the order of the outputs.
+        target_names: The names of several targets that are values, in the order of the outputs, if they have
+            any.
         target_transform: The transformation of the target, as `tasks.support.transforms` writes it; models,
             `target_mean` and `target_scale` are then in the transformed unit. None: there is none.
+        semantics: The parts of our code that compute as an older version for this run, and these versions;
+            default: those in force where the description is made.
     """
 
     task: str
@@ -145,9 +146,9 @@ class DataInfo:
     target_mean: float = 0.0
     target_scale: float = 1.0
     categories: Sequence[int] = field(default=())
-    semantics: Mapping[str, int] = field(default_factory=semantics.in_force, compare=False)
     target_names: Sequence[str] = field(default=())
     target_transform: Mapping[str, Any] | None = None
+    semantics: Mapping[str, int] = field(default_factory=semantics.in_force, compare=False)
 
     @property
     def input_shape(self) -> tuple[int, ...]:

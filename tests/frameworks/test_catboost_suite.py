@@ -40,7 +40,7 @@ class TestLossguide(FrameworkSuite):
     @classmethod
     def config(cls) -> dict[str, Any]:
         return {
-            "data": {"type": "diabetes"},
+            "data": {"type": "diabetes", "target_transform": "quantile"},
             "model": {
                 "type": "catboost",
                 "params": {"grow_policy": "Lossguide", "max_leaves": 6, "colsample_bylevel": 0.7},

@@ -56,7 +56,7 @@ class TestDart(FrameworkSuite):
     def config(cls) -> dict[str, Any]:
         dart = {"boosting": "dart", "drop_rate": 0.3, "skip_drop": 0.2, "num_leaves": 6, "objective": "huber"}
         return {
-            "data": {"type": "diabetes"},
+            "data": {"type": "diabetes", "target_transform": "sqrt"},
             "model": {"type": "lightgbm", "params": {**dart, "subsample": 0.7, "colsample_bytree": 0.7}},
             "training": {"max_steps": 40, "threads": 1},
             "evaluation": {"every_n_steps": 3},

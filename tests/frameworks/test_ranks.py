@@ -87,6 +87,14 @@ def test_the_bits_of_one_process_in_other_runs(name: str, tmp_path: Path) -> Non
     same(trainyard.train(HARD, OTHERS[name] | {"distributed.nproc": 2}, runs_dir=tmp_path), alone)
 
 
+def test_weights_are_those_of_the_whole_batch(tmp_path: Path) -> None:
+    """Some samples, and whole parts, have no weight."""
+    weighted = {"data.weight": "pixel_2_1", "training.class_weights": "balanced", "training.max_steps": 20}
+    config = HARD | {"model": {"type": "mlp", "hidden": [32], "dropout": 0.2}}
+    alone = trainyard.train(config, weighted, runs_dir=tmp_path / "alone")
+    same(trainyard.train(config, weighted | {"distributed.nproc": 2}, runs_dir=tmp_path), alone)
+
+
 CNN = {"model": {"type": "faulty_models:Cnn"}}
 
 

@@ -38,7 +38,7 @@ class TestBoosting(FrameworkSuite):
     @classmethod
     def config(cls) -> dict[str, Any]:
         return {
-            "data": {"type": "diabetes"},
+            "data": {"type": "diabetes", "target_transform": "quantile"},
             "model": {
                 "type": "hist_gradient_boosting",
                 "params": {"max_iter": 50, "iterations_per_step": 2, "max_features": 0.5, "max_depth": 3},

@@ -57,7 +57,7 @@ class TestEveryRound(FrameworkSuite):
     @classmethod
     def config(cls) -> dict[str, Any]:
         return {
-            "data": {"type": "diabetes"},
+            "data": {"type": "diabetes", "target_transform": "log1p"},
             "model": {
                 "type": "xgboost",
                 "params": {"max_depth": 3, "learning_rate": 0.1, "objective": "reg:absoluteerror"},

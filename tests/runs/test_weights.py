@@ -12,6 +12,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassif
 from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.utils.class_weight import compute_class_weight
 
+import trainyard
 from late import keras_in_one_thread
 from trainyard.config import load
 from trainyard.datasets.rows.objects import from_objects
@@ -333,6 +334,7 @@ def test_evaluations_do_not_use_class_weights() -> None:
     [
         ("logistic_regression", "kind", {"maybe": 2}, "there is no class 'maybe'; the classes are no, yes"),
         ("logistic_regression", "kind", {"yes": 0, "no": 0}, "all training rows are 0"),
+        ("logistic_regression", "kind", {"yes": -1}, "the weight of 'yes' is -1; give numbers of at least 0"),
         ("xgboost", "value", "balanced", "the task is regression, which has no classes"),
         ({"type": "lightgbm", "class_weight": "balanced"}, "kind", "balanced", "by class_weight: 'balanced'"),
         ({"type": "logistic_regression", "class_weight": "balanced"}, "kind", {"yes": 2}, "by class_weight"),
@@ -401,3 +403,43 @@ def test_a_named_array_holds_weights() -> None:
 def test_arrays_without_names_have_no_weights() -> None:
     with pytest.raises(InputError, match=r"data.weight needs a named column"):
         built("logistic_regression", data={"train": (X, Y), "val": (XV, YV)}, data_={"features": None})
+
+
+def test_other_rows_are_evaluated_by_their_weights(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = {
+        "data": {"standardize": False, "features": NAMES, "target": "kind", "weight": "w"},
+        "model": "logistic_regression",
+    }
+    tables = {"train": rows(), "val": VAL, "test": VAL}
+    run = trainyard.train(config, runs_dir=tmp_path, data=tables)
+    loaded = trainyard.load(run.path)
+    hits = loaded.predict(VAL)["prediction"].to_numpy() == VAL["kind"].to_numpy()
+    expected = np.average(hits, weights=WV)
+    assert run.result["metrics"]["test_accuracy"] == pytest.approx(expected)
+    assert loaded.evaluate(rows=VAL).metrics["test_accuracy"] == pytest.approx(expected)
+    assert not caplog.text.count("(data.weight)")
+    plain = loaded.evaluate(rows=VAL.drop(columns="w")).metrics["test_accuracy"]
+    assert plain == pytest.approx(hits.mean())
+    assert "the rows have no column 'w' (data.weight): they all count the same" in caplog.text
+    with pytest.raises(InputError, match="is 0 in all 80 given rows"):
+        loaded.evaluate(rows=VAL.assign(w=0))
+
+
+def test_a_plugin_that_takes_no_weights_is_refused() -> None:
+    with pytest.raises(InputError, match=r"data.weight: toy takes no weights of samples; leave it out"):
+        built({"type": "toy"})
+
+
+def test_a_fold_counts_its_own_classes() -> None:
+    """Balanced weights are those of the training rows of the fold."""
+    split = {"folds": 3, "fold": 1}
+    training = {"class_weights": "balanced"}
+    mine = built(
+        "logistic_regression",
+        data={"train": rows()},
+        data_={"weight": None, "split": split},
+        training=training,
+    )
+    train = mine.inputs.splits["train"].arrays
+    expected = compute_class_weight("balanced", classes=np.array([0, 1]), y=train["target"])
+    assert train[WEIGHT] == pytest.approx(expected[train["target"]])

@@ -45,7 +45,9 @@ def columns(resolved: Resolved) -> Mapping[str, ColumnKind]:
         return {}
     table = cls(config, cls.Params(**config.params)).sample()
     kinds = infer(table, checks.feature_columns(table, config), config).kinds
-    return {**kinds, config.target: infer_target(table, config)}
+    for name in config.targets:
+        kinds = {**kinds, name: infer_target(table, config.model_copy(update={"target": name}))}
+    return kinds
 
 
 def names(kind: str) -> dict[str, str]:

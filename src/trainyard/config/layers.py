@@ -195,7 +195,10 @@ class Layers:
 def _shared(path: str, kind: Any) -> set[str]:
     """Return the keys of a section that keep their meaning when its type changes."""
     if path == "data":
-        return {"type", "target", "task", "split", "features", "exclude", "standardize", "impute", "encode"}
+        return {
+            "type", "target", "weight", "target_transform", "task", "split", "features", "exclude",
+            "standardize", "impute", "encode",
+        }  # fmt: skip
     if path == "training.scheduler":
         schedule = next((one for one in Schedule.__args__ if one.model_fields["type"].default == kind), None)
         return {"type", *(schedule.model_fields if schedule else ())}

@@ -25,8 +25,6 @@ from trainyard.config.fields import (
 )
 from trainyard.config.tuning import TuningConfig
 
-ClassWeight = Annotated[float, Field(ge=0)]
-
 
 class ExperimentConfig(Section):
     """The name and the seed of the run."""
@@ -141,7 +139,11 @@ class DataConfig(TypedSection):
     train_path: str | None = record(None, description="the training rows")
     val_path: str | None = record(None, description="the validation rows")
     test_path: str | None = record(None, description="the test rows")
-    target: str = bits(default="target", description="the column to predict")
+    target: str | Annotated[list[str], Field(min_length=1)] = bits(
+        default="target",
+        description="the column to predict; a list: several, of numbers (regression) or of 0 and 1 "
+        "(multilabel)",
+    )
     weight: str | None = bits(
         default=None,
         description="column, or named array, of sample weights, in the loss and in metrics (as "
@@ -151,6 +153,12 @@ class DataConfig(TypedSection):
         default="auto",
         description="classification, regression, multilabel, language_modeling ...; auto: inferred from the "
         "target",
+    )
+    target_transform: Literal["log1p", "log", "sqrt", "quantile", "standardize"] | None = bits(
+        default=None,
+        description="regression: what models train on instead of the target, fitted on the training rows; "
+        "metrics and predictions are in its own unit, losses in the transformed one; quantile: normal "
+        "scores of the ranks",
     )
     split: SplitConfig = SplitConfig()
     features: list[str] | None = bits(
@@ -191,6 +199,16 @@ class DataConfig(TypedSection):
         "that no training row has becomes all zeros (onehot), -1 (ordinal), missing (category), the mean "
         "target (target) or 0 (frequency), and predictions warn of it",
     )
+
+    @property
+    def targets(self) -> list[str]:
+        """The columns to predict."""
+        return [self.target] if isinstance(self.target, str) else list(self.target)
+
+    @property
+    def target_name(self) -> str:
+        """The column to predict, or the names of several, joined by commas."""
+        return ", ".join(self.targets)
 
 
 class ModelConfig(TypedSection):
@@ -303,7 +321,7 @@ class TrainingConfig(Section):
         description="auto: the task's own (cross_entropy for classes, mse for values ...); torch also takes "
         "package.module:function, called with what the model returns and the batch, a mapping of tensors",
     )
-    class_weights: Literal["balanced"] | dict[str, ClassWeight] | None = bits(
+    class_weights: Literal["balanced"] | dict[str, float] | None = bits(
         default=None,
         description="classification: weights of the training rows by class, as {label: weight}; balanced: "
         "rows / (classes * rows of the class); multiplied by data.weight; metrics do not use them",

@@ -102,7 +102,7 @@ def find_function(name: str) -> Callable[..., Any]:
         )
     if not isinstance(function, FunctionType | type):
         raise DataError(
-            f"data.type: {name!r} is an object of {type(function).__name__}; name a function that returns the rows, (X, y) or a "
-            "data frame, or the splits, (train, val), or a class of map-style data sets"
+            f"data.type: {name!r} is an object of {type(function).__name__}; name a function that returns "
+            "the rows, (X, y) or a data frame, or the splits, (train, val), or a class of map-style data sets"
         )
     return function

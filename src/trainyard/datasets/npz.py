@@ -66,7 +66,7 @@ class NpzDataset:
         Raises:
             DataError: The file cannot be read, or its arrays differ in length.
         """
-        return _table(_arrays(path), path, self._config.target)
+        return _table(_arrays(path), path, self._config.target_name)
 
     def _bundle(
         self, arrays: Mapping[SplitName, Mapping[str, Array]], paths: Mapping[SplitName, str]
@@ -78,7 +78,7 @@ class NpzDataset:
         if not x.size and any(array.ndim > 1 for array in arrays["train"].values()):
             return from_objects(dict(arrays), self._config)
         return build(
-            {name: _table(some, paths[name], self._config.target) for name, some in arrays.items()},
+            {name: _table(some, paths[name], self._config.target_name) for name, some in arrays.items()},
             self._config,
         )
 

@@ -126,7 +126,8 @@ def evaluate_predictions(
     """Compute the loss (mean over the rows) and the metrics of one split, by the weights of the rows.
 
     A metric that is undefined for these rows is NaN. All metrics are NaN if an output is not finite or there
-    are no rows. The model's own measures (`Predictions.measures`) are added, except those that share a name
+    are no rows. With several named targets, a metric is also given for each, as `val_rmse_price`. The model's
+    own measures (`Predictions.measures`) are added, except those that share a name
     with one of our metrics.
 
     Args:
@@ -153,6 +154,10 @@ def evaluate_predictions(
     for name in requested:
         if name != LOSS:
             values[f"{prefix}_{name}"] = task.metrics[name].function(scores) if scores else float("nan")
+    for target, alone in task.by_target(scores).items() if scores else ():
+        for name in requested:
+            if name != LOSS:
+                values[f"{prefix}_{name}_{target}"] = task.metrics[name].function(alone)
     for name, value in parts[-1].measures.items() if parts else ():
         values.setdefault(f"{prefix}_{name}", value if scores else float("nan"))
     return replace(result, metrics=values)

@@ -1,8 +1,9 @@
-"""The data as a learner gets them: training rows with the weights of their classes."""
+"""The data as a learner gets them: with transformed targets, and the weights of their classes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from trainyard.datasets.rows.table import listed
 from trainyard.errors import InputError, ModelError
 from trainyard.frameworks.base import Framework
 from trainyard.registry import task_for
+from trainyard.runs.own_unit import transformed
+from trainyard.tasks.support.transforms import transform_of
 from trainyard.types import TARGET, WEIGHT, Array, DataInfo, SplitName
 
 _KEY = "training.class_weights"
@@ -34,8 +37,15 @@ def learner_splits(
 
     Raises:
         ModelError: The framework, the model or the task takes no weights, or the model weights classes, too.
-        InputError: The class weights do not fit the data.
+        InputError: The class weights do not fit the data, or targets cannot be transformed.
     """
+    if (transform := transform_of(bundle.info)) is not None:
+        for name, split in bundle.splits.items():
+            if isinstance(split, ArraySplit):
+                transform.check(split.arrays[TARGET], f"{name} targets")
+        bundle = replace(
+            bundle, splits={name: transformed(split, transform) for name, split in bundle.splits.items()}
+        )
     weights, train = config.training.class_weights, bundle.splits["train"]
     by_name = config.data is not None and config.data.weight is not None
     given = isinstance(train, ArraySplit) and WEIGHT in train.arrays and WEIGHT not in bundle.info.inputs
@@ -66,7 +76,7 @@ def _by_class(weights: str | Mapping[str, float], targets: Array, info: DataInfo
     """Return the weight of each class, (classes,) float64; of classes without one it is 1.
 
     Raises:
-        InputError: A label is not a class.
+        InputError: A label is not a class, or a weight is negative.
     """
     if isinstance(weights, str):
         counts = np.bincount(targets, minlength=info.outputs)
@@ -74,6 +84,9 @@ def _by_class(weights: str | Mapping[str, float], targets: Array, info: DataInfo
         balanced = np.zeros(len(counts))
         balanced[present] = len(targets) / (present.sum() * counts[present])
         return balanced
+    for label, weight in weights.items():
+        if weight < 0:
+            raise InputError(f"{_KEY}: the weight of {label!r} is {weight:g}; give numbers of at least 0")
     by_class, left = np.ones(info.outputs), dict(weights)
     for index, label in enumerate(info.classes or ()):
         for spelling in _spellings(label):

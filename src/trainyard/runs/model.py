@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 import tempfile
@@ -20,6 +21,8 @@ from trainyard.datasets.rows.frames import read_frame
 from trainyard.datasets.rows.pairs import as_numpy, column_names
 from trainyard.datasets.rows.preparation import from_json
 from trainyard.datasets.rows.table import Table, as_table, listed
+from trainyard.datasets.rows.weights import encode as encode_weights
+from trainyard.datasets.rows.weights import refuse_weightless
 from trainyard.engine.state import preserved_global_random
 from trainyard.errors import CheckpointError, DataError, InputError, ModelError
 from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions
@@ -30,10 +33,12 @@ from trainyard.require import import_rule, importing_by
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.inputs import data_inputs
 from trainyard.runs.objects import passed_objects
+from trainyard.runs.own_unit import own_unit
 from trainyard.runs.weights import stored_model
 from trainyard.runs.wiring import default_threads, form_for, framework_for, load_data, wanted_metrics
 from trainyard.semantics import computing_by, older_versions
-from trainyard.types import FEATURES, TARGET, Array, ArraySpec, DataInfo, SplitName
+from trainyard.tasks.support.transforms import transform_of
+from trainyard.types import FEATURES, TARGET, WEIGHT, Array, ArraySpec, DataInfo, SplitName
 
 log = logging.getLogger("trainyard")
 
@@ -84,7 +89,7 @@ class Predictor:
             _pin(self._framework, self.config, threads)
         inputs = ModelInputs(self.config, self.info, self.config.model.params, threads, model=model)
         with _LOADING, preserved_global_random():
-            self.model = self._framework.load(inputs, stored.folder)
+            self.model = own_unit(self._framework.load(inputs, stored.folder), self.info)
 
     @property
     def native(self) -> Any:
@@ -108,7 +113,23 @@ class Predictor:
             if path.is_dir():
                 shutil.rmtree(path)
             made.replace(path)
+        if self.info.target_transform is not None:
+            self._note_unit(path)
         return path
+
+    def _note_unit(self, path: Path) -> None:
+        """Write the unit of an exported model's outputs, and how to convert them, beside it."""
+        note = path.with_name(f"{path.name}.target.json")
+        transform, target = self.info.target_transform, self.info.target
+        assert transform is not None, "the target is transformed"
+        says = f"{transform['kind']} of {target}"
+        note.write_text(json.dumps({"outputs": says, "target_transform": transform}), encoding="utf-8")
+        log.warning(
+            "the exported model returns the %s, as it was trained; %s has what turns that into its own unit, "
+            "as predict does",
+            says,
+            note.name,
+        )
 
     def export_format(self, path: Path, form: str | None = None) -> str:
         """Return the format in which `export` writes.
@@ -352,13 +373,30 @@ class Predictor:
             raise InputError(
                 "this run's data set provides preprocessed arrays: only its own splits can be evaluated"
             )
-        data = self.config.data
+        data, weights = self.config.data, self._weights(rows)
         if data is not None and data.missing_target == "drop":
             rows = self._preparation.with_targets(rows)
+            if weights and rows.numbers is not None:
+                weights = {WEIGHT: weights[WEIGHT][rows.numbers]}
         targets = self._preparation.targets(rows)
         if targets is None:
             raise InputError(f"the rows have no column {self.info.target!r}: evaluation needs the target")
-        return Arrays({FEATURES: self._prepared(rows), TARGET: targets})
+        if (transform := transform_of(self.info)) is not None:
+            transform.check(targets, "targets given")
+        if weights:
+            refuse_weightless({"given": weights[WEIGHT]}, "data.weight")
+        return Arrays({FEATURES: self._prepared(rows), TARGET: targets, **weights})
+
+    def _weights(self, rows: Any) -> dict[str, Array]:
+        """Return the weights of rows, if they have the column that held them in training."""
+        name = self.config.data.weight if self.config.data is not None else None
+        if name is None:
+            return {}
+        table = as_table(rows, only={name})
+        if name not in table.columns:
+            log.warning("the rows have no column %r (data.weight): they all count the same", name)
+            return {}
+        return {WEIGHT: encode_weights(table, name)}
 
     def _prepared(self, rows: Any) -> Array:
         """Return the features; warn once of each oddity of the rows, such as unseen categories."""
@@ -378,8 +416,8 @@ class Predictor:
         data = self.config.data
         if data is None or data.features is not None:
             return {*table.columns, *table.unread}
-        split = {name for name in (data.split.time, data.split.group) if name is not None}
-        return {self.info.target, *data.exclude, *split}
+        others = (data.split.time, data.split.group, data.weight)
+        return {*data.targets, *data.exclude, *(name for name in others if name is not None)}
 
 
 def _are_mappings(rows: Sequence[Any]) -> bool:

@@ -106,7 +106,7 @@ def _explain(run: RunDir, components: Components, check_signals: Callable[[], No
     """
     from trainyard.evaluation.explanation import Model, explain
 
-    view = components.learner.model()
+    view = components.model
     importance, in_full = view.importance(), components.config.evaluation.explain
     if not (importance or in_full):
         return

@@ -33,13 +33,14 @@ from trainyard.evaluation.metrics import (
     evaluate_predictions,
     mode_of,
 )
-from trainyard.frameworks.base import Framework, Learner, LearnerInputs, Plan
+from trainyard.frameworks.base import Framework, Learner, LearnerInputs, Model, Plan
 from trainyard.order import START, Cursor, SampleOrder
 from trainyard.records.log import committed
 from trainyard.records.run_dir import RunDir
 from trainyard.require import import_path
 from trainyard.runs.learner_data import learner_splits
 from trainyard.runs.objects import NO_DATA, Objects
+from trainyard.runs.own_unit import own_unit
 from trainyard.semantics import in_force
 from trainyard.types import FEATURES, DataInfo, FeatureForm, Metrics, Predictions, SplitName
 from trainyard.world import ALONE, World
@@ -61,6 +62,12 @@ class Components:
     def config(self) -> RunConfig:
         """The resolved config, at the place of this attempt."""
         return self.inputs.config
+
+    @property
+    def model(self) -> Model:
+        """A view of the live weights, whose predictions are in the target's own unit."""
+        live, splits = self.learner.model(), self.bundle.splits
+        return own_unit(live, self.bundle.info, splits, self.inputs.splits)
 
     @property
     def order(self) -> SampleOrder:
@@ -290,7 +297,7 @@ def evaluate_split(
 ) -> EvaluationResult:
     """Evaluate the model; neither its state nor the global random generators change."""
     predictions = interruptible(
-        components.learner.model().predict(components.bundle.splits[split]),
+        components.model.predict(components.bundle.splits[split]),
         check_signals,
         components.inputs.world,
     )

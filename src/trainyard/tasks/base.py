@@ -215,6 +215,13 @@ class Task(ABC):
             type(self), outputs.astype(np.float64).reshape(shape), targets.astype(np.float64).reshape(shape)
         )
 
+    def by_target(self, scores: Scores) -> Mapping[str, Scores]:
+        """Return the scores of each of several targets alone, by its name; empty if they have no names."""
+        return {
+            name: Scores(scores.task, scores.outputs[:, [i]], scores.targets[:, [i]], scores.weights)
+            for i, name in enumerate(self.info.target_names)
+        }
+
     def loss(self, scores: Scores) -> float | None:  # noqa: ARG002 - the framework's own, in most tasks
         """Return the loss of a whole split; None if it is the mean of what the framework reports by row."""
         return None
@@ -228,13 +235,13 @@ class Task(ABC):
         """
         if outputs.ndim == 1 or outputs.shape[1] == 1:
             return {"prediction": outputs.reshape(len(outputs))}
-        return {f"prediction_{i}": outputs[:, i] for i in range(outputs.shape[1])}
+        return {f"prediction_{name}": outputs[:, i] for i, name in enumerate(self._target_names)}
 
     def target_columns(self, targets: Array) -> Columns:
         """Return the true values as columns, whose names differ from those of `columns`."""
         if targets.ndim == 1 or targets.shape[1] == 1:
             return {"target": targets.reshape(len(targets))}
-        return {f"target_{i}": targets[:, i] for i in range(targets.shape[1])}
+        return {f"target_{name}": targets[:, i] for i, name in enumerate(self._target_names)}
 
     @abstractmethod
     def tables(self, scores: Scores, ids: Ids) -> Json:
@@ -255,7 +262,12 @@ class Task(ABC):
     def _names(self, single: Iterable[str]) -> list[str]:
         if self.info.outputs == 1:
             return list(single)
-        return [f"{self.info.target} {i}" for i in range(self.info.outputs)]
+        return list(self.info.target_names) or [f"{self.info.target} {i}" for i in range(self.info.outputs)]
+
+    @property
+    def _target_names(self) -> Sequence[Any]:
+        """The names of several targets, or their numbers."""
+        return self.info.target_names or range(self.info.outputs)
 
     def links(self, *, binary: bool) -> Mapping[str, Callable[[Floats], Floats]]:  # noqa: ARG002
         """Return the usual inverse link functions, from margins to predictions, by the unit of the margins.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
 
-from trainyard.tasks.base import Json, Metric, Scores, Task
+from trainyard.tasks.base import Floats, Json, Metric, Scores, Task
 from trainyard.tasks.support import values
+from trainyard.tasks.support.transforms import transform_of
 from trainyard.tasks.support.worst import largest
 from trainyard.types import Ids
 
@@ -37,12 +38,25 @@ class RegressionTask(Task):
     losses: ClassVar[Sequence[str]] = ("mse", "mae", "huber")
     scales_target: ClassVar[bool] = True
 
+    def links(self, *, binary: bool) -> Mapping[str, Callable[[Floats], Floats]]:
+        """Return the identity and the exponential; with a transformed target, its inverse after them."""
+        links, transform = super().links(binary=binary), transform_of(self.info)
+        if transform is None:
+            return links
+
+        def after(link: Callable[[Floats], Floats]) -> Callable[[Floats], Floats]:
+            return lambda margins: transform.inverse(link(margins))
+
+        return {f"{transform.kind} of the {unit}": after(link) for unit, link in links.items()}
+
     def tables(self, scores: Scores, ids: Ids) -> Json:
         """Return `scatter` and `worst`; of several outputs only those of the first."""
         true, predicted = scores.targets[:, 0], scores.outputs[:, 0]  # (rows,) each
         kept = np.unique(np.linspace(0, len(true) - 1, min(len(true), MAX_POINTS)).astype(np.int64))
         errors = predicted - true
+        first = {"target": self.info.target_names[0]} if self.info.target_names else {}
         return {
+            **first,
             "scatter": {"true": true[kept].tolist(), "predicted": predicted[kept].tolist()},
             "worst": [
                 {

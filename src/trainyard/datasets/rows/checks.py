@@ -39,7 +39,7 @@ def feature_columns(table: Table, config: DataConfig) -> list[str]:
         DataError: A column that the config names does not exist, or none remain.
     """
     named = {
-        "data.target": [config.target],
+        "data.target": config.targets,
         "data.features": config.features or [],
         "data.exclude": config.exclude,
         "data.weight": [config.weight] if config.weight else [],
@@ -54,12 +54,12 @@ def feature_columns(table: Table, config: DataConfig) -> list[str]:
     ]
     if unknown:
         raise DataError(f"{table.source}: " + "\n  ".join(unknown))
-    if config.target in (config.features or []):
-        raise DataError(f"{table.source}: data.features names the target {config.target!r}; leave it out")
-    if config.weight in ([config.target, *(config.features or [])]):
-        what = "is the target, too" if config.weight == config.target else "is named by data.features, too"
+    if both := [name for name in config.targets if name in (config.features or [])]:
+        raise DataError(f"{table.source}: data.features names the target {both[0]!r}; leave it out")
+    if config.weight in [*config.targets, *(config.features or [])]:
+        what = "is the target, too" if config.weight in config.targets else "is named by data.features, too"
         raise DataError(f"{table.source}: data.weight: {config.weight!r} {what}; a weight is no feature")
-    left_out = {config.target, config.weight or "", *config.exclude}
+    left_out = {*config.targets, config.weight or "", *config.exclude}
     if config.features is None:
         left_out |= {config.split.group or "", config.split.time or ""}
     names = [name for name in (config.features or table.columns) if name not in left_out]
@@ -148,7 +148,7 @@ def refuse_untrained_classes(
             "data.split.stratify: true" if not (config.split.group or config.split.time) else "another split"
         )
         raise DataError(
-            f"{table.source}: class {listed(map(repr, absent))} of {config.target!r} has rows for "
+            f"{table.source}: class {listed(map(repr, absent))} of {config.target_name!r} has rows for "
             f"validation or test only ({rows_of_class}); {cure} or another data.split.seed would give it "
             "training rows"
         )
@@ -161,8 +161,8 @@ def single_rows(codes: Array, labels: Sequence[Any], config: DataConfig) -> list
     if not lonely:
         return []
     return [
-        f"the target {config.target!r} has only one row of class {listed(lonely)}: it is trained on, but "
-        "never evaluated"
+        f"the target {config.target_name!r} has only one row of class {listed(lonely)}: it is trained on, "
+        "but never evaluated"
     ]
 
 

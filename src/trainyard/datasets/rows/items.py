@@ -223,19 +223,21 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:
     for name, dataset in datasets.items():
         if not len(dataset):
             raise DataError(f"the {name} dataset is empty: its length is 0")
-    raw = {name: Items(dataset, f"the {name} dataset", config.target) for name, dataset in datasets.items()}
+    raw = {
+        name: Items(dataset, f"the {name} dataset", config.target_name) for name, dataset in datasets.items()
+    }
     sample, target = raw["train"].items([0])[0]
     task, warnings = _task(raw["train"], config)
     has_labels = task_of(task).labels(np.zeros(1)) is not None
     classes, indices = _classes(raw, datasets["train"], target) if has_labels else (None, False)
     splits: dict[SplitName, Split] = {
-        name: Items(dataset, f"the {name} dataset", config.target, task_of(task), classes, indices)
+        name: Items(dataset, f"the {name} dataset", config.target_name, task_of(task), classes, indices)
         for name, dataset in datasets.items()
     }
     inputs = {name: ArraySpec(array.shape, str(array.dtype)) for name, array in sample.items()}
     outputs = len(classes) if classes is not None else (target.shape[0] if target.ndim else 1)
     return DataBundle(
-        info=DataInfo(task, inputs, outputs, classes, target=config.target),
+        info=DataInfo(task, inputs, outputs, classes, target=config.target_name),
         splits=splits,
         warnings=[*warnings, *_warnings(raw, datasets)],
         content_hashed=all(own_fingerprint(dataset) is not None for dataset in datasets.values()),

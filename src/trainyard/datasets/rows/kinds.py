@@ -197,7 +197,7 @@ def missing_values_of(config: DataConfig, name: str) -> Sequence[Any]:
 
 def infer_target(table: Table, config: DataConfig) -> ColumnKind:
     """Return what the target is: numbers in text become numbers, and nothing else changes."""
-    name = config.target
+    name = config.target_name
     absent = tuple(missing_values_of(config, name))
     column = _Column(name, _without(table.column(name), absent), table.source, explicit=True)
     if (declared := config.columns.get(name)) is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -94,7 +95,9 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
         )
     keep = config.impute == "keep"
     if forms["train"] == "named":
-        parts = {name: _named(part, name, config.target) for name, part in parts.items()}
+        parts = {
+            name: _named(part, name, _one_target(config, "named arrays")) for name, part in parts.items()
+        }
         own_weights = _weights(parts, config.weight)
     else:
         parts = {name: ({FEATURES: features}, targets) for name, (features, targets) in parts.items()}
@@ -270,7 +273,13 @@ def _refuse_settings(config: DataConfig, form: Form) -> None:
         config = config.model_copy(update={"weight": None})
     refuse_column_settings(config, f"these {form} are", "Leave it out, or give data frames")
     if form == "items":
+        _one_target(config, "the items of map-style datasets")
         items.refuse_division(config.split)
+        if config.target_transform is not None:
+            raise DataError(
+                "data.target_transform is fitted on all training rows, but a map-style dataset is never read "
+                "as a whole; leave it out, and transform the targets in the dataset"
+            )
 
 
 def refuse_column_settings(config: DataConfig, what: str, advice: str) -> None:
@@ -385,7 +394,7 @@ def from_arrays(
     """
     several = pairs["train"][1].ndim > 1 and pairs["train"][1].shape[1:] != (1,)
     task, labels, targets, warnings = _several(pairs, config) if several else _single(pairs, config)
-    table = Table({config.target: targets["train"]}, "the train rows")
+    table = Table({config.target_name: targets["train"]}, "the train rows")
     codes = None if labels is None else targets["train"]
     rows = split_rows(
         table, config.split, *fractions(config.split, tabular.provided_splits(pairs.keys(), config)), codes
@@ -401,19 +410,49 @@ def from_arrays(
     outputs = len(labels) if labels else (targets["train"].shape[1] if several else 1)
     sample = splits["train"].take(np.zeros(1, np.int64))
     inputs = {name: ArraySpec(sample[name].shape[1:], str(sample[name].dtype)) for name in pairs["train"][0]}
-    info = DataInfo(task, inputs, outputs, labels, target=config.target)
+    info = _named_outputs(DataInfo(task, inputs, outputs, labels, target=config.target_name), config)
     if config.standardize:
         warnings += [
             line for array in pairs["train"][0].values() for line in checks.far_from_standardized(array)
         ]
     return DataBundle(
-        info=tabular.scaled(info, targets["train"][rows["train"]])
-        if config.standardize and not several
-        else info,
+        info=tabular.scaled(info, targets["train"][rows["train"]], config),
         splits={name: splits[name] for name in SPLITS if name in splits},
         rows=rows if len(pairs) == 1 else {},
         warnings=warnings + (checks.repeated_rows(held, sources=pairs) if held else []),
     )
+
+
+def _one_target(config: DataConfig, what: str) -> str:
+    """Return the name of the target, of data that hold it in one array.
+
+    Raises:
+        DataError: The config names several.
+    """
+    if len(config.targets) > 1:
+        raise DataError(
+            f"data.target: {listed(config.targets)}: {what} hold several targets in one array, "
+            "(rows, targets); name that one"
+        )
+    return config.target_name
+
+
+def _named_outputs(info: DataInfo, config: DataConfig) -> DataInfo:
+    """Return the description with the names of several targets, if the config names them.
+
+    Raises:
+        DataError: There are not as many as the config names.
+    """
+    if len(config.targets) == 1:
+        return info
+    if info.outputs != len(config.targets) or task_of(info.task).labels(np.zeros(1)) is not None:
+        raise DataError(
+            f"data.target names {len(config.targets)} targets, but y has {info.outputs} "
+            f"{task_of(info.task).noun}; name as many as y has columns"
+        )
+    if task_of(info.task).scales_target:
+        return replace(info, target_names=tuple(config.targets))
+    return replace(info, classes=list(config.targets))
 
 
 def _with_weights(
@@ -434,12 +473,12 @@ def _with_weights(
 
 def _single(pairs: Mapping[SplitName, Pair], config: DataConfig) -> _Targets:
     tables = {
-        name: Table({config.target: tidy(targets.reshape(-1), config.target)}, f"the {name} rows")
+        name: Table({config.target_name: tidy(targets.reshape(-1), config.target_name)}, f"the {name} rows")
         for name, (_, targets) in pairs.items()
     }
     task, warnings = inspect(tables["train"], config)
-    labels = task_of(task).labels(tables["train"].columns[config.target])
-    target = Target(config.target, task, labels)
+    labels = task_of(task).labels(tables["train"].columns[config.target_name])
+    target = Target(config.target_name, task, labels)
     return _Targets(task, labels, {name: target.encode(table) for name, table in tables.items()}, warnings)
 
 

@@ -26,9 +26,9 @@ def tables_of_pairs(parts: Parts, config: DataConfig) -> dict[SplitName, Table] 
     features, targets = parts["train"]
     if version("preparation") == 1 or not (is_frame(features) or _has_columns(features)):
         return None
-    if np.ndim(targets) > 1 and np.shape(targets)[1:] != (1,):
+    if len(config.targets) > 1 or (np.ndim(targets) > 1 and np.shape(targets)[1:] != (1,)):
         return None
-    tables = {name: _table(part, name, config.target) for name, part in parts.items()}
+    tables = {name: _table(part, name, config.target_name) for name, part in parts.items()}
     for name, table in tables.items():
         if len(table.columns) != len(tables["train"].columns):
             raise DataError(

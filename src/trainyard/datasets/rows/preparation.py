@@ -82,7 +82,7 @@ class TabularPreparation:
         names = [column.name for column in self.columns if column.reads == "text"]
         names += [name for name, kind in self.kinds.items() if kind.reads_text and name not in names]
         text_target = any(isinstance(label, str) for label in self.target.classes or ())
-        return [*names, self.target.name] if text_target else names
+        return [*names, *self.target.columns] if text_target else names
 
     def features(self, rows: Any) -> Array:
         """Return the features, (rows, features), of a data frame, mappings, or a `Table`.
@@ -138,24 +138,22 @@ class TabularPreparation:
         Raises:
             DataError: No row has a target.
         """
-        table = self._table(rows, {column.name for column in self.columns} | {self.target.name})
-        if self.target.name not in table.columns:
-            return table
-        kept, warning = rows_with_target(table, self.target.name)
-        if warning:
-            log.warning("%s", warning)
-        return kept
+        table = self._table(rows, {column.name for column in self.columns} | {*self.target.columns})
+        for name in self.target.columns:
+            if name in table.columns:
+                table, warning = rows_with_target(table, name)
+                if warning:
+                    log.warning("%s", warning)
+        return table
 
     def targets(self, rows: Any) -> Array | None:
-        """Return the targets, (rows,) int64 class indices or values.
-
-        None if the rows have no target column.
+        """Return the targets as `Target.encode` does; None if the rows have no target column.
 
         Raises:
             DataError: A cell is empty, not a class of the training rows, or not a finite number.
         """
-        table = self._table(rows, {self.target.name})
-        return self.target.encode(table) if self.target.name in table.columns else None
+        table = self._table(rows, set(self.target.columns))
+        return self.target.encode(table) if table.columns else None
 
     def _table(self, rows: Any, names: set[str]) -> Table:
         """Return the columns `names` of the rows, read as their kinds."""

@@ -23,6 +23,7 @@ from trainyard.datasets.rows.table import Table, kind_of
 from trainyard.datasets.rows.target import Target, class_indices, inspect, rows_with_target
 from trainyard.errors import DataError
 from trainyard.registry import task_of
+from trainyard.tasks.support.transforms import fit as fit_transform
 from trainyard.types import FEATURES, SPLITS, TARGET, WEIGHT, Array, DataInfo, SplitName, features_spec
 
 Tables = Mapping[SplitName, Table]
@@ -124,8 +125,9 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
     task, warnings = inspect(train, config)
     form = feature_form()
     provided = provided_splits(tables, config)
-    whole = Target(config.target, task, dtype=form.dtype)
-    target, rows, more = _split(train, config, whole, fractions(config.split, provided))
+    several = tuple(config.targets) if len(config.targets) > 1 else ()
+    target = Target(config.target_name, task, dtype=form.dtype, names=several)
+    target, rows, more = _split(train, config, target, fractions(config.split, provided))
     infers = judges and not form.frames
     columns = infer(train, names, config, rows["train"]) if infers else Inference({})
     names = [name for name in names if name not in columns.kinds or columns.kinds[name].is_feature]
@@ -144,7 +146,7 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
     if not known and not form.frames:
         warnings += checks.odd_columns(parts["train"], names, splits["train"].arrays[TARGET])
     return DataBundle(
-        info=_info(preparation, target, splits["train"].arrays[TARGET] if config.standardize else None),
+        info=_info(preparation, target, splits["train"].arrays[TARGET], config),
         splits=dict(splits),
         preparation=preparation,
         rows=_positions(train, rows) if len(tables) == 1 else {},
@@ -203,11 +205,13 @@ def _kinds_before_split(train: Table, names: Sequence[str], config: DataConfig) 
         inference = judge(train, [time], config)
         warnings += [] if time in names else inference.warnings
         kinds |= {name: kind for name, kind in inference.kinds.items() if kind.kind in ("number", "time")}
-    return Inference({**kinds, config.target: infer_target(train, config)}, warnings)
+    for name in config.targets:
+        kinds[name] = infer_target(train, config.model_copy(update={"target": name}))
+    return Inference(kinds, warnings)
 
 
 def _refuse_mixtures(tables: Tables, names: Sequence[str], config: DataConfig) -> None:
-    checks.refuse_mixtures(tables["train"], [config.target])
+    checks.refuse_mixtures(tables["train"], config.targets)
     for table in tables.values():
         checks.refuse_mixtures(table, names)
 
@@ -218,8 +222,10 @@ def _with_targets(tables: Tables, config: DataConfig) -> tuple[Tables, list[str]
         return tables, []
     kept, warnings = {}, []
     for name, table in tables.items():
-        kept[name], warning = rows_with_target(table, config.target)
-        warnings += [warning] if warning else []
+        kept[name] = table
+        for column in config.targets:
+            kept[name], warning = rows_with_target(kept[name], column)
+            warnings += [warning] if warning else []
     return kept, warnings
 
 
@@ -242,8 +248,8 @@ def _split(
     table: Table, config: DataConfig, target: Target, shares: tuple[float, float]
 ) -> tuple[Target, Rows, list[str]]:
     val, test = shares
-    values = table.column(config.target)
-    labels = task_of(target.task).labels(values)
+    values = table.column(target.columns[0])
+    labels = None if target.names else task_of(target.task).labels(values)
     if labels is None:
         return target, split_rows(table, config.split, val, test, None), []
     codes = class_indices(values, labels)
@@ -267,26 +273,46 @@ def _unused_shares(tables: Collection[SplitName], config: DataConfig) -> list[st
 
 
 def _info(
-    preparation: TabularPreparation | RawPreparation, target: Target, to_standardize: Array | None
+    preparation: TabularPreparation | RawPreparation, target: Target, targets: Array, config: DataConfig
 ) -> DataInfo:
-    outputs = 1 if target.classes is None else len(target.classes)
+    outputs = len(target.names or target.classes or [target.name])
     names, categories = preparation.feature_names, preparation.categories
+    are_labels = bool(target.names) and not task_of(target.task).scales_target
     dtype = preparation.dtype if isinstance(preparation, TabularPreparation) else "object"
     info = DataInfo(
         target.task,
         features_spec((len(names),), dtype),
         outputs,
-        target.classes,
+        list(target.names) if are_labels else target.classes,
         names,
         target.name,
         categories=categories,
+        target_names=() if are_labels else target.names,
     )
-    return info if to_standardize is None else scaled(info, to_standardize)
+    return scaled(info, targets, config)
 
 
-def scaled(info: DataInfo, values: Array) -> DataInfo:
-    """Return `info` with mean and scale of the training targets, if there is something to scale."""
-    if not task_of(info.task).scales_target:
+def scaled(info: DataInfo, targets: Array, config: DataConfig) -> DataInfo:
+    """Return `info` with the transformation, and then mean and scale, of the training targets.
+
+    Args:
+        info: The description of the data.
+        targets: The training targets, (rows,) or (rows, outputs).
+        config: The data section.
+
+    Raises:
+        DataError: They cannot be transformed.
+    """
+    values, kind = targets, config.target_transform
+    if kind is not None:
+        if not task_of(info.task).scales_target:
+            raise DataError(
+                f"data.target_transform: {kind} is for amounts, but the task is {info.task}; leave it out, "
+                "or give data.task: regression"
+            )
+        transform = fit_transform(kind, targets)
+        info, values = replace(info, target_transform=transform.to_json()), transform.forward(targets)
+    if not (config.standardize and task_of(info.task).scales_target) or values.ndim > 1:
         return info
     mean, scale = mean_and_scale(values)
     usable = np.isfinite([mean, scale]).all() and scale > 0

@@ -12,28 +12,42 @@ from trainyard.config.schema import DataConfig
 from trainyard.datasets.rows.table import Table, kind_of, listed, missing
 from trainyard.errors import DataError
 from trainyard.registry import task_of
-from trainyard.tasks.support.columns import distinct_labels, doubts, infer_task
+from trainyard.tasks.support.columns import distinct_labels, doubts, infer_task, infer_task_of_matrix
 from trainyard.types import Array
+
+_UNLIKE = 10  # times: targets whose standard deviations differ by more are of unlike scales
 
 
 @dataclass(frozen=True)
 class Target:
     """The column to predict, and its task; `classes` are the labels in the order of their indices, if any.
 
-    Values become `dtype`.
+    Values become `dtype`. Of several columns, `names` are theirs, and `name` joins them.
     """
 
     name: str
     task: str
     classes: Sequence[Any] | None = None
     dtype: str = "float32"
+    names: Sequence[str] = ()
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that hold it."""
+        return list(self.names) or [self.name]
 
     def encode(self, table: Table) -> Array:
-        """Return the targets of a table, (rows,): int64 class indices, or values of `dtype`.
+        """Return the targets of a table.
+
+        Returns:
+            (rows,) int64 class indices or values of `dtype`; (rows, columns) of several columns.
 
         Raises:
             DataError: A cell is empty, not a class of the training rows, or not a finite number.
         """
+        if self.names:
+            dtype = self.dtype if task_of(self.task).scales_target else "float32"
+            return _matrix(table, self.names, self.task).astype(dtype)
         values = table.column(self.name, "data.target")
         where = f"{table.source}: the target {self.name!r}"
         if (absent := missing(values)).any():
@@ -57,13 +71,20 @@ class Target:
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads."""
         classes = None if self.classes is None else list(self.classes)
-        dtype = {} if self.dtype == "float32" else {"dtype": self.dtype}
-        return {"name": self.name, "task": self.task, "classes": classes, **dtype}
+        more: dict[str, Any] = {} if self.dtype == "float32" else {"dtype": self.dtype}
+        more |= {"names": list(self.names)} if self.names else {}
+        return {"name": self.name, "task": self.task, "classes": classes, **more}
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Target:
         """Restore the target that `to_json` was called on."""
-        return Target(data["name"], data["task"], data["classes"], data.get("dtype", "float32"))
+        return Target(
+            data["name"],
+            data["task"],
+            data["classes"],
+            data.get("dtype", "float32"),
+            tuple(data.get("names", ())),
+        )
 
 
 def class_indices(values: Array, classes: Sequence[Any]) -> Array:
@@ -87,7 +108,9 @@ def inspect(table: Table, config: DataConfig) -> tuple[str, list[str]]:
     Raises:
         DataError: The target is missing, has missing values, or does not fit the task in the config.
     """
-    name = config.target
+    if len(config.targets) > 1:
+        return _inspect_several(table, config)
+    name = config.target_name
     values = table.column(name, "data.target")
     where = f"{table.source}: the target {name!r}"
     if (absent := missing(values)).any():
@@ -106,6 +129,67 @@ def inspect(table: Table, config: DataConfig) -> tuple[str, list[str]]:
     task = infer_task(values) if config.task == "auto" else config.task
     task_of(task).check_column(values, where)
     return task, doubts(values, where) if config.task == "auto" else []
+
+
+def _inspect_several(table: Table, config: DataConfig) -> tuple[str, list[str]]:
+    """Decide which task several columns of numbers stand for, as `inspect` does for one."""
+    if len(set(config.targets)) < len(config.targets):
+        raise DataError(f"data.target names a column twice: {listed(config.targets)}")
+    matrix, warnings = _matrix(table, config.targets, "regression"), list[str]()
+    for name, values in zip(config.targets, matrix.T, strict=True):
+        if (values == values[0]).all():
+            raise DataError(
+                f"{table.source}: the target {name!r} has only one value ({values[0]:g}): there is nothing "
+                "to learn"
+            )
+    task = config.task
+    if task == "auto":
+        task, warnings = infer_task_of_matrix(matrix, f"{table.source}: the targets {config.target_name}")
+    if task_of(task).labels(np.zeros(1)) is not None or not task_of(task).accepts(matrix):
+        raise DataError(
+            f"data.target names {len(config.targets)} columns, but the task is {task}, which takes "
+            f"{task_of(task).wants}; give one column, or data.task: regression"
+        )
+    return task, warnings + _unlike_scales(matrix, table, config)
+
+
+def _unlike_scales(matrix: Array, table: Table, config: DataConfig) -> list[str]:
+    """Return a warning about targets, (rows, columns), of which one is most of any squared error."""
+    scales = matrix.std(axis=0)
+    if config.target_transform is not None or scales.max() <= _UNLIKE * scales.min():
+        return []
+    large, small = (config.targets[int(pick(scales))] for pick in (np.argmax, np.argmin))
+    return [
+        f"{table.source}: the target {large!r} varies {scales.max() / scales.min():.3g} times as much as "
+        f"{small!r}, so that a loss of both hardly sees the latter; set data.target_transform: standardize"
+    ]
+
+
+def _matrix(table: Table, names: Sequence[str], task: str) -> Array:
+    """Return several targets, (rows, columns) float64.
+
+    Raises:
+        DataError: A cell is empty or no finite number; or, for labels, neither 0 nor 1.
+    """
+    columns = []
+    for name in names:
+        values, where = table.column(name, "data.target"), f"{table.source}: the target {name!r}"
+        if kind_of(values) not in ("number", "boolean"):
+            raise DataError(
+                f"{where} holds {kind_of(values)} values; several targets must be numbers, or 0 and 1 for "
+                "labels"
+            )
+        if (absent := missing(values)).any():
+            raise DataError(f"{where} has no value in {table.where(absent)}; remove these rows")
+        with np.errstate(over="ignore"):
+            bad = ~np.isfinite(values.astype(np.float32))
+        if bad.any():
+            raise DataError(f"{where} is infinite, or too large for float32, in {table.where(bad)}")
+        if not task_of(task).accepts(values[:, None]):
+            other = (values != 0) & (values != 1)
+            raise DataError(f"{where} must be {task_of(task).wants}, but is not in {table.where(other)}")
+        columns.append(values.astype(np.float64))
+    return np.stack(columns, axis=1)
 
 
 def rows_with_target(table: Table, name: str) -> tuple[Table, str]:

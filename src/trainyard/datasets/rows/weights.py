@@ -48,7 +48,7 @@ def checked(values: Array, where: str, table: Table | None = None) -> Array:
     return weights
 
 
-def refuse_weightless(weights: Mapping[SplitName, Array], name: str) -> None:
+def refuse_weightless(weights: Mapping[str, Array], name: str) -> None:
     """Refuse splits of which no row counts.
 
     Raises:
@@ -77,5 +77,5 @@ def of_splits(
     """
     weights = {split: by_source["train"][ids] for split, ids in rows.items()}
     weights |= {split: values for split, values in by_source.items() if split != "train"}
-    refuse_weightless(weights, name)
+    refuse_weightless({str(split): values for split, values in weights.items()}, name)
     return weights

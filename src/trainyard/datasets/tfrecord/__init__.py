@@ -93,22 +93,20 @@ class TfrecordDataset:
     def _pair(self, tensors: Tensors, path: str) -> tuple[Any, Any]:
         wanted = self._config.features
         names = [
-            name for name in tensors if name != self._config.target and (wanted is None or name in wanted)
+            name
+            for name in tensors
+            if name not in self._config.targets and (wanted is None or name in wanted)
         ]
         if len(names) > 1:
             raise DataError(
                 f"{path}: the features {listed(names)} cannot be combined: one of them has several "
                 "dimensions; keep one feature and leave the others out with data.exclude"
             )
-        if self._config.target not in tensors:
-            raise DataError(
-                f"{path}: data.target: no record has {self._config.target!r}; "
-                f"{nearest(self._config.target, tensors)}"
-            )
+        target = self._config.target_name
+        if target not in tensors:
+            raise DataError(f"{path}: data.target: no record has {target!r}; {nearest(target, tensors)}")
         features = tensors[names[0]]
-        return features.astype(np.float32) if features.dtype.kind == "f" else features, tensors[
-            self._config.target
-        ]
+        return features.astype(np.float32) if features.dtype.kind == "f" else features, tensors[target]
 
 
 def _read(path: str) -> list[Shard]:

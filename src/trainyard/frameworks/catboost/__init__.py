@@ -30,7 +30,7 @@ class CatboostFramework(Framework):
     """Describe models of CatBoost."""
 
     models: ClassVar[Mapping[str, type[BaseModel]]] = {"catboost": CatboostParams}
-    tasks: ClassVar[Collection[str] | None] = ("classification", "regression")
+    tasks: ClassVar[Collection[str] | None] = ("classification", "multilabel", "regression")
     spellings: ClassVar[Spellings] = SPELLINGS
     takes_weights: ClassVar[bool] = True
     base_modules: ClassVar[Sequence[str]] = ("catboost",)

@@ -75,7 +75,7 @@ class CatboostModel(Model):
     @property
     def native(self) -> Any:
         """A `catboost.CatBoostClassifier` or `CatBoostRegressor`; a new one at each call."""
-        is_classifier = self._inputs.info.task == "classification"
+        is_classifier = self._inputs.info.task != "regression"
         name = "CatBoostClassifier" if is_classifier else "CatBoostRegressor"
         return from_bytes(self.serialized(self.rounds), getattr(self._library, name))
 

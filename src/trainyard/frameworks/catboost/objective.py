@@ -16,7 +16,9 @@ _REGRESSION = {  # objective: link
 }
 _MULTI_REGRESSION = {"MultiRMSE": "identity"}
 _BINARY = {"Logloss": "sigmoid", "CrossEntropy": "sigmoid", "Focal": "sigmoid"}
+_LABELS = {"MultiLogloss": "sigmoid", "MultiCrossEntropy": "sigmoid"}
 _MULTICLASS = {"MultiClass": "softmax", "MultiClassOneVsAll": "sigmoid"}
+_NOUNS = {"classification": "classes", "multilabel": "labels"}
 _MIN_PROBABILITY = 1e-15  # keeps the cross entropy finite
 
 
@@ -40,11 +42,13 @@ class Objective:
         """Convert (rows, width) raw values to the outputs.
 
         Returns:
-            (rows, classes) probabilities, or (rows,) or (rows, outputs) values.
+            (rows, classes) or (rows, labels) probabilities, or (rows,) or (rows, outputs) values.
         """
         predictions = self._predictions(raw)
         if self.info.task == "regression":
             return predictions[:, 0] if self.info.outputs == 1 else predictions
+        if self.info.task == "multilabel":
+            return predictions
         if self.info.outputs == 2:
             return np.column_stack([1 - predictions[:, 0], predictions[:, 0]])
         return np.asarray(predictions / np.maximum(predictions.sum(axis=1, keepdims=True), _MIN_PROBABILITY))
@@ -52,9 +56,9 @@ class Objective:
     def loss(self, raw: Array, targets: Array, weights: Array | None = None) -> float:
         """Return the mean loss over the rows; 0 if none has a weight.
 
-        It is the user's metric if there is one, else the cross entropy for classes. For values it is the
-        absolute, quantile, percentage or squared error, as the objective minimizes it. Errors are divided by
-        the targets' standard deviation where that is known, except for MAPE.
+        It is the user's metric if there is one, else the cross entropy for classes and labels. For values it
+        is the absolute, quantile, percentage or squared error, as the objective minimizes it. Errors are
+        divided by the targets' standard deviation where that is known, except for MAPE.
 
         Args:
             raw: (rows, width) raw values.
@@ -65,22 +69,28 @@ class Objective:
             return float(
                 self.metric.get_final_error(*self.metric.evaluate(list(raw.T.copy()), targets, weights))
             )
-        outputs = self.outputs(raw)
+        return _mean(self._losses(self.outputs(raw), targets), weights)
+
+    def _losses(self, outputs: Array, targets: Array) -> Array:
+        """Return the losses of the rows, (rows,) or (rows, outputs); see `loss`."""
         if self.info.task == "classification":
-            chosen = np.maximum(outputs[np.arange(len(outputs)), targets], _MIN_PROBABILITY)
-            return _mean(-np.log(chosen), weights)
+            chosen = outputs[np.arange(len(outputs)), targets]  # (rows,)
+            return np.asarray(-np.log(np.maximum(chosen, _MIN_PROBABILITY)))
+        if self.info.task == "multilabel":
+            own = np.where(targets > 0, outputs, 1 - outputs)  # (rows, labels)
+            return np.asarray(-np.log(np.maximum(own, _MIN_PROBABILITY)))
         values = targets.reshape(outputs.shape)
         errors: Array = (values - outputs) / self.info.target_scale
         kind, _, options = self.name.partition(":")
         if kind == "MAE":
-            return _mean(np.abs(errors), weights)
+            return np.abs(errors)
         if kind == "MAPE":
-            return _mean(np.abs(values - outputs) / np.maximum(1, np.abs(values)), weights)
+            return np.asarray(np.abs(values - outputs) / np.maximum(1, np.abs(values)))
         if kind == "Quantile":
             parameters = dict(part.split("=", 1) for part in options.split(";") if "=" in part)
             alpha = float(parameters.get("alpha", 0.5))
-            return _mean(np.maximum(alpha * errors, (alpha - 1) * errors), weights)
-        return _mean(np.square(errors), weights)
+            return np.maximum(alpha * errors, (alpha - 1) * errors)
+        return np.square(errors)
 
     def _predictions(self, raw: Array) -> Array:
         if self.link == "identity":
@@ -113,13 +123,15 @@ def build_objective(
     several = info.outputs > 1
     if info.task == "regression":
         allowed = _MULTI_REGRESSION if several else _REGRESSION
+    elif info.task == "multilabel":
+        allowed = _LABELS
     else:
         allowed = _MULTICLASS if info.outputs > 2 else _BINARY
     default = next(iter(allowed))
     name = default if requested is None or custom is not None else requested
     kind = name.partition(":")[0]
     if kind not in allowed:
-        noun = "classes" if info.task == "classification" else "values" if several else "value"
+        noun = _NOUNS.get(info.task, "values" if several else "value")
         what = f"{info.outputs} {noun}"
         known = f"{', '.join(allowed)}, package.module:Class"
         raise ModelError(f"model.params.objective: {kind} does not fit targets of {what}; allowed: {known}")

@@ -102,7 +102,10 @@ def build_objective(
         ModelError: The objective does not fit the task, or the data has several targets.
     """
     if info.task == "regression" and info.outputs > 1:
-        raise ModelError(f"LightGBM takes one target, the data has {info.outputs}; train a model for each")
+        raise ModelError(
+            f"LightGBM takes one target, the data has {info.outputs}; train a model for each (data.target, "
+            "and the others in data.exclude), or use xgboost, catboost or random_forest"
+        )
     width = 1 if info.task == "regression" or info.outputs == 2 else info.outputs
     allowed = _REGRESSION if info.task == "regression" else _BINARY if width == 1 else _MULTICLASS
     name = requested or next(iter(allowed))

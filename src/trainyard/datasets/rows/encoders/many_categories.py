@@ -179,7 +179,7 @@ def _labels(name: str, rows: TrainingRows) -> list[str]:
     count = rows.targets.shape[1]
     if count == 1:
         return [f"{name}.target"]
-    return [f"{name}.target={label}" for label in rows.target.classes or range(count)]
+    return [f"{name}.target={label}" for label in rows.target.classes or rows.target.names or range(count)]
 
 
 def _scaling(values: Array, rows: TrainingRows) -> tuple[float, float]:

@@ -1,0 +1,89 @@
+"""Models that train on a transformed target, seen in the target's own unit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainyard.datasets.base import ArraySplit, Split
+from trainyard.datasets.rows.arrays import Arrays
+from trainyard.errors import InputError
+from trainyard.frameworks.base import Model
+from trainyard.tasks.support.transforms import TargetTransform, transform_of
+from trainyard.types import TARGET, Array, DataInfo, Predictions, SplitName
+
+
+def transformed(split: Split, transform: TargetTransform) -> Split:
+    """Return a split with its targets in the transformed unit.
+
+    Raises:
+        InputError: The split is not in memory.
+    """
+    if not isinstance(split, ArraySplit):
+        raise InputError("data.target_transform: the rows are not in memory; leave it out")
+    return Arrays({**split.arrays, TARGET: transform.forward(split.arrays[TARGET])})
+
+
+class OwnUnitModel(Model):
+    """A model whose predictions and targets are in the target's own unit; its loss is in the transformed one.
+
+    Args:
+        model: The model, which trains and predicts in the transformed unit.
+        transform: The transformation.
+        known: The splits of the run by the identity of those with targets in the own unit: the learner caches
+            what it derives from them.
+    """
+
+    def __init__(self, model: Model, transform: TargetTransform, known: Mapping[int, Split]) -> None:
+        self._model = model
+        self._transform = transform
+        self._known = known
+
+    @property
+    def input_names(self) -> Sequence[str] | None:
+        """The arrays of a batch that the model is called with."""
+        return self._model.input_names
+
+    @property
+    def native(self) -> Any:
+        """The model as its library's own object; its outputs are in the transformed unit."""
+        return self._model.native
+
+    def predict(self, split: Split) -> Iterator[Predictions]:
+        """Yield the outputs for all rows of a split, in order."""
+        assert isinstance(split, ArraySplit), "a learner has refused other splits"
+        targets = split.arrays[TARGET]
+        inner = self._known.get(id(split)) or transformed(split, self._transform)
+        for part in self._model.predict(inner):
+            values = self._transform.inverse(part.outputs).astype(part.outputs.dtype)
+            yield part._replace(outputs=values, targets=targets[part.ids])
+
+    def importance(self) -> Mapping[str, Array]:
+        """Return the library's own feature importances."""
+        return self._model.importance()
+
+    def export(self, path: Path, form: str) -> None:
+        """Write the model, whose outputs are in the transformed unit."""
+        self._model.export(path, form)
+
+
+def own_unit(
+    model: Model,
+    info: DataInfo,
+    splits: Mapping[SplitName, Split] | None = None,
+    learner_splits: Mapping[SplitName, Split] | None = None,
+) -> Model:
+    """Return a model that predicts in the target's own unit.
+
+    Args:
+        model: The model, as its framework makes it.
+        info: The description of the data.
+        splits: The splits of the run.
+        learner_splits: The same splits, as the learner got them.
+    """
+    transform = transform_of(info)
+    if transform is None:
+        return model
+    known = {id(split): (learner_splits or {})[name] for name, split in (splits or {}).items()}
+    return OwnUnitModel(model, transform, known)
