@@ -44,6 +44,11 @@ def _metrics() -> dict[str, Metric]:
         "mcc": Metric("max", "Matthews correlation coefficient", classes.mcc),
         "kappa": Metric("max", "Cohen's kappa: agreement beyond chance", classes.kappa),
     }
+    for name, text in (
+        ("jaccard", "Jaccard index of the positive class; macro average of 3 or more"),
+        ("specificity", "recall of the negative class; of 3 or more the mean true negative rate"),
+    ):
+        metrics[name] = Metric("max", text, classes.averaged(name, "auto"))
     for k in (3, 5):
         text = f"share of rows whose class is among the {k} most probable"
         metrics[f"top_{k}_accuracy"] = Metric("max", text, classes.top_k_accuracy(k))
