@@ -16,6 +16,7 @@ from trainyard.config.schema import (
     SplitConfig,
     TrainingConfig,
     bounds,
+    own_name,
     power_of_two,
 )
 from trainyard.config.tree import DEFAULT, Node, Problems, Source, find, find_value, mapping, put
@@ -101,6 +102,7 @@ def check(root: Node, problems: Problems) -> None:
     _check_nodes(root, problems)
     _check_warmup(root, problems)
     _check_interval(root, problems)
+    _check_cadence(root, problems)
     data = find_value(root, "data")
     if data is not None and isinstance(data.value, dict):
         _check_source(data, problems)
@@ -211,6 +213,13 @@ def _check_interval(root: Node, problems: Problems) -> None:
         problems.report(message, "checkpoint.mtbf_hours", hours.key_source)
 
 
+def _check_cadence(root: Node, problems: Problems) -> None:
+    epochs = find_value(root, "evaluation.every_n_epochs")
+    if epochs is not None and find_value(root, "evaluation.every_n_steps") is not None:
+        message = "both every_n_steps and every_n_epochs are given; keep one"
+        problems.report(message, "evaluation.every_n_epochs", epochs.key_source)
+
+
 def _check_source(data: Node, problems: Problems) -> None:
     kind, path = _text(data, "type"), _text(data, "path") or _text(data, "train_path")
     unset = any(node.template is not None and node.text is None for node in mapping(data).values())
@@ -264,7 +273,10 @@ def _check_split(data: Node, problems: Problems) -> None:
 def _check_metric(node: Node | None, path: str, problems: Problems) -> None:
     if node is None or not isinstance(node.value, str) or node.value.startswith("val_"):
         return
-    if node.value == "train_loss":
+    if ":" in node.value:
+        name = own_name(node.value)
+        reason = f"list {node.value} in evaluation.metrics, and write val_{name} here"
+    elif node.value == "train_loss":
         reason = "train_loss is a mean since the last log, not an evaluation; use val_loss"
     elif node.value.startswith("test_"):
         reason = f"the test split must not decide anything; use val_{node.value.removeprefix('test_')}"

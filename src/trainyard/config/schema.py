@@ -315,7 +315,12 @@ class TrainingConfig(Section):
     batch_size: int = bits(
         default=32,
         gt=0,
-        description="samples of one step, over all processes; the last partial batch is kept",
+        description="samples of one step, over all processes; the last partial batch of an epoch is kept",
+    )
+    drop_last: bool = bits(
+        default=False,
+        description="leave out the last batch of an epoch if it is smaller: an epoch then has rows // "
+        "batch_size steps (other rows are left out each time; evaluations use all of theirs)",
     )
     microbatch_size: int | None = bits(
         default=None, gt=0, description="samples of one forward/backward; default: the whole batch"
@@ -336,8 +341,17 @@ class TrainingConfig(Section):
     scheduler: Annotated[Schedule, Field(discriminator="type")] = ConstantSchedule()
     loss: str = bits(
         default="auto",
-        description="auto: the task's own (cross_entropy for classes, mse for values ...); torch also takes "
-        "package.module:function, called with what the model returns and the batch, a mapping of tensors",
+        description="auto: the task's own (cross_entropy for classes, mse for values ...), or your own as "
+        "package.module:function, which returns the mean over the samples: torch calls it with what the "
+        "model returns and the batch, a mapping of tensors; Keras with (targets, outputs), as it calls "
+        "losses; for boosters it is `model.params.objective`",
+    )
+    label_smoothing: float = bits(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="of cross_entropy: this share of the probability is spread over all classes, also in "
+        "val_loss",
     )
     max_grad_norm: float | None = bits(default=None, gt=0, description="clips the gradient's global L2 norm")
     early_stopping: EarlyStoppingConfig | None = None
@@ -360,8 +374,14 @@ class EvaluationConfig(Section):
     """When the validation split is evaluated (at the end in any case), and by which metrics."""
 
     every_n_steps: int | None = bits(default=None, gt=0, description="default: after each epoch")
+    every_n_epochs: int | None = bits(
+        default=None, gt=0, description="instead of every_n_steps; counted from the start of the run"
+    )
     metrics: list[str] | None = bits(
-        default=None, description="default: accuracy and f1 for classes, rmse, mae and r2 for values"
+        default=None,
+        description="default: accuracy and f1 for classes, rmse, mae and r2 for values; your own as "
+        "package.module:function of (targets, predictions), or one of scikit-learn's "
+        "(sklearn.metrics:cohen_kappa_score)",
     )
     batch_size: int | None = bits(
         default=None,
@@ -380,6 +400,9 @@ class CheckpointConfig(Section):
 
     every_n_steps: int | None = record(
         None, gt=0, description="steps between two checkpoints; may be combined with every_n_minutes"
+    )
+    every_n_epochs: int | None = record(
+        None, gt=0, description="epochs between two checkpoints; may be combined with the others"
     )
     every_n_minutes: Literal["auto"] | Annotated[float, Field(gt=0)] | None = record(
         10.0,
@@ -519,13 +542,35 @@ METRIC_KEYS = ("checkpoint.metric", "training.early_stopping.metric", "training.
 
 def deciding_metrics(config: RunConfig) -> dict[str, str]:
     """Return the metrics that decide something, by their keys; keys that this run does not use are absent."""
-    metrics: dict[str, str] = {}
+    return {key: section.metric for key, section in _deciding(config)}
+
+
+def undecided_modes(config: RunConfig) -> dict[str, str]:
+    """Return those of the metrics that decide something whose mode is to be found out, by their keys."""
+    return {key: section.metric for key, section in _deciding(config) if section.mode == "auto"}
+
+
+def _deciding(config: RunConfig) -> Iterator[tuple[str, Any]]:
     for key in METRIC_KEYS:
         section: Any = config
         for name in key.split(".")[:-1]:
             section = getattr(section, name)
+        if section is config.checkpoint and not config.checkpoint.save_top_k:
+            continue
         if hasattr(section, "metric"):  # no early stopping is None; only some schedules have a metric
-            metrics[key] = section.metric
-    if not config.checkpoint.save_top_k:
-        del metrics["checkpoint.metric"]
-    return metrics
+            yield key, section
+
+
+def own_name(path: str) -> str:
+    """Return the name of a user's own metric: `mine:profit` -> `profit`."""
+    return path.rpartition(":")[2].rpartition(".")[2]
+
+
+def metric_path(config: RunConfig, metric: str) -> str:
+    """Return the import path of a metric (`val_profit`) that is a user's own, listed in `evaluation.metrics`.
+
+    Any other is returned as it is.
+    """
+    own = {own_name(path): path for path in config.evaluation.metrics or () if ":" in path}
+    split, _, name = metric.partition("_")
+    return own.get(name if split in ("train", "val", "test") else metric, metric)

@@ -45,7 +45,7 @@ class RegressionTask(Task):
     }
     default_metrics: ClassVar[Sequence[str]] = ("rmse", "mae", "r2")
     usual_metric: ClassVar[str] = "mse"
-    losses: ClassVar[Sequence[str]] = ("mse", "mae", "huber")
+    losses: ClassVar[Sequence[str]] = ("mse", "mae", "huber", "l1", "smooth_l1")
     scales_target: ClassVar[bool] = True
 
     def tables(self, scores: Scores, ids: Ids) -> Json:
