@@ -47,10 +47,10 @@ _LOSS_HINTS = {
     **dict.fromkeys(("bce", "bcewithlogits", "binarycrossentropy"), _BINARY),
     **dict.fromkeys(
         ("ce", "crossentropy", "nll", "log", "categoricalcrossentropy", "sparsecategoricalcrossentropy"),
-        "it is called cross_entropy",
+        "did you mean 'cross_entropy'?",
     ),
-    **dict.fromkeys(("l2", "mse", "meansquarederror", "squarederror"), "it is called mse"),
-    **dict.fromkeys(("mae", "meanabsoluteerror", "absoluteerror"), "it is called mae"),
+    **dict.fromkeys(("l2", "mse", "meansquarederror", "squarederror"), "did you mean 'mse'?"),
+    **dict.fromkeys(("mae", "meanabsoluteerror", "absoluteerror"), "did you mean 'mae'?"),
     "rmse": "mse has the same minimum; list rmse in evaluation.metrics",
     "labelsmoothing": "write loss: cross_entropy, and beside it label_smoothing: 0.1",
 }
