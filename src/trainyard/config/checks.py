@@ -9,14 +9,13 @@ from __future__ import annotations
 import re
 from pathlib import PurePath
 
+from trainyard.config.metrics import METRIC_KEYS, own_name
 from trainyard.config.schema import (
     DEFAULT_TEST_SHARE,
-    METRIC_KEYS,
     RANGE,
     SplitConfig,
     TrainingConfig,
     bounds,
-    own_name,
     power_of_two,
 )
 from trainyard.config.tree import DEFAULT, Node, Problems, Source, find, find_value, mapping, put

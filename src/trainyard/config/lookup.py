@@ -13,16 +13,15 @@ from trainyard.config.adapters import Adapters, Kind
 from trainyard.config.checks import DEFAULT_EPOCHS, check_import_path
 from trainyard.config.forms import tracking_items
 from trainyard.config.messages import validate
+from trainyard.config.metrics import METRIC_KEYS, own_name
 from trainyard.config.resolved import values
 from trainyard.config.schema import (
-    METRIC_KEYS,
     DataConfig,
     ModelConfig,
     OptimizerConfig,
     TrackerConfig,
     TrainingConfig,
     TypedSection,
-    own_name,
 )
 from trainyard.config.tree import (
     DEFAULT,

@@ -16,7 +16,8 @@ from functools import cache
 import numpy as np
 
 from trainyard import registry
-from trainyard.config.schema import RunConfig, metric_path, own_name
+from trainyard.config.metrics import metric_path, own_name
+from trainyard.config.schema import RunConfig
 from trainyard.errors import InputError
 from trainyard.evaluation.own import own_metric
 from trainyard.registry import task_for, task_of

@@ -13,7 +13,8 @@ from trainyard import registry
 from trainyard.callbacks.base import Callback, RunView
 from trainyard.callbacks.histograms import WeightHistograms
 from trainyard.callbacks.resources import Resources
-from trainyard.config.schema import RunConfig, deciding_metrics, metric_path, undecided_modes
+from trainyard.config.metrics import deciding_metrics, metric_path, undecided_modes
+from trainyard.config.schema import RunConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.engine.checkpoint import Checkpoints, RunCheckpoints
 from trainyard.engine.journal import Journal

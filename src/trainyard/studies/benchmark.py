@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.config import Config, Overrides
-from trainyard.config.schema import metric_path
+from trainyard.config.metrics import metric_path
 from trainyard.digest import write_atomically
 from trainyard.errors import ConfigError, InputError, Problem, TrainyardError
 from trainyard.evaluation.metrics import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainyard.config.schema import metric_path
+from trainyard.config.metrics import metric_path
 from trainyard.errors import InputError, ModelError
 from trainyard.evaluation.metrics import LOSS, mode_of, names, without_prefix
 from trainyard.evaluation.significance import Significance, all_pairs, holm, over_folds
