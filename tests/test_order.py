@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trainyard import order
-from trainyard.order import KeyedPermutation, SampleOrder, permutation, random_keys, stream_seed
+from trainyard.order import Cursor, KeyedPermutation, SampleOrder, permutation, random_keys, stream_seed
 from trainyard.semantics import PARTS
 
 
@@ -54,6 +54,38 @@ def test_an_epoch_sees_each_sample_once_and_keeps_the_partial_batch(
     assert len(samples.batch(10)) == 7
     assert [sorted(epoch) for epoch in epochs] == [list(range(107))] * 2
     assert epochs[0].tolist() != epochs[1].tolist()
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+@pytest.mark.parametrize(
+    ("rows", "batch", "steps"), [(107, 10, 10), (100, 10, 10), (107, 107, 1), (107, 60, 1)]
+)
+def test_the_partial_batch_is_left_out(
+    rows: int, batch: int, steps: int, in_memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not in_memory:
+        monkeypatch.setattr(order, "IN_MEMORY_ROWS", 10)
+        monkeypatch.setattr(order, "_BLOCK_ROWS", 20)
+    dropped, kept = SampleOrder(rows, batch, 5, drop_last=True), SampleOrder(rows, batch, 5)
+    assert (dropped.steps_per_epoch, dropped.used) == (steps, steps * batch)
+    for epoch in range(3):
+        for step in range(steps):
+            ids = dropped.batch(epoch * steps + step)
+            assert len(ids) == batch
+            assert ids.tolist() == kept.batch(epoch * kept.steps_per_epoch + step).tolist()
+    assert [dropped.epochs(steps * epochs) for epochs in (1, 2, 7)] == [1, 2, 7]
+    assert [dropped.end_of(epochs) for epochs in (1, 2, 7)] == [steps, 2 * steps, 7 * steps]
+
+
+@pytest.mark.parametrize(("consumed", "left"), [(30, 7), (100, 0), (107, 0)])
+def test_an_order_that_begins_within_an_epoch_leaves_out_its_partial_batch(consumed: int, left: int) -> None:
+    samples = SampleOrder(107, 10, 5, begin=Cursor(25, 2, consumed), drop_last=True)
+    assert samples.first_end == 25 + left
+    second, third = (permutation(stream_seed(5, order.EPOCH, epoch), 107).tolist() for epoch in (2, 3))
+    batches = [samples.batch(step).tolist() for step in range(25, 25 + left + 10)]
+    assert [id_ for ids in batches for id_ in ids] == [*second[consumed : consumed + 10 * left], *third[:100]]
+    assert samples.cursor(25 + left) == (25 + left, 3, 0)
+    assert samples.end_of(4) == 25 + left + 10
 
 
 def test_a_step_needs_no_earlier_step() -> None:

@@ -112,7 +112,7 @@ class SampleOrder:
     """The samples of each step.
 
     Each epoch is a new random order of all samples, cut into batches; the last batch of an epoch may be
-    smaller.
+    smaller, or is left out.
 
     Args:
         samples: Number of training samples.
@@ -120,16 +120,21 @@ class SampleOrder:
         seed: The run's seed.
         begin: Where the first step begins. A fork of a run that had another batch size begins within an
             epoch: its first batches are cut from the samples that are left of it.
+        drop_last: Leave out the last batch of an epoch if it would be smaller. Other samples are left out in
+            each epoch.
     """
 
-    def __init__(self, samples: int, batch_size: int, seed: int, begin: Cursor = START) -> None:
+    def __init__(
+        self, samples: int, batch_size: int, seed: int, begin: Cursor = START, *, drop_last: bool = False
+    ) -> None:
         self.samples = samples
         self.batch_size = batch_size
-        self.steps_per_epoch = -(-samples // batch_size)
+        self.steps_per_epoch = _batches(samples, batch_size, drop_last)
+        self.used = min(samples, self.steps_per_epoch * batch_size)  # samples of an epoch that are trained on
         self._seed = seed
         self.begin = begin
         # The first step at which an epoch ends.
-        self.first_end = begin.step - (begin.consumed - samples) // batch_size
+        self.first_end = begin.step + _batches(samples - begin.consumed, batch_size, drop_last)
         # One block of an epoch's order is cached: all of it, or an integral number of batches.
         self._in_memory = samples <= IN_MEMORY_ROWS
         self._block = samples if self._in_memory else max(1, _BLOCK_ROWS // batch_size) * batch_size
@@ -164,9 +169,14 @@ class SampleOrder:
     def epochs(self, steps: int) -> float:
         """Return how many epochs the first `steps` steps are."""
         _, epoch, consumed = self.cursor(steps)
-        return epoch + consumed / self.samples
+        return epoch + consumed / self.used
 
     def end_of(self, epochs: int) -> int:
         """Return the step after which `epochs` epochs are over; that of the first step if they are before."""
         more = epochs - self.begin.epoch - 1
         return self.begin.step if more < 0 else self.first_end + more * self.steps_per_epoch
+
+
+def _batches(samples: int, batch_size: int, drop_last: bool) -> int:
+    """Return into how many batches samples are cut."""
+    return samples // batch_size if drop_last else -(-samples // batch_size)

@@ -153,3 +153,31 @@ def test_epochs_that_end_elsewhere() -> None:
     assert [step for step in range(14, 41) if rules.evaluates(step)] == [14, 22, 30, 38, 40]
     assert [rules.next_due(step) for step in (13, 21, 23)] == [14, 22, 30]
     assert not rules.on_cadence(40)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "end", "count", "expected"),
+    [
+        (1, 8, 1, [8, 16, 24, 32, 40]),
+        (2, 8, 1, [16, 32]),
+        (3, 8, 1, [24]),
+        (2, 14, 3, [22, 38]),  # a run that begins in its third epoch, which ends after step 14
+        (3, 14, 3, [14, 38]),
+        (3, 14, 4, [30]),
+    ],
+)
+def test_cadences_in_epochs(epochs: int, end: int, count: int, expected: list[int]) -> None:
+    """Epochs of 8 steps, of which `count` are over after step `end`."""
+    training = {"max_steps": 43}
+    for section in ("evaluation", "checkpoint"):
+        given = {"model": "mlp", "data": "iris", "training": training, section: {"every_n_epochs": epochs}}
+        given["logging"] = {"every_n_steps": 1000}
+        if section == "checkpoint":
+            given["evaluation"] = {"every_n_steps": 1000}
+        config = load(given, adapters=Catalog()).config
+        rules = Rules(config, Plan(16, 43, 0.1), 8, mode_of, epoch_end=end, epoch=count)
+        steps = range(9 if end > 8 else 1, 43)
+        is_due = rules.on_cadence if section == "evaluation" else rules.saves
+        assert [step for step in steps if is_due(step)] == expected
+        due = [step for step in steps if rules.next_due(step - 1) == step]
+        assert due == expected

@@ -9,6 +9,7 @@ import warnings
 
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 
 from trainyard import registry
 from trainyard.errors import InputError, ModelError
@@ -59,9 +60,12 @@ def references(outputs, targets) -> dict[str, float]:
         "mcc": sk.matthews_corrcoef(targets, guess),
         "kappa": sk.cohen_kappa_score(targets, guess),
     }
+    usual = "binary" if count == 2 else "macro"  # scikit-learn's own default is binary
+    found["jaccard"] = sk.jaccard_score(targets, guess, average=usual, zero_division=0)
+    rates = [sk.recall_score(targets != label, guess != label) for label in range(count)]
+    found["specificity"] = rates[1] if count == 2 else np.mean(rates)
     for field in ("f1", "precision", "recall"):
         function = getattr(sk, f"{field}_score")
-        usual = "binary" if count == 2 else "macro"  # scikit-learn's own default is binary
         found[field] = function(targets, guess, average=usual, zero_division=0)
         for average in ("macro", "micro", "weighted", *(["binary"] if count == 2 else [])):
             found[f"{field}_{average}"] = function(targets, guess, average=average, zero_division=0)
@@ -93,6 +97,39 @@ def test_top_k_of_equal_probabilities_counts_the_first_classes():
     assert score("accuracy", outputs, np.arange(4), classes(4)) == 0.25
 
 
+def per_output(function, true, guess) -> float:
+    """The mean of a function of (rows,) targets and predictions over the outputs."""
+    columns = zip(true.reshape(guess.shape).T, guess.T, strict=True)
+    return float(np.mean([function(y, p) for y, p in columns]))
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_metrics_of_positive_values_agree_with_sklearn(outputs):
+    rng = np.random.default_rng(5)
+    true = np.round(rng.gamma(2, 2, (120, outputs)), 1).astype(np.float32) + np.float32(0.1)
+    guess = (true * rng.uniform(0.5, 2, true.shape)).astype(np.float32)
+    references = {
+        "msle": sk.mean_squared_log_error,
+        "rmsle": sk.root_mean_squared_log_error,
+        "poisson_deviance": lambda true, guess: per_output(sk.mean_poisson_deviance, true, guess),
+        "gamma_deviance": lambda true, guess: per_output(sk.mean_gamma_deviance, true, guess),
+    }
+    for name, function in references.items():
+        expected = function(true.astype(np.float64), guess.astype(np.float64))
+        assert score(name, guess, true, values(outputs)) == pytest.approx(expected, rel=1e-6), name
+    counts = np.array([[0.0], [1.0], [3.0]], np.float32)
+    assert score("poisson_deviance", counts + 0.5, counts, values()) == pytest.approx(
+        sk.mean_poisson_deviance(counts[:, 0], counts[:, 0] + 0.5), rel=1e-6
+    )
+
+
+def test_correlations_of_a_constant_are_undefined():
+    true, guess = np.array([1.0, 2.0, 2.0], np.float32), np.ones(3, np.float32)
+    assert math.isnan(score("pearson", guess, true, values()))
+    assert math.isnan(score("spearman", guess, true, values()))
+    assert score("smape", np.zeros(3, np.float32), np.zeros(3, np.float32), values()) == 0.0
+
+
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_regression_agrees_with_sklearn(outputs):
     rng = np.random.default_rng(7)
@@ -111,11 +148,24 @@ def test_regression_agrees_with_sklearn(outputs):
         "mape": sk.mean_absolute_percentage_error,
         "r2": sk.r2_score,
         "explained_variance": sk.explained_variance_score,
+        "d2_absolute_error": sk.d2_absolute_error_score,
+        "pearson": lambda true, guess: per_output(lambda y, p: np.corrcoef(y, p)[0, 1], true, guess),
+        "spearman": lambda true, guess: per_output(lambda y, p: spearmanr(y, p).statistic, true, guess),
+        "smape": lambda true, guess: np.mean(
+            2
+            * np.abs(true.reshape(guess.shape) - guess)
+            / (np.abs(true.reshape(guess.shape)) + np.abs(guess))
+        ),
+        "wape": lambda true, guess: per_output(
+            lambda y, p: np.abs(y - p).sum() / np.abs(y).sum(), true, guess
+        ),
     }
     for name, function in expected.items():
         assert found[f"test_{name}"] == pytest.approx(
             function(true.astype(np.float64), guess.astype(np.float64)), rel=1e-6
         ), name
+    assert math.isnan(found["test_rmsle"]), "some values are below -1"
+    assert math.isnan(found["test_gamma_deviance"])
     assert found["test_max_error"] == pytest.approx(np.abs(true.reshape(guess.shape) - guess).max())
 
 

@@ -157,6 +157,7 @@ class Task:
     clip: float | None = None
     seed: int = 11
     ranks: int = 1  # virtual ranks
+    drop_last: bool = False
     raw: tuple[Any, ...] = ()  # the features before they are standardized
 
 
@@ -183,7 +184,7 @@ def by_hand(task: Task, nets: Any) -> tuple[Trace, nn.Module]:
     model.train()
     seed_globals(task)
     optimizer = task.optimizer(model.parameters(), task.rate(0))
-    per_epoch = -(-len(x) // task.batch)
+    per_epoch = len(x) // task.batch if task.drop_last else -(-len(x) // task.batch)
     total, seen = 0.0, 0
     for step in range(task.steps):
         order = epoch_order(task.seed, step // per_epoch, len(x))
@@ -327,6 +328,11 @@ def virtual_ranks() -> Task:
     return dataclasses.replace(classes(), net="Layered", ranks=4, micro=2)
 
 
+def whole_batches() -> Task:
+    """The same without the last batch of an epoch, which would be smaller, in two virtual ranks."""
+    return dataclasses.replace(virtual_ranks(), ranks=2, drop_last=True)
+
+
 def moments(values: list[float]) -> tuple[float, float]:
     """The mean, and the standard deviation of the population."""
     mean = math.fsum(values) / len(values)
@@ -363,6 +369,7 @@ def values() -> Task:
 
 def config(task: Task) -> dict[str, Any]:
     training: dict[str, Any] = {"max_steps": task.steps, "batch_size": task.batch, "threads": 1}
+    training["drop_last"] = task.drop_last
     if task.net != "Plain":
         training |= {
             "microbatch_size": task.micro,
@@ -410,7 +417,9 @@ class Pair:
 
 
 @pytest.fixture(
-    scope="module", params=[classes, values, virtual_ranks], ids=["classes", "values", "virtual ranks"]
+    scope="module",
+    params=[classes, values, virtual_ranks, whole_batches],
+    ids=["classes", "values", "virtual ranks", "whole batches"],
 )
 def pair(request: pytest.FixtureRequest, nets: Any, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     task = request.param()

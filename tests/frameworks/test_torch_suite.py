@@ -77,6 +77,12 @@ class TestTorchMemoryLayouts(FrameworkSuite):
         return {
             "data": {"type": "breast_cancer"},
             "model": {"type": "torch_layout_nets:Net", "framework": "torch"},
-            "training": {"max_steps": 30, "batch_size": 50, "learning_rate": 0.01, "threads": 1},
+            "training": {
+                "max_steps": 30,
+                "batch_size": 50,  # 5 rows of an epoch are left out
+                "drop_last": True,
+                "learning_rate": 0.01,
+                "threads": 1,
+            },
             "evaluation": {"every_n_steps": 3},
         }

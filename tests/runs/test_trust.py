@@ -292,6 +292,9 @@ def test_train_resume_takes_what_the_users_own_config_names(here: Path) -> None:
         ("planted:Net", True),
         ("planted:make", True),
         ("planted:Plain", True),
+        ("sklearn.metrics:cohen_kappa_score", True),
+        ("sklearn.metrics:PrecisionRecallDisplay", False),
+        ("sklearn.metrics:cluster.entropy", False),
         ("planted:Linear", True),  # of a framework, and a class of models
         ("planted:read_pickle", False),  # imported there, but not defined
         ("torch.utils.data:DataLoader", False),

@@ -10,14 +10,8 @@ import re
 from pathlib import PurePath
 
 from trainyard.config.fields import RANGE
-from trainyard.config.schema import (
-    DEFAULT_TEST_SHARE,
-    METRIC_KEYS,
-    SplitConfig,
-    TrainingConfig,
-    bounds,
-    power_of_two,
-)
+from trainyard.config.metrics import METRIC_KEYS, own_name
+from trainyard.config.schema import DEFAULT_TEST_SHARE, SplitConfig, TrainingConfig, bounds, power_of_two
 from trainyard.config.synonyms import OTHER_FILES
 from trainyard.config.tree import DEFAULT, Node, Problems, Source, find, find_value, mapping, put
 from trainyard.world import gpus, ranks_of_environment
@@ -102,6 +96,7 @@ def check(root: Node, problems: Problems) -> None:
     _check_nodes(root, problems)
     _check_warmup(root, problems)
     _check_interval(root, problems)
+    _check_cadence(root, problems)
     data = find_value(root, "data")
     if data is not None and isinstance(data.value, dict):
         _check_source(data, problems)
@@ -212,6 +207,13 @@ def _check_interval(root: Node, problems: Problems) -> None:
         problems.report(message, "checkpoint.mtbf_hours", hours.key_source)
 
 
+def _check_cadence(root: Node, problems: Problems) -> None:
+    epochs = find_value(root, "evaluation.every_n_epochs")
+    if epochs is not None and find_value(root, "evaluation.every_n_steps") is not None:
+        message = "both every_n_steps and every_n_epochs are given; keep one"
+        problems.report(message, "evaluation.every_n_epochs", epochs.key_source)
+
+
 def _check_source(data: Node, problems: Problems) -> None:
     kind, path = _text(data, "type"), _text(data, "path") or _text(data, "train_path")
     unset = any(node.template is not None and node.text is None for node in mapping(data).values())
@@ -266,7 +268,10 @@ def _check_split(data: Node, problems: Problems) -> None:
 def _check_metric(node: Node | None, path: str, problems: Problems) -> None:
     if node is None or not isinstance(node.value, str) or node.value.startswith("val_"):
         return
-    if node.value == "train_loss":
+    if ":" in node.value:
+        name = own_name(node.value)
+        reason = f"list {node.value} in evaluation.metrics, and write val_{name} here"
+    elif node.value == "train_loss":
         reason = "train_loss is a mean since the last log, not an evaluation; use val_loss"
     elif node.value.startswith("test_"):
         reason = f"the test split must not decide anything; use val_{node.value.removeprefix('test_')}"

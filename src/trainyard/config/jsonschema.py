@@ -188,12 +188,14 @@ def _any(options: list[Schema]) -> Schema:
 def _names(definitions: Schema, adapters: Adapters) -> None:
     """Enumerate the names of metrics and losses, which have no sections."""
     metrics = list(adapters.names("metric"))
+    own: Schema = {"type": "string", "pattern": ":"}  # package.module:function
     deciding = {"enum": ["val_loss", *(f"val_{name}" for name in metrics)]}
+    of_own: Schema = {"type": "string", "pattern": r"^val_[^\W\d]\w*$"}
     for section in ("EarlyStoppingConfig", "PlateauSchedule", "CheckpointConfig"):
-        definitions[section]["properties"]["metric"] |= deciding
+        definitions[section]["properties"]["metric"]["anyOf"] = [deciding, of_own]
     listed = definitions["EvaluationConfig"]["properties"]["metrics"]
-    listed["anyOf"] = [{"type": "array", "items": {"enum": metrics}}, {"type": "null"}]
+    listed["anyOf"] = [{"type": "array", "items": {"anyOf": [{"enum": metrics}, own]}}, {"type": "null"}]
     loss = definitions["TrainingConfig"]["properties"]["loss"]
     names = {"enum": list(dict.fromkeys(["auto", *adapters.names("loss")]))}
-    loss["anyOf"] = [names, {"type": "string", "pattern": ":"}]  # or package.module:function
+    loss["anyOf"] = [names, own]
     definitions["DataConfig"]["properties"]["task"]["enum"] = ["auto", *adapters.names("task")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from pathlib import PurePath
 from typing import Any, get_args
@@ -9,14 +10,14 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from trainyard.config.adapters import Adapters, Kind
-from trainyard.config.checks import DEFAULT_EPOCHS
+from trainyard.config.checks import DEFAULT_EPOCHS, check_import_path
 from trainyard.config.fields import TypedSection
 from trainyard.config.forms import tracking_items
 from trainyard.config.messages import validate
+from trainyard.config.metrics import METRIC_KEYS, own_name
 from trainyard.config.names import unknown_model
 from trainyard.config.resolved import values
 from trainyard.config.schema import (
-    METRIC_KEYS,
     DataConfig,
     ModelConfig,
     OptimizerConfig,
@@ -41,6 +42,21 @@ from trainyard.config.tree import (
 from trainyard.config.tuning import SamplerConfig
 from trainyard.config.words import nearest, some, without_null
 from trainyard.errors import InputError
+
+_BINARY = "auto is the binary cross entropy where that is meant: of two classes, and of labels"
+# Losses as other libraries call them, in lower case and without separators, and what to write instead.
+_LOSS_HINTS = {
+    "focal": "write it as a function of your own: loss: mine:focal (docs/tasks.md shows it)",
+    **dict.fromkeys(("bce", "bcewithlogits", "binarycrossentropy"), _BINARY),
+    **dict.fromkeys(
+        ("ce", "crossentropy", "nll", "log", "categoricalcrossentropy", "sparsecategoricalcrossentropy"),
+        "did you mean 'cross_entropy'?",
+    ),
+    **dict.fromkeys(("l2", "mse", "meansquarederror", "squarederror"), "did you mean 'mse'?"),
+    **dict.fromkeys(("mae", "meanabsoluteerror", "absoluteerror"), "did you mean 'mae'?"),
+    "rmse": "mse has the same minimum; list rmse in evaluation.metrics",
+    "labelsmoothing": "write loss: cross_entropy, and beside it label_smoothing: 0.1",
+}
 
 
 class Lookup:
@@ -112,10 +128,22 @@ class Lookup:
                 and node.value is not None
                 and node.source != DEFAULT
             ):
-                self.unused.append(
-                    f"{node.key_source}: training.{key} has no effect on {model.value} ({framework})"
-                )
+                self._no_effect(key, node, str(model.value), framework)
         return used
+
+    def _no_effect(self, key: str, node: Node, model: str, framework: str) -> None:
+        """Say that a key of `training` does nothing for a model; a user's own loss is a problem."""
+        options = self.adapters.params("model", model, framework)
+        own = [name for name in ("objective", "loss") if options is not None and name in options.model_fields]
+        if key == "loss" and node.value != "auto":
+            where = f"; its loss is model.params.{own[0]}" if own else ""
+            if ":" in str(node.value):
+                what = f"{node.value} given, but {model} ({framework}) does not take it here{where}"
+                self.problems.report(what, "training.loss", node.source)
+                return
+        else:
+            where = ""
+        self.unused.append(f"{node.key_source}: training.{key} has no effect on {model} ({framework}){where}")
 
     def defaults(self, framework: str | None, used: Collection[str]) -> None:
         """Fill in the defaults of the framework, and how long to train if nothing says so."""
@@ -154,7 +182,14 @@ class Lookup:
     def loss(self, framework: str | None) -> None:
         """Check the name of the loss."""
         node = find_value(self.root, "training.loss")
-        if node is not None and ":" not in str(node.value):  # package.module:function is imported later
+        if node is None or ":" in str(node.value):  # package.module:function is imported later
+            check_import_path(node, "training.loss", self.problems)
+            return
+        hint = _LOSS_HINTS.get(re.sub(r"[-_ ]", "", str(node.value).lower()).removesuffix("loss"))
+        if hint is not None and not self.adapters.has("loss", str(node.value), framework):
+            message = f"no loss is called {node.template or node.value!r} here; {hint}"
+            self.problems.report(message, "training.loss", node.source)
+        else:
             self.known("loss", node, "training.loss", framework, extra=("auto",))
 
     def task(self) -> None:
@@ -247,12 +282,31 @@ class Lookup:
         """Check the names in `evaluation.metrics`, and those of the metrics that decide something."""
         node = find_value(self.root, "evaluation.metrics")
         wanted = node.value if node is not None and isinstance(node.value, list) else []
+        own: dict[str, str] = {}
         for index, item in enumerate(wanted):
-            self.metric(item, item.value, f"evaluation.metrics.{index}")
+            path = f"evaluation.metrics.{index}"
+            if isinstance(item.value, str) and ":" in item.value:
+                self.own_metric(item, path, own)
+            else:
+                self.metric(item, item.value, path)
         for path in METRIC_KEYS:
             chosen = find_value(self.root, path)
+            is_own = chosen is not None and str(chosen.value).removeprefix("val_") in own
+            if is_own:
+                continue
             if chosen is not None and isinstance(chosen.value, str) and chosen.value.startswith("val_"):
                 self.metric(chosen, chosen.value.removeprefix("val_"), path)
+
+    def own_metric(self, node: Node, path: str, own: dict[str, str]) -> None:
+        """Check the import path of a user's own metric, and add its name to those of the others."""
+        check_import_path(node, path, self.problems)
+        name = own_name(str(node.value))
+        taken = own.get(name, "a metric of Trainyard" if name in self.adapters.names("metric") else None)
+        if name == "loss" or (taken is not None and taken != node.value):
+            also = taken or "the loss"
+            message = f"{node.value!r} would be called {name!r}, as is {also}; rename the function"
+            self.problems.report(message, path, node.source)
+        own[name] = str(node.value)
 
     def metric(self, node: Node, name: Any, path: str) -> None:
         """Check the name of one metric."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from trainyard.config.adapters import Adapters, Meaning
-from trainyard.config.schema import METRIC_KEYS
+from trainyard.config.metrics import METRIC_KEYS
 from trainyard.config.synonyms import MODELS_ELSEWHERE, fold
 from trainyard.config.tree import Node, Problems, find_value, put
 from trainyard.config.words import nearest, some

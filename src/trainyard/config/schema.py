@@ -297,7 +297,12 @@ class TrainingConfig(Section):
     batch_size: int = bits(
         default=32,
         gt=0,
-        description="samples of one step, over all processes; the last partial batch is kept",
+        description="samples of one step, over all processes; the last partial batch of an epoch is kept",
+    )
+    drop_last: bool = bits(
+        default=False,
+        description="leave out the last batch of an epoch if it is smaller: an epoch then has rows // "
+        "batch_size steps (other rows are left out each time; evaluations use all of theirs)",
     )
     microbatch_size: int | None = bits(
         default=None, gt=0, description="samples of one forward/backward; default: the whole batch"
@@ -318,8 +323,17 @@ class TrainingConfig(Section):
     scheduler: Annotated[Schedule, Field(discriminator="type")] = ConstantSchedule()
     loss: str = bits(
         default="auto",
-        description="auto: the task's own (cross_entropy for classes, mse for values ...); torch also takes "
-        "package.module:function, called with what the model returns and the batch, a mapping of tensors",
+        description="auto: the task's own (cross_entropy for classes, mse for values ...), or your own as "
+        "package.module:function, which returns the mean over the samples: torch calls it with what the "
+        "model returns and the batch, a mapping of tensors; Keras with (targets, outputs), as it calls "
+        "losses; for boosters it is `model.params.objective`",
+    )
+    label_smoothing: float = bits(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="of cross_entropy: this share of the probability is spread over all classes, also in "
+        "val_loss",
     )
     class_weights: Literal["balanced"] | dict[str, float] | None = bits(
         default=None,
@@ -347,8 +361,14 @@ class EvaluationConfig(Section):
     """When the validation split is evaluated (at the end in any case), and by which metrics."""
 
     every_n_steps: int | None = bits(default=None, gt=0, description="default: after each epoch")
+    every_n_epochs: int | None = bits(
+        default=None, gt=0, description="instead of every_n_steps; counted from the start of the run"
+    )
     metrics: list[str] | None = bits(
-        default=None, description="default: accuracy and f1 for classes, rmse, mae and r2 for values"
+        default=None,
+        description="default: accuracy and f1 for classes, rmse, mae and r2 for values; your own as "
+        "package.module:function of (targets, predictions), or one of scikit-learn's "
+        "(sklearn.metrics:cohen_kappa_score)",
     )
     batch_size: int | None = bits(
         default=None,
@@ -367,6 +387,9 @@ class CheckpointConfig(Section):
 
     every_n_steps: int | None = record(
         None, gt=0, description="steps between two checkpoints; may be combined with every_n_minutes"
+    )
+    every_n_epochs: int | None = record(
+        None, gt=0, description="epochs between two checkpoints; may be combined with the others"
     )
     every_n_minutes: Literal["auto"] | Annotated[float, Field(gt=0)] | None = record(
         10.0,
@@ -500,20 +523,3 @@ def _keys(kind: Affects, section: type[BaseModel], path: str = "") -> Iterator[s
 
 
 PLACEMENT = tuple(_keys("placement", RunConfig))
-
-# The keys of the metrics that decide something.
-METRIC_KEYS = ("checkpoint.metric", "training.early_stopping.metric", "training.scheduler.metric")
-
-
-def deciding_metrics(config: RunConfig) -> dict[str, str]:
-    """Return the metrics that decide something, by their keys; keys that this run does not use are absent."""
-    metrics: dict[str, str] = {}
-    for key in METRIC_KEYS:
-        section: Any = config
-        for name in key.split(".")[:-1]:
-            section = getattr(section, name)
-        if hasattr(section, "metric"):  # no early stopping is None; only some schedules have a metric
-            metrics[key] = section.metric
-    if not config.checkpoint.save_top_k:
-        del metrics["checkpoint.metric"]
-    return metrics

@@ -157,7 +157,7 @@ class Loop:
             log.warning("%s; training continues, and will save again", message)
         if parts.saver.at_boundary(state.step):
             parts.saver.mark(state, parts.rules.best_steps(state.evaluations))
-        if self._agreement.save_is_due(state.step):
+        if self._agreement.save_is_due(state.step) or parts.rules.saves(state.step):
             self._save()
         self._plan()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from trainyard.config.schema import ConstantSchedule, PlateauSchedule, RunConfig
 from trainyard.engine.history import (
@@ -21,6 +21,34 @@ History = Sequence[Evaluation]
 def next_multiple(step: int, every: int) -> int:
     """Return the smallest multiple of `every` above `step`."""
     return (step // every + 1) * every
+
+
+class _Cadence(NamedTuple):
+    """Every how many steps something is due, and a step at which it is."""
+
+    every: int
+    at: int = 0
+
+    def holds(self, step: int) -> bool:
+        """Return whether it is due after a step."""
+        return (step - self.at) % self.every == 0
+
+    def after(self, step: int) -> int:
+        """Return the first step above `step` at which it is due."""
+        return next_multiple(step - self.at, self.every) + self.at
+
+
+class _EpochEnds(NamedTuple):
+    """Where epochs end: they have `steps` steps, and `over` of them are over after `step`."""
+
+    steps: int
+    step: int
+    over: int
+
+    def every(self, epochs: int) -> _Cadence:
+        """Return when multiples of so many epochs are over."""
+        every = epochs * self.steps
+        return _Cadence(every, (self.step + -self.over % epochs * self.steps) % every)
 
 
 @dataclass(frozen=True)
@@ -48,6 +76,7 @@ class Rules:
         steps_per_epoch: Steps of one pass over the training split.
         mode_of: Returns whether a metric is better when it is lower (`min`) or higher (`max`).
         epoch_end: A step after which an epoch ends.
+        epoch: How many epochs are over then.
         past: What was before the first step.
     """
 
@@ -59,6 +88,7 @@ class Rules:
         mode_of: Callable[[str], Mode],
         *,
         epoch_end: int = 0,
+        epoch: int = 0,
         past: Past = NOTHING_PAST,
     ) -> None:
         self.plan = plan
@@ -71,8 +101,14 @@ class Rules:
         )
         self.boundary = plan.boundary
         self._config = config
-        self._evaluate_every = config.evaluation.every_n_steps or steps_per_epoch
-        self._evaluate_from = 0 if config.evaluation.every_n_steps else epoch_end % steps_per_epoch
+        ends = _EpochEnds(steps_per_epoch, epoch_end, epoch)
+        evaluation, checkpoint = config.evaluation, config.checkpoint
+        self._evaluations = (
+            _Cadence(evaluation.every_n_steps)
+            if evaluation.every_n_steps
+            else ends.every(evaluation.every_n_epochs or 1)
+        )
+        self._saves = ends.every(checkpoint.every_n_epochs) if checkpoint.every_n_epochs else None
         self._past = past
         self._mode_of = mode_of
         self._without_model: Collection[int] = ()
@@ -85,7 +121,11 @@ class Rules:
 
     def on_cadence(self, step: int) -> bool:
         """Return whether the validation split is evaluated after this step in a run of any length."""
-        return (step - self._evaluate_from) % self._evaluate_every == 0
+        return self._evaluations.holds(step)
+
+    def saves(self, step: int) -> bool:
+        """Return whether as many epochs are over after this step as `checkpoint.every_n_epochs` asks for."""
+        return self._saves is not None and self._saves.holds(step)
 
     def resumable(self, step: int) -> int:
         """Return the first step, from `step` on, from which a run can go on exactly."""
@@ -99,8 +139,8 @@ class Rules:
         """Return the first step after `step` at which something is due by the config's cadences."""
         every = [self._config.logging.every_n_steps, self._config.checkpoint.every_n_steps]
         every += [self.boundary] if self.boundary > 1 else []
-        evaluation = next_multiple(step - self._evaluate_from, self._evaluate_every) + self._evaluate_from
-        return min(self.total_steps, evaluation, *(next_multiple(step, n) for n in every if n is not None))
+        due = [next_multiple(step, n) for n in every if n is not None] + [self._evaluations.after(step)]
+        return min(self.total_steps, *due, *([self._saves.after(step)] if self._saves else []))
 
     def exclude(self, steps: Collection[int]) -> None:
         """Have the evaluations of these steps count for no best model, as their weights are not kept."""

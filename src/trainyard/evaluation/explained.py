@@ -18,7 +18,7 @@ from trainyard.datasets.rows.encoders.many_categories import FrequencyColumn, Ta
 from trainyard.datasets.rows.encoders.numbers import NumberColumn
 from trainyard.datasets.rows.encoders.times import TimeColumn
 from trainyard.datasets.rows.preparation import TabularPreparation
-from trainyard.evaluation.metrics import evaluate_predictions
+from trainyard.evaluation.metrics import evaluate_predictions, without_prefix
 from trainyard.records.journal import finite
 from trainyard.registry import task_for
 from trainyard.tasks.base import ExplainedOutput, Task
@@ -152,7 +152,7 @@ class ExplainedModel:
             for part in self.predict(Arrays({FEATURES: features, TARGET: self.targets}))
         )
         result = evaluate_predictions(parts, [metric], self.info, "test")
-        return result.metrics[f"test_{metric}"]
+        return result.metrics[f"test_{without_prefix(metric)}"]
 
 
 def rounded(value: float) -> float | str:

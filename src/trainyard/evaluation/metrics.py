@@ -1,6 +1,7 @@
 """The metrics by name, and the evaluation of a split.
 
-A metric is named alone (`f1`) or with the prefix of a split (`val_f1`). Every split also has a `loss`, as
+A metric is named alone (`f1`) or with the prefix of a split (`val_f1`), a user's own by its import path
+(`mine:profit`). Every split also has a `loss`, as
 computed by the framework, and the measures that a model computes itself. These are shown but never decide
 anything, because it is unknown whether higher or lower is better.
 """
@@ -15,7 +16,10 @@ from functools import cache
 import numpy as np
 
 from trainyard import registry
+from trainyard.config.metrics import metric_path, own_name
+from trainyard.config.schema import RunConfig
 from trainyard.errors import InputError
+from trainyard.evaluation.own import own_metric
 from trainyard.registry import task_for, task_of
 from trainyard.tasks.base import Metric, Scores, Task
 from trainyard.tasks.support import metric_names
@@ -77,17 +81,22 @@ def meant(name: str) -> str | None:
 
 
 def without_prefix(metric: str) -> str:
-    """Return a metric's name without the split's prefix: `val_f1` -> `f1`."""
+    """Return a metric's name without the split's prefix: `val_f1` -> `f1`; `mine:profit` -> `profit`."""
+    if ":" in metric:
+        return own_name(metric)
     split, _, rest = metric.partition("_")
     return rest if split in SPLITS and rest else metric
 
 
 def check_metric(metric: str, task: str | None = None) -> str:
-    """Check that a metric (or `loss`) exists and fits the task, and return its bare name.
+    """Check that a metric (or `loss`) exists and fits the task, and return its bare name, or import path.
 
     Raises:
         InputError: The metric does not exist, or belongs to another task.
     """
+    if ":" in metric:
+        own_metric(metric, None if task is None else task_of(task))
+        return metric
     name = without_prefix(metric)
     known = {LOSS, *names(task)}
     if name not in known and name not in _metrics():
@@ -108,16 +117,46 @@ def _listed(task: str | None) -> str:
     return ", ".join([LOSS, *sorted(names(task))])
 
 
+def find_metric(metric: str, task: type[Task]) -> Metric:
+    """Return the metric of a task, or a user's own.
+
+    Args:
+        metric: What `check_metric` returned, but not `loss`.
+        task: The task.
+    """
+    return own_metric(metric, task) if ":" in metric else task.metrics[metric]
+
+
 def mode_of(metric: str) -> Mode:
     """Return whether a metric is minimized or maximized; the name may have a split's prefix (`val_loss`).
 
     Metrics of one name have the same mode in all tasks.
 
     Raises:
-        InputError: The metric does not exist.
+        InputError: The metric does not exist, or is a user's own that does not say.
     """
     name = check_metric(metric)
-    return "min" if name == LOSS else next(iter(_metrics()[name].values())).mode
+    if name == LOSS:
+        return "min"
+    mode = (own_metric(name) if ":" in name else next(iter(_metrics()[name].values()))).mode
+    if mode is None:
+        function = name.rpartition(":")[2]
+        raise InputError(
+            f"whether a higher {without_prefix(name)} is better is not known: set `mode` beside the metric "
+            f"(max or min), or {function}.greater_is_better = True (or False) in your module"
+        )
+    return mode
+
+
+def mode_in(config: RunConfig, metric: str) -> Mode:
+    """Return the mode of a metric that a config names, which may be one of its own (`val_profit`)."""
+    return mode_of(metric_path(config, metric))
+
+
+def explained_metric(config: RunConfig) -> str:
+    """Return the metric by which the importance of columns is measured: the best model's, else the loss."""
+    metric = metric_path(config, config.checkpoint.metric)
+    return LOSS if ":" in metric and own_metric(metric).mode is None else metric
 
 
 def evaluate_predictions(
@@ -153,11 +192,13 @@ def evaluate_predictions(
     values = {f"{prefix}_{LOSS}": mean if own is None else own}
     for name in requested:
         if name != LOSS:
-            values[f"{prefix}_{name}"] = task.metrics[name].function(scores) if scores else float("nan")
+            value = find_metric(name, type(task)).function(scores) if scores else float("nan")
+            values[f"{prefix}_{without_prefix(name)}"] = value
     for target, alone in task.by_target(scores).items() if scores else ():
         for name in requested:
             if name != LOSS:
-                values[f"{prefix}_{name}_{target}"] = task.metrics[name].function(alone)
+                value = find_metric(name, type(task)).function(alone)
+                values[f"{prefix}_{without_prefix(name)}_{target}"] = value
     for name, value in parts[-1].measures.items() if parts else ():
         values.setdefault(f"{prefix}_{name}", value if scores else float("nan"))
     return replace(result, metrics=values)

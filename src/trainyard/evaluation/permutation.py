@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from trainyard.evaluation.explained import Column, ExplainedModel, Floats, Json, rounded
-from trainyard.evaluation.metrics import mode_of
+from trainyard.evaluation.metrics import mode_of, without_prefix
 from trainyard.order import permutation, stream_seed
 
 REPEATS = 5
@@ -29,7 +29,7 @@ def permutation_importance(
 
     Args:
         explained: The model and the sample.
-        metric: The bare name of a metric, or `loss`.
+        metric: The bare name of a metric, its import path, or `loss`.
         chosen: The columns to shuffle.
         repeats: Number of times that each column is shuffled.
 
@@ -56,7 +56,7 @@ def permutation_importance(
     losses = {column.name: sign * (baseline - _shuffled(part, metric, column, repeats)) for column in chosen}
     order = sorted(losses, key=lambda name: -float(np.nan_to_num(losses[name].mean())))
     return {
-        "metric": metric,
+        "metric": without_prefix(metric),
         "mode": mode,
         "baseline": rounded(baseline),
         "rows": rows,

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.errors import InputError
-from trainyard.evaluation.metrics import LOSS, without_prefix
+from trainyard.evaluation.metrics import LOSS, find_metric, without_prefix
 from trainyard.order import random_keys, stream_seed
 from trainyard.tasks.base import Metric, Scores, Task
 from trainyard.types import Array
@@ -99,7 +99,7 @@ def same_rows(metric: str, first: Scores, second: Scores, seed: int = 0) -> Sign
     """Compare two models on the same rows by a metric, with the test that fits the metric.
 
     Args:
-        metric: Name of the metric, with or without a split's prefix (`f1`, `test_f1`).
+        metric: Name of the metric, with or without a split's prefix (`f1`, `test_f1`), or its import path.
         first: Outputs and targets of the first model.
         second: Outputs of the second model, with the same targets.
         seed: Seed of the permutation test and of the bootstrap.
@@ -125,7 +125,7 @@ def all_pairs(metric: str, models: Sequence[Scores], seed: int = 0) -> dict[Pair
         InputError: The metric does not exist, or is not for this task.
     """
     name = _computable(metric, models[0].task)
-    measure = models[0].task.metrics[name]
+    measure = find_metric(name, models[0].task)
     pairs, rows = list(itertools.combinations(range(len(models)), 2)), len(models[0].targets)
     values = [measure.function(scores) for scores in models]
     effects = [values[second] - values[first] for first, second in pairs]
@@ -152,7 +152,7 @@ def all_pairs(metric: str, models: Sequence[Scores], seed: int = 0) -> dict[Pair
         p_values = [bootstrap_p(difference, effect, wanted) for difference, effect in both]
     results = zip(effects, intervals, p_values, strict=True)
     return {
-        pair: Significance(test, name, effect, interval, p_value, rows)
+        pair: Significance(test, without_prefix(name), effect, interval, p_value, rows)
         for pair, (effect, interval, p_value) in zip(pairs, results, strict=True)
     }
 
@@ -330,6 +330,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def _computable(metric: str, task: type[Task]) -> str:
     """Return the bare name of the metric to compute; `loss` stands for the usual metric of the task."""
+    if ":" in metric:
+        return metric
     name = task.usual_metric if without_prefix(metric) == LOSS else without_prefix(metric)
     if name not in task.metrics:
         allowed = ", ".join([LOSS, *sorted(task.metrics)])

@@ -127,7 +127,8 @@ def minibatch_plan(config: RunConfig, rows: int) -> Plan:
             f"allowed: 1 to {rows}"
         )
     assert training.max_steps or training.epochs, "config.load sets max_steps or epochs"
-    steps = training.max_steps or (training.epochs or 0) * -(-rows // training.batch_size)
+    order = SampleOrder(rows, training.batch_size, 0, drop_last=training.drop_last)
+    steps = training.max_steps or (training.epochs or 0) * order.steps_per_epoch
     return Plan(training.batch_size, steps, training.learning_rate)
 
 

@@ -91,7 +91,7 @@ class Catalog:
     def training_keys(self, framework: str, model: str, params: Mapping[str, Any]) -> Collection[str]:
         """Return the keys of `training` that have an effect on a model with these options."""
         keys = registry.adapter("framework", framework).training_keys(model, params)
-        return {*keys, *ENGINE_TRAINING_KEYS}
+        return {*keys, *ENGINE_TRAINING_KEYS, *(["drop_last"] if "batch_size" in keys else [])}
 
     def framework_of(self, model_type: str) -> str | None:
         """Return the framework that has a model of this short name, or None."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -127,15 +127,19 @@ def _tests(first: RunDir, second: RunDir, trust: bool) -> list[Significance]:
             predictions.append(predicted(run))
     # Of a metric that a model brings, nothing but its value is known.
     ours, theirs = (
-        {without_prefix(name) for name in wanted_metrics(part.config, part.info)} for part in predictions
+        {without_prefix(name): name for name in wanted_metrics(part.config, part.info)}
+        for part in predictions
     )
-    metrics = [
-        name
-        for name in predictions[0].result.metrics
-        if name != "test_loss" and without_prefix(name) in ours & theirs
-    ]
+    names = [without_prefix(name) for name in predictions[0].result.metrics if name != "test_loss"]
+    metrics = [_tested_by(name, ours, theirs) for name in names if name in ours and name in theirs]
     one, other = (part.scores for part in predictions)
-    return [same_rows(metric, one, other) for metric in metrics]
+    return [same_rows(metric, one, other) for metric in metrics if metric is not None]
+
+
+def _tested_by(name: str, ours: Mapping[str, str], theirs: Mapping[str, str]) -> str | None:
+    """Return a metric of this name that both runs have; None of users' own that are not the same."""
+    own = {metric for metric in (ours[name], theirs[name]) if ":" in metric}
+    return name if not own else own.pop() if ours[name] == theirs[name] else None
 
 
 def _config(first: RunDir, second: RunDir) -> Iterator[Difference]:

@@ -71,10 +71,11 @@ def code_roots(
 ) -> list[str]:
     """Return the modules that a run's code starts from.
 
-    They are the model's, the data's, and those of adapters from other packages.
+    They are the model's, the loss's, the metrics', the data's, and those of adapters from other packages.
     """
     data = config.data and [config.data.type, config.data.params]
-    paths = import_paths([config.model.type, config.model.params, config.training.loss, data, definition])
+    named = [config.model.type, config.model.params, config.training.loss, config.evaluation.metrics]
+    paths = import_paths([*named, data, definition])
     classes: list[type] = [framework, *([type(objects.model)] if objects.model is not None else [])]
     if config.data and objects.data is None:
         classes.append(registry.dataset_of(config.data.type))

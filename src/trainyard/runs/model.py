@@ -25,7 +25,7 @@ from trainyard.datasets.rows.weights import encode as encode_weights
 from trainyard.datasets.rows.weights import refuse_weightless
 from trainyard.engine.state import preserved_global_random
 from trainyard.errors import CheckpointError, DataError, InputError, ModelError
-from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions
+from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions, explained_metric
 from trainyard.frameworks.base import Framework, ModelInputs
 from trainyard.records.run_dir import RunDir
 from trainyard.registry import task_for
@@ -343,7 +343,7 @@ class Predictor:
         for split in bundle.splits:
             self._refuse_changed(bundle, split)
         model = Model(self.model.predict, self.native, self.model.importance())
-        found = explain(model, bundle, self.config.checkpoint.metric, self.config.experiment.seed)
+        found = explain(model, bundle, explained_metric(self.config), self.config.experiment.seed)
         self._run.write_json("evaluation/explanation.json", found)
         return found
 

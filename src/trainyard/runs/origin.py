@@ -300,7 +300,8 @@ class Origin:
         """Return whether evaluations of the parent can be compared with those of the run."""
         assert self.lineage is not None, "it has no parent"
         assert self._data is not None, "`begin` comes first"
-        has_own_loss = any(one.startswith("training.loss:") for one in self.lineage.changed)
+        of_loss = ("training.loss:", "training.label_smoothing:")
+        has_own_loss = any(one.startswith(of_loss) for one in self.lineage.changed)
         return self.lineage.has_same(self._data, "val") and not has_own_loss
 
     def exclude_lost(self, components: Components, commit: Commit | None) -> None:

@@ -11,6 +11,7 @@ from trainyard.engine.checkpoint import Checkpoints
 from trainyard.engine.signals import Stopped
 from trainyard.engine.state import RunState, preserved_global_random
 from trainyard.errors import CheckpointError
+from trainyard.evaluation.metrics import explained_metric
 from trainyard.evaluation.tables import tables
 from trainyard.records.manifest import Manifest
 from trainyard.records.result import BestModel, Result
@@ -40,7 +41,7 @@ def result_so_far(
         determinism=manifest.determinism,
         train_seconds=state.train_seconds,
         samples_per_second=(epochs - order.epochs(order.begin.step))
-        * order.samples
+        * order.used
         / max(1e-9, state.train_seconds),
     )
 
@@ -119,7 +120,7 @@ def _explain(run: RunDir, components: Components, check_signals: Callable[[], No
     try:
         with preserved_global_random():
             explanation = explain(
-                model, components.bundle, config.checkpoint.metric, config.experiment.seed, in_full=in_full
+                model, components.bundle, explained_metric(config), config.experiment.seed, in_full=in_full
             )
         if components.inputs.world.is_main:
             run.write_json("evaluation/explanation.json", explanation)

@@ -191,7 +191,8 @@ def _known_device(before: Manifest, config: RunConfig, objects: Objects) -> str 
     If None, the model has to be built to know them: the user's code may draw initial weights from anywhere,
     and what `init_from` names may have changed.
     """
-    own_code = any(import_paths([config.model.type, config.model.params, config.training.loss]))
+    named = [config.model.type, config.model.params, config.training.loss, config.evaluation.metrics]
+    own_code = any(import_paths(named))
     if objects.model is not None or config.model.init_from or before.model or own_code:
         return None
     device: str | None = registry.adapter("framework", framework_name(config)).device_name(config)

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from trainyard import registry
@@ -65,8 +66,8 @@ class RunImports:
             raise self._refusal(path)
 
     def check_object(self, path: str, value: Any) -> None:
-        """Refuse an object unless it is a model class or defined in the user's own code; see `ImportRule`."""
-        if self._trusted or self._is_named(path) or _is_model_class(value):
+        """Refuse an object unless it is a model class, a metric, or the user's own code; see `ImportRule`."""
+        if self._trusted or self._is_named(path) or _is_model_class(value) or _is_metric(path, value):
             return
         module = path.partition(":")[0]
         homes = [module, home_of(value)] if callable(value) else [module]
@@ -216,6 +217,14 @@ def _top(path: str) -> str:
 
 def _is_model_class(value: Any) -> bool:
     return isinstance(value, type) and any(_loaded(base) in value.__mro__ for base in _model_bases())
+
+
+def _is_metric(path: str, value: Any) -> bool:
+    """Return whether a value is one of scikit-learn's public metrics, which only compute with arrays."""
+    module, _, name = path.partition(":")
+    public = getattr(sys.modules.get(module), "__all__", ())
+    is_theirs = module == "sklearn.metrics" and home_of(value).startswith("sklearn.metrics.")
+    return is_theirs and isinstance(value, FunctionType) and name in public
 
 
 @cache

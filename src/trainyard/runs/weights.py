@@ -13,7 +13,7 @@ from trainyard.engine.checkpoint import Commit, RunCheckpoints
 from trainyard.engine.history import best_evaluations
 from trainyard.engine.state import evaluations_from_json
 from trainyard.errors import CheckpointError, InputError, ModelError
-from trainyard.evaluation.metrics import mode_of
+from trainyard.evaluation.metrics import mode_in
 from trainyard.frameworks.base import WEIGHTS_FILE
 from trainyard.records.copies import bring_all
 from trainyard.records.data import DataDescription
@@ -93,12 +93,13 @@ def _best_step(run: RunDir, checkpoints: RunCheckpoints, newest: Commit | None) 
         return result.best.step if result.best else None
     if newest is None:
         return None
-    config = load_config(run.checked_config_file()).config.checkpoint
+    config = load_config(run.checked_config_file()).config
+    kept = config.checkpoint
     history = evaluations_from_json(checkpoints.resume.state(newest)["evaluations"])
     if newest.best:  # a fork has evaluations of its parent whose weights it does not have
         history = [evaluation for evaluation in history if evaluation.step in newest.best]
-    mode = mode_of(config.metric) if config.mode == "auto" else config.mode
-    best = best_evaluations(history, config.metric, mode, min(1, config.save_top_k))
+    mode = mode_in(config, kept.metric) if kept.mode == "auto" else kept.mode
+    best = best_evaluations(history, kept.metric, mode, min(1, kept.save_top_k))
     return best[0].step if best else None
 
 

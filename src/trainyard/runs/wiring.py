@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import FunctionType
 from typing import Any, cast
 
@@ -13,7 +14,8 @@ from trainyard.announce import announced
 from trainyard.callbacks.base import Callback, RunView
 from trainyard.callbacks.histograms import WeightHistograms
 from trainyard.callbacks.resources import Resources
-from trainyard.config.schema import RunConfig, deciding_metrics
+from trainyard.config.metrics import deciding_metrics, metric_path, undecided_modes
+from trainyard.config.schema import RunConfig
 from trainyard.datasets.base import DataBundle, prepared_as
 from trainyard.engine.checkpoint import Checkpoints, RunCheckpoints
 from trainyard.engine.journal import Journal
@@ -31,7 +33,7 @@ from trainyard.evaluation.metrics import (
     check_metric,
     default_metrics,
     evaluate_predictions,
-    mode_of,
+    mode_in,
 )
 from trainyard.frameworks.base import Framework, Learner, LearnerInputs, Model, Plan
 from trainyard.order import START, Cursor, SampleOrder
@@ -250,27 +252,40 @@ def order_and_rules(
     `training.epochs` counts whole passes over the data. A run that begins elsewhere than its config alone
     would be at that step, since it was forked with another batch size or other data, has other steps.
     """
-    order = SampleOrder(rows, plan.batch_size, config.experiment.seed, begin)
-    usual = SampleOrder(rows, plan.batch_size, config.experiment.seed).cursor(begin.step)
+    seed, drop_last = config.experiment.seed, config.training.drop_last
+    order = SampleOrder(rows, plan.batch_size, seed, begin, drop_last=drop_last)
+    usual = SampleOrder(rows, plan.batch_size, seed, drop_last=drop_last).cursor(begin.step)
     if begin != usual and config.training.epochs and not config.training.max_steps:
         plan = plan._replace(total_steps=order.end_of(config.training.epochs))
-    return order, Rules(config, plan, order.steps_per_epoch, mode_of, epoch_end=order.first_end, past=past)
+    mode_of = partial(mode_in, config)
+    ends = {"epoch_end": order.first_end, "epoch": order.begin.epoch + 1}
+    return order, Rules(config, plan, order.steps_per_epoch, mode_of, **ends, past=past)
 
 
 def _check_metrics(config: RunConfig, bundle: DataBundle) -> None:
     for metric in config.evaluation.metrics or []:
         check_metric(metric, bundle.info.task)
+    undecided = undecided_modes(config)
     for key, metric in deciding_metrics(config).items():
-        check_metric(metric, bundle.info.task)
+        check_metric(metric_path(config, metric), bundle.info.task)
+        if key in undecided:
+            try:
+                mode_in(config, metric)
+            except InputError as error:
+                raise InputError(f"{key}: {error}") from error
         if "val" not in bundle.splits and key != "checkpoint.metric":
             raise InputError(f"{key}: {metric} needs a validation split; set data.split.val or data.val_path")
 
 
 def wanted_metrics(config: RunConfig, info: DataInfo) -> list[str]:
-    """Return the metrics to compute: the config's or the task's own, and those that decide something."""
+    """Return the metrics to compute: the config's or the task's own, and those that decide something.
+
+    A user's own are import paths.
+    """
     listed = config.evaluation.metrics
     chosen = list(default_metrics(info.task) if listed is None else listed)
-    return list(dict.fromkeys([*chosen, *deciding_metrics(config).values()]))
+    deciding = (metric_path(config, metric) for metric in deciding_metrics(config).values())
+    return list(dict.fromkeys([*chosen, *deciding]))
 
 
 def interruptible(

@@ -7,9 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.config import Config, Overrides
+from trainyard.config.metrics import metric_path
 from trainyard.digest import write_atomically
 from trainyard.errors import ConfigError, InputError, Problem, TrainyardError
-from trainyard.evaluation.metrics import LOSS, check_metric, default_metrics, tasks_with, without_prefix
+from trainyard.evaluation.metrics import (
+    LOSS,
+    check_metric,
+    default_metrics,
+    mode_in,
+    tasks_with,
+    without_prefix,
+)
 from trainyard.records.journal import number
 from trainyard.records.run_dir import RunDir
 from trainyard.reports.studies import benchmark_table, markdown_table, write_report
@@ -88,6 +96,7 @@ def benchmark(
     _check_selection(selection)
     base = StudyConfig.read(config, overrides, request.runs_dir, objects=request.data is not None)
     if selection.metric is not None:
+        _check_ranking(selection.metric, base)
         base = _with_metric(base, selection.metric, request)
     base.resolved.log_notes()
     if selection.folds is not None:
@@ -125,13 +134,17 @@ def _check_selection(selection: ModelSelection) -> None:
         )
     if selection.folds is not None and selection.folds < 2:
         raise InputError(f"folds: {selection.folds} given; allowed: 2 or more, or none for a single split")
-    if selection.metric is not None:
-        check_metric(selection.metric)
-        if selection.metric.startswith("train_"):
-            raise InputError(
-                f"metric: {selection.metric} is of rows that were learned; "
-                f"give {without_prefix(selection.metric)}"
-            )
+
+
+def _check_ranking(metric: str, base: StudyConfig) -> None:
+    """Refuse a metric that cannot rank models.
+
+    Raises:
+        InputError: There is no such metric, it is of training rows, or it does not say what is better.
+    """
+    mode_in(base.resolved.config, metric)
+    if metric.startswith("train_"):
+        raise InputError(f"metric: {metric} is of rows that were learned; give {without_prefix(metric)}")
 
 
 def _refuse_other_task(
@@ -142,6 +155,7 @@ def _refuse_other_task(
     If the config leaves the task open, the data are read for it. If reading fails, the runs will report why.
     """
     data = base.resolved.config.data
+    metric = metric_path(base.resolved.config, metric)
     if without_prefix(metric) == LOSS:
         return
     if data is not None and data.task != "auto":
@@ -157,7 +171,7 @@ def _refuse_other_task(
 def _with_metric(base: StudyConfig, metric: str, request: StudyRequest) -> StudyConfig:
     """Return the config with a metric among those that runs compute."""
     name, listed = without_prefix(metric), base.resolved.config.evaluation.metrics
-    if name == LOSS:
+    if name == LOSS or ":" in metric_path(base.resolved.config, metric):
         return base
     metrics = list(default_metrics(_task_with(name, base, request)) if listed is None else listed)
     return base if name in metrics else base.with_overrides({"evaluation.metrics": [*metrics, name]})

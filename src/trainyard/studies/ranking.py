@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trainyard.config.metrics import metric_path
 from trainyard.errors import InputError, ModelError
-from trainyard.evaluation.metrics import mode_of, without_prefix
+from trainyard.evaluation.metrics import LOSS, mode_of, names, without_prefix
 from trainyard.evaluation.significance import Significance, all_pairs, holm, over_folds
 from trainyard.records.journal import finite
 from trainyard.records.run_dir import RunDir
@@ -86,7 +87,7 @@ def ranked(entries: Sequence[Entry], metric: str | None, errors: Mapping[str, st
     if not entries:
         return [_failed(model, error) for model, error in errors.items()]
     name = _metric(entries[0], metric)
-    sign = -1.0 if mode_of(name) == "max" else 1.0
+    sign = -1.0 if mode_of(_path(entries[0], name)) == "max" else 1.0
     values = {entry.model: entry.values(name) for entry in entries}
 
     def sort_key(entry: Entry) -> tuple[bool, float]:
@@ -109,6 +110,11 @@ def _metric(entry: Entry, metric: str | None) -> str:
     return f"{split_of(metric)}_{without_prefix(name)}"
 
 
+def _path(entry: Entry, metric: str) -> str:
+    """Return the import path of a user's own metric; a metric of ours as it is."""
+    return metric if without_prefix(metric) in (LOSS, *names()) else metric_path(entry.first.config, metric)
+
+
 def _tests(order: Sequence[Entry], metric: str, values: Mapping[str, Sequence[float]]) -> dict[str, Json]:
     """Return the columns of each model's test against the first model, which has none itself."""
     if len(order[0].runs) > 1:
@@ -126,7 +132,8 @@ def _tests(order: Sequence[Entry], metric: str, values: Mapping[str, Sequence[fl
             if (reason := _why_untestable(order[0], entry, metric)) is not None
         }
         compared = [entry for entry in order if entry.model not in untested]
-        tests = all_pairs(metric, [entry.first.scores for entry in compared]) if len(compared) > 1 else {}
+        path = _path(order[0], metric)
+        tests = all_pairs(path, [entry.first.scores for entry in compared]) if len(compared) > 1 else {}
     adjusted = dict(zip(tests, holm([test.p_value for test in tests.values()]), strict=True))
     columns: dict[str, Json] = {model: {"untested": reason} for model, reason in untested.items()}
     for i, entry in enumerate(compared):

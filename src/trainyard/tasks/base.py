@@ -35,7 +35,7 @@ class Metric:
     """A metric of one task.
 
     Attributes:
-        mode: Whether it is minimized or maximized.
+        mode: Whether it is minimized or maximized; None if a user's own does not say so.
         description: What it measures, in a few words.
         function: Computes it from the scores of at least one row; NaN where it is undefined.
         by_row: Where the metric is a mean over rows, returns the (rows,) float64 values; None otherwise. If
@@ -44,7 +44,7 @@ class Metric:
             metric, if the targets are the same; None where there are no such values. Default: `by_row`.
     """
 
-    mode: Mode
+    mode: Mode | None
     description: str
     function: Callable[[Scores], float]
     by_row: Callable[[Scores], Floats] | None = None
@@ -60,17 +60,19 @@ class Scores:
         outputs: The predictions, (rows, ...).
         targets: The targets, (rows, ...).
         weights: The weights of the rows, (rows,) float64, whose sum is above 0; None if all count the same.
+        labels: The labels of the classes in index order, if the data have any.
     """
 
     task: type[Task]
     outputs: Array
     targets: Array
     weights: Floats | None = None
+    labels: Sequence[Any] | None = None
 
     def take(self, ids: Ids) -> Scores:
         """Return the scores of the rows `ids`, (n,) int64; a row may be repeated."""
         weights = None if self.weights is None else self.weights[ids]
-        return Scores(self.task, self.outputs[ids], self.targets[ids], weights)
+        return Scores(self.task, self.outputs[ids], self.targets[ids], weights, self.labels)
 
     def mean(self, values: Array) -> Any:
         """Return the mean of (rows, ...) values over the rows, by their weights: (...) float64."""
@@ -101,6 +103,14 @@ class Scores:
     def true_probability(self) -> Array:
         """(rows,), in the dtype of the outputs: the predicted probability of the true class."""
         return np.take_along_axis(self.outputs, self.targets[:, None], axis=1)[:, 0]
+
+
+class Answers(NamedTuple):
+    """Targets and predictions as scikit-learn's metrics take them, and probabilities where there are any."""
+
+    targets: Array
+    predictions: Array
+    probabilities: Array | None = None
 
 
 class ExplainedOutput(NamedTuple):
@@ -225,6 +235,15 @@ class Task(ABC):
     def loss(self, scores: Scores) -> float | None:  # noqa: ARG002 - the framework's own, in most tasks
         """Return the loss of a whole split; None if it is the mean of what the framework reports by row."""
         return None
+
+    @classmethod
+    def answers(cls, scores: Scores) -> Answers:
+        """Return targets and predictions as a user's own metric gets them; no task with `sums` is asked.
+
+        Here both are values in the data's own unit: (rows,) of one target, else (rows, outputs), float64.
+        """
+        targets, outputs = scores.targets, scores.outputs
+        return Answers(targets[:, 0], outputs[:, 0]) if targets.shape[1] == 1 else Answers(targets, outputs)
 
     # -- tables
 

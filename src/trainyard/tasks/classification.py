@@ -9,7 +9,7 @@ import numpy as np
 
 from trainyard.errors import DataError
 from trainyard.semantics import version
-from trainyard.tasks.base import Columns, ExplainedOutput, Floats, Json, Metric, Scores, Task
+from trainyard.tasks.base import Answers, Columns, ExplainedOutput, Floats, Json, Metric, Scores, Task
 from trainyard.tasks.support import classes
 from trainyard.tasks.support.columns import FEW, are_integers, as_json, distinct_labels, is_few, is_numeric
 from trainyard.tasks.support.links import sigmoid, softmax
@@ -44,6 +44,10 @@ def _metrics() -> dict[str, Metric]:
         "mcc": Metric("max", "Matthews correlation coefficient", classes.mcc),
         "kappa": Metric("max", "Cohen's kappa: agreement beyond chance", classes.kappa),
     }
+    text = "Jaccard index of the positive class; macro average of 3 or more"
+    metrics["jaccard"] = Metric("max", text, classes.averaged("jaccard", "auto"))
+    text = "recall of the negative class; of 3 or more the mean true negative rate"
+    metrics["specificity"] = Metric("max", text, classes.averaged("specificity", "auto"))
     for k in (3, 5):
         text = f"share of rows whose class is among the {k} most probable"
         metrics[f"top_{k}_accuracy"] = Metric("max", text, classes.top_k_accuracy(k))
@@ -129,7 +133,18 @@ class ClassificationTask(Task):
 
     def scores(self, outputs: Array, targets: Array) -> Scores:
         """Return (rows, classes) probabilities in their own dtype, and (rows,) int64 class indices."""
-        return Scores(type(self), outputs, targets.astype(np.int64, copy=False))
+        return Scores(type(self), outputs, targets.astype(np.int64, copy=False), labels=self.info.classes)
+
+    @classmethod
+    def answers(cls, scores: Scores) -> Answers:
+        """Return the labels of the true and of the most probable classes, (rows,), and probabilities.
+
+        Labels are as in the data; probabilities are those of the second of two classes, (rows,), or of each
+        class, (rows, classes).
+        """
+        labels = np.arange(scores.outputs.shape[1]) if scores.labels is None else np.asarray(scores.labels)
+        probabilities = scores.outputs[:, 1] if len(labels) == 2 else scores.outputs
+        return Answers(labels[scores.targets], labels[scores.predicted], probabilities)
 
     # -- tables
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from trainyard.errors import DataError, ModelError
-from trainyard.tasks.base import Columns, ExplainedOutput, Floats, Json, Metric, Scores, Task
+from trainyard.tasks.base import Answers, Columns, ExplainedOutput, Floats, Json, Metric, Scores, Task
 from trainyard.tasks.support import labels
 from trainyard.tasks.support.columns import as_json
 from trainyard.tasks.support.links import sigmoid
@@ -106,6 +106,12 @@ class MultilabelTask(Task):
     def scores(self, outputs: Array, targets: Array) -> Scores:
         """Return (rows, labels) float64 probabilities, and targets of 0 and 1."""
         return Scores(type(self), outputs.astype(np.float64), targets.astype(np.float64))
+
+    @classmethod
+    def answers(cls, scores: Scores) -> Answers:
+        """Return 0 or 1 for each label of each row, (rows, labels) int64 twice, and their probabilities."""
+        predicted = (scores.outputs > labels.THRESHOLD).astype(np.int64)
+        return Answers(scores.targets.astype(np.int64), predicted, scores.outputs)
 
     # -- tables
 

@@ -30,12 +30,23 @@ class RegressionTask(Task):
         "medae": Metric("min", "median absolute error", values.medae),
         "max_error": Metric("min", "largest absolute error", values.max_error),
         "mape": Metric("min", "mean absolute error as a share of the target", values.mape, values.relative),
+        "smape": Metric(
+            "min", "absolute error as a share of the mean of target and prediction", values.smape
+        ),
+        "wape": Metric("min", "sum of absolute errors as a share of the sum of targets", values.wape),
+        "msle": Metric("min", "mean squared error of log(1 + value)", values.msle),
+        "rmsle": Metric("min", "root of the mean squared error of log(1 + value)", values.rmsle),
+        "poisson_deviance": Metric("min", "mean Poisson deviance", values.poisson_deviance),
+        "gamma_deviance": Metric("min", "mean Gamma deviance", values.gamma_deviance),
         "r2": Metric("max", "coefficient of determination", values.r2, paired=values.squared_by_variance),
         "explained_variance": Metric("max", "explained share of the variance", values.explained_variance),
+        "d2_absolute_error": Metric("max", "explained share of the absolute error", values.d2_absolute_error),
+        "pearson": Metric("max", "correlation of targets and predictions", values.pearson),
+        "spearman": Metric("max", "rank correlation of targets and predictions", values.spearman),
     }
     default_metrics: ClassVar[Sequence[str]] = ("rmse", "mae", "r2")
     usual_metric: ClassVar[str] = "mse"
-    losses: ClassVar[Sequence[str]] = ("mse", "mae", "huber")
+    losses: ClassVar[Sequence[str]] = ("mse", "mae", "huber", "l1", "smooth_l1")
     scales_target: ClassVar[bool] = True
 
     def links(self, *, binary: bool) -> Mapping[str, Callable[[Floats], Floats]]:

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from trainyard.errors import ModelError
+from trainyard.config.schema import TrainingConfig
+from trainyard.errors import InputError, ModelError
+from trainyard.require import import_path
 from trainyard.types import Array, DataInfo
 
 # (outputs (rows, outputs) float32, targets as in `Batch`[, weights (rows,) float32]) -> mean loss over the
@@ -17,7 +19,7 @@ from trainyard.types import Array, DataInfo
 Loss = Callable[..., Any]
 _TINY = 1e-30  # keeps the mean finite where no sample has a weight
 
-_REGRESSION = ("mse", "mae", "huber")
+_REGRESSION = ("mse", "mae", "huber", "l1", "smooth_l1")
 
 
 @dataclass(frozen=True)
@@ -61,13 +63,13 @@ class Outputs:
         return probabilities
 
 
-def build_loss(keras: Any, name: str, compiled: Any, outputs: Outputs, info: DataInfo) -> Loss:
+def build_loss(keras: Any, training: TrainingConfig, compiled: Any, outputs: Outputs, info: DataInfo) -> Loss:
     """Build the loss that `training.loss` names, on standardized targets.
 
     Args:
         keras: The keras module.
-        name: The loss; `auto` takes the compiled loss, or the usual one of the task if the model was not
-            compiled.
+        training: Its `loss`, where `auto` takes the compiled loss, or the usual one of the task if the model
+            was not compiled, and a user's own is called as Keras calls losses; and `label_smoothing`.
         compiled: What the model was compiled with (`compile(loss=...)`), if anything.
         outputs: The meaning of the model's outputs.
         info: The description of the data.
@@ -75,7 +77,15 @@ def build_loss(keras: Any, name: str, compiled: Any, outputs: Outputs, info: Dat
     Raises:
         ModelError: The loss is not for this task, or the compiled loss is not a single function.
     """
-    if name == "auto" and compiled is not None and not _is_plain_cross_entropy(compiled):
+    name, smoothing = training.loss, training.label_smoothing
+    is_compiled = name == "auto" and compiled is not None and not _is_plain_cross_entropy(compiled)
+    if smoothing and (is_compiled or info.task != "classification" or ":" in name):
+        raise ModelError(
+            f"training.label_smoothing: {smoothing} given, but the loss is not cross_entropy; leave it out"
+        )
+    if ":" in name:
+        return _scaled(_compiled(keras, _own(keras, name, outputs), outputs), info)
+    if is_compiled:
         return _scaled(_compiled(keras, compiled, outputs), info)
     if name == "auto":
         name = "cross_entropy" if info.task == "classification" else "mse"
@@ -83,23 +93,58 @@ def build_loss(keras: Any, name: str, compiled: Any, outputs: Outputs, info: Dat
         allowed = "cross_entropy" if info.task == "classification" else ", ".join(_REGRESSION)
         raise ModelError(f"training.loss: {name} is not a loss for {info.task}; allowed: auto, {allowed}")
     return (
-        _cross_entropy(keras, outputs) if name == "cross_entropy" else _scaled(_regression(keras, name), info)
+        _cross_entropy(keras, outputs, smoothing)
+        if name == "cross_entropy"
+        else _scaled(_regression(keras, name), info)
     )
 
 
-def _cross_entropy(keras: Any, meaning: Outputs) -> Loss:
+def _own(keras: Any, path: str, outputs: Outputs) -> Any:
+    """Import a user's own loss: a function of (targets, outputs), or a subclass of `keras.losses.Loss`.
+
+    Raises:
+        ModelError: It is neither, cannot be imported, or takes probabilities where the model gives logits.
+    """
+    try:
+        loss = import_path(path)
+        loss = loss() if isinstance(loss, type) and issubclass(loss, keras.losses.Loss) else loss
+    except (InputError, TypeError) as error:
+        raise ModelError(f"training.loss: {error}") from error
+    if not callable(loss) or isinstance(loss, type):
+        raise ModelError(
+            f"training.loss: {path} is of type {type(loss).__name__}; a function of (targets, outputs) is "
+            "needed"
+        )
+    takes = takes_logits(keras, loss)
+    if takes is not None and takes != outputs.logits:
+        gives = "logits" if outputs.logits else "probabilities"
+        raise ModelError(
+            f"training.loss: the model returns {gives}, and {path} has from_logits={takes}; "
+            f"set from_logits={outputs.logits} in a function of your own"
+        )
+    return loss
+
+
+def _cross_entropy(keras: Any, meaning: Outputs, smoothing: float) -> Loss:
     """Return the binary cross entropy for a single column, the categorical one for several."""
     ops = keras.ops
 
     def binary(outputs: Any, targets: Any, weights: Any = None) -> Any:
         labels = ops.cast(ops.reshape(targets, (-1, 1)), "float32")  # (rows, 1)
+        if smoothing:
+            labels = labels * (1 - smoothing) + smoothing / 2
         single = ops.reshape(outputs, (-1, 1))
         return _mean(ops, ops.binary_crossentropy(labels, single, from_logits=meaning.logits), weights)
 
     def categorical(outputs: Any, targets: Any, weights: Any = None) -> Any:
         if meaning.independent:  # not every backend divides the probabilities by their sum
             outputs = outputs / (ops.sum(outputs, axis=-1, keepdims=True) + keras.config.epsilon())
-        losses = ops.sparse_categorical_crossentropy(targets, outputs, from_logits=meaning.logits)
+        if smoothing:
+            classes = outputs.shape[-1]
+            labels = ops.one_hot(targets, classes) * (1 - smoothing) + smoothing / classes  # (rows, classes)
+            losses = ops.categorical_crossentropy(labels, outputs, from_logits=meaning.logits)
+        else:
+            losses = ops.sparse_categorical_crossentropy(targets, outputs, from_logits=meaning.logits)
         return _mean(ops, losses, weights)
 
     return binary if meaning.single else categorical
@@ -116,9 +161,11 @@ def _mean(ops: Any, losses: Any, weights: Any) -> Any:
 def _regression(keras: Any, name: str) -> Loss:
     """Return a regression loss, averaged over samples and outputs."""
     losses, ops = keras.losses, keras.ops
-    function = {"mse": losses.mean_squared_error, "mae": losses.mean_absolute_error, "huber": losses.huber}[
-        name
-    ]
+    function = {
+        "mse": losses.mean_squared_error,
+        **dict.fromkeys(("mae", "l1"), losses.mean_absolute_error),
+        **dict.fromkeys(("huber", "smooth_l1"), losses.huber),  # both with a bend at 1
+    }[name]
 
     def loss(outputs: Any, targets: Any, weights: Any = None) -> Any:
         columns = ops.reshape(targets, (-1, 1)) if len(targets.shape) == 1 else targets

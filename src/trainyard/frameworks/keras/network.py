@@ -42,7 +42,7 @@ class Network:
         self.model, self.compiled = building.build_model(keras, inputs, policy)
         self._meaning = building.check_outputs(keras, self.model, self.compiled, inputs, dtypes)
         self.loss = losses.build_loss(
-            keras, inputs.config.training.loss, self.compiled.loss, self._meaning, inputs.info
+            keras, inputs.config.training, self.compiled.loss, self._meaning, inputs.info
         )
         self.metrics = (
             CompiledMetrics(backend, self.compiled, self._meaning, inputs.info)

@@ -122,4 +122,4 @@ OPTIMIZERS: dict[str, type[Section]] = {
     COMPILED: CompiledParams,
 }
 
-LOSSES = ("auto", "cross_entropy", "mse", "mae", "huber")
+LOSSES = ("auto", "cross_entropy", "mse", "mae", "huber", "l1", "smooth_l1")

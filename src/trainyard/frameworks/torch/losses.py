@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -28,6 +29,8 @@ _REGRESSION: dict[str, Callable[..., Tensor]] = {
     "mse": functional.mse_loss,
     "mae": functional.l1_loss,
     "huber": functional.huber_loss,
+    "l1": functional.l1_loss,
+    "smooth_l1": functional.smooth_l1_loss,
 }
 
 
@@ -56,17 +59,29 @@ def as_float(outputs: Outputs) -> Outputs:
     return tuple(map(as_float, outputs)) if isinstance(outputs, tuple | list) else outputs
 
 
-def build_loss(name: str, task: Task) -> Loss:
+def build_loss(name: str, task: Task, label_smoothing: float = 0.0) -> Loss:
     """Return the loss that `training.loss` names.
 
     Losses of regression are computed in units of the targets' standard deviation. The user's own loss
     (package.module:function) is called with what the model returned and the batch, a mapping of tensors.
+
+    Args:
+        name: The loss.
+        task: The task.
+        label_smoothing: The share of a class's probability that the cross entropy spreads over all classes.
 
     Raises:
         ModelError: The loss does not fit the task, or cannot be imported.
     """
     if name == "auto":
         name = task.losses[0]
+    if label_smoothing and name != "cross_entropy":
+        raise ModelError(
+            f"training.label_smoothing: {label_smoothing} given, but the loss is {name}; it is for "
+            "cross_entropy"
+        )
+    if name == "cross_entropy" and name in task.losses:
+        return partial(_cross_entropy, label_smoothing=label_smoothing)
     if ":" in name:
         return _checked(name, _own(name) if name in task.losses else _imported(name))
     if name not in task.losses:
@@ -156,8 +171,8 @@ def _checked(path: str, function: Any) -> Loss:
     return loss
 
 
-def _cross_entropy(outputs: Outputs, batch: Tensors) -> Tensor:
-    return functional.cross_entropy(first_output(outputs), batch[TARGET])
+def _cross_entropy(outputs: Outputs, batch: Tensors, label_smoothing: float) -> Tensor:
+    return functional.cross_entropy(first_output(outputs), batch[TARGET], label_smoothing=label_smoothing)
 
 
 def _binary_cross_entropy(outputs: Outputs, batch: Tensors) -> Tensor:
@@ -177,7 +192,6 @@ def _token_cross_entropy(outputs: Outputs, batch: Tensors) -> Tensor:
 
 
 _LOSSES: Mapping[str, Loss] = {
-    "cross_entropy": _cross_entropy,
     "binary_cross_entropy": _binary_cross_entropy,
     "token_cross_entropy": _token_cross_entropy,
 }

@@ -35,7 +35,7 @@ class Network:
         self.module = module.to(self.device)
         self.built = Structure.of(self.module.train())
         self.task = task_for(inputs.info)
-        self.loss = losses.build_loss(training.loss, self.task)
+        self.loss = losses.build_loss(training.loss, self.task, training.label_smoothing)
         self._weighted: losses.WeightedLoss | None = None
         self.names = losses.input_names(self.module, inputs.info)
         self.call = losses.call_of(self.module, self.names)

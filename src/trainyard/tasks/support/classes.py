@@ -8,9 +8,9 @@ They agree with scikit-learn's functions of the same names. Edge cases:
 - `roc_auc` and `average_precision` are NaN if the targets contain a single class; with more than two classes
   they are one-vs-rest means over the classes that occur among the targets;
 - `kappa` is NaN if targets and predictions contain only one and the same class;
-- `f1`, `precision` and `recall` of two classes are those of the positive class, which is the second label in
-  order, as scikit-learn's defaults read (labels 0 and 1: 1; no and yes: yes); of more classes they are macro
-  means;
+- `f1`, `precision`, `recall`, `jaccard` and `specificity` of two classes are those of the positive class,
+  which is the second label in order, as scikit-learn's defaults read (labels 0 and 1: 1; no and yes: yes); of
+  more classes they are macro means;
 - `f1_binary`, `precision_binary` and `recall_binary` refer to the second class, and are NaN unless there are
   two.
 
@@ -31,6 +31,8 @@ from trainyard.types import Array
 Average = Literal["auto", "macro", "micro", "weighted", "binary"]  # auto: binary for two classes, else macro
 AVERAGES: tuple[Average, ...] = ("macro", "micro", "weighted", "binary")
 
+Field = Literal["precision", "recall", "f1", "jaccard", "specificity"]
+
 
 class PerClass(NamedTuple):
     """Arrays (classes,): three metrics, the number of rows (`support`) and of predictions (`predicted`).
@@ -43,6 +45,17 @@ class PerClass(NamedTuple):
     f1: Floats
     support: NDArray[np.int64] | Floats
     predicted: NDArray[np.int64] | Floats
+
+    @property
+    def jaccard(self) -> Floats:
+        """The rows that were rightly predicted as the class, as a share of those that are or were."""
+        return self.f1 / (2 - self.f1)
+
+    @property
+    def specificity(self) -> Floats:
+        """The share of the rows of other classes that were not predicted as the class."""
+        others, wrong = self.support.sum() - self.support, self.predicted - self.recall * self.support
+        return ratio(others - wrong, others)
 
     def to_json(self, labels: Sequence[Any]) -> list[Json]:
         """Return a row for each class, for the report."""
@@ -90,7 +103,7 @@ def balanced_accuracy(scores: Scores) -> float:
     return float(np.mean(table.recall[table.support > 0]))
 
 
-def averaged(field: Literal["precision", "recall", "f1"], average: Average) -> Callable[[Scores], float]:
+def averaged(field: Field, average: Average) -> Callable[[Scores], float]:
     """Return the metric that averages one field of `PerClass`."""
 
     def metric(scores: Scores) -> float:

@@ -1,0 +1,124 @@
+"""A user's own metrics, which a config names by their import paths: `mine:profit`.
+
+The function is called as scikit-learn's metrics are, with targets and predictions, and returns one number.
+`Task.answers` has their form. Probabilities go to a parameter that is called `y_score` or the like.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from trainyard.errors import InputError, ModelError
+from trainyard.require import home_of, import_path
+from trainyard.tasks.base import Metric, Scores, Task
+from trainyard.types import Mode
+
+PROBABILITIES = ("y_score", "y_proba", "y_prob", "proba")  # parameters that get probabilities
+# How scikit-learn's documentation tells whether higher or lower is better.
+_ENDINGS: dict[str, Mode] = {
+    "_score": "max",
+    "_coef": "max",
+    "_error": "min",
+    "_loss": "min",
+    "_deviance": "min",
+}
+
+
+def own_metric(path: str, task: type[Task] | None = None) -> Metric:
+    """Import a metric; nothing is called.
+
+    Args:
+        path: The import path, `package.module:function`.
+        task: The task whose predictions it is to get; None: not known.
+
+    Raises:
+        InputError: It cannot be imported, is no function of targets and predictions, or the task keeps no
+            predictions to give it.
+    """
+    try:
+        function = import_path(path)
+    except InputError as error:
+        raise InputError(f"evaluation.metrics: {error}") from error
+    given = _arguments(path, function)
+    if task is not None and task.sums:
+        raise InputError(
+            f"evaluation.metrics: {path} needs predictions, and {task.name} keeps only sums over each row "
+            f"({', '.join(task.sums)}); let the model compute it, or take one of the task's own metrics"
+        )
+    if task is not None and "probabilities" in given.values() and not task.gives_probabilities:
+        raise InputError(f"evaluation.metrics: {path} asks for probabilities, and {task.name} has none")
+    return Metric(_mode(function), f"your own: {path}", _checked(path, function, given))
+
+
+def _arguments(path: str, function: Any) -> dict[str, str]:
+    """Return what the parameters get that are filled, by name: the targets, the predictions, probabilities.
+
+    Raises:
+        InputError: It cannot be called with targets and predictions.
+    """
+    wrong = f"evaluation.metrics: {path} must be a function of (targets, predictions)"
+    if not callable(function) or isinstance(function, type):
+        raise InputError(f"{wrong}, and is of type {type(function).__name__}")
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{wrong}; its parameters cannot be read") from error
+    positional = [
+        one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+    ]
+    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        positional += ["*"] * 2
+    given = dict(zip(positional[:2], ("targets", "predictions"), strict=False))
+    given |= {one.name: "probabilities" for one in parameters if one.name in PROBABILITIES}
+    needed = (
+        one.name
+        for one in parameters
+        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+    )
+    if missing := [name for name in needed if name not in given]:
+        raise InputError(f"{wrong}; it also needs {', '.join(missing)}: wrap it in a function of your own")
+    if len(positional) < 2:
+        raise InputError(f"{wrong}, and takes {len(positional)} arguments")
+    return given
+
+
+def _mode(function: Any) -> Mode | None:
+    """Return whether lower or higher is better, as far as the function says so."""
+    mode = getattr(function, "mode", None)
+    if mode in ("min", "max"):
+        return "min" if mode == "min" else "max"
+    greater = getattr(function, "greater_is_better", None)
+    if isinstance(greater, bool):
+        return "max" if greater else "min"
+    if home_of(function).partition(".")[0] != "sklearn":
+        return None
+    name = str(getattr(function, "__name__", ""))
+    return next((mode for ending, mode in _ENDINGS.items() if name.endswith(ending)), None)
+
+
+def _checked(path: str, function: Callable[..., Any], given: dict[str, str]) -> Callable[[Scores], float]:
+    """Return the metric as a function of scores, which checks what the user's function returns."""
+
+    def metric(scores: Scores) -> float:
+        values = scores.task.answers(scores)._asdict()
+        first, second, *others = (values[what] for what in given.values())
+        named = dict(zip(list(given)[2:], others, strict=True))
+        try:
+            value = function(first, second, **named)
+        except Exception as error:
+            raise ModelError(f"evaluation.metrics: {path} failed: {type(error).__name__}: {error}") from error
+        if isinstance(value, bool | np.bool_ | str) or np.ndim(value) or not np.isrealobj(value):
+            what = f"of shape {np.shape(value)}" if np.ndim(value) else f"{value!r}"
+            raise ModelError(f"evaluation.metrics: {path} returned a value {what}; it must return one number")
+        try:
+            return float(value)
+        except (TypeError, ValueError) as error:
+            raise ModelError(
+                f"evaluation.metrics: {path} returned {type(value).__name__}; it must return one number"
+            ) from error
+
+    return metric

@@ -1,0 +1,189 @@
+"""A user's own loss by import path, and the names of losses, beside loops and formulas by hand."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+import trainyard
+from late import keras_in_one_thread
+from small_runs import SMALL, assert_same, crashed, whole_and_resumed
+from trainyard.errors import ChangedInputsError, ConfigError, ModelError
+from trainyard.frameworks.torch import losses
+from trainyard.tasks.classification import ClassificationTask
+from trainyard.tasks.regression import RegressionTask
+from trainyard.types import TARGET, DataInfo, features_spec
+
+SOURCE = """
+def focal(outputs, batch):
+    import torch
+    log = torch.log_softmax(outputs, dim=1)
+    own = log.gather(1, batch["target"][:, None])[:, 0]
+    return (-(1 - own.exp()) ** 2 * own).mean()
+
+
+def keras_focal(targets, outputs):
+    from keras import ops
+    log = ops.log_softmax(outputs, axis=-1)
+    own = ops.sum(ops.one_hot(targets, outputs.shape[-1]) * log, axis=-1)
+    return -(1 - ops.exp(own)) ** 2 * own
+
+
+def probabilities(targets, outputs, from_logits=False):
+    return 0.0
+
+
+class Kind:
+    pass
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with the module `my_losses`, in which the test works."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "my_losses.py").write_text(SOURCE)
+    yield tmp_path
+    sys.modules.pop("my_losses", None)
+
+
+def focal(outputs: Any, targets: Any) -> float:
+    """The focal loss (Lin et al., 2017) with gamma 2."""
+    shifted = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+    own = (shifted / shifted.sum(axis=1, keepdims=True))[np.arange(len(targets)), targets]
+    return float(np.mean(-((1 - own) ** 2) * np.log(own)))
+
+
+def drawn(rows: int = 20, classes: int = 3) -> tuple[Any, Any]:
+    random = np.random.default_rng(0)
+    return random.normal(size=(rows, classes)).astype(np.float32), random.integers(0, classes, rows)
+
+
+def classification(classes: int = 3) -> DataInfo:
+    return DataInfo("classification", features_spec((4,)), classes)
+
+
+VALUES = DataInfo("regression", features_spec((4,)), 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "reference"),
+    [("l1", functional.l1_loss), ("smooth_l1", functional.smooth_l1_loss), ("huber", functional.huber_loss)],
+)
+def test_losses_of_values_are_those_of_torch(name: str, reference: Any) -> None:
+    outputs, targets = torch.randn(30, 1) * 3, torch.randn(30)
+    expected = float(reference(outputs[:, 0], targets))
+    assert float(
+        losses.build_loss(name, RegressionTask(VALUES))(outputs, {TARGET: targets})
+    ) == pytest.approx(expected)
+
+
+def test_label_smoothing_is_that_of_torch() -> None:
+    outputs, targets = map(torch.from_numpy, drawn())
+    task = ClassificationTask(classification())
+    loss = losses.build_loss("auto", task, 0.2)(outputs, {TARGET: targets})
+    assert float(loss) == float(functional.cross_entropy(outputs, targets, label_smoothing=0.2))
+    with pytest.raises(ModelError, match=r"label_smoothing: 0\.2 given, but the loss is mse"):
+        losses.build_loss("auto", RegressionTask(VALUES), 0.2)
+
+
+def keras_loss(name: str, info: DataInfo, single: bool = False, **training: Any) -> Any:
+    config = trainyard.check({**SMALL, "model": "keras_mlp"}, {"training.loss": name, **training}).config
+    from trainyard.frameworks.keras.backend import import_keras
+    from trainyard.frameworks.keras.losses import Outputs, build_loss
+
+    return build_loss(import_keras(), config.training, None, Outputs(single=single, logits=True), info)
+
+
+@pytest.mark.slow
+def test_keras_has_the_same_losses(mine: Path) -> None:
+    keras_in_one_thread()
+    outputs, targets = drawn()
+    smooth = {"training.label_smoothing": 0.2}
+    expected = functional.cross_entropy(*map(torch.from_numpy, (outputs, targets)), label_smoothing=0.2)
+    got = keras_loss("auto", classification(), **smooth)(outputs, targets)
+    assert float(got) == pytest.approx(float(expected), rel=1e-5)
+    column, pair = outputs[:, :1], targets > 0
+    expected = functional.binary_cross_entropy_with_logits(
+        torch.from_numpy(column[:, 0]), torch.from_numpy(pair * 0.8 + 0.1)
+    )
+    got = keras_loss("cross_entropy", classification(2), single=True, **smooth)(column, pair.astype(np.int64))
+    assert float(got) == pytest.approx(float(expected), rel=1e-5)
+    values = outputs[:, 0] * 3
+    for name, reference in (("l1", functional.l1_loss), ("smooth_l1", functional.smooth_l1_loss)):
+        expected = reference(torch.from_numpy(column[:, 0]), torch.from_numpy(values))
+        assert float(keras_loss(name, VALUES, single=True)(column, values)) == pytest.approx(
+            float(expected), rel=1e-5
+        )
+    own = keras_loss("my_losses:keras_focal", classification())
+    assert float(own(outputs, targets)) == pytest.approx(focal(outputs, targets), rel=1e-5)
+    with pytest.raises(ModelError, match="returns logits, and my_losses:probabilities has from_logits=False"):
+        keras_loss("my_losses:probabilities", classification())
+    with pytest.raises(ModelError, match=r"is of type type; a function of .targets, outputs. is needed"):
+        keras_loss("my_losses:Kind", classification())
+    with pytest.raises(ModelError, match=r"label_smoothing: 0\.2 given, but the loss is not cross_entropy"):
+        keras_loss("my_losses:keras_focal", classification(), **smooth)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "loss"), [("mlp", "focal"), ("keras_mlp", "keras_focal")])
+def test_a_run_with_an_own_loss_is_resumed_to_its_bits(mine: Path, model: str, loss: str) -> None:
+    if model == "keras_mlp":
+        keras_in_one_thread()
+    overrides = {"model": {"type": model, "params": {"hidden": [8]}}, "training.loss": f"my_losses:{loss}"}
+    whole, resumed = whole_and_resumed(mine, overrides)
+    assert_same(resumed, whole)
+    assert "my_losses" in whole.manifest["code"]["modules"]
+    probabilities = trainyard.predict(whole, iris_test(mine)).filter(like="probability").to_numpy()
+    assert probabilities.shape == (150, 3)
+
+
+def iris_test(folder: Path) -> Path:
+    from sklearn.datasets import load_iris
+
+    path = folder / "iris.csv"
+    load_iris(as_frame=True).data.to_csv(path, index=False)
+    return path
+
+
+def test_a_changed_loss_is_a_changed_input(mine: Path) -> None:
+    run = crashed(mine / "runs", {"training.loss": "my_losses:focal"})
+    (mine / "my_losses.py").write_text(SOURCE.replace("** 2", "** 3"))
+    del sys.modules["my_losses"]
+    with pytest.raises(ChangedInputsError, match="module my_losses"):
+        trainyard.resume(run)
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "message"),
+    [
+        ("mlp", "focal", "loss: mine:focal"),
+        ("mlp", "bce", "auto is the binary cross entropy"),
+        ("mlp", "BCEWithLogitsLoss", "auto is the binary cross entropy"),
+        ("mlp", "CrossEntropyLoss", "did you mean 'cross_entropy'"),
+        ("keras_mlp", "sparse_categorical_crossentropy", "did you mean 'cross_entropy'"),
+        ("mlp", "l2", "did you mean 'mse'"),
+        ("mlp", "label_smoothing", "beside it label_smoothing: 0.1"),
+        ("mlp", "a b:c", "expected package.module:Name"),
+        ("xgboost", "mine:focal", r"does not take it here; its loss is model\.params\.objective"),
+        ("lightgbm", "mine:focal", r"its loss is model\.params\.objective"),
+        ("catboost", "mine:focal", r"its loss is model\.params\.objective"),
+        ("sgd", "mine:focal", r"its loss is model\.params\.loss"),
+    ],
+)
+def test_losses_by_other_names_are_hinted_at(model: str, loss: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        trainyard.check({"data": "iris", "model": model, "training": {"loss": loss}})
+
+
+def test_a_name_that_a_booster_ignores_is_noted_with_its_key() -> None:
+    resolved = trainyard.check({"data": "iris", "model": "xgboost", "training": {"loss": "huber"}})
+    assert any(
+        "no effect on xgboost" in line and "model.params.objective" in line for line in resolved.unused
+    )
