@@ -20,7 +20,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def drafted(text: str, target: str = "bought", name: str = "my data.csv") -> tuple[str, Any]:
     Path(name).write_text(text)
-    draft = draft_config(Path(name), target)
+    draft = draft_config(Path(name), target).text("mlp")
     Path("config.yaml").write_text(draft)
     config = load_config(Path("config.yaml"), adapters=Catalog()).config
     return draft, (config, load_data(config))
@@ -80,7 +80,7 @@ def test_parquet() -> None:
     from pyarrow import parquet
 
     parquet.write_table(pyarrow.Table.from_pylist(people()), "a.parquet")
-    assert "type: parquet" in draft_config("a.parquet", "bought")
+    assert "type: parquet" in draft_config("a.parquet", "bought").text()
 
 
 def test_a_target_that_is_not_there() -> None:

@@ -14,7 +14,7 @@ from trainyard.errors import InputError
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file")
 @click.option("--target", required=True, metavar="COLUMN", help="The column to predict.")
 @click.option(
     "-o",
@@ -23,12 +23,25 @@ from trainyard.errors import InputError
     default=Path("config.yaml"),
     show_default=True,
 )
+@click.option(
+    "--model",
+    metavar="NAME",
+    help="The model; auto: compare a few on a sample of the rows.  [default: boosted trees, if installed]",
+)
 @click.option("--encoding", help="That of a CSV file: latin-1, cp1252 ...  [default: utf-8]")
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
 @options.as_json
-def init(file: Path, target: str, output: Path, encoding: str | None, force: bool, as_json: bool) -> None:
-    """Write a commented config that trains on a data FILE."""
-    text = trainyard.init(file, target, encoding=encoding)
+def init(
+    file: str,
+    target: str,
+    output: Path,
+    model: str | None,
+    encoding: str | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Write a commented config that trains on a data FILE, a path or the URL of a file in a store."""
+    text = trainyard.init(file, target, encoding=encoding, model=model)
     try:
         with open(output, "w" if force else "x", encoding="utf-8") as stream:
             stream.write(text)
