@@ -14,7 +14,7 @@ _LIBRARIES = {"hist_gradient_boosting": "sklearn", "random_forest": "sklearn", "
 _LIBRARIES |= {"logistic_regression": "sklearn", "ridge": "sklearn"}
 _RARE = 0.1  # accuracy says little where a class has a smaller share of the rows
 _MANY_ROWS = 100_000  # from here on, rounds are evaluated less often, and the learning rate is higher
-_PATIENCE = 50  # rounds without improvement
+_PATIENCE = 5  # rounds without improvement, times the learning rate: small steps improve little
 
 Sections = dict[str, Any]
 
@@ -94,9 +94,10 @@ def _boosting(options: Mapping[str, Any], shape: Shape) -> Sections:
     many = shape.rows >= _MANY_ROWS
     rounds = 500 if shape.classes > 20 else 2000  # a round has a tree for each of several classes
     every = 10 if many else 1
+    patience = int(_PATIENCE / _rate(shape)) // every
     return {
         "model": {"n_estimators": rounds, "learning_rate": _rate(shape), **options},
-        "training": {"early_stopping": {"metric": "val_loss", "patience": _PATIENCE // every}},
+        "training": {"early_stopping": {"metric": "val_loss", "patience": patience}},
         **({"evaluation": {"every_n_steps": every}} if many else {}),
     }
 
@@ -108,7 +109,7 @@ def _rate(shape: Shape) -> float:
 
 def _least(shape: Shape) -> int:
     """Return the minimum number of rows in a leaf: with few rows, 20 of them leave few splits."""
-    return int(np.clip(shape.rows // 20, 3, 20))
+    return int(np.clip(shape.rows // 10, 3, 20))
 
 
 def _lightgbm(shape: Shape) -> Sections:

@@ -25,8 +25,6 @@ from trainyard.datasets.rows.target import class_indices, inspect, rows_with_tar
 from trainyard.errors import DataError
 from trainyard.registry import task_of
 
-    500  # categories of all columns; with more, models that take no categories get one number each
-)
 _GROUPS = (
     "group",
     "patient",
