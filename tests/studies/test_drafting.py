@@ -10,7 +10,7 @@ import pytest
 import messy_tables
 import trainyard
 from trainyard.config import load as load_config
-from trainyard.datasets.rows import proposals
+from trainyard.datasets.rows import proposals, remote
 from trainyard.errors import InputError
 from trainyard.runs.catalog import Catalog
 from trainyard.studies import drafting
@@ -87,6 +87,12 @@ def test_other_files() -> None:
     assert written(table, "rows.parquet").data.type == "parquet"
     tabs = written(table, "rows.tsv").data
     assert (tabs.type, tabs.params["delimiter"]) == ("csv", "\t")
+
+
+def test_a_url_is_kept_as_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    messy_tables.identifiers(100).frame.to_csv("copy.csv", index=False)
+    monkeypatch.setattr(remote, "fetched", lambda _: Path("copy.csv"))
+    assert "  path: s3://bucket/rows.csv\n" in trainyard.init("s3://bucket/rows.csv", "y")
 
 
 def test_gaps_are_filled_for_models_that_take_none() -> None:

@@ -41,14 +41,14 @@ def init(
     as_json: bool,
 ) -> None:
     """Write a commented config that trains on a data FILE, a path or the URL of a file in a store."""
+    if output.exists() and not force:
+        raise _exists(output)
     text = trainyard.init(file, target, encoding=encoding, model=model)
     try:
         with open(output, "w" if force else "x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError:
-        raise InputError(
-            f"{output} already exists: choose another name with -o, or replace it with --force"
-        ) from None
+        raise _exists(output) from None
     except OSError as error:
         raise InputError(
             f"{output} cannot be written: {error.strerror}; choose another path with -o"
@@ -58,3 +58,7 @@ def init(
         [f"wrote {output}", f"next: trainyard train {shlex.quote(str(output))}"],
         as_json,
     )
+
+
+def _exists(output: Path) -> InputError:
+    return InputError(f"{output} already exists: choose another name with -o, or replace it with --force")
