@@ -96,4 +96,4 @@ def test_a_file_that_is_not_there() -> None:
 
 def test_nothing_to_learn_from() -> None:
     with pytest.raises(DataError, match="no column to learn from"):
-        drafted("a,y\n" + "".join(f"1,{i % 2}\n" for i in range(20)), target="y")
+        drafted("a,y\n" + "".join(f",{i % 2}\n" for i in range(20)), target="y")
