@@ -42,7 +42,7 @@ def test_another_encoding_is_named_and_can_be_given(command: Command, rows: Path
     assert command("init", rows, "--target", "y", "-o", output, "--encoding", "latin-1").code == 0
     assert 'encoding: "latin-1"' in output.read_text(encoding="utf-8")
     assert command("config", "check", output).code == 0
-    wrong = command("init", rows, "--target", "y", "-o", output, "--encoding", "latin-0")
+    wrong = command("init", rows, "--target", "y", "-o", output, "--encoding", "latin-0", "--force")
     assert "there is no encoding 'latin-0'" in wrong.err
 
 

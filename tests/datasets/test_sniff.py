@@ -20,7 +20,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def drafted(text: str, target: str = "bought", name: str = "my data.csv") -> tuple[str, Any]:
     Path(name).write_text(text)
-    draft = draft_config(Path(name), target)
+    draft = draft_config(Path(name), target).text("mlp")
     Path("config.yaml").write_text(draft)
     config = load_config(Path("config.yaml"), adapters=Catalog()).config
     return draft, (config, load_data(config))
@@ -50,8 +50,9 @@ def test_an_untidy_file() -> None:
         for i, row in enumerate(people(200))
     ]
     draft, (config, bundle) = drafted(csv_text(rows, ";"))
-    assert (config.data.params["delimiter"], config.data.params["missing"]) == (";", ["?"])
-    assert config.data.exclude == ["column 1", "customer id", "when", "const"]
+    assert config.data.params["delimiter"] == ";"
+    assert config.data.exclude == ["column 1", "customer id", "const"]
+    assert "x: y 23" in draft  # missing values
     assert config.data.impute == "median"
     assert "`time: when`" in draft
     assert "`group: patient`" in draft
@@ -80,7 +81,7 @@ def test_parquet() -> None:
     from pyarrow import parquet
 
     parquet.write_table(pyarrow.Table.from_pylist(people()), "a.parquet")
-    assert "type: parquet" in draft_config("a.parquet", "bought")
+    assert "type: parquet" in draft_config("a.parquet", "bought").text()
 
 
 def test_a_target_that_is_not_there() -> None:
@@ -95,4 +96,4 @@ def test_a_file_that_is_not_there() -> None:
 
 def test_nothing_to_learn_from() -> None:
     with pytest.raises(DataError, match="no column to learn from"):
-        drafted("a,y\n" + "".join(f"1,{i % 2}\n" for i in range(20)), target="y")
+        drafted("a,y\n" + "".join(f",{i % 2}\n" for i in range(20)), target="y")

@@ -11,6 +11,7 @@ import pytest
 
 import trainyard
 from study_configs import TOY, SignalInRun, signal_after
+from trainyard.config import load as load_config
 from trainyard.errors import ChangedInputsError, ConfigError, InputError
 from trainyard.evaluation.significance import holm, over_folds
 from trainyard.records.data import DataDescription
@@ -386,3 +387,30 @@ def test_a_metric_of_another_task_is_refused_before_anything_is_trained(task: st
             watch=ended.append,
         )
     assert (ended, list(tmp_path.iterdir())) == ([], [])
+
+
+@pytest.mark.slow
+def test_gaps_are_filled_for_the_models_that_take_none(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    rows = [f"{x:.4f},{'ab'[i % 2]},{x * 2 + i % 2:.4f}" for i, x in enumerate(random.standard_normal(90))]
+    rows[3] = rows[3][rows[3].index(",") :]
+    rows[5] = rows[5].replace(",b,", ",,")
+    (tmp_path / "rows.csv").write_text("\n".join(["x,c,y", *rows]) + "\n")
+    config = {"data": {"path": str(tmp_path / "rows.csv"), "target": "y"}, "model": {"type": "mlp"}}
+    params = {"hist_gradient_boosting": {"max_iter": 10}}
+    models = ["ridge", "hist_gradient_boosting"]
+    compared = trainyard.benchmark(config, models=models, params=params, runs_dir=tmp_path)
+    assert compared.failed == {}
+    prepared = {row["model"]: row["preparation"] for row in compared.rows}
+    assert prepared["ridge"].startswith("impute median")
+    assert prepared["hist_gradient_boosting"].startswith("impute keep")
+    one, other = (compared.runs[model][0].manifest["data"] for model in models)
+    assert one["rows"] == other["rows"]
+
+
+def test_rows_without_gaps_are_prepared_as_in_a_run_of_its_own(single: Benchmark) -> None:
+    assert all(run.config.data.impute is None for runs in single.runs.values() for run in map(_config, runs))
+
+
+def _config(run: Any) -> Any:
+    return load_config(run.path / "config.yaml")

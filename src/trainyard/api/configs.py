@@ -69,20 +69,24 @@ def names(kind: str) -> dict[str, str]:
     return keys_of(kind)
 
 
-def init(file: Path | str, target: str, *, encoding: str | None = None) -> str:
+def init(file: Path | str, target: str, *, encoding: str | None = None, model: str | None = None) -> str:
     """Return a commented config (YAML) that trains on a data file as it is.
 
     Args:
-        file: A CSV or Parquet file.
+        file: A CSV or Parquet file, or its URL in a store.
         target: The column to predict.
         encoding: The encoding of a CSV file, if it is not UTF-8 or UTF-16.
+        model: The value of `model.type`; `auto`: the best of a few models, by training them on a sample of
+            the rows; default: boosted trees, of the first of LightGBM, XGBoost, CatBoost and scikit-learn
+            that is installed, else a neural network.
 
     Raises:
-        DataError: The file cannot be read, or has no such column.
+        DataError: The file cannot be read or trained on, or has no such column.
+        InputError: There is no such model.
     """
-    from trainyard.datasets.rows.sniff import draft_config
+    from trainyard.studies.drafting import draft
 
-    return draft_config(file, target, encoding)
+    return draft(file, target, encoding=encoding, model=model)
 
 
 def schema() -> dict[str, Any]:

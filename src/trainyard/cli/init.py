@@ -14,7 +14,7 @@ from trainyard.errors import InputError
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file")
 @click.option("--target", required=True, metavar="COLUMN", help="The column to predict.")
 @click.option(
     "-o",
@@ -23,19 +23,32 @@ from trainyard.errors import InputError
     default=Path("config.yaml"),
     show_default=True,
 )
+@click.option(
+    "--model",
+    metavar="NAME",
+    help="The model; auto: compare a few on a sample of the rows.  [default: boosted trees, if installed]",
+)
 @click.option("--encoding", help="That of a CSV file: latin-1, cp1252 ...  [default: utf-8]")
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
 @options.as_json
-def init(file: Path, target: str, output: Path, encoding: str | None, force: bool, as_json: bool) -> None:
-    """Write a commented config that trains on a data FILE."""
-    text = trainyard.init(file, target, encoding=encoding)
+def init(
+    file: str,
+    target: str,
+    output: Path,
+    model: str | None,
+    encoding: str | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Write a commented config that trains on a data FILE, a path or the URL of a file in a store."""
+    if output.exists() and not force:
+        raise _exists(output)
+    text = trainyard.init(file, target, encoding=encoding, model=model)
     try:
         with open(output, "w" if force else "x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError:
-        raise InputError(
-            f"{output} already exists: choose another name with -o, or replace it with --force"
-        ) from None
+        raise _exists(output) from None
     except OSError as error:
         raise InputError(
             f"{output} cannot be written: {error.strerror}; choose another path with -o"
@@ -45,3 +58,7 @@ def init(file: Path, target: str, output: Path, encoding: str | None, force: boo
         [f"wrote {output}", f"next: trainyard train {shlex.quote(str(output))}"],
         as_json,
     )
+
+
+def _exists(output: Path) -> InputError:
+    return InputError(f"{output} already exists: choose another name with -o, or replace it with --force")

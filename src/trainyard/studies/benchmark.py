@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from trainyard.config import Config, Overrides
 from trainyard.config.metrics import metric_path
+from trainyard.config.schema import DataConfig
+from trainyard.datasets.base import ArraySplit
+from trainyard.datasets.rows.preparation import TabularPreparation
 from trainyard.digest import write_atomically
 from trainyard.errors import ConfigError, InputError, Problem, TrainyardError
 from trainyard.evaluation.metrics import (
@@ -29,6 +35,9 @@ from trainyard.studies.running import run_study
 from trainyard.studies.study import Json, Study, StudyPlan, StudyRequest, StudyView, Trial, open_study
 from trainyard.studies.trials import StudyConfig
 from trainyard.studies.unchanged import CurrentData, warn_of_changes
+from trainyard.types import FEATURES
+
+log = logging.getLogger("trainyard")
 
 KIND = "benchmark"
 
@@ -106,7 +115,7 @@ def benchmark(
             f"there are no {split_of(selection.metric)} rows to rank by; ask for --folds, "
             "or give data.split.test or data.test_path"
         )
-    trials = _trials(base, selection)
+    trials = _trials(base, selection, request)
     if selection.metric is not None:
         _refuse_other_task(selection.metric, base, trials, request)
     question = base.question() | {
@@ -189,20 +198,23 @@ def _task_with(metric: str, base: StudyConfig, request: StudyRequest) -> str:
     return tasks[0]
 
 
-def _trials(base: StudyConfig, selection: ModelSelection) -> list[Trial]:
+def _trials(base: StudyConfig, selection: ModelSelection, request: StudyRequest) -> list[Trial]:
     """Return the trials, model by model.
 
     Raises:
         ConfigError: Models or options are unknown; the error lists all of them.
     """
-    trials: list[Trial] = []
+    configs: dict[str, StudyConfig] = {}
     problems: list[Problem] = []
     for model in selection.models:
         try:
-            own = base.with_model(model, selection.params.get(model, {}))
+            configs[model] = base.with_model(model, selection.params.get(model, {}))
         except ConfigError as error:
             problems += error.problems
-            continue
+    if problems:
+        raise ConfigError(problems)
+    trials: list[Trial] = []
+    for model, own in _without_gaps(base, configs, request).items():
         if selection.folds is None:
             trials.append(Trial({"model": model}, own.resolved))
         else:
@@ -211,9 +223,41 @@ def _trials(base: StudyConfig, selection: ModelSelection) -> list[Trial]:
                 Trial({"model": model, "fold": fold}, own.with_fold(selection.folds, fold).resolved)
                 for fold in folds
             ]
-    if problems:
-        raise ConfigError(problems)
     return trials
+
+
+def _without_gaps(
+    base: StudyConfig, configs: Mapping[str, StudyConfig], request: StudyRequest
+) -> dict[str, StudyConfig]:
+    """Return the configs of the models, with missing values filled for those that take none.
+
+    What `data.impute` says holds for all models. Rows without missing values are left as they are, so that
+    completed runs can be reused.
+    """
+    needy = [model for model, own in configs.items() if _takes_no_gaps(own)]
+    if not needy or not _have_gaps(base, request):
+        return dict(configs)
+    log.info("missing values are filled with the median or the commonest category for %s", ", ".join(needy))
+    filled = {model: configs[model].with_overrides({"data.impute": "median"}) for model in needy}
+    return {**configs, **filled}
+
+
+def _takes_no_gaps(own: StudyConfig) -> bool:
+    return own.resolved.config.data is not None and own.resolved.config.data.impute is None
+
+
+def _have_gaps(base: StudyConfig, request: StudyRequest) -> bool:
+    """Return whether rows of a table lack values. If reading fails, the runs will report why."""
+    try:
+        # With codes, a missing category is a missing number.
+        kept = base.with_overrides({"data.impute": "keep", "data.encode": "category"})
+        bundle = request.load(kept.resolved)
+    except TrainyardError:
+        return False
+    if not isinstance(bundle.preparation, TabularPreparation):
+        return False  # of arrays, nothing can be filled
+    splits = [split for split in bundle.splits.values() if isinstance(split, ArraySplit)]
+    return any(bool(np.isnan(split.arrays[FEATURES]).any()) for split in splits)
 
 
 def _conclude(
@@ -239,7 +283,9 @@ def _conclude(
                 data.check(trial, run)
             warn_of_changes([run.require_manifest() for _, run in own])
             entries.append(Entry.of(model, [run for _, run in own], first))
-    rows = ranked(entries, selection.metric, failures)
+    prepared = {trial.label["model"]: _preparation(trial.resolved.config.data) for trial in trials}
+    ranking = ranked(entries, selection.metric, failures)
+    rows = [row | {"preparation": prepared[row["model"]]} for row in ranking]
     write_atomically(study.path / "table.csv", as_csv(rows).encode())
     write_atomically(study.path / "table.md", markdown_table(rows).encode())
     return {
@@ -249,3 +295,11 @@ def _conclude(
         "folds": selection.folds,
         "models": rows,
     }
+
+
+def _preparation(data: DataConfig | None) -> str:
+    """Return how features were prepared for a model: `impute median, encode onehot, standardize`."""
+    if data is None:
+        return ""
+    parts = [f"impute {data.impute or 'nothing'}", f"encode {data.encode}"]
+    return ", ".join([*parts, *(["standardize"] if data.standardize else [])])

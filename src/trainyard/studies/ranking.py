@@ -36,6 +36,7 @@ COLUMNS = (
     "model_bytes",
     "one_row_ms",
     "rows_per_second",
+    "preparation",
     "error",
 )
 

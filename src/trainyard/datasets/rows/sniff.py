@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
 
-from trainyard.config.emit import inline
+from trainyard import registry
+from trainyard.config.emit import emit, inline
 from trainyard.config.schema import DataConfig
-from trainyard.datasets.rows import checks
 from trainyard.datasets.rows.files import existing_file
 from trainyard.datasets.rows.frames import read_table
+from trainyard.datasets.rows.kinds import ColumnKind, infer, infer_target, typed
+from trainyard.datasets.rows.proposals import Shape, default_model, sections
 from trainyard.datasets.rows.table import Table, kind_of, listed, missing
-from trainyard.datasets.rows.target import class_indices, inspect
+from trainyard.datasets.rows.target import class_indices, inspect, rows_with_target
 from trainyard.errors import DataError
 from trainyard.registry import task_of
-from trainyard.types import Array
 
-_MANY = 100  # a column of more categories is not worth one feature per category
 _GROUPS = (
     "group",
     "patient",
@@ -35,64 +37,114 @@ _GROUPS = (
     "device",
     "store",
 )
+_WORDS = {
+    "number": "numbers",
+    "boolean": "booleans",
+    "category": "categories",
+    "time": "times",
+    "text": "texts",
+}
+_READ = (".csv", ".tsv", ".txt", ".parquet", ".pq")
+_PARQUET = (".parquet", ".pq")
+_MIN_GROUPS = 20  # with fewer, whole groups make splits of very different sizes
 
 
 @dataclass
 class Draft:
-    """The settings of the data section, and remarks about the columns."""
+    """What a config for a table says, and why.
+
+    `table` holds the rows as they were read, and `typed` those with a target, read as `kinds` says. `exclude`
+    maps columns to the reason to leave them out, and `split` evident settings of the split to a column and
+    the reason. `comparison` are lines about models that were compared.
+    """
 
     table: Table
+    typed: Table
+    kinds: Mapping[str, ColumnKind]
+    path: str
+    target: str
     task: str
-    features: list[str]
-    exclude: dict[str, str] = field(default_factory=dict)  # column -> why
-    impute: str | None = None
-    remarks: list[str] = field(default_factory=list)
     params: dict[str, Any] = field(default_factory=dict)
+    features: list[str] = field(default_factory=list)
+    exclude: dict[str, str] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+    split: dict[str, tuple[str, str]] = field(default_factory=dict)
+    comparison: list[str] = field(default_factory=list)
+
+    @property
+    def shape(self) -> Shape:
+        """What the proposal of a model depends on."""
+        values = self.typed.columns[self.target]
+        labels = task_of(self.task).labels(values)
+        rows = int(len(values) * (1 - 2 * _share(len(values))))
+        if labels is None:
+            return Shape(rows, len(self.features))
+        counts = np.bincount(class_indices(values, labels), minlength=len(labels))
+        return Shape(rows, len(self.features), len(labels), float(counts.min() / counts.sum()))
+
+    def drop_split(self) -> None:
+        """Turn the settings of the split into remarks: the rows cannot be split so."""
+        for key, (column, why) in self.split.items():
+            self.remarks.append(_hint(key, column, why))
+        self.split = {}
+
+    def summary(self) -> str:
+        """Return one line that says what was read."""
+        counts = Counter(self.kinds[name].kind for name in self.features)
+        kinds = listed(f"{count:,} {_WORDS[kind]}" for kind, count in counts.items())
+        left = f"; left out: {listed(self.exclude)}" if self.exclude else ""
+        return f"read {self.path}: {len(self.table):,} rows; to learn from: {kinds}{left}"
+
+    def text(self, model: str | None = None) -> str:
+        """Return the config, with comments.
+
+        Args:
+            model: The value of `model.type`; None for the best one by the libraries that are installed.
+        """
+        return "\n".join(_lines(self, model or default_model())) + "\n"
 
 
-_READ = (".csv", ".tsv", ".txt", ".parquet", ".pq")
-
-
-def draft_config(path: Path | str, target: str, encoding: str | None = None) -> str:
-    """Return a commented config that trains the built-in `mlp` on a CSV or Parquet file.
+def draft_config(path: Path | str, target: str, encoding: str | None = None) -> Draft:
+    """Return what a config for a CSV or Parquet file says.
 
     Args:
-        path: The file.
+        path: The file, or its URL.
         target: The column to predict.
         encoding: That of a CSV file; None for UTF-8, or UTF-16 if the file says so.
 
     Raises:
         DataError: The file cannot be read or trained on, or has no such target; names the nearest column.
     """
-    if Path(path).suffix.lower() not in _READ:
+    path = str(path)
+    table, params = _read(path, encoding)
+    table.column(target, "--target")
+    config = DataConfig(path=path, target=target, missing_target="drop")
+    names = [name for name in table.columns if name != target]
+    labelled, _ = rows_with_target(typed(table, {target: infer_target(table, config)}), target)
+    task, doubts = inspect(labelled, config)
+    inference = infer(labelled, names, config)
+    draft = Draft(table, typed(labelled, inference.kinds), inference.kinds, path, target, task, params)
+    draft.remarks = [*doubts, *(line for line in inference.warnings if "is excluded (" not in line)]
+    _choose_columns(draft)
+    _choose_split(draft)
+    return draft
+
+
+def _read(path: str, encoding: str | None) -> tuple[Table, dict[str, Any]]:
+    """Return the rows, and the options of the reader that they need."""
+    suffix = PurePath(path).suffix.lower()
+    if suffix not in _READ:
         raise DataError(
             f"{path}: only CSV ({', '.join(_READ[:3])}) and Parquet (.parquet) files can be inspected; "
             "convert it first"
         )
-    parquet = Path(path).suffix.lower() in (".parquet", ".pq")
-    if parquet and encoding is not None:
+    if suffix in _PARQUET and encoding is not None:
         raise DataError(f"{path}: an encoding is for CSV files; leave --encoding out")
-    params = {} if parquet else _csv_params(str(path), encoding)
+    params = {} if suffix in _PARQUET else _csv_params(path, encoding)
     table = read_table(path, params)
     if not len(table):
         raise DataError(f"{table.source}: there are columns, but no rows")
-    table.column(target, "--target")
-    if texts := _missing_texts(table):
-        params["missing"] = texts
-        table = read_table(path, params)
-    values = table.column(target, "--target")
-    if (absent := missing(values)).any():
-        raise DataError(
-            f"{table.source}: the target {target!r} has no value in {table.where(absent)}; remove these rows"
-        )
-    config = DataConfig(path=str(path), target=target)
-    checks.refuse_mixtures(table, [target])
-    task, doubts = inspect(table, config)
-    draft = Draft(
-        table, task, [name for name in table.columns if name != target], remarks=doubts, params=params
-    )
-    _choose_columns(draft, values)
-    return "\n".join(_lines(draft, str(path), target)) + "\n"
+    return table, params
 
 
 def _csv_params(path: str, encoding: str | None) -> dict[str, Any]:
@@ -114,91 +166,114 @@ def _csv_params(path: str, encoding: str | None) -> dict[str, Any]:
     return params if best == "," or counts[best] == 1 else params | {"delimiter": best}
 
 
-def _missing_texts(table: Table) -> list[str]:
-    """Return texts that mark missing values, such as `?`: the only text in a column of numbers."""
-    strays = [set(table.columns[name][checks.strays(table, name)]) for name in table.columns]
-    return sorted({text for texts in strays if len(texts) == 1 for text in texts})
-
-
-def _choose_columns(draft: Draft, target: Array) -> None:
+def _choose_columns(draft: Draft) -> None:
     """Divide the columns into those to learn from and those to leave out, with the reason."""
-    labels = task_of(draft.task).labels(target)
-    codes = class_indices(target, labels) if labels is not None else target.astype(np.float32)
-    for name in draft.features:
-        mixed = checks.strays(draft.table, name).any()
-        if reason := "mixes numbers and text" if mixed else _why_not(draft.table.columns[name], codes):
-            draft.exclude[name] = reason
-    usable = [name for name in draft.features if name not in draft.exclude]
-    if not usable:  # a column that numbers the rows may be the only one: x in a file of x and y
-        usable = [name for name, reason in draft.exclude.items() if reason == checks.NUMBERS_ROWS]
-        draft.exclude = {name: reason for name, reason in draft.exclude.items() if name not in usable}
-    draft.features = usable
+    for name, kind in draft.kinds.items():
+        values = draft.typed.columns[name]
+        if not kind.is_feature:
+            draft.exclude[name] = f"{kind.kind}: {kind.reason}"
+        elif values.dtype.kind == "f" and np.isinf(values).any():
+            draft.exclude[name] = "has infinite values"
+        else:
+            draft.features.append(name)
     if not draft.features:
         reasons = listed(f"{name}: {why}" for name, why in draft.exclude.items())
         raise DataError(f"{draft.table.source}: there is no column to learn from ({reasons})")
-    gaps = {name: int(missing(draft.table.columns[name]).sum()) for name in draft.features}
-    if any(gaps.values()):
-        draft.impute = "median"
-        counts = listed(f"{name} {count}" for name, count in gaps.items() if count)
-        draft.remarks.append(f"missing values, filled with the median or the commonest category: {counts}")
-    draft.remarks += _split_hints(draft)
 
 
-def _why_not(values: Array, targets: Array) -> str | None:
-    absent = missing(values)
-    if absent.all():
-        return "has no values"
-    if values.dtype.kind == "f" and np.isinf(values).any():
-        return "has infinite values"
-    if kind_of(values) == "time":
-        return "holds dates; make numbers of them, or use it as split.time"
-    if kind_of(values) == "text" and len(set(values[~absent])) > max(_MANY, len(values) // 2):
-        return "has a different text in most rows, like an identifier"
-    reason = checks.oddity(values, targets)
-    return reason if reason != checks.GIVES_AWAY else None
+def _choose_split(draft: Draft) -> None:
+    """Decide what rows are split by: time or groups where that is evident, else remarks."""
+    for key, column, why, is_evident in [*_times(draft), *_groups(draft)]:
+        if is_evident and not draft.split:  # time and group cannot be combined
+            draft.split[key] = (column, why)
+        else:
+            draft.remarks.append(_hint(key, column, why))
+    split = [column for column, _ in draft.split.values()]
+    if left := [name for name in draft.features if name not in split]:
+        draft.features = left
+        draft.exclude = {name: why for name, why in draft.exclude.items() if name not in split}
+    else:
+        draft.drop_split()
 
 
-def _split_hints(draft: Draft) -> Iterator[str]:
-    times = [name for name, values in draft.table.columns.items() if kind_of(values) == "time"]
-    if times:
-        column = inline(times[0])
-        yield f"rows have dates: if the model is to predict the future, set `time: {column}` under split"
+def _hint(key: str, column: str, why: str) -> str:
+    return f"{why}: to split by it, set `{key}: {inline(column)}` under split"
+
+
+def _times(draft: Draft) -> Iterator[tuple[str, str, str, bool]]:
+    """Yield the columns of times; it is evident to split by one that rises from row to row."""
+    for name, values in draft.typed.columns.items():
+        if name == draft.target or kind_of(values) != "time" or missing(values).any():
+            continue
+        ordered = bool((values[1:] >= values[:-1]).all()) and len(np.unique(values)) > len(values) // 10
+        yield "time", name, f"rows are {'in order of' if ordered else 'dated by'} {_one_line(name)}", ordered
+
+
+def _groups(draft: Draft) -> Iterator[tuple[str, str, str, bool]]:
+    """Yield columns whose names say that they group rows; identifiers of many groups are evident."""
     for name in [*draft.features, *draft.exclude]:
-        repeated = len(set(draft.table.columns[name].tolist())) <= len(draft.table) // 2
-        if repeated and any(word in name.lower().replace("-", "_").split("_") for word in _GROUPS):
-            yield f"to keep the rows of one {name} in one split, set `group: {inline(name)}` under split"
+        words = re.split(r"[\W_]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower())
+        values = draft.typed.columns[name]
+        groups = len(set(values.tolist()))
+        if groups > len(values) // 2 or not any(word in words for word in _GROUPS):
+            continue
+        is_evident = groups >= _MIN_GROUPS and "id" in words and not missing(values).any()
+        yield "group", name, f"{groups} different {_one_line(name)}, each with several rows", is_evident
 
 
-def _lines(draft: Draft, path: str, target: str) -> Iterator[str]:
+def _lines(draft: Draft, model: str) -> Iterator[str]:
     rows = len(draft.table)
     yield f"# Written by `trainyard init` for {rows} rows and {len(draft.table.columns)} columns."
     yield "data:"
-    yield f"  type: {'parquet' if Path(path).suffix.lower() in ('.parquet', '.pq') else 'csv'}"
-    yield f"  path: {inline(path)}"
+    yield f"  type: {'parquet' if PurePath(draft.path).suffix.lower() in _PARQUET else 'csv'}"
+    yield f"  path: {inline(draft.path)}"
     if draft.params:
         yield "  params:"
         yield from (
             f"    {key}: {json.dumps(value, ensure_ascii=False)}" for key, value in draft.params.items()
         )
-    yield f"  target: {inline(target)}"
-    yield f"  task: {draft.task}  # {_why_task(draft, target)}"
+    yield f"  target: {inline(draft.target)}"
+    yield f"  task: {draft.task}  # {_why_task(draft)}"
+    if without := rows - len(draft.typed):
+        yield f"  missing_target: drop  # {without} rows have none"
     yield f"  # to learn from: {_columns(draft)}"
     if draft.exclude:
         yield "  exclude:"
         yield from (f"    - {inline(name)}  # {reason}" for name, reason in draft.exclude.items())
-    if draft.impute:
-        yield f"  impute: {draft.impute}"
+    yield from _preparation(draft, model)
     yield from (f"  # {_one_line(remark)}" for remark in draft.remarks)
-    share = 0.1 if rows >= 50 else 0.2
-    yield f"  split: {{val: {share}, test: {share}}}  # the rest trains"
-    yield "model:"
-    yield "  type: mlp"
-    yield "  params: {hidden: [128, 64], dropout: 0.1}"
-    yield "training:"
-    yield "  epochs: 20"
-    yield f"  batch_size: {_batch_size(rows)}"
-    yield "  learning_rate: 1e-3"
-    yield "  # early_stopping: {metric: val_loss, patience: 5}"
+    yield from _split(draft)
+    yield from (f"# {line}" for line in draft.comparison)
+    yield from emit(sections(model, draft.shape)).splitlines()
+
+
+def _preparation(draft: Draft, model: str) -> Iterator[str]:
+    """Yield how missing values are filled, where the model does not take them."""
+    framework = registry.framework_of(model)
+    defaults = registry.adapter("framework", framework).defaults(model) if framework else {}
+    columns = {name: draft.typed.columns[name] for name in draft.features}
+    gaps = {name: count for name, values in columns.items() if (count := int(missing(values).sum()))}
+    if not gaps:
+        return
+    counts = listed(f"{_one_line(name)} {count}" for name, count in gaps.items())
+    if defaults.get("data.impute") == "keep":
+        yield f"  # missing values, which the model takes as they are: {counts}"
+    else:
+        yield "  impute: median"
+        yield f"  # missing values, filled with the median or the commonest category: {counts}"
+
+
+def _split(draft: Draft) -> Iterator[str]:
+    share = _share(len(draft.typed))
+    yield "  split:"
+    yield from (f"    {key}: {inline(column)}  # {why}" for key, (column, why) in draft.split.items())
+    yield f"    val: {share}"
+    yield f"    test: {share}  # the rest trains"
+
+
+def _share(rows: int) -> float:
+    """Return the share of the rows to validate, and to test: larger where a tenth is only a few rows."""
+    return 0.1 if rows >= 1000 else 0.15 if rows >= 50 else 0.2
 
 
 def _one_line(text: str) -> str:
@@ -208,13 +283,12 @@ def _one_line(text: str) -> str:
 def _columns(draft: Draft) -> str:
     kinds: dict[str, list[str]] = {}
     for name in draft.features:
-        kinds.setdefault(kind_of(draft.table.columns[name]), []).append(_one_line(name))
-    words = {"number": "numbers", "boolean": "booleans", "text": "categories"}
-    return "; ".join(f"{words[kind]}: {listed(names, 12)}" for kind, names in kinds.items())
+        kinds.setdefault(draft.kinds[name].kind, []).append(_one_line(name))
+    return "; ".join(f"{_WORDS[kind]}: {listed(names, 12)}" for kind, names in kinds.items())
 
 
-def _why_task(draft: Draft, target: str) -> str:
-    values = draft.table.columns[target]
+def _why_task(draft: Draft) -> str:
+    values = draft.typed.columns[draft.target]
     labels = task_of(draft.task).labels(values)
     if labels is None:
         return f"values from {values.min():g} to {values.max():g}"
@@ -222,8 +296,3 @@ def _why_task(draft: Draft, target: str) -> str:
     return f"{len(labels)} classes: " + _one_line(
         listed(f"{label} ({n} rows)" for label, n in zip(labels, counts, strict=True))
     )
-
-
-def _batch_size(rows: int) -> int:
-    """Return a power of two from 8 to 256, for about 20 steps per epoch; at most a third of the rows."""
-    return int(max(1, min(2 ** int(np.clip(np.log2(max(rows / 20, 1)), 3, 8)), rows // 3)))
