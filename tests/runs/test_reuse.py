@@ -168,6 +168,28 @@ def test_an_unfinished_run_is_not_reused(tmp_path: Path) -> None:
     assert reused(tmp_path) is None
 
 
+def test_rows_in_another_unit_are_other_inputs(tmp_path: Path) -> None:
+    """Their features are the same once they are standardized, but the model would take them for others."""
+    run, again = (
+        trainyard.train(
+            {**SMALL, "data": {"type": "csv", "path": str(path)}}, runs_dir=tmp_path / "runs", reuse=True
+        )
+        for path in (written(tmp_path, 1), written(tmp_path, 2))
+    )
+    assert again.digest == run.digest
+    assert again.path != run.path
+    (difference,) = (one for one in trainyard.compare(run, again).inputs or () if one.input == "data")
+    assert difference.what == "preparation"
+
+
+def written(folder: Path, unit: int) -> Path:
+    path = folder / f"data-{unit}.csv"
+    path.write_text(
+        "\n".join(["a,b,target", *[f"{unit * (i % 13)},{unit * (i % 7)},{i % 3}" for i in range(160)]])
+    )
+    return path
+
+
 def test_changed_data_are_other_inputs(tmp_path: Path) -> None:
     rows = [f"{i % 13},{i % 7 / 2},{i % 3}" for i in range(160)]
     path = tmp_path / "data.csv"

@@ -48,12 +48,14 @@ class SplitIdentity(Record):
 class DataIdentity(Record):
     """What identifies the data.
 
-    `rows` identifies the rows of each split, however their features were prepared.
+    `rows` identifies the rows of each split, however their features were prepared; `preparation` is the
+    SHA-256 of what was fitted to prepare them: rows in another unit may have the same features.
     """
 
     hash: str | None = None
     splits: dict[str, SplitIdentity] = Field(default_factory=dict)
     rows: dict[str, str] = Field(default_factory=dict)
+    preparation: str | None = None
     task: str | None = None
     target: str | None = None
     features: list[str] = Field(default_factory=list)
@@ -313,11 +315,11 @@ class Manifest(Document):
         """Return the inputs that differ, in the order of `KINDS`."""
         views = (
             ("config", lambda manifest: manifest.computation),
-            ("data", _data_view),
             ("model", lambda manifest: manifest.model),
             ("weights", _weights_view),
         )
         differences = {kind: _compare(kind, view(self), view(now)) for kind, view in views}
+        differences["data"] = _compare("data", _data_view(self, now), _data_view(now, self))
         differences["code"] = _compare_code(self, now)
         differences["environment"] = self.environment.differences(now.environment)
         return [difference for kind in KINDS for difference in differences[kind]]
@@ -351,12 +353,15 @@ def _compare(kind: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> li
     ]
 
 
-def _data_view(manifest: Manifest) -> Json:
-    return {
+def _data_view(manifest: Manifest, other: Manifest) -> Json:
+    """Return what identifies the data, as far as it can be compared with another manifest."""
+    splits = {
         f"{name} split, {key}": value
         for name, split in manifest.data.splits.items()
         for key, value in _without_none(split.to_json()).items()
     }
+    recorded = manifest.data.preparation and other.data.preparation  # older versions did not
+    return splits | ({"preparation": manifest.data.preparation} if recorded else {})
 
 
 def _weights_view(manifest: Manifest) -> Json:

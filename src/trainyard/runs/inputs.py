@@ -88,6 +88,7 @@ def data_inputs(bundle: DataBundle) -> DataIdentity:
         hash=sha256_json({name: split.to_json() for name, split in splits.items()}),
         splits=splits,
         rows={name: same for name in bundle.splits if (same := _row_identity(bundle, name)) is not None},
+        preparation=_fitted(bundle),
         task=info.task,
         target=info.target,
         features=[str(name) for name in info.feature_names],
@@ -95,6 +96,12 @@ def data_inputs(bundle: DataBundle) -> DataIdentity:
         content_hashed=bundle.content_hashed,
         warnings=list(bundle.warnings),
     )
+
+
+def _fitted(bundle: DataBundle) -> str | None:
+    """Return the SHA-256 of what was fitted to the training rows to prepare rows; None if nothing was."""
+    columns = None if bundle.preparation is None else bundle.preparation.to_json().get("columns")
+    return None if columns is None else sha256_json(columns)
 
 
 def _row_identity(bundle: DataBundle, name: SplitName) -> str | None:
