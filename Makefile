@@ -12,7 +12,8 @@ quickstart: .venv/quickstart
 	@$(BIN)/python examples/quickstart.py
 
 test: .venv/dev .azurite/tried
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	@# Three, also where there are two processors: some tests wait for processes of theirs.
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 soak: .venv/dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal --soak --share $(SHARE)

@@ -21,7 +21,8 @@ from trainyard.redact import redacted
 from trainyard.runs.run import Run
 
 SECRET = "hunter2-s3cr3t"
-KEYS = [key for key in _schema_keys(RunConfig) if key != "experiment.name"]  # that one names the run's folder
+# The name of the experiment is that of a folder.
+KEYS = [key for key in _schema_keys(RunConfig) if key not in ("experiment", "experiment.name")]
 # Where a text may be an item, or an option that no schema knows.
 MORE = [
     "data.features=[{}]",

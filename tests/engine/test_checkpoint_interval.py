@@ -251,9 +251,10 @@ def test_a_resume_and_a_repetition_replay_the_interval(
     seconds: list[float] = []
     timer = threading.Timer
 
-    def counted(interval: float, function: Any) -> threading.Timer:
-        seconds.append(interval)
-        return timer(interval, function)
+    def counted(interval: float, function: Any, *rest: Any) -> threading.Timer:
+        if function.__qualname__.startswith("Saver."):  # others have clocks, too
+            seconds.append(interval)
+        return timer(interval, function, *rest)
 
     monkeypatch.setattr(saver_module.threading, "Timer", counted)
     run = trainyard.resume(crashed)

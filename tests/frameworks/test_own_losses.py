@@ -164,11 +164,6 @@ def test_a_changed_loss_is_a_changed_input(mine: Path) -> None:
     ("model", "loss", "message"),
     [
         ("mlp", "focal", "loss: mine:focal"),
-        ("mlp", "bce", "auto is the binary cross entropy"),
-        ("mlp", "BCEWithLogitsLoss", "auto is the binary cross entropy"),
-        ("mlp", "CrossEntropyLoss", "did you mean 'cross_entropy'"),
-        ("keras_mlp", "sparse_categorical_crossentropy", "did you mean 'cross_entropy'"),
-        ("mlp", "l2", "did you mean 'mse'"),
         ("mlp", "label_smoothing", "beside it label_smoothing: 0.1"),
         ("mlp", "a b:c", "expected package.module:Name"),
         ("xgboost", "mine:focal", r"does not take it here; its loss is model\.params\.objective"),
@@ -180,6 +175,22 @@ def test_a_changed_loss_is_a_changed_input(mine: Path) -> None:
 def test_losses_by_other_names_are_hinted_at(model: str, loss: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         trainyard.check({"data": "iris", "model": model, "training": {"loss": loss}})
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "ours"),
+    [
+        ("mlp", "bce", "binary_cross_entropy"),
+        ("mlp", "BCEWithLogitsLoss", "binary_cross_entropy"),
+        ("mlp", "CrossEntropyLoss", "cross_entropy"),
+        ("keras_mlp", "sparse_categorical_crossentropy", "cross_entropy"),
+        ("mlp", "l2", "mse"),
+    ],
+)
+def test_losses_by_other_names_are_read_as_ours(model: str, loss: str, ours: str) -> None:
+    resolved = trainyard.check({"data": "iris", "model": model, "training": {"loss": loss}})
+    assert resolved.config.training.loss == ours
+    assert any(loss in note and ours in note for note in resolved.notes)
 
 
 def test_a_name_that_a_booster_ignores_is_noted_with_its_key() -> None:

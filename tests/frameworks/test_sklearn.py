@@ -659,7 +659,7 @@ def test_a_pipeline_in_a_module_is_found_by_its_path(
             "expected a whole number of at least 1, got 0",
         ),
         ({"type": "random_forest", "params": {"max_features": "root"}}, "log2, sqrt"),
-        ({"type": "random_forest", "params": {"random_state": 1}}, "unknown key"),
+        ({"type": "random_forest", "params": {"randomness": 1}}, "unknown key"),
         ({"type": "svm", "params": {"kernel": "rbg"}}, "rbf"),
         ({"type": "hist_gradient_boosting", "params": {"early_stopping": True}}, "training.early_stopping"),
     ],

@@ -385,7 +385,7 @@ def config(task: Task) -> dict[str, Any]:
         evaluation["batch_size"] = 7
     return {
         "experiment": {"seed": task.seed},
-        "data": {},
+        "data": {} if task.net == "Plain" else {"standardize": False},
         "model": {"type": f"reference_nets:{task.net}"},
         "training": training,
         "evaluation": evaluation,

@@ -63,7 +63,7 @@ class Fake:
 def request_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Request]:
     """The request of an attempt, to be launched by the fake framework."""
     monkeypatch.setattr(Fake, "launchers", [])
-    monkeypatch.setattr(ranks, "_end_with", Fake.launchers.append)
+    monkeypatch.setattr(ranks, "end_with", Fake.launchers.append)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
     for name, value in {"ranks": [], "tries": [], "answer": None, "codes": [], "joined": []}.items():
@@ -220,11 +220,11 @@ def test_the_death_of_the_launcher_is_a_signal(lives: bool, monkeypatch: pytest.
     monkeypatch.setattr(ranks.ctypes, "CDLL", lambda name: Libc)
     monkeypatch.setattr(os, "getppid", lambda: 7 if lives else 1)
     monkeypatch.setattr(os, "kill", lambda *words: killed.append(words))
-    ranks._end_with(7)
+    ranks.end_with(7)
     assert asked == [(1, signal.SIGTERM)], "PR_SET_PDEATHSIG"
     assert killed == ([] if lives else [(os.getpid(), signal.SIGTERM)])
     monkeypatch.delattr(Libc, "prctl")
-    ranks._end_with(7)
+    ranks.end_with(7)
 
 
 # -- how their ends become one

@@ -85,9 +85,9 @@ def test_a_forest_on_log1p_is_scikit_learns(tmp_path: Path) -> None:
         transformer=FunctionTransformer(np.log1p, np.expm1, check_inverse=False),
     )
     names = ["a", "b", "c"]
-    reference.fit(DATA["train"][names].to_numpy("float32"), DATA["train"]["price"].to_numpy())
-    expected = reference.predict(DATA["test"][names].to_numpy("float32"))
-    assert loaded.predict(DATA["test"])["prediction"].to_numpy() == pytest.approx(expected, rel=1e-4)
+    reference.fit(DATA["train"][names].to_numpy("float64"), DATA["train"]["price"].to_numpy("float64"))
+    expected = reference.predict(DATA["test"][names].to_numpy("float64"))
+    assert loaded.predict(DATA["test"])["prediction"].to_numpy() == pytest.approx(expected, rel=1e-9)
 
 
 def test_targets_that_it_cannot_take(tmp_path: Path) -> None:

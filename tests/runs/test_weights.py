@@ -401,7 +401,7 @@ def test_a_named_array_holds_weights() -> None:
 
 
 def test_arrays_without_names_have_no_weights() -> None:
-    with pytest.raises(InputError, match=r"data.weight needs a named column"):
+    with pytest.raises(InputError, match=r"data.weight: there is no column 'w'"):
         built("logistic_regression", data={"train": (X, Y), "val": (XV, YV)}, data_={"features": None})
 
 

@@ -91,7 +91,7 @@ def test_a_run_that_waits_is_listed_shown_and_reported(waiting: Run, tmp_path: P
     assert [run["status"] for run in trainyard.api.summaries(tmp_path)] == ["created"]
     page = trainyard.report(waiting).read_text()
     assert "created" in page
-    assert "missing" not in page, "nothing is missing: it waits for its first attempt"
+    assert "is missing" not in page, "nothing is missing: it waits for its first attempt"
     assert f"trainyard work {waiting.id}" in page
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from trainyard import registry
 from trainyard.config.metrics import metric_path, own_name
 from trainyard.config.schema import RunConfig
+from trainyard.config.words import some
 from trainyard.errors import InputError
 from trainyard.evaluation.own import own_metric
 from trainyard.registry import task_for, task_of
@@ -106,15 +107,15 @@ def check_metric(metric: str, task: str | None = None) -> str:
     if name in _metrics():
         tasks = " and ".join(_metrics()[name])
         raise InputError(
-            f"metric {metric!r} is for {tasks}, but the task is {task}; allowed: {_listed(task)}"
+            f"metric {metric!r} is for {tasks}, but the task is {task}; allowed: {_listed(task, name)}"
         )
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]!r}? Allowed" if near else "allowed"
-    raise InputError(f"unknown metric {metric!r}; {hint}: {_listed(task)}")
+    raise InputError(f"unknown metric {metric!r}; {hint}: {_listed(task, name)}")
 
 
-def _listed(task: str | None) -> str:
-    return ", ".join([LOSS, *sorted(names(task))])
+def _listed(task: str | None, name: str) -> str:
+    return some([LOSS, *sorted(names(task))], name, "metric")
 
 
 def find_metric(metric: str, task: type[Task]) -> Metric:

@@ -108,8 +108,11 @@ def _rate(shape: Shape) -> float:
 
 
 def _least(shape: Shape) -> int:
-    """Return the minimum number of rows in a leaf: with few rows, 20 of them leave few splits."""
-    return int(np.clip(shape.rows // 10, 3, 20))
+    """Return the minimum number of rows in a leaf: with few rows, 20 of them leave few splits.
+
+    Where there are more features than rows, most are of one category each, which few rows have.
+    """
+    return 3 if shape.features > shape.rows else int(np.clip(shape.rows // 10, 3, 20))
 
 
 def _lightgbm(shape: Shape) -> Sections:

@@ -52,14 +52,15 @@ class TargetTransform:
     columns: Sequence[Mapping[str, Any]] = ()
 
     def forward(self, targets: Array) -> Array:
-        """Return targets, (rows,) or (rows, outputs), in the transformed unit, float32.
+        """Return targets, (rows,) or (rows, outputs), in the transformed unit: float64 as such, else float32.
 
         Values beyond the training rows' get the score of the nearest (`quantile`); what no formula takes
         becomes 0: check targets before.
         """
         with np.errstate(all="ignore"):
             scores = self._mapped(targets, inverse=False)
-        return np.where(np.isfinite(scores), scores, 0).astype(np.float32)
+        dtype = np.float64 if targets.dtype == np.float64 else np.float32
+        return np.where(np.isfinite(scores), scores, 0).astype(dtype)
 
     def inverse(self, outputs: Array) -> Array:
         """Return outputs of a model, (rows,) or (rows, outputs), in the targets' own unit, float64."""
