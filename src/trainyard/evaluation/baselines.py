@@ -87,7 +87,7 @@ def compared(
     at = spaced(len(result.ids), LARGE)
     batch, own = split.take(result.ids[at]), result.scores(task).take(at)
     names = [without_prefix(name) for name in result.metrics]
-    known = [name for name in names if name in task.metrics]
+    known = [name for name in dict.fromkeys([*names, *task.judged_by]) if name in task.metrics]
     entries = []
     for baseline in baselines:
         outputs = baseline.outputs(batch, len(at)).astype(result.outputs.dtype)
@@ -105,14 +105,9 @@ def _some(values: Array | None, ids: Ids) -> Array | None:
     return None if values is None else values[ids]
 
 
-def judging(task: type[Task]) -> list[str]:
-    """Return the metrics that decide whether a model is better: what it answers, and how sure it is."""
-    return list(dict.fromkeys([task.default_metrics[0], task.usual_metric]))
-
-
 def _gains(task: Task, own: Scores, other: Scores) -> Iterable[tuple[str, Json]]:
     """Yield the mean gain over the other model and its standard error, for the metrics that decide."""
-    for name in judging(type(task)):
+    for name in type(task).judged_by:
         metric = find_metric(name, type(task))
         by_row = metric.by_row or metric.paired
         values = [by_row(scores) if by_row else None for scores in (own, other)]

@@ -17,6 +17,16 @@ Section = dict[str, Any]
 Level = Literal["good", "fair", "poor"]
 Gain = Literal["better", "worse", "alike"]
 SPLITS = {"test": "test", "val": "validation", "train": "training"}
+_OF_PROBABILITIES = {
+    "worse": "Its probabilities are worse than the constant answer's: it is far too sure of wrong "
+    "answers, so do not use them as they are.",
+    "better": "Its probabilities do tell more than chance: rank rows by them, or answer from another "
+    "threshold (below).",
+}
+_OF_VALUES = {
+    "worse": "A few large errors undo that: by the squared error it is worse.",
+    "better": "It avoids large errors: by the squared error it is better.",
+}
 _CLEAR = 2.0  # standard errors of a mean, from which a difference is more than chance
 _FEW = 50  # rows of an evaluation that says little
 _MOST_METRICS = 5
@@ -66,17 +76,8 @@ def judge(tables: Json) -> Verdict:
     answers, certainty = gains(constant)
     linear = gains(baselines["linear"])[0] if "linear" in baselines else None
     level, title = _title(answers, certainty, linear, words)
-    sentences = []
-    if answers == "better" and certainty == "worse":
-        sentences.append(
-            "Its probabilities are worse than the shares of the classes: it is far too sure of wrong "
-            "answers, so do not use them as they are."
-        )
-    if answers != "better" and certainty == "better":
-        sentences.append(
-            "Its probabilities do tell more than chance: rank rows by them, or answer from another threshold "
-            "(below)."
-        )
+    about = _OF_PROBABILITIES if task_of(str(tables["task"])).gives_probabilities else _OF_VALUES
+    sentences = [about[certainty]] if answers != certainty and certainty in about else []
     if rows < _FEW:
         sentences.append(f"It was judged on {rows} rows only, so this may be chance.")
     return Verdict(level, title, sentences)
@@ -146,9 +147,9 @@ def _asked(run: RunFiles) -> str:
     assert run.manifest is not None, "the caller checks it"
     data, task = run.manifest.data, task_of_run(run)
     question = task.asked() if task else f"answer {data.target}"
-    model = part(run.settings, "model").get("type", "A model")
+    model = part(run.settings, "model").get("type", "")
     count = len(data.features)
-    columns = f" from {number(count)} {'feature' if count == 1 else 'features'}" if count else ""
+    columns = f", from {number(count)} {'feature' if count == 1 else 'features'}" if count else ""
     splits = [
         f"{number(split.rows or 0)} rows to {purpose}"
         for name, purpose in (("train", "learn from"), ("val", "validate"), ("test", "test"))
@@ -156,7 +157,8 @@ def _asked(run: RunFiles) -> str:
     ]
     source = source_of(run.settings)
     return redacted(
-        f"{model} was asked to {question}{columns}{f' of {source}' if source else ''}: {', '.join(splits)}."
+        f"The model {model} was asked to {question}{columns}{f' of {source}' if source else ''}: "
+        f"{', '.join(splits)}."
     )
 
 

@@ -129,6 +129,8 @@ class Task(ABC):
     name: ClassVar[str]
     metrics: ClassVar[Mapping[str, Metric]]
     default_metrics: ClassVar[Sequence[str]]  # what is computed if the config names none
+    # By which a model is judged against baselines: whether it answers better, and whether it is surer.
+    judged_by: ClassVar[Sequence[str]] = ()
     usual_metric: ClassVar[str]  # the metric by which two models are compared where `loss` is named
     # Losses by the names that frameworks know them by, the default first. A task may name its own loss, as
     # package.module:function, which gets (outputs, batch) and returns the mean over the samples.

@@ -75,6 +75,7 @@ class ClassificationTask(Task):
     name: ClassVar[str] = "classification"
     metrics: ClassVar[Mapping[str, Metric]] = _metrics()
     default_metrics: ClassVar[Sequence[str]] = ("accuracy", "f1")
+    judged_by: ClassVar[Sequence[str]] = ("accuracy", "log_loss")
     usual_metric: ClassVar[str] = "log_loss"
     losses: ClassVar[Sequence[str]] = ("cross_entropy",)
     gives_probabilities: ClassVar[bool] = True

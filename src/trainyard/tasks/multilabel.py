@@ -55,6 +55,7 @@ class MultilabelTask(Task):
     name: ClassVar[str] = "multilabel"
     metrics: ClassVar[Mapping[str, Metric]] = _metrics()
     default_metrics: ClassVar[Sequence[str]] = ("f1", "subset_accuracy")
+    judged_by: ClassVar[Sequence[str]] = ("hamming_loss", "log_loss")
     usual_metric: ClassVar[str] = "log_loss"
     losses: ClassVar[Sequence[str]] = ("binary_cross_entropy",)
     gives_probabilities: ClassVar[bool] = True

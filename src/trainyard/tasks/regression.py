@@ -45,6 +45,7 @@ class RegressionTask(Task):
         "spearman": Metric("max", "rank correlation of targets and predictions", values.spearman),
     }
     default_metrics: ClassVar[Sequence[str]] = ("rmse", "mae", "r2")
+    judged_by: ClassVar[Sequence[str]] = ("mae", "mse")
     usual_metric: ClassVar[str] = "mse"
     losses: ClassVar[Sequence[str]] = ("mse", "mae", "huber", "l1", "smooth_l1")
     scales_target: ClassVar[bool] = True

@@ -88,11 +88,12 @@ def skills(run: RunFiles) -> dict[str, float]:
     if judged is None:
         return {}
     constant = next(one for one in judged[1]["compared"]["baselines"] if one["name"] == "constant")
-    name = next(iter(part(constant, "gains")), None)
+    shown = numbers(part(constant, "metrics"))
+    name = next((name for name in part(constant, "gains") if f"{judged[0]}_{name}" in shown), None)
     if name is None:
         return {}
     task = task_of(str(judged[1]["task"]))
-    base = numbers(part(constant, "metrics"))[f"{judged[0]}_{name}"]
+    base = shown[f"{judged[0]}_{name}"]
     best = 1.0 if task.metrics[name].mode == "max" else 0.0
     if abs(best - base) < 1e-12:
         return {}

@@ -9,7 +9,7 @@ from trainyard.reports.rundir import RunFiles
 from trainyard.reports.scales import number
 
 _FEW = 5  # evaluations, below which a rise may be chance
-_RISE = 0.1  # of the lowest validation loss
+_RISE = 0.1  # of the lowest validation loss; the training loss falls by as much
 _STEPS = 20
 _FLAT = 0.02  # of the first loss
 _EXPLODED = 3.0  # times the first loss
@@ -77,7 +77,7 @@ def overfitting(run: RunFiles) -> Finding | None:
         return None
     best, last, step = float(val.values[lowest]), float(np.median(after[-3:])), float(val.steps[lowest])
     before, end = train.at(step), _ends(train)[1]
-    if last - best <= _RISE * abs(best) or end >= before:
+    if last - best <= _RISE * abs(best) or end >= (1 - _RISE) * before:
         return None
     kept = ". The best model was kept, so the rest was for nothing" if _kept_best(run) else ""
     seen = (
