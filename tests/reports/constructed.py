@@ -46,7 +46,12 @@ def bundle(info: DataInfo, features: Array, targets: Array, rows: Sequence[int],
 
 
 def run_of(
-    folder: Path, data: DataBundle, outputs: Mapping[str, Array], curves: Curves | None = None, **config: Any
+    folder: Path,
+    data: DataBundle,
+    outputs: Mapping[str, Array],
+    curves: Curves | None = None,
+    /,
+    **config: Any,
 ) -> Path:
     """The directory of a run whose model gave `outputs` for the splits."""
     run = folder / "experiment" / "20260101-120000-abc123"

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainyard.datasets.base import ArraySplit, DataBundle, Split
+from trainyard.datasets.rows.arrays import is_frame
 from trainyard.evaluation.linear import MAX_FEATURES, MAX_ROWS, LinearModel
 from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions, find_metric, without_prefix
 from trainyard.records.journal import finite
@@ -61,8 +62,13 @@ def fitted(bundle: DataBundle) -> list[Baseline]:
 
 def _linear(task: Task, train: ArraySplit) -> LinearModel | None:
     """Return the linear model; None where the features are no table of a moderate number of numbers."""
-    features = train.arrays.get(FEATURES)
-    is_table = isinstance(features, np.ndarray) and features.ndim == 2 and features.dtype.kind in "fiub"
+    features: Any = train.arrays.get(FEATURES)
+    is_table = (
+        not is_frame(features)
+        and features is not None
+        and features.ndim == 2
+        and features.dtype.kind in "fiub"
+    )
     if not is_table or not 0 < features.shape[1] <= MAX_FEATURES or task.info.outputs > MAX_OUTPUTS:
         return None
     ids = spaced(len(train), MAX_ROWS)

@@ -30,7 +30,7 @@ from trainyard.require import require
 from trainyard.tasks.base import Floats
 from trainyard.tasks.support.classes import binary_auc
 from trainyard.tasks.support.links import softmax
-from trainyard.types import FEATURES, SPLITS, Array, DataInfo
+from trainyard.types import FEATURES, SPLITS, Array, Batch, DataInfo
 
 Json = dict[str, Any]
 VERSION = 1
@@ -83,7 +83,8 @@ def profile(bundle: DataBundle) -> Json | None:
 
 def _sampled(bundle: DataBundle) -> _Samples | None:
     task = task_for(bundle.info)
-    batches, targets = {}, {}
+    batches: dict[str, Batch] = {}
+    targets: dict[str, Floats] = {}
     for name in SPLITS:
         split = bundle.splits.get(name)
         if split is None or not len(split):
