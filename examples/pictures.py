@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def cut_out(page: Path, title: str, path: Path) -> None:
-    """Write the chart of this title as a picture of its own, with the colors of the page."""
+    """Write the chart of this title as a picture of its own, with the style sheet of the page."""
     source = page.read_text(encoding="utf-8")
     charts = re.findall(r"<svg class=\"chart.*?</svg>", source, re.DOTALL)
     chart = next(one for one in charts if f"<title>{title}</title>" in one)
@@ -53,21 +53,8 @@ def cut_out(page: Path, title: str, path: Path) -> None:
     # The script of the page reads these; a picture has none.
     chart = re.sub(r" data-[a-z]+=\"[^\"]*\"", "", chart)
     head = '<svg xmlns="http://www.w3.org/2000/svg"'
-    rules = f"><style>{_rules(style[1], chart)}</style>"
+    rules = f"><style>{style[1].strip()}</style>"
     path.write_text(chart.replace("<svg", head, 1).replace(">", rules, 1) + "\n", encoding="utf-8")
-
-
-def _rules(style: str, chart: str) -> str:
-    """Return the rules of a style sheet that a chart uses: the colors, and its classes."""
-    classes = {name for names in re.findall(r'class="([^"]*)"', chart) for name in names.split()}
-    colors = style[: style.index("* {")]
-    dark = re.findall(r"@media screen[^{]*{[^@]*?}\s*}", style[style.index("* {") :])
-    rules = re.findall(
-        r"(?m)(?:^|(?<=} ))([.][^{}@]*{[^{}]*})", re.sub(r"@media[^{]*{(?:[^{}]*{[^{}]*})*[^{}]*}", "", style)
-    )
-    used = [rule for rule in rules if set(re.findall(r"\.([a-z0-9]+)", rule.split("{")[0])) <= classes]
-    more = [rule for rule in rules if "[class*=" in rule]
-    return "".join(["svg{font-family:system-ui,sans-serif}", colors, *used, *more, *dark])
 
 
 if __name__ == "__main__":
