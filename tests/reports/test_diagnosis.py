@@ -182,5 +182,26 @@ def test_a_training_that_ended_too_early(tmp_path):
     assert [(one.kind, one.mend) for one in found(run)] == [("unfinished", "training.epochs: 6")]
 
 
+def test_each_line_that_mends_names_keys_of_the_config():
+    """All lines are built from these keys."""
+    import re
+
+    from trainyard.config.schema import RunConfig
+    from trainyard.reports import diagnosis
+
+    sources = "".join(path.read_text() for path in Path(diagnosis.__file__).parent.glob("*.py"))
+    keys = set(re.findall(r'"((?:data|training|model)\.[a-z_.]+): ', sources))
+    assert len(keys) >= 10
+    for key in keys - {"model.params.max_depth"}:
+        fields = RunConfig.model_fields
+        for name in key.split("."):
+            assert name in fields, key
+            annotation = str(fields[name].annotation)
+            from trainyard.config import schema
+
+            section = next((getattr(schema, one) for one in re.findall(r"\w+Config", annotation)), None)
+            fields = section.model_fields if section else {}
+
+
 def test_a_run_without_records_is_not_judged(tmp_path):
     assert found(tmp_path) == []

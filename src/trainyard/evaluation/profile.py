@@ -34,7 +34,7 @@ from trainyard.types import FEATURES, SPLITS, Array, Batch, DataInfo
 
 Json = dict[str, Any]
 VERSION = 1
-SAMPLE = 4000  # rows of each split
+SAMPLE = 2000  # rows of each split
 MAX_COLUMNS = 200  # that are looked at
 MAX_SHOWN = 12  # columns whose distribution is kept: those that shift most
 MAX_BARS = 16  # of a histogram; categories beyond are one bar
