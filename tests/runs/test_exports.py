@@ -13,7 +13,9 @@ import pytest
 import trainyard
 from customers import NEW, config, write_customers
 from late import Late
+from trainyard.datasets.rows.kinds import ColumnKind
 from trainyard.errors import InputError
+from trainyard.runs.exports import lacks
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "predict_native.py"
 pandas: Any = Late(lambda: __import__("pandas"))
@@ -116,8 +118,14 @@ def test_a_booster_predicts_on_raw_rows_without_trainyard(
 
 
 def test_cells_that_only_trainyard_reads_are_named(trained: Trained, folder: Path) -> None:
-    path = trainyard.export(trained("lightgbm"), folder / "lacks.txt", "native")
-    about = json.loads(Path(f"{path}.columns.json").read_text())
-    (line,) = about["lacks"]
-    assert line.startswith("joined: dates in text")
-    assert about["classes"] == ["basic", "gold"]
+    path = trainyard.export(trained("lightgbm"), folder / "plain.txt", "native")
+    assert json.loads(Path(f"{path}.columns.json").read_text())["lacks"] == []
+    kinds = {
+        "price": ColumnKind("number", decimal=",", given="text"),
+        "seen": ColumnKind("time", unit="s", given="number"),
+        "age": ColumnKind("number"),
+    }
+    assert lacks(kinds) == [
+        "price: numbers in text, with the decimal mark ',': give numbers",
+        "seen: numbers, read as times in s: give dates",
+    ]

@@ -90,11 +90,11 @@ def _about(predictor: Predictor, preparation: TabularPreparation) -> dict[str, A
         "missing_values": {name: list(kind.missing) for name, kind in kinds.items() if kind and kind.missing},
         "text_columns": [name for name in preparation.text_columns if name in kinds],
         "columns": [column.to_json() for column in preparation.columns],
-        "lacks": _lacks(kinds),
+        "lacks": lacks(kinds),
     }
 
 
-def _lacks(kinds: Mapping[str, ColumnKind | None]) -> list[str]:
+def lacks(kinds: Mapping[str, ColumnKind | None]) -> list[str]:
     """Return a line for each column whose cells Trainyard reads in a way that the file does not hold."""
     advice: Mapping[str, Callable[[ColumnKind], str]] = {
         "number": lambda kind: f"numbers in text, with the decimal mark {kind.decimal!r}: give numbers",

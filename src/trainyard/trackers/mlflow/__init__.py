@@ -87,6 +87,7 @@ class MlflowTracker:
         self.wants_model = params.log_model
         self._client: Any = None
         self._run_id = ""
+        self._trainyard_id = ""
         self._monitor: Any = None
 
     def open(self, run: RunCard) -> Mapping[str, int]:
@@ -101,7 +102,7 @@ class MlflowTracker:
             tagged = f"tags.`{RUN_ID}` = '{run.run_id}'"
             matches = self._client.search_runs([experiment], tagged, max_results=1)
             opened = matches[0] if matches else self._create(run, experiment)
-            self._run_id = opened.info.run_id
+            self._run_id, self._trainyard_id = opened.info.run_id, run.run_id
             if opened.info.status != "RUNNING":
                 self._client.update_run(self._run_id, status="RUNNING")
             self._add_params(run.params, opened.data.params)
@@ -186,11 +187,13 @@ class MlflowTracker:
         if not self._client.search_registered_models(f"name = '{name}'", max_results=1):
             self._client.create_registered_model(name)
         versions = self._client.search_model_versions(f"name = '{name}' and run_id = '{self._run_id}'")
-        if not any(version.model_id == model_id for version in versions):
+        # A store may not return the `model_id` of a version.
+        if not any(version.tags.get(MODEL_ID) == model_id for version in versions):
             self._client.create_model_version(
                 name,
                 f"models:/{model_id}",
                 self._run_id,
+                tags={MODEL_ID: model_id, RUN_ID: self._trainyard_id},
                 model_id=model_id,
                 await_creation_for=0,
             )
