@@ -32,7 +32,7 @@ _FITTED = "this pipeline is fitted already, by a run of trainyard: train another
 _THREADS = 1  # the outputs of a forest do not depend on them
 
 
-class RowPreparation(TransformerMixin, BaseEstimator):  # type: ignore[misc] - scikit-learn has no types
+class RowPreparation(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """The preparation of a run's rows: a data frame with the columns of the training data becomes features.
 
     Args:
@@ -122,7 +122,7 @@ class RunClassifier(ClassifierMixin, _RunModel):  # type: ignore[misc]
         outputs, info = self._outputs(X), _read(self.about)[0]
         columns = task_for(info).columns(outputs)
         if "prediction" in columns:
-            return self.classes_[outputs.argmax(axis=1)]
+            return np.asarray(self.classes_[outputs.argmax(axis=1)])
         return np.column_stack([columns[f"prediction_{label}"] for label in self.classes_])
 
 

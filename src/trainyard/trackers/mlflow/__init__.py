@@ -29,6 +29,8 @@ STATUS = {
 }
 POINTS_PER_CALL, PAIRS_PER_CALL = 1000, 100  # what MLflow allows
 
+log = logging.getLogger("trainyard.trackers.mlflow")
+
 # Set unless the user has set them. The feeder retries; MLflow's own retries need four minutes to notice that
 # a server is dead.
 ENVIRONMENT = {
@@ -88,6 +90,7 @@ class MlflowTracker:
         self._client: Any = None
         self._run_id = ""
         self._trainyard_id = ""
+        self._measures = params.system_metrics
         self._monitor: Any = None
 
     def open(self, run: RunCard) -> Mapping[str, int]:
@@ -107,7 +110,6 @@ class MlflowTracker:
                 self._client.update_run(self._run_id, status="RUNNING")
             self._add_params(run.params, opened.data.params)
             self._add_datasets(run.datasets, opened)
-            self._start_monitor()
             # `data.metrics` has values only; the steps are in the message that MLflow itself sends.
             return {_plain(metric.key): metric.step for metric in opened.data.to_proto().metrics}
 
@@ -118,6 +120,7 @@ class MlflowTracker:
             metric(_allowed(point.metric), point.value, int(point.time * 1000), point.step)
             for point in points
         ]
+        self._start_monitor()
         with self._translated():
             for start in range(0, len(values), POINTS_PER_CALL):
                 self._client.log_batch(
@@ -144,9 +147,7 @@ class MlflowTracker:
     def close(self, status: str) -> None:
         """Set the MLflow run's status and end time."""
         with self._translated():
-            if self._monitor is not None:
-                self._monitor.finish()
-                self._monitor = None
+            self._stop_monitor()
             self._client.set_terminated(self._run_id, STATUS.get(status, "FAILED"))
 
     def log_model(self, folder: Path, digest: str) -> None:
@@ -244,13 +245,24 @@ class MlflowTracker:
         )
 
     def _start_monitor(self) -> None:
-        if not self._params.system_metrics or self._monitor is not None:
+        """Let MLflow measure the machine, from the first metrics on; if it cannot, they are sent anyway."""
+        if not self._measures:
             return
-        monitors = require("mlflow.system_metrics.system_metrics_monitor", "mlflow")
-        self._monitor = monitors.SystemMetricsMonitor(
-            self._run_id, resume_logging=True, tracking_uri=self._uri
-        )
-        self._monitor.start()
+        self._measures = False
+        try:
+            monitors = require("mlflow.system_metrics.system_metrics_monitor", "mlflow")
+            self._monitor = monitors.SystemMetricsMonitor(
+                self._run_id, resume_logging=True, tracking_uri=self._uri
+            )
+            self._monitor.start()
+        except Exception as error:
+            log.warning("the machine is not measured: %s", _cause(error))
+
+    def _stop_monitor(self) -> None:
+        """End the measurements; a tracker that failed is replaced by one with a monitor of its own."""
+        monitor, self._monitor = self._monitor, None
+        if monitor is not None:
+            monitor.finish()
 
     def _delete_folder(self, name: str) -> None:
         stores = require("mlflow.store.artifact.artifact_repository_registry", "mlflow")
@@ -268,6 +280,7 @@ class MlflowTracker:
         except InputError:
             raise
         except Exception as error:
+            self._stop_monitor()
             raise TrackerError(f"MLflow at {self._uri}: {_cause(error)}") from error
 
 

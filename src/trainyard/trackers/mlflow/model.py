@@ -207,15 +207,16 @@ def requirements_of(run: RunDir, manifest: Manifest) -> list[str]:
     environment = manifest.environment
     versions = {_normal(name): version for name, version in environment.packages.items()}
     used = {_normal(name) for name in environment.imported or {}}
-    if framework in registry.BUILT_IN["framework"]:
-        wanted = _libraries([registry.BUILT_IN["framework"][framework].extra or ""])
+    ours = registry.BUILT_IN["framework"]
+    if framework is not None and framework in ours:
+        wanted = _libraries([ours[framework].extra or ""])
     else:
-        wanted = _libraries([entry.extra or "" for entry in registry.BUILT_IN["framework"].values()]) & used
+        wanted = _libraries([entry.extra or "" for entry in ours.values()]) & used
     names = [name for name in sorted({*wanted, *_ALWAYS}) if name in versions]
-    ours = [f"mlflow=={version}" for version in [_installed("mlflow")] if version]
+    server = [f"mlflow=={version}" for version in [_installed("mlflow")] if version]
     # A local version, as of `2.13.0+cpu`, is on no index.
     pinned = [f"{name}=={versions[name].partition('+')[0]}" for name in names]
-    return [*ours, f"trainyard=={VERSION}", *pinned]
+    return [*server, f"trainyard=={VERSION}", *pinned]
 
 
 def _libraries(extras: Sequence[str]) -> set[str]:
