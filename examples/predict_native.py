@@ -154,7 +154,11 @@ def linked(raw: Any, link: str) -> Any:
     if link == "softmax":
         raised = np.exp(raw - raw.max(axis=1, keepdims=True))
         return raised / raised.sum(axis=1, keepdims=True)
-    links = {"identity": lambda x: x, "exp": np.exp, "sigmoid": lambda x: 1 / (1 + np.exp(-x))}
+    links: dict[str, Any] = {
+        "identity": lambda x: x,
+        "exp": np.exp,
+        "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    }
     return links[link](raw)
 
 
@@ -162,7 +166,11 @@ def own_unit(values: Any, transform: dict[str, Any] | None) -> Any:
     """Return values in the target's own unit, if the model was trained on another one."""
     if transform is None:
         return values
-    formulas = {"log1p": np.expm1, "log": np.exp, "sqrt": lambda x: np.square(np.maximum(x, 0))}
+    formulas: dict[str, Any] = {
+        "log1p": np.expm1,
+        "log": np.exp,
+        "sqrt": lambda x: np.square(np.maximum(x, 0)),
+    }
     if transform["kind"] in formulas:
         return formulas[transform["kind"]](values)
     columns = [
