@@ -173,6 +173,15 @@ def test_going_on_from_a_changed_environment_is_said(parent: Run, monkeypatch: p
     assert "environment: flags OMP_DYNAMIC was absent, is TRUE" in lines
 
 
+def test_a_child_has_the_settings_of_its_parent_and_its_own(slower: Run, made: Run) -> None:
+    parent, child = (RunDir(run.path).creation() for run in (made, slower))
+    assert parent is not None
+    assert child is not None
+    # `training.epochs` is unset where `training.max_steps` is given.
+    own = {*SLOWER, "training.epochs"}
+    assert {*(child.settings or ())} == {*(parent.settings or ()), *own}
+
+
 def test_a_completed_run_can_only_be_made_longer(parent: Run) -> None:
     for overrides, says in (
         ({"training.learning_rate": 0.1}, "training.learning_rate: .* fork it: trainyard fork"),

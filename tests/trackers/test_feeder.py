@@ -7,6 +7,7 @@ from file_tracker import FileParams, FileTracker, statuses, stored
 
 from trainyard.engine.journal import Journal
 from trainyard.errors import InputError
+from trainyard.records.creation import Creation
 from trainyard.trackers.base import Point
 from trainyard.trackers.feed.card import expanded, read_feed_inputs, without_secrets
 from trainyard.trackers.feed.feeder import Feeder
@@ -299,3 +300,71 @@ def test_a_position_inside_a_line_loses_nothing(bench: Bench) -> None:
     feeder.state.position = feeder.state.position._replace(offset=feeder.state.position.offset + 3)
     feeder.forward()
     assert bench.steps() == list(range(1, 26))
+
+
+class ModelFileTracker(FileTracker):
+    """Takes models, too; the first of the answers is raised, if it is an error."""
+
+    wants_model = True
+
+    def __init__(self, params: FileParams, answers: list[Exception | None], got: list[str]) -> None:
+        super().__init__(params)
+        self._answers, self._got = answers, got
+
+    def log_model(self, folder: Path, digest: str) -> None:
+        if error := self._answers.pop(0):
+            raise error
+        self._got += [digest, *sorted(path.name for path in (folder / "run").iterdir())]
+
+
+def ended_with_model(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, answers: list[Exception | None]
+) -> list[str]:
+    """Ends a run, whose model the tracker answers like this; returns what it got."""
+    got: list[str] = []
+    step = bench.run_dir / "checkpoints" / "step-000000003-a0001"
+    step.mkdir(parents=True)
+    (step / "weights.safetensors").write_bytes(b"weights")
+    (step / "manifest.json").write_text('{"digest": "d1", "files": [{"name": "weights.safetensors"}]}')
+    (bench.run_dir / "data.json").write_text("{}")
+    monkeypatch.setattr(
+        bench, "connect", lambda: ModelFileTracker(FileParams(folder=str(bench.outside)), answers, got)
+    )
+    journal = bench.journal(1, 0)
+    write(journal, 1, 3)
+    journal.end(3, "completed")
+    return got
+
+
+def test_a_model_that_fails_costs_neither_metrics_nor_status_and_is_sent_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got = ended_with_model(bench, monkeypatch, [ConnectionRefusedError("no"), None])
+    feeder = bench.feeder()
+    feeder.forward()
+    with pytest.raises(ConnectionRefusedError):
+        feeder.finish(crashed=False)
+    assert (bench.steps(), statuses(bench.outside)) == ([1, 2, 3], ["completed"])
+    feeder.failed("no")
+    feeder.forward()
+    feeder.finish(crashed=False)
+    assert got == ["d1", "best", "config.yaml", "data.json", "manifest.json", "result.json"]
+    assert bench.steps() == [1, 2, 3]
+    assert list((bench.run_dir / "trackers").glob(".model-*")) == []
+
+
+def test_a_model_that_cannot_be_taken_along_is_no_failure(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended_with_model(bench, monkeypatch, [InputError("its predictions need targets")])
+    feeder = bench.feeder()
+    feeder.forward()
+    feeder.finish(crashed=False)
+    assert (statuses(bench.outside), feeder.state.error) == (["completed"], "")
+
+
+def test_only_what_the_user_set_is_a_parameter(bench: Bench) -> None:
+    everything = read_feed_inputs(bench.run_dir).card.params
+    assert everything.keys() == {"model.type", "model.params.hidden", "data.path", "tracking"}
+    Creation(settings=["data.path"]).save(bench.run_dir / Creation.FILE)
+    assert read_feed_inputs(bench.run_dir).card.params.keys() == {"model.type", "data.path"}

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from importlib import import_module
@@ -231,3 +232,34 @@ def test_a_deleted_run_is_made_anew(folder: Path, run: RunCard) -> None:
     with pytest.raises(TrackerError, match="deleted"):
         tracker.log(line("loss", 4, 5))
     assert dict(MlflowTracker(MlflowParams()).open(run)) == {}
+
+
+@pytest.mark.slow
+def test_system_metrics_are_measured_while_it_is_open_if_asked_for(
+    folder: Path, run: RunCard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("psutil")
+    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.1")
+    tracker = MlflowTracker(MlflowParams(system_metrics=True))
+    tracker.open(run)
+    tracker.log(line("loss", 1, 1))
+    end = time.monotonic() + 60
+    while "system/cpu_utilization_percentage" not in stored_run(uri(folder), run)[1].data.metrics:
+        assert time.monotonic() < end, "nothing is measured"
+        time.sleep(0.1)
+    tracker.close("completed")
+    assert not any(each.name == "SystemMetricsMonitor" for each in threading.enumerate())
+
+
+def test_a_monitor_that_does_not_start_costs_no_metric(
+    folder: Path, run: RunCard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow.system_metrics.system_metrics_monitor", None)
+    tracker = MlflowTracker(MlflowParams(system_metrics=True))
+    tracker.open(run)
+    tracker.log(line("loss", 1, 2))
+    assert MlflowTracker(MlflowParams()).open(run) == {"loss": 2}
+
+
+def uri(folder: Path) -> str:
+    return f"sqlite:///{folder}/mlflow.db"

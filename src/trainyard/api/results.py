@@ -132,11 +132,15 @@ def export(
 ) -> Path:
     """Write a run's model in its library's own format (`model.ubj`, `model.skops`, a SavedModel ...).
 
+    Three formats hold the preparation of raw rows, too: `native` (a booster's own file, and a file of columns
+    beside it), `sklearn` (a pipeline that takes data frames) and `mlflow` (a folder that MLflow serves). See
+    docs/export.md.
+
     Args:
         run: A run, a path, an id, a unique prefix, or `last`.
         path: The file or folder to write; an existing one is replaced.
-        form: One of the framework's formats; default: that of the path's suffix, or the framework's default
-            for a path without one.
+        form: `native`, `sklearn`, `mlflow`, or one of the framework's formats; default: that of the path's
+            suffix, or the framework's default for a path without one.
         runs_dir: The folder of the runs.
         model: The model object, if `train` was given one.
         trust: As in `load`.
@@ -151,6 +155,15 @@ def export(
         CheckpointError: A file that predictions depend on is damaged.
     """
     predictor = _load(find(run, runs_dir, has_model), "export", model, trust=trust, pinned=False)
+    if form in ("mlflow", "native"):
+        from trainyard.runs import exports
+
+        write = exports.export_mlflow if form == "mlflow" else exports.export_native
+        return write(predictor, Path(path))
+    if form == "sklearn":
+        from trainyard.integrations.sklearn import export_pipeline
+
+        return export_pipeline(predictor, Path(path))
     return predictor.export(Path(path), form)
 
 

@@ -107,7 +107,8 @@ def train(
                 placement = resolved.placement(explicit=True)
                 run_attempt(Request(own, found, objects, placement=placement, verdict=verdict, keep=True))
             return Run(found)
-        run = RunDir.create(folder, resolved.config.experiment.name, resolved.dump())
+        experiment = resolved.config.experiment.name
+        run = RunDir.create(folder, experiment, resolved.dump(), settings=resolved.settings)
         result = run_attempt(Request(resolved, run, objects, verdict=verdict))
     return Run.trained(run, result)
 
@@ -277,6 +278,7 @@ def reproduce(
             original.experiment,
             resolved.dump(),
             lambda again: copy_origin(original, again),
+            created.settings if (created := original.creation()) else None,
         )
         decisions = journalled_decisions(original.journal).to_json()
         parent = Parent(run_id=original.id, relation="reproduce", decisions=decisions)

@@ -44,7 +44,8 @@ def create(config: Config, overrides: Overrides = (), *, runs_dir: Path | str | 
     log_notes(resolved)
     folder = runs_folder(runs_dir)
     require_data(resolved, config)
-    run = RunDir.create(folder, resolved.config.experiment.name, resolved.dump())
+    experiment = resolved.config.experiment.name
+    run = RunDir.create(folder, experiment, resolved.dump(), settings=resolved.settings)
     publish(run)
     return Run(run)
 

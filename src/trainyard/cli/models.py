@@ -105,7 +105,8 @@ def explain(run: str, trust: bool, runs_dir: str | None, as_json: bool) -> None:
 @click.option(
     "--format",
     "form",
-    help="ubj, txt, skops ...  [default: by the suffix of PATH; without one, the library's usual format]",
+    help="The library's own: ubj, txt, skops ...; or with the preparation of raw rows: native, sklearn, "
+    "mlflow.  [default: by the suffix of PATH; without one, the library's usual format]",
 )
 @click.option("--force", is_flag=True, help="Replace PATH if it exists.")
 @options.trust
@@ -114,15 +115,32 @@ def explain(run: str, trust: bool, runs_dir: str | None, as_json: bool) -> None:
 def export(
     run: str, path: Path, form: str | None, force: bool, trust: bool, runs_dir: str | None, as_json: bool
 ) -> None:
-    """Write a run's model to PATH in its library's own format, for use without Trainyard."""
+    """Write a run's model to PATH, for use without Trainyard or in MLflow."""
     if path.exists() and not force:
         raise click.BadParameter(
             f"{path} already exists: choose another name, or replace it with --force", param_hint="PATH"
         )
-    predictor = trainyard.load(run, runs_dir=runs_dir, trust=trust)
-    chosen = predictor.export_format(path, form)
-    made = predictor.export(path, chosen)
-    show({"path": str(made), "format": chosen}, [f"{made} ({chosen})"], as_json)
+    if form in ("native", "sklearn", "mlflow"):
+        made, chosen = trainyard.export(run, path, form, runs_dir=runs_dir, trust=trust), form
+    else:
+        predictor = trainyard.load(run, runs_dir=runs_dir, trust=trust)
+        chosen = predictor.export_format(path, form)
+        made = predictor.export(path, chosen)
+    show({"path": str(made), "format": chosen}, [f"{made} ({chosen})", *_advice(made, chosen)], as_json)
+
+
+def _advice(made: Path, form: str) -> list[str]:
+    """Return what to know of a model that was exported with its preparation."""
+    if form == "mlflow":
+        return [f"serve it: mlflow models serve -m {made} --env-manager local"]
+    if form == "native":
+        import json
+
+        columns = made.with_name(f"{made.name}.columns.json")
+        lacks = json.loads(columns.read_text(encoding="utf-8"))["lacks"]
+        notes = [f"not in it, so prepare before: {line}" for line in lacks]
+        return [f"{columns} (the columns; examples/predict_native.py reads both)", *notes]
+    return []
 
 
 @click.command()

@@ -52,6 +52,11 @@ class Resolved:
         """Return all values by dotted key, `${env:NAME}` unexpanded; secrets in clear text are in it."""
         return _flatten(_replace(values(self.config), self.templates.get))
 
+    @property
+    def settings(self) -> list[str]:
+        """The dotted keys of the values that the user set; all others are defaults."""
+        return [key for key, source in self.sources.items() if not source.file.startswith(DEFAULT.file)]
+
     def log_notes(self) -> None:
         """Log what was translated or dropped, and warn of the rest."""
         for note in self.notes:

@@ -570,6 +570,14 @@ class Model(ABC):
     def native(self) -> Any:
         """The model as the library's own object, such as a `torch.nn.Module` or an `xgboost.Booster`."""
 
+    @property
+    def link(self) -> str:
+        """The function from what the exported model returns to the outputs: identity, exp, sigmoid, softmax.
+
+        Other than `identity` where the library leaves it to the caller.
+        """
+        return "identity"
+
     def importance(self) -> Mapping[str, Array]:
         """Return the library's own feature importances: kind of measure -> (features,) float64."""
         return {}

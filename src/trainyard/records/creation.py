@@ -11,10 +11,12 @@ class Creation(Document):
     """Where and when a run was created.
 
     Relative paths in its config start from `working_directory`, wherever the first attempt is made; `time` is
-    in seconds since the epoch.
+    in seconds since the epoch. `settings` are the dotted keys of the config that the user set; None: it was
+    not recorded.
     """
 
     FILE: ClassVar[str] = "created.json"
 
     working_directory: str = "."
     time: float = 0.0
+    settings: list[str] | None = None

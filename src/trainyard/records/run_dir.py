@@ -56,7 +56,11 @@ class RunDir:
 
     @staticmethod
     def create(
-        runs_dir: Path, experiment: str, config: str, fill: Callable[[RunDir], None] | None = None
+        runs_dir: Path,
+        experiment: str,
+        config: str,
+        fill: Callable[[RunDir], None] | None = None,
+        settings: list[str] | None = None,
     ) -> RunDir:
         """Make a new run directory for the run of a resolved config (YAML).
 
@@ -67,6 +71,7 @@ class RunDir:
             experiment: The name of the experiment.
             config: The content of the config file, with which the run begins to exist.
             fill: Writes what must be there by then; if it fails, there is no run.
+            settings: The dotted keys that the user set; None: it is not known.
 
         Raises:
             InputError: The directory cannot be written.
@@ -74,7 +79,8 @@ class RunDir:
         run = RunDir(_new_folder(runs_dir / experiment))
         try:
             fsync_folder(run.path.parent)
-            Creation(working_directory=str(Path.cwd()), time=time.time()).save(run.path / Creation.FILE)
+            created = Creation(working_directory=str(Path.cwd()), time=time.time(), settings=settings)
+            created.save(run.path / Creation.FILE)
             if fill is not None:
                 fill(run)
             write_config(run.config_file, config)  # last: a folder without a config is no run

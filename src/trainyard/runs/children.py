@@ -90,6 +90,15 @@ def child_placement(own: Resolved, resolved: Resolved, parent: RunDir) -> dict[s
     return parent.require_manifest().known_placement | given
 
 
+def _settings(parent: RunDir, resolved: Resolved) -> list[str] | None:
+    """Return the keys that the user set for the parent, or sets now; the config of the parent has all."""
+    created, config = parent.creation(), str(parent.config_file)
+    if created is None or created.settings is None:
+        return None
+    known = {*created.settings, *(key for key in resolved.settings if resolved.sources[key].file != config)}
+    return [key for key in resolved.sources if key in known]
+
+
 def create_child(request: ChildRequest) -> RunDir:
     """Make the run, with a copy of the state that it begins with.
 
@@ -103,7 +112,8 @@ def create_child(request: ChildRequest) -> RunDir:
         try:
             start = _Start(request)
             start.check()
-            return RunDir.create(runs_dir, experiment, request.resolved.dump(), start.fill)
+            settings = _settings(request.parent, request.resolved)
+            return RunDir.create(runs_dir, experiment, request.resolved.dump(), start.fill, settings)
         except CheckpointError as error:  # it is pruned while it is copied
             if not left or request.parent.status() != "running":
                 raise InputError(f"run {request.parent.id} cannot be forked: {error}") from error

@@ -19,7 +19,8 @@ from trainyard.datasets.base import DataBundle, Split, prepared_as
 from trainyard.datasets.rows.arrays import Arrays, is_frame
 from trainyard.datasets.rows.frames import read_frame
 from trainyard.datasets.rows.pairs import as_numpy, column_names
-from trainyard.datasets.rows.preparation import from_json
+from trainyard.datasets.rows.preparation import TabularPreparation, from_json
+from trainyard.datasets.rows.raw import RawPreparation
 from trainyard.datasets.rows.table import Table, as_table, listed
 from trainyard.datasets.rows.weights import encode as encode_weights
 from trainyard.datasets.rows.weights import refuse_weightless
@@ -92,6 +93,21 @@ class Predictor:
             self.model = own_unit(self._framework.load(inputs, stored.folder), self.info)
 
     @property
+    def run(self) -> RunDir:
+        """The run."""
+        return self._run
+
+    @property
+    def framework(self) -> type[Framework]:
+        """The framework of the model."""
+        return self._framework
+
+    @property
+    def preparation(self) -> TabularPreparation | RawPreparation | None:
+        """What turns raw rows into features; None where the data set brought features."""
+        return self._preparation
+
+    @property
     def native(self) -> Any:
         """The model as its library's own object, such as a `torch.nn.Module`."""
         return self.model.native
@@ -107,12 +123,7 @@ class Predictor:
             InputError: The framework has no such format, or the path cannot be written.
         """
         chosen = self.export_format(path, form)
-        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=_folder(path)) as aside:
-            made = Path(aside) / path.name
-            self.model.export(made, chosen)
-            if path.is_dir():
-                shutil.rmtree(path)
-            made.replace(path)
+        write_whole(path, lambda made: self.model.export(made, chosen))
         if self.info.target_transform is not None:
             self._note_unit(path)
         return path
@@ -456,6 +467,20 @@ def _pin(framework: type[Framework], config: RunConfig, threads: int) -> None:
         framework.pin(config, threads)
     except ModelError as error:
         log.warning("the outputs may differ from those of the training in their last bits: %s", error)
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Have a file or folder written aside; it takes the place of what is there when it is whole.
+
+    Raises:
+        InputError: There is no such folder.
+    """
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=_folder(path)) as aside:
+        made = Path(aside) / path.name
+        write(made)
+        if path.is_dir():
+            shutil.rmtree(path)
+        made.replace(path)
 
 
 def _folder(path: Path) -> Path:

@@ -59,6 +59,11 @@ class OwnUnitModel(Model):
             values = self._transform.inverse(part.outputs).astype(part.outputs.dtype)
             yield part._replace(outputs=values, targets=targets[part.ids])
 
+    @property
+    def link(self) -> str:
+        """The function from what the exported model returns to outputs in the transformed unit."""
+        return self._model.link
+
     def importance(self) -> Mapping[str, Array]:
         """Return the library's own feature importances."""
         return self._model.importance()

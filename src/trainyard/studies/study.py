@@ -195,7 +195,8 @@ class Study:
 
     def new_run(self, trial: Trial) -> RunDir:
         """Create a trial's run directory, and record it in `study.json` before it is trained."""
-        run = RunDir.create(self.path.parent.parent, self.path.parent.name, trial.resolved.dump())
+        resolved, experiment = trial.resolved, self.path.parent
+        run = RunDir.create(experiment.parent, experiment.name, resolved.dump(), settings=resolved.settings)
         self._record_run(StudyRun(label=trial.label, run_id=run.id))
         return run
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from pydantic import BaseModel
 
@@ -36,14 +36,28 @@ class Histogram(NamedTuple):
     sum_squares: float
 
 
+class DatasetCard(NamedTuple):
+    """A split of a run's data: `context` is training, validation or test, `digest` what the model sees."""
+
+    name: str
+    source: str
+    context: str
+    digest: str
+    rows: int
+
+
 class RunCard(NamedTuple):
-    """A run as trackers show it. `params` are the config's values by dotted key, secrets unexpanded."""
+    """A run as trackers show it. `params` are the config's values by dotted key, secrets unexpanded.
+
+    They are those that the user set, where that is recorded; else all.
+    """
 
     run_id: str
     experiment: str
     run_dir: Path
     params: Mapping[str, str]
     tags: Mapping[str, str]
+    datasets: Sequence[DatasetCard] = ()
 
 
 class Tracker(Protocol):
@@ -76,4 +90,23 @@ class Tracker(Protocol):
 
         Args:
             status: `completed`, `failed`, `preempted` or `interrupted`.
+        """
+
+
+@runtime_checkable
+class ModelTracker(Tracker, Protocol):
+    """A tracker that also takes the model of a run that has ended; called last, after `close`."""
+
+    wants_model: bool
+
+    def log_model(self, folder: Path, digest: str) -> None:
+        """Send the model, unless the tracker holds it already.
+
+        Args:
+            folder: A folder that the tracker may write into; `run` in it is the part of the run that
+                predictions need (see `records.portable`).
+            digest: The digest of its weights.
+
+        Raises:
+            InputError: It is no model that this tracker could take.
         """

@@ -79,6 +79,11 @@ class CatboostModel(Model):
         name = "CatBoostClassifier" if is_classifier else "CatBoostRegressor"
         return from_bytes(self.serialized(self.rounds), getattr(self._library, name))
 
+    @property
+    def link(self) -> str:
+        """The function from raw values to the outputs."""
+        return self._objective.link
+
     def importance(self) -> Mapping[str, Array]:
         """Return CatBoost's `PredictionValuesChange`, (features,) float64; it sums to 100."""
         importance = self.native.get_feature_importance()

@@ -94,6 +94,11 @@ class LightgbmModel(Model):
             )
         return [float(value) for _, value, _ in values]
 
+    @property
+    def link(self) -> str:
+        """The function from predictions to the outputs: LightGBM applies that of its own objectives."""
+        return self._objective.link if self._objective.name == "none" else "identity"
+
     def importance(self) -> Mapping[str, Array]:
         """Return the importance of each feature, (features,) float64.
 

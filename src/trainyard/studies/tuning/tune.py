@@ -289,7 +289,10 @@ class _Search:
             trial = LoggedTrial(number, params, first.run_id, first.number)
         else:
             resolved = self._resolved(params)
-            run = RunDir.create(self._request.runs_dir, self._study.path.parent.name, resolved.dump())
+            experiment = self._study.path.parent.name
+            run = RunDir.create(
+                self._request.runs_dir, experiment, resolved.dump(), settings=resolved.settings
+            )
             trial = LoggedTrial(number, params, run.id)
         self._log.begin(trial)
         return trial

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,9 @@ from trainyard.records.manifest import Manifest
 from trainyard.records.run_dir import RunDir
 from trainyard.redact import redacted, redacted_value, remember_passwords
 from trainyard.safe_open import read_regular
-from trainyard.trackers.base import RunCard
+from trainyard.trackers.base import DatasetCard, RunCard
+
+_CONTEXTS = {"train": "training", "val": "validation", "test": "test"}  # as MLflow calls the splits
 
 
 class FeedInputs(NamedTuple):
@@ -54,18 +56,27 @@ def read_feed_inputs(run_dir: Path) -> FeedInputs:
 
 
 def _feed_inputs(run_dir: Path, config: Any, manifest: Manifest) -> FeedInputs:
+    created = RunDir(run_dir).creation()
+    settings = created.settings if created else None
+    flat = [(key, value) for key, value in _flat("", config) if settings is None or _is_set(key, settings)]
     card = RunCard(
         run_id=manifest.run_id,
         experiment=manifest.experiment,
         run_dir=run_dir,
-        params={key: redacted_value(key, value) for key, value in _flat("", config)},
+        params={key: redacted_value(key, value) for key, value in flat},
         tags=_tags(manifest),
+        datasets=_datasets(config.get("data"), manifest),
     )
     return FeedInputs(
         card,
         [_tracker(entry) for entry in config.get("tracking") or ()],
         Path(manifest.working_directory),
     )
+
+
+def _is_set(key: str, settings: Sequence[str]) -> bool:
+    """Return whether the user set a value, or a part of it; the model's type is always shown."""
+    return key in (*settings, "model.type") or any(key.startswith(f"{one}.") for one in settings)
 
 
 def _tracker(entry: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -86,6 +97,25 @@ def _tags(manifest: Manifest) -> dict[str, str]:
         "trainyard.git_commit": git.commit if git else None,
     }
     return {tag: str(value) for tag, value in tags.items() if value is not None}
+
+
+def _datasets(data: Any, manifest: Manifest) -> list[DatasetCard]:
+    """Return the splits that the run has read, by the file or the data set that the config names."""
+    data = data if isinstance(data, dict) else {}
+    paths = {split: data.get(f"{split}_path") or data.get("path") for split in _CONTEXTS}
+    kind = str(data.get("type") or "objects")
+    sources = {split: redacted(str(path or kind)) for split, path in paths.items()}
+    return [
+        DatasetCard(
+            name=Path(sources[split]).name,
+            source=sources[split],
+            context=context,
+            digest=identity.sha256,
+            rows=identity.rows or 0,
+        )
+        for split, context in _CONTEXTS.items()
+        if (identity := manifest.data.splits.get(split)) is not None and identity.sha256
+    ]
 
 
 def _flat(path: str, value: Any) -> Iterator[tuple[str, str]]:

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import gc
+import logging
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from trainyard.errors import InputError
 from trainyard.records.journal import Line, segments
+from trainyard.records.portable import stored_weights, weights_digest, write_portable
 from trainyard.records.result import Result
+from trainyard.records.run_dir import RunDir
+from trainyard.records.status import TESTED
 from trainyard.redact import redacted
 from trainyard.safe_open import read_regular
-from trainyard.trackers.base import Histogram, Point, RunCard, Tracker
+from trainyard.trackers.base import Histogram, ModelTracker, Point, RunCard, Tracker
 from trainyard.trackers.feed.state import Position, State
 from trainyard.trackers.feed.tail import fresh, histograms, points, tail
 
 BATCH = 1000  # values; what MLflow takes in one call
+_MODEL = ".model-"  # begins the name of the folder in which a model is put together
+
+log = logging.getLogger("trainyard.trackers.feed")
 ARTIFACTS = ("config.yaml", Result.FILE, "report.html", "best")
 
 
@@ -77,6 +86,8 @@ class Feeder:
         if self.state.ended:
             self._send_artifacts(tracker)
         tracker.close(status)
+        if status in TESTED:
+            self._send_model(tracker)
         self.state.closed, self.state.error = status, ""
         self.state.save(self._file)
 
@@ -120,6 +131,22 @@ class Feeder:
                 _send_without_passwords(tracker, path, name)
             elif path.exists() and not any(part.is_symlink() for part in (path, *path.rglob("*"))):
                 tracker.log_artifact(path, name)
+
+    def _send_model(self, tracker: Tracker) -> None:
+        """Send the model where the tracker takes models, and this one can be taken along."""
+        if not (isinstance(tracker, ModelTracker) and tracker.wants_model):
+            return
+        run = RunDir(self._card.run_dir)
+        trackers = self._file.parent
+        for left in trackers.glob(f"{_MODEL}*"):  # of a feeder that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=_MODEL, dir=trackers) as folder:
+            try:
+                weights = stored_weights(run)
+                write_portable(run, weights, Path(folder) / "run")
+                tracker.log_model(Path(folder), weights_digest(weights))
+            except InputError as error:
+                log.info("the model is not sent: %s", error)
 
 
 class _Batch:

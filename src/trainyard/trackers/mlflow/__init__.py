@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import re
@@ -14,17 +15,21 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from trainyard.config.fields import Section
-from trainyard.errors import TrackerError
+from trainyard.errors import InputError, TrackerError
 from trainyard.require import require
-from trainyard.trackers.base import Histogram, Point, RunCard
+from trainyard.trackers.base import DatasetCard, Histogram, Point, RunCard
 
 RUN_ID = "trainyard.run_id"
+MODEL_ID, MODEL_DIGEST = "trainyard.model_id", "trainyard.model_digest"
+DIGEST_LENGTH = 36  # characters of a dataset's digest; MLflow takes no more
 STATUS = {
     "completed": "FINISHED",
     "failed": "FAILED",
     **dict.fromkeys(("stopped", "pruned", "preempted", "interrupted"), "KILLED"),
 }
 POINTS_PER_CALL, PAIRS_PER_CALL = 1000, 100  # what MLflow allows
+
+log = logging.getLogger("trainyard.trackers.mlflow")
 
 # Set unless the user has set them. The feeder retries; MLflow's own retries need four minutes to notice that
 # a server is dead.
@@ -46,6 +51,17 @@ class MlflowParams(Section):
     experiment: str | None = Field(None, description="default: the experiment's name")
     run_name: str | None = Field(None, description="default: the run's id")
     tags: dict[str, str] = Field(default_factory=dict, description="further tags for the MLflow run")
+    log_model: bool = Field(
+        True, description="log the model when the run has ended, as one that MLflow loads and serves"
+    )
+    registered_model_name: str | None = Field(
+        None, description="register the model under this name: a new version for each run"
+    )
+    system_metrics: bool = Field(
+        False,
+        description="MLflow's own measurements of the machine (processors, memory, disk, network, GPUs), "
+        "every 10 s; they need psutil, and nvidia-ml-py for GPUs",
+    )
 
 
 class MlflowTracker:
@@ -70,8 +86,12 @@ class MlflowTracker:
         self._uri = (
             params.uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path.cwd() / 'mlflow.db'}"
         )
+        self.wants_model = params.log_model
         self._client: Any = None
         self._run_id = ""
+        self._trainyard_id = ""
+        self._measures = params.system_metrics
+        self._monitor: Any = None
 
     def open(self, run: RunCard) -> Mapping[str, int]:
         """Find the MLflow run by its tag, or create it; params that it lacks are added.
@@ -85,10 +105,11 @@ class MlflowTracker:
             tagged = f"tags.`{RUN_ID}` = '{run.run_id}'"
             matches = self._client.search_runs([experiment], tagged, max_results=1)
             opened = matches[0] if matches else self._create(run, experiment)
-            self._run_id = opened.info.run_id
+            self._run_id, self._trainyard_id = opened.info.run_id, run.run_id
             if opened.info.status != "RUNNING":
                 self._client.update_run(self._run_id, status="RUNNING")
             self._add_params(run.params, opened.data.params)
+            self._add_datasets(run.datasets, opened)
             # `data.metrics` has values only; the steps are in the message that MLflow itself sends.
             return {_plain(metric.key): metric.step for metric in opened.data.to_proto().metrics}
 
@@ -99,6 +120,7 @@ class MlflowTracker:
             metric(_allowed(point.metric), point.value, int(point.time * 1000), point.step)
             for point in points
         ]
+        self._start_monitor()
         with self._translated():
             for start in range(0, len(values), POINTS_PER_CALL):
                 self._client.log_batch(
@@ -125,7 +147,57 @@ class MlflowTracker:
     def close(self, status: str) -> None:
         """Set the MLflow run's status and end time."""
         with self._translated():
+            self._stop_monitor()
             self._client.set_terminated(self._run_id, STATUS.get(status, "FAILED"))
+
+    def log_model(self, folder: Path, digest: str) -> None:
+        """Log the model to the run, and register it if a name is given.
+
+        A tag of the run says which model has these weights: it is not sent again. One whose upload failed is
+        sent again under its own id.
+
+        Raises:
+            InputError: Its predictions need targets.
+        """
+        with self._translated():
+            run = self._client.get_run(self._run_id)
+            model_id, held = (run.data.tags.get(tag) for tag in (MODEL_ID, MODEL_DIGEST))
+            if held != digest or model_id is None:
+                model_id = self._created_model(run.info.experiment_id, digest)
+            model = self._client.get_logged_model(model_id)
+            if str(model.status) != "READY":
+                from trainyard.trackers.mlflow.model import Logged, write_model
+
+                write_model(folder, Logged(model_id, self._run_id))
+                self._client.log_model_artifacts(model_id, str(folder))
+                self._client.log_outputs(self._run_id, [self._entities.LoggedModelOutput(model_id, 0)])
+                self._client.finalize_logged_model(model_id, "READY")
+            if self._params.registered_model_name is not None:
+                self._register(self._params.registered_model_name, model_id)
+
+    def _created_model(self, experiment_id: str, digest: str) -> str:
+        model = self._client.create_logged_model(
+            experiment_id, name="model", source_run_id=self._run_id, tags={"trainyard.digest": digest}
+        )
+        self._client.set_tag(self._run_id, MODEL_ID, model.model_id)
+        self._client.set_tag(self._run_id, MODEL_DIGEST, digest)
+        return str(model.model_id)
+
+    def _register(self, name: str, model_id: str) -> None:
+        """Register a logged model, unless it is a version of that name already."""
+        if not self._client.search_registered_models(f"name = '{name}'", max_results=1):
+            self._client.create_registered_model(name)
+        versions = self._client.search_model_versions(f"name = '{name}' and run_id = '{self._run_id}'")
+        # A store may not return the `model_id` of a version.
+        if not any(version.tags.get(MODEL_ID) == model_id for version in versions):
+            self._client.create_model_version(
+                name,
+                f"models:/{model_id}",
+                self._run_id,
+                tags={MODEL_ID: model_id, RUN_ID: self._trainyard_id},
+                model_id=model_id,
+                await_creation_for=0,
+            )
 
     def _experiment(self, name: str) -> str:
         known = self._client.get_experiment_by_name(name)
@@ -153,6 +225,45 @@ class MlflowTracker:
                 self._run_id, params=pairs[start : start + PAIRS_PER_CALL], synchronous=True
             )
 
+    def _add_datasets(self, datasets: Sequence[DatasetCard], run: Any) -> None:
+        """Log the splits as MLflow's dataset inputs, unless the run has them."""
+        held = {each.dataset.digest for each in run.inputs.dataset_inputs} if run.inputs else set()
+        new = [dataset for dataset in datasets if dataset.digest[:DIGEST_LENGTH] not in held]
+        if new:
+            self._client.log_inputs(self._run_id, [self._dataset_input(dataset) for dataset in new])
+
+    def _dataset_input(self, dataset: DatasetCard) -> Any:
+        return self._entities.DatasetInput(
+            self._entities.Dataset(
+                dataset.name,
+                dataset.digest[:DIGEST_LENGTH],
+                "http" if "://" in dataset.source else "local",
+                json.dumps({"uri": dataset.source}),
+                profile=json.dumps({"num_rows": dataset.rows}),
+            ),
+            [self._entities.InputTag("mlflow.data.context", dataset.context)],
+        )
+
+    def _start_monitor(self) -> None:
+        """Let MLflow measure the machine, from the first metrics on; if it cannot, they are sent anyway."""
+        if not self._measures:
+            return
+        self._measures = False
+        try:
+            monitors = require("mlflow.system_metrics.system_metrics_monitor", "mlflow")
+            self._monitor = monitors.SystemMetricsMonitor(
+                self._run_id, resume_logging=True, tracking_uri=self._uri
+            )
+            self._monitor.start()
+        except Exception as error:
+            log.warning("the machine is not measured: %s", _cause(error))
+
+    def _stop_monitor(self) -> None:
+        """End the measurements; a tracker that failed is replaced by one with a monitor of its own."""
+        monitor, self._monitor = self._monitor, None
+        if monitor is not None:
+            monitor.finish()
+
     def _delete_folder(self, name: str) -> None:
         stores = require("mlflow.store.artifact.artifact_repository_registry", "mlflow")
         store = stores.get_artifact_repository(
@@ -166,7 +277,10 @@ class MlflowTracker:
     def _translated(self) -> Iterator[None]:
         try:
             yield
+        except InputError:
+            raise
         except Exception as error:
+            self._stop_monitor()
             raise TrackerError(f"MLflow at {self._uri}: {_cause(error)}") from error
 
 

@@ -1,0 +1,131 @@
+"""The part of a run that predictions need, as a small run directory of its own.
+
+It holds the weights, how raw rows become features, and what the config says of the model: no journal, no
+optimizer state, no trackers, and no paths with secrets. `trainyard.load(folder)` reads it like any run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from trainyard.config.emit import emit
+from trainyard.config.env import VARIABLE
+from trainyard.digest import sha256_bytes, sha256_json
+from trainyard.errors import InputError
+from trainyard.records.data import DataDescription
+from trainyard.records.manifest import Manifest
+from trainyard.records.result import BestModel, Result
+from trainyard.records.run_dir import RunDir
+from trainyard.redact import redacted
+from trainyard.safe_open import read_regular, refuse_links
+
+WEIGHTS = "weights.safetensors"
+_MANIFEST = "manifest.json"  # of a checkpoint
+_NAME = re.compile(r"step-(\d{9,})-a\d{4,}")
+
+
+def stored_weights(run: RunDir) -> Path:
+    """Return the checkpoint that stands for a completed run: that of its best model, else its newest one.
+
+    Raises:
+        InputError: There is none.
+    """
+    result = run.result()
+    best = result.best if result else None
+    kind = "best" if best else "checkpoints"
+    folders = [
+        path.parent for path in run.path.glob(f"{kind}/*/{_MANIFEST}") if _NAME.fullmatch(path.parent.name)
+    ]
+    folders = [path for path in folders if best is None or _step(path) == best.step]
+    if not folders:
+        raise InputError(f"run {run.id} has no weights that could be taken along")
+    return max(folders, key=lambda path: path.name)
+
+
+def weights_digest(weights: Path) -> str:
+    """Return the digest of the weights in the folder of a checkpoint."""
+    return str(json.loads(read_regular(weights / _MANIFEST, depth=3))["digest"])
+
+
+def write_portable(run: RunDir, weights: Path, target: Path) -> Path:
+    """Write the portable part of a run into a new folder, and return the folder.
+
+    Args:
+        run: The run.
+        weights: The folder of the checkpoint whose weights are taken.
+        target: The folder to make.
+
+    Raises:
+        InputError: The run was given a model as an object, which no file holds.
+        OSError: A file cannot be read or written.
+    """
+    manifest = run.require_manifest()
+    if "model" in manifest.objects:
+        raise InputError(f"run {run.id} was given its model as an object, which no file holds")
+    target.mkdir()
+    config = _config(run).encode()
+    data = read_regular(run.path / manifest.data_file)
+    (target / "config.yaml").write_bytes(config)
+    (target / DataDescription.FILE).write_bytes(data)
+    run_files = {"config.yaml": sha256_bytes(config), DataDescription.FILE: sha256_bytes(data)}
+    step, digest = _write_weights(weights, target, run_files)
+    changes = {"config_sha256": run_files["config.yaml"], "data_file": DataDescription.FILE, "command": []}
+    manifest.model_copy(update=changes | {"working_directory": "."}).save(target / Manifest.FILE)
+    recorded = run.result() or Result(status="completed")
+    best = recorded.best or BestModel(step=step, digest=digest)
+    recorded.with_values(status="completed", best=best).save(target / Result.FILE)
+    return target
+
+
+def _write_weights(source: Path, target: Path, run_files: dict[str, str]) -> tuple[int, str]:
+    """Copy the weights of a checkpoint, and write a manifest that covers them and `run_files`.
+
+    Returns:
+        The step and the digest of the weights.
+    """
+    commit = json.loads(read_regular(source / _MANIFEST, depth=3))
+    files = [file for file in commit["files"] if file["name"] == WEIGHTS]
+    folder = target / "best" / source.name
+    folder.mkdir(parents=True)
+    _copy(source / WEIGHTS, folder / WEIGHTS)
+    body = {key: value for key, value in commit.items() if key != "sha256"}
+    body |= {"files": files, "run_files": run_files, "best": [], "state_digest": commit["digest"]}
+    (folder / _MANIFEST).write_text(json.dumps(body | {"sha256": sha256_json(body)}), encoding="utf-8")
+    return _step(source), commit["digest"]
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file that never changes: by a second name where the file system can do that."""
+    refuse_links(source, depth=3)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _step(folder: Path) -> int:
+    return int(folder.name.split("-")[1])
+
+
+def _config(run: RunDir) -> str:
+    """Return the config without trackers, and with no secret or variable where rows were read from."""
+    from ruamel.yaml import YAML
+
+    text = read_regular(run.checked_config_file()).decode()
+    values: dict[str, Any] = YAML(typ="safe", pure=True).load(redacted(text))
+    kept = {key: _without_variables(value) if key == "data" else value for key, value in values.items()}
+    return emit(kept | {"tracking": []})
+
+
+def _without_variables(value: Any) -> Any:
+    """Return a section without `${env:NAME}`: the variables are not set where the model is used."""
+    if isinstance(value, dict):
+        return {key: _without_variables(child) for key, child in value.items()}
+    if isinstance(value, list):
+        return [_without_variables(child) for child in value]
+    return VARIABLE.sub(lambda match: match[1], value) if isinstance(value, str) else value

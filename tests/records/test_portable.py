@@ -1,0 +1,79 @@
+"""The part of a run that predictions need: what it holds, and what it leaves behind."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trainyard.errors import InputError
+from trainyard.records.portable import stored_weights, weights_digest, write_portable
+from trainyard.records.result import BestModel, Result
+from trainyard.records.run_dir import RunDir
+
+CONFIG = """
+data: {type: csv, path: "s3://me:hunter2hunter2@bucket/${env:FOLDER}/x.csv"}
+model: {type: mlp}
+tracking: [{type: mlflow, params: {uri: "${env:WHERE}"}}]
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    path = tmp_path / "exp" / "20260101-120000-abc123"
+    for name in (
+        "best/step-000000005-a0001",
+        "best/step-000000009-a0002",
+        "checkpoints/step-000000012-a0002",
+    ):
+        (path / name).mkdir(parents=True)
+        (path / name / "weights.safetensors").write_text(name)
+        files = [{"name": "weights.safetensors"}, {"name": "optimizer.safetensors"}]
+        (path / name / "manifest.json").write_text(json.dumps({"digest": name, "files": files}))
+    (path / "config.yaml").write_text(CONFIG)
+    (path / "data.json").write_text("{}")
+    manifest = {
+        "run_id": path.name,
+        "experiment": "exp",
+        "working_directory": "/home/me",
+        "command": ["secret"],
+    }
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    Result(status="completed", best=BestModel(step=5)).save(path / "result.json")
+    return RunDir(path)
+
+
+def test_the_best_model_is_taken_else_the_newest(run: RunDir) -> None:
+    assert weights_digest(stored_weights(run)) == "best/step-000000005-a0001"
+    Result(status="completed").save(run.path / "result.json")
+    assert stored_weights(run).name == "step-000000012-a0002"
+
+
+def test_secrets_variables_trackers_and_other_files_stay_behind(run: RunDir, tmp_path: Path) -> None:
+    made = write_portable(run, stored_weights(run), tmp_path / "made")
+    config = (made / "config.yaml").read_text()
+    assert "hunter2" not in config
+    assert "${env" not in config
+    assert "tracking: []" in config
+    files = sorted(str(path.relative_to(made)) for path in made.rglob("*") if path.is_file())
+    folder = "best/step-000000005-a0001"
+    own = ["config.yaml", "data.json", "manifest.json", "result.json"]
+    assert files == [f"{folder}/manifest.json", f"{folder}/weights.safetensors", *own]
+    copied = RunDir(made).require_manifest()
+    assert (copied.command, copied.working_directory) == ([], ".")
+    assert copied.config_sha256 == RunDir(made).config_sha256()
+
+
+def test_a_model_object_is_refused(run: RunDir, tmp_path: Path) -> None:
+    manifest = run.require_manifest().model_copy(update={"objects": ["model"]})
+    manifest.save(run.path / "manifest.json")
+    with pytest.raises(InputError, match="was given its model as an object"):
+        write_portable(run, stored_weights(run), tmp_path / "made")
+
+
+def test_a_link_is_not_followed(run: RunDir, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("key")
+    weights = stored_weights(run) / "weights.safetensors"
+    weights.unlink()
+    weights.symlink_to(tmp_path / "secret")
+    with pytest.raises(OSError, match="symbolic link"):
+        write_portable(run, stored_weights(run), tmp_path / "made")
