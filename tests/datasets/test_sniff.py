@@ -130,3 +130,38 @@ def test_a_table_of_one_column() -> None:
 def test_the_summary_counts_in_words() -> None:
     Path("one.csv").write_text("a,b,y\n" + "\n".join(f"{i % 7},{i % 3 == 0},{i % 5}" for i in range(60)))
     assert "to learn from: 1 number, 1 boolean" in draft_config(Path("one.csv"), "y").summary()
+
+
+def test_lines_that_end_as_on_old_macs() -> None:
+    text = csv_text(people()).replace("\r\n", "\n").replace("\n", "\r")
+    assert "numbers: height" in drafted(text)[0]
+
+
+def test_control_characters_of_the_data_reach_no_comment_and_no_terminal() -> None:
+    text = "\x1b[31mred\x1b[0m,b,y\n" + "\n".join(
+        f"{i % 7},\x1b]0;x\x07{i % 3},\x1b[2J{i % 2}" for i in range(60)
+    )
+    Path("esc.csv").write_text(text)
+    draft = draft_config(Path("esc.csv"), "y")
+    assert "\x1b" not in draft.text("ridge") + draft.summary()
+    Path("config.yaml").write_text(draft.text("mlp"))
+    assert load_data(load_config(Path("config.yaml"), adapters=Catalog()).config).info.classes == [
+        "\x1b[2J0",
+        "\x1b[2J1",
+    ]
+
+
+def test_values_too_large_for_float32_are_left_out() -> None:
+    rows = [row | {"big": (i * 37 % 11) * 1e200} for i, row in enumerate(people())]
+    draft, (config, _) = drafted(csv_text(rows))
+    assert config.data.exclude == ["big"]
+    assert "big  # has values too large for float32" in draft
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_target_beyond_whole_numbers_of_64_bits() -> None:
+    Path("big.csv").write_text("x,y\n" + "\n".join(f"{i},{10**25 * (i % 2 + 1)}" for i in range(60)))
+    assert "task: classification" in draft_config(Path("big.csv"), "y").text("ridge")
+    Path("big.csv").write_text("x,y\n" + "\n".join(f"{i},{10**25}" for i in range(60)))
+    with pytest.raises(DataError, match=r"only one value \(1e\+25\)"):
+        draft_config(Path("big.csv"), "y")

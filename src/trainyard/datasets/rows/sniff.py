@@ -109,7 +109,7 @@ class Draft:
         """Return one line that says what was read."""
         counts = Counter(self.kinds[name].kind for name in self.features)
         kinds = listed(f"{count:,} {kind if count == 1 else _WORDS[kind]}" for kind, count in counts.items())
-        left = f"; left out: {listed(self.exclude)}" if self.exclude else ""
+        left = f"; left out: {listed(map(_one_line, self.exclude))}" if self.exclude else ""
         return f"read {self.path}: {len(self.table):,} rows; to learn from: {kinds}{left}"
 
     def text(self, model: str | None = None) -> str:
@@ -179,10 +179,17 @@ def _csv_params(path: str, encoding: str | None) -> dict[str, Any]:
         raise DataError(
             f"there is no encoding {encoding!r}; for example, give utf-8, latin-1 or cp1252"
         ) from None
-    first = text.partition("\n")[0]
-    counts = {delimiter: len(next(csv.reader([first], delimiter=delimiter), [])) for delimiter in ",;\t|"}
+    first = re.split(r"[\r\n]", text, maxsplit=1)[0]
+    counts = {delimiter: _cells(first, delimiter) for delimiter in ",;\t|"}
     best = max(counts, key=lambda delimiter: counts[delimiter])
     return params if best == "," or counts[best] == 1 else params | {"delimiter": best}
+
+
+def _cells(line: str, delimiter: str) -> int:
+    try:
+        return len(next(csv.reader([line], delimiter=delimiter), []))
+    except csv.Error:  # reading the file says what is wrong
+        return 1
 
 
 def _choose_columns(draft: Draft) -> None:
@@ -193,6 +200,8 @@ def _choose_columns(draft: Draft) -> None:
             draft.exclude[name] = f"{kind.kind}: {kind.reason}"
         elif values.dtype.kind == "f" and np.isinf(values).any():
             draft.exclude[name] = "has infinite values"
+        elif values.dtype.kind == "f" and np.fmax.reduce(np.abs(values)) > np.finfo(np.float32).max:
+            draft.exclude[name] = "has values too large for float32"
         else:
             draft.features.append(name)
     if not draft.features:
@@ -320,7 +329,10 @@ def _share(rows: int) -> float:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    """Return a text of the data as a comment, or a terminal, may show it: without control characters."""
+    return "".join(
+        char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in " ".join(text.split())
+    )
 
 
 def _columns(draft: Draft) -> str:
