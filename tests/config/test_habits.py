@@ -48,6 +48,12 @@ MEANINGS = {
     "gpu with its number": ({"device": "gpu:1"}, {"training.device": "cuda:1"}),
     "gpus": ({"gpus": 1}, {"training.device": "cuda"}),
     "no gpus": ({"gpus": 0}, {"training.device": "cpu"}),
+    "lightning": (
+        {"trainer": {"accelerator": "gpu", "devices": 1, "check_val_every_n_epoch": 2}},
+        {"training.device": "cuda", "evaluation.every_n_epochs": 2, "distributed.nproc": 1},
+    ),
+    "devices": ({"devices": 2, "distributed": {"virtual_ranks": 2}}, {"distributed.nproc": 2}),
+    "class_weight": ({"training": {"class_weight": "balanced"}}, {"training.class_weights": "balanced"}),
     "use_cuda": ({"training": {"use_cuda": False}}, {"training.device": "cpu"}),
     "warmup ratio": (
         {"max_steps": 50, "warmup_ratio": 0.1, "lr_scheduler_type": "cosine"},
@@ -189,6 +195,10 @@ def test_arguments_of_a_function_of_the_user_are_left_alone(tmp_path):
         ({"warmup_ratio": 0.1}, "with epochs, write training.scheduler.warmup_steps: 0.1 x epochs"),
         ({"per_device_train_batch_size": 8, "distributed": {"nproc": 2}}, "that of all processes together"),
         ({"training": {"eval_strategy": "epoch"}}, "evaluation.every_n_steps"),
+        ({"training": {"early_stopping": {"restore_best_weights": True}}}, "the best model is kept"),
+        ({"training": {"fast_dev_run": True}}, "training.max_steps"),
+        ({"training": {"lr": "1e-3"}}, "remove the quotes"),
+        ({"training": {"batch_size": 0}}, "expected a whole number above 0"),
         ({"data": "a.xlsx"}, "pandas.read_excel"),
         ({"data": {"path": "a.tsv"}}, "data.type: csv"),
     ],

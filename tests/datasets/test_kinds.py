@@ -351,3 +351,17 @@ def test_the_rows_of_a_split_are_copied_column_by_column() -> None:
     table = Table({"x": np.arange(5.0), "y": np.arange(5)})
     some = table.take(np.array([3, 1])).take(np.array([1]))
     assert (len(some), dict(some.columns)["x"].tolist(), some.where(np.array([True]))) == (1, [1.0], "row 2")
+
+
+def test_free_text_that_differs_from_row_to_row_is_no_identifier() -> None:
+    rows = [{"note": f"row {i} is a note of {i} words", "x": i % 7, "y": i % 2} for i in range(120)]
+    bundle = tabular.build({"train": as_table(rows)}, config(target="y"))
+    assert bundle.columns == "1 text, 1 number"
+    assert not any("identifier" in warning for warning in bundle.warnings)
+
+
+def test_every_word_for_missing_values_is_named() -> None:
+    cells = ["?", "-", "n/a", "unknown"] * 2 + [str(i / 7) for i in range(100)]
+    table = Table({"age": np.array(cells, dtype=object)}, "t.csv")
+    (warning,) = infer(table, ["age"], config()).warnings
+    assert all(repr(word) in warning for word in ("?", "-", "n/a", "unknown"))

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from rows import csv_text, people
 
+from trainyard import init
 from trainyard.config import load as load_config
 from trainyard.datasets.rows.sniff import draft_config
 from trainyard.errors import DataError
@@ -97,3 +98,70 @@ def test_a_file_that_is_not_there() -> None:
 def test_nothing_to_learn_from() -> None:
     with pytest.raises(DataError, match="no column to learn from"):
         drafted("a,y\n" + "".join(f",{i % 2}\n" for i in range(20)), target="y")
+
+
+def test_categories_that_the_training_rows_take_for_identifiers_are_declared() -> None:
+    # 100 cities in 200 rows are categories. Some 90 of them in the 140 rows that train would be left out.
+    rows = [{"city": f"c{i % 100:03}", "x": i % 7, "bought": "yn"[i % 2]} for i in range(200)]
+    Path("many.csv").write_text(csv_text(rows))
+    Path("config.yaml").write_text(init("many.csv", "bought", model="mlp"))
+    config = load_config(Path("config.yaml"), adapters=Catalog()).config
+    bundle = load_data(config)
+    assert list(config.data.columns) == ["city"]
+    assert bundle.columns == "1 category, 1 number"
+    assert not any("identifier" in warning for warning in bundle.warnings)
+
+
+def test_trees_get_many_categories_by_their_targets() -> None:
+    rows = [{"city": f"c{i % 600:03}", "x": i % 7, "bought": "yn"[i % 2]} for i in range(1800)]
+    Path("many.csv").write_text(csv_text(rows))
+    draft = draft_config(Path("many.csv"), "bought")
+    assert "city: {type: category, encode: target}  # 600 different" in draft.text("lightgbm")
+    assert "columns:" not in draft.text("catboost")  # encodes them by the target itself
+    assert "columns:" not in draft.text("mlp")  # data.encode: auto does so
+
+
+def test_a_table_of_one_column() -> None:
+    Path("one.csv").write_text("y\n1\n2\n3\n")
+    with pytest.raises(DataError, match="no column to learn from: 'y' is the only one"):
+        draft_config(Path("one.csv"), "y")
+
+
+def test_the_summary_counts_in_words() -> None:
+    Path("one.csv").write_text("a,b,y\n" + "\n".join(f"{i % 7},{i % 3 == 0},{i % 5}" for i in range(60)))
+    assert "to learn from: 1 number, 1 boolean" in draft_config(Path("one.csv"), "y").summary()
+
+
+def test_lines_that_end_as_on_old_macs() -> None:
+    text = csv_text(people()).replace("\r\n", "\n").replace("\n", "\r")
+    assert "numbers: height" in drafted(text)[0]
+
+
+def test_control_characters_of_the_data_reach_no_comment_and_no_terminal() -> None:
+    text = "\x1b[31mred\x1b[0m,b,y\n" + "\n".join(
+        f"{i % 7},\x1b]0;x\x07{i % 3},\x1b[2J{i % 2}" for i in range(60)
+    )
+    Path("esc.csv").write_text(text)
+    draft = draft_config(Path("esc.csv"), "y")
+    assert "\x1b" not in draft.text("ridge") + draft.summary()
+    Path("config.yaml").write_text(draft.text("mlp"))
+    assert load_data(load_config(Path("config.yaml"), adapters=Catalog()).config).info.classes == [
+        "\x1b[2J0",
+        "\x1b[2J1",
+    ]
+
+
+def test_values_too_large_for_float32_are_left_out() -> None:
+    rows = [row | {"big": (i * 37 % 11) * 1e200} for i, row in enumerate(people())]
+    draft, (config, _) = drafted(csv_text(rows))
+    assert config.data.exclude == ["big"]
+    assert "big  # has values too large for float32" in draft
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_target_beyond_whole_numbers_of_64_bits() -> None:
+    Path("big.csv").write_text("x,y\n" + "\n".join(f"{i},{10**25 * (i % 2 + 1)}" for i in range(60)))
+    assert "task: classification" in draft_config(Path("big.csv"), "y").text("ridge")
+    Path("big.csv").write_text("x,y\n" + "\n".join(f"{i},{10**25}" for i in range(60)))
+    with pytest.raises(DataError, match=r"only one value \(1e\+25\)"):
+        draft_config(Path("big.csv"), "y")

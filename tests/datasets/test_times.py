@@ -10,8 +10,9 @@ import pytest
 from rows import config
 
 from trainyard.datasets.rows.preparation import TabularPreparation, fit, from_json
-from trainyard.datasets.rows.table import as_table
+from trainyard.datasets.rows.table import as_table, iso_times
 from trainyard.datasets.rows.target import Target
+from trainyard.datasets.rows.times import read_format
 from trainyard.errors import DataError
 
 
@@ -114,3 +115,15 @@ def test_json_round_trip_is_exact(times: pd.Series) -> None:
         again = from_json(json.loads(json.dumps(preparation.to_json())))
         assert again.to_json() == preparation.to_json()
         np.testing.assert_array_equal(again.features(frame), preparation.features(frame))
+
+
+def test_zones_at_the_edges_of_the_calendar() -> None:
+    texts = ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-12:00"]
+    expected = ["0001-01-01T00:00:00", "9999-12-31T23:59:59"]
+    assert iso_times(np.array(texts, dtype=object)).astype("datetime64[s]").astype(str).tolist() == expected
+    assert [str(read_format(text, "%Y-%m-%dT%H:%M:%S%z")) for text in texts] == [
+        text.replace("T", " ") for text in expected
+    ]
+    zone = datetime.timezone(datetime.timedelta(hours=14))
+    table = as_table([{"t": datetime.datetime(1, 1, 1, tzinfo=zone)}])
+    assert str(table.columns["t"][0]).startswith("0001-01-01")

@@ -443,6 +443,47 @@ def test_short_names_of_scikit_learn() -> None:
     assert made.config.model.params == {"random_state": 4}
 
 
+def test_former_names_of_scikit_learn() -> None:
+    assert resolved("gbc", {"loss": "deviance"}).config.model.params["loss"] == "log_loss"
+    assert resolved("logreg", {"penalty": "l2"}).config.model.params["l1_ratio"] == 0.0
+    for penalty in ("l1", "none", None):  # null is no penalty, not the default one
+        with pytest.raises(ConfigError, match=r"write l1_ratio: 1\.0 for l1"):
+            resolved("logreg", {"penalty": penalty})
+    assert resolved("sgd", {"penalty": "l1"}).config.model.params["penalty"] == "l1"
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "meant"),
+    [
+        ("mlp", {"hidden_layer_sizes": [8, 4], "dropout_rate": 0.1}, {"hidden": [8, 4], "dropout": 0.1}),
+        ("mlp", {"units": 8, "activation": "ReLU"}, {"hidden": [8], "activation": "relu"}),
+        ("mlp", {"hidden": 8, "activation": "torch.nn.SiLU"}, {"hidden": [8], "activation": "silu"}),
+        ("mlp", {"batch_norm": True, "input_dim": 3}, {"normalization": "batch"}),
+        ("keras_mlp", {"layers": [8], "norm": "LayerNorm"}, {"hidden": [8], "normalization": "layer"}),
+        (
+            "transformer",
+            {"d_model": 8, "n_layers": 1, "nhead": 2},
+            {"hidden_size": 8, "num_layers": 1, "num_heads": 2},
+        ),
+        (
+            "gpt",
+            {"n_embd": 8, "n_layer": 1, "n_head": 2},
+            {"hidden_size": 8, "num_layers": 1, "num_heads": 2},
+        ),
+    ],
+)
+def test_options_of_networks(model: str, given: dict[str, Any], meant: dict[str, Any]) -> None:
+    made = resolved(model, given)
+    assert meant.items() <= made.config.model.params.items()
+    assert len(made.notes) >= len(given) - ("hidden" in given)
+
+
+def test_a_perceptron_has_a_width_for_each_layer() -> None:
+    with pytest.raises(ConfigError, match=r"n_layers: write hidden: \[128, 128\]") as caught:
+        resolved("mlp", {"n_layers": 2})
+    assert len(caught.value.problems) == 1
+
+
 @pytest.mark.parametrize("model", ["mlp", "keras_mlp"])
 def test_options_of_optimizers(model: str) -> None:
     options = {"type": "adam", "lr": 0.02, "beta_1": 0.8, "epsilon": 1e-6, "clipnorm": 2.0, "amsgrad": True}

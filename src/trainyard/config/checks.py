@@ -153,7 +153,7 @@ def _check_microbatch(root: Node, problems: Problems) -> None:
     micro, batch = _number(root, "training.microbatch_size"), _number(root, "training.batch_size")
     batch = TrainingConfig.model_fields["batch_size"].default if batch is None else batch
     node = find(root, "training.microbatch_size")
-    if micro is not None and node is not None and micro > batch:
+    if micro is not None and node is not None and micro > batch > 0:
         message = f"{micro} is more than the batch_size of {batch}; a microbatch is a part of the batch"
         problems.report(message, "training.microbatch_size", node.source)
 
@@ -162,7 +162,7 @@ def _check_virtual_ranks(root: Node, problems: Problems) -> None:
     ranks, batch = _number(root, "distributed.virtual_ranks"), _number(root, "training.batch_size")
     batch = TrainingConfig.model_fields["batch_size"].default if batch is None else batch
     node = find(root, "distributed.virtual_ranks")
-    if ranks is not None and node is not None and ranks > batch:
+    if ranks is not None and node is not None and ranks > batch > 0:
         message = f"{ranks} is more than the batch_size of {batch}; each virtual rank has a part of the batch"
         problems.report(message, "distributed.virtual_ranks", node.source)
     node = find(root, "distributed.nproc")

@@ -187,7 +187,7 @@ def _forms(root: Node, notes: list[str]) -> None:
 
 
 def _flags(root: Node, problems: Problems, notes: list[str]) -> None:
-    """Translate `fp16: true`, `use_cuda: true`, `gpus: 1` and `accelerator: gpu`."""
+    """Translate `fp16: true`, `use_cuda: true`, `gpus: 1`, `accelerator: gpu` and `devices: 1`."""
     for section in ("", "training", "distributed"):
         for key in list(mapping(find(root, section) if section else root)):
             old = join(section, key)
@@ -199,6 +199,8 @@ def _flags(root: Node, problems: Problems, notes: list[str]) -> None:
                 move(root, old, "training.device", problems, notes, ANOTHER)
             elif fold(key) == "gpus":
                 _gpus(root, old, problems, notes)
+            elif fold(key) == "devices":
+                _devices(root, old, problems, notes)
     node = find(root, "training.precision")
     if node is not None and isinstance(node.value, int) and str(node.value) in ("16", "32", "64"):
         node.value = str(node.value)
@@ -233,6 +235,17 @@ def _gpus(root: Node, old: str, problems: Problems, notes: list[str]) -> None:
     if count > 1 and find(root, "distributed.nproc") is None:
         put(root, "distributed.nproc", Node(count, node.source, node.key))
         notes.append(f"{node.key_source}: {old}: {count} is read as distributed.nproc: {count}")
+
+
+def _devices(root: Node, old: str, problems: Problems, notes: list[str]) -> None:
+    """Read the number of devices, as Lightning has it beside `accelerator`, as that of processes."""
+    node = find(root, old)
+    if node is None or isinstance(node.value, bool) or node.value not in (1, "auto", "1"):
+        if node is not None and isinstance(node.value, int) and node.value > 1:
+            move(root, old, "distributed.nproc", problems, notes, ANOTHER)
+        return  # validation reports other values
+    take(root, old)
+    notes.append(f"{node.key_source}: {old}: {literal(node.value)} has no effect: a run has one device")
 
 
 def _early_stopping(root: Node, notes: list[str]) -> None:

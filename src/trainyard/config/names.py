@@ -6,7 +6,7 @@ import re
 
 from trainyard.config.adapters import Adapters, Meaning
 from trainyard.config.metrics import METRIC_KEYS
-from trainyard.config.synonyms import MODELS_ELSEWHERE, fold
+from trainyard.config.synonyms import IMPORTED_AS, MODELS_ELSEWHERE, fold
 from trainyard.config.tree import Node, Problems, find_value, put
 from trainyard.config.words import nearest, some
 from trainyard.errors import InputError
@@ -56,7 +56,7 @@ def _model(root: Node, adapters: Adapters, problems: Problems, notes: list[str],
         asked and adapters.has("model", name, asked)
     ):
         return
-    if (meaning := adapters.model_meant(name, asked)) is not None:
+    if (meaning := adapters.model_meant(_without_module(name), asked)) is not None:
         node.value = meaning.name
         notes.append(f"{node.source}: model.type: {name} is read as {meaning.name} ({meaning.framework})")
         if meaning.task is not None:
@@ -64,6 +64,12 @@ def _model(root: Node, adapters: Adapters, problems: Problems, notes: list[str],
     elif DOTTED.fullmatch(name) and not name.endswith(FILES):
         node.value = ":".join(name.rsplit(".", 1))
         notes.append(f"{node.source}: model.type: {name} is read as {node.value}")
+
+
+def _without_module(name: str) -> str:
+    """Return the class in `xgb.XGBClassifier` or `svm.SVC`: names of modules as they are usually imported."""
+    module, _, last = name.rpartition(".")
+    return last if module in IMPORTED_AS else name
 
 
 def _is_framework(name: object, adapters: Adapters) -> bool:

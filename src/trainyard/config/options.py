@@ -110,12 +110,13 @@ class _Options:
     def name(self, name: str) -> None:
         """Translate the name of an option that is not declared."""
         spellings = self.spellings
-        if name in spellings.refused:
-            self.refuse(name, spellings.refused[name])
+        option = spellings.aliases.get(name, name)
+        if option.partition(".")[0] in (self.fields or {}):
+            self.alias(name, option)
+        elif option in spellings.refused:
+            self.refuse(name, spellings.refused[option])
         elif name in spellings.unused:
             self.note(name, self.options.pop(name), f"has no effect: {spellings.unused[name]}")
-        elif name in spellings.aliases:
-            self.alias(name, spellings.aliases[name])
 
     def refuse(self, name: str, refusal: Refusal) -> None:
         """Report an option that cannot be used, unless its value changes nothing."""
@@ -214,6 +215,10 @@ class _Options:
     def value(self, option: str) -> None:
         """Replace a value of an option that has another name here."""
         node = self.options[option]
+        if option in self.spellings.lists and type(node.value) is int:
+            self.options[option] = replace(
+                node, value=[Node(node.value, node.source, template=node.template)]
+            )
         key = node.value if isinstance(node.value, str | bool | int) else None
         if key not in (meanings := self.spellings.values.get(option, {})):
             return

@@ -26,15 +26,20 @@ class Setting(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why an option cannot be used, and what to do instead; the values in `unless` change nothing."""
+    """Why an option cannot be used, and what to do instead; the values in `unless` change nothing.
+
+    `means_null`: null is a value of the option like any other.
+    """
 
     reason: str
     unless: Collection[Any] = ()
+    means_null: bool = False
 
     def changes_nothing(self, value: Any) -> bool:
         """Return whether the option has no effect with this value; NaN and null mean that it is not set."""
         is_nan = isinstance(value, float) and math.isnan(value)
-        return value is None or is_nan or (not callable(value) and value in self.unless)
+        is_unset = is_nan or (value is None and not self.means_null)
+        return is_unset or (not callable(value) and value in self.unless)
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,7 @@ class Spellings:
         own_metrics: Metrics that the option `metric` takes itself, if one is given alone.
         unused: Name -> why it has no effect here.
         refused: Name -> why it cannot be used.
+        lists: Options that are lists, of which a single value is the only item.
         classes: Whether the library's own classes are also relieved of what means a setting of ours.
     """
 
@@ -60,6 +66,7 @@ class Spellings:
     own_metrics: Collection[str] = ()
     unused: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, Refusal] = field(default_factory=dict)
+    lists: Collection[str] = ()
     classes: bool = False
 
     def names_of(self, option: str) -> list[str]:

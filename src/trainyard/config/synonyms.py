@@ -42,6 +42,7 @@ KEYS = _table(
         "training.loss": "criterion loss_fn loss_func loss_function",
         "training.mixed_precision": "amp use_amp",
         "training.threads": "n_jobs nthread nthreads num_threads n_threads thread_count",
+        "training.class_weights": "class_weight",
         "training.early_stopping": "early_stop earlystopping early_stopping_rounds",
         "training.early_stopping.patience": "patience early_stopping_patience",
         "training.max_minutes": "max_time_minutes time_limit_minutes",
@@ -51,6 +52,7 @@ KEYS = _table(
         "evaluation.metrics": "metrics metric_names eval_metric eval_metrics",
         "evaluation.batch_size": "eval_batch_size val_batch_size per_device_eval_batch_size test_batch_size",
         "evaluation.every_n_steps": "eval_steps eval_every eval_every_n_steps eval_interval",
+        "evaluation.every_n_epochs": "check_val_every_n_epoch eval_every_n_epochs eval_every_n_epoch",
         "checkpoint.every_n_steps": "save_steps save_every save_every_n_steps save_interval checkpoint_every "
         "every_n_train_steps",
         "checkpoint.keep_last": "save_total_limit keep_checkpoints max_to_keep",
@@ -207,7 +209,7 @@ KEY_HINTS = {
         "resume resume_from_checkpoint ckpt_path": "write trainyard resume RUN, or train --resume",
         "pretrained checkpoint_path init_weights from_pretrained": "write model.init_from: RUN or "
         "FILE.safetensors",
-        "val_check_interval check_val_every_n_epoch eval_strategy evaluation_strategy save_strategy": (
+        "val_check_interval eval_strategy evaluation_strategy save_strategy": (
             "write evaluation.every_n_steps: STEPS; by default, each epoch is evaluated"
         ),
         "num_classes num_labels n_classes num_class": "leave it out: it is taken from the data",
@@ -222,7 +224,9 @@ KEY_HINTS = {
         "compile torch_compile": "models are not compiled: leave it out",
         "verbose verbosity": "write logging.every_n_steps, or give --quiet",
         "monitor": "write training.early_stopping.metric or checkpoint.metric",
-        "class_weight": "write training.class_weights, or the model's own option",
+        "restore_best_weights": "leave it out: the best model is kept; see checkpoint.save_top_k",
+        "limit_train_batches fast_dev_run overfit_batches": "write training.max_steps: STEPS",
+        "presets": "trainyard init FILE --target COLUMN --model auto compares a few models",
         "sep": "write data.delimiter",
     }.items()
     for name in names.split()
@@ -254,6 +258,11 @@ VALUE_HINTS = {
         "tf32": "write fp32",
     },
 }
+# Modules under the names that they are usually imported as: `xgb.XGBClassifier`, `svm.SVC`.
+IMPORTED_AS = (
+    *("xgb", "lgb", "lgbm", "cb", "ensemble", "linear_model", "svm", "tree", "neighbors", "naive_bayes"),
+    *("neural_network", "gaussian_process", "discriminant_analysis", "kernel_ridge", "dummy"),
+)
 # What to do with files that are not read, by their endings.
 _CONVERT = "write it as CSV or Parquet first: pandas.{}(FILE).to_parquet(...)"
 OTHER_FILES = {
@@ -277,8 +286,23 @@ _LANGUAGE = (
     "model: my_module:build; or use transformers.Trainer with our callback (docs/integrations.md)"
 )
 _OBJECT = "it is made of other models: give the object in Python, trainyard.train(config, model={}(...))"
+_IN_PYTHON = (
+    "give the object in Python, trainyard.train(config, model=...), or its class: model: my_module:Net"
+)
 _NO_TASK = "Trainyard trains classifiers, regressors and language models; {} is none of these"
+_COMPARED = (
+    "trainyard init FILE --target COLUMN --model auto compares a few models and proposes the best; "
+    "trainyard benchmark CONFIG --models lightgbm,random_forest,mlp compares those that you name"
+)
 MODELS_ELSEWHERE = (
+    (r"lr$", "write logistic_regression for classes, or linear_regression for values"),
+    (r"gbm$", "write lightgbm, xgboost, catboost or gradient_boosting"),
+    (r"auto(ml|gluon|sklearn)?$|best$|(weighted)?ensemble", _COMPARED),
+    (
+        r"tabnet|tabpfn|fastai|tabm|realmlp|nodemodel|saint|catembed|tabtransformer",
+        _OWN + "nearest: transformer (the FT-Transformer), mlp; or write a class: model: my_module:Net",
+    ),
+    (r"(sequential|functional|module|lightningmodule)$", _IN_PYTHON),
     (
         r"(wide)?(resnet|resnext)\d|vgg|densenet|alexnet|squeezenet|inception|googlenet|mobilenet|efficientnet|"
         r"regnet|shufflenet|mnasnet|convnext|swin|maxvit|resnet|vit[bhl]\d",
@@ -287,7 +311,7 @@ MODELS_ELSEWHERE = (
     (r"vit|deit|beit|nfnet|eva\d|mixer|hrnet|xception", _TIMM),
     (
         r"(distil|al|de|xlm)?(ro)?bert|xlmr|electra|deberta|gpt\d|gptneo|gptj|distilgpt|opt\d|llama|mistral|"
-        r"mixtral|qwen|phi\d|gemma|falcon|t5|bart|bloom|whisper|clip|wav2vec|deepseek|autom",
+        r"mixtral|qwen|phi\d|gemma|falcon|t5|bart|bloom|whisper|clip|wav2vec|deepseek|automodel",
         _LANGUAGE,
     ),
     (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -13,6 +14,7 @@ from trainyard.config.tree import Node
 
 NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
 BOUNDS = (("gt", "above"), ("ge", "of at least"), ("lt", "below"), ("le", "of at most"))
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 LISTS = {list, tuple, set, frozenset, Sequence}
 LONGEST = 60  # characters of a value that a message repeats
 SHORT = 10  # names that a message lists; of a longer list it shows the nearest ones
@@ -81,8 +83,7 @@ def _hint(expected: str, node: Node) -> str:
     if isinstance(value, str):
         if "true or false" in expected and value.lower() in {"yes", "no", "on", "off", "y", "n"}:
             return " (in YAML 1.2 only true and false are booleans)"
-        quoted_number = "number" in expected and value.strip().lstrip("+-").replace(".", "", 1).isdecimal()
-        return " (remove the quotes)" if quoted_number else ""
+        return " (remove the quotes)" if "number" in expected and NUMBER.fullmatch(value.strip()) else ""
     if "whole number" in expected and isinstance(value, float) and value.is_integer():
         return f" (write {value:.0f})"
     return (

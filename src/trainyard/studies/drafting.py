@@ -62,9 +62,10 @@ def _checked(proposal: Draft, model: str | None) -> tuple[str, DataBundle]:
     Raises:
         InputError: The data cannot be trained on, or there is no such model.
     """
-    text = proposal.text(model)
     try:
-        return text, _bundle(proposal.table, _resolved(text))
+        bundle = _bundle(proposal.table, _resolved(proposal.text(model)))
+        proposal.keep_categories(bundle.rows["train"])
+        return proposal.text(model), bundle
     except DataError as error:
         if not proposal.split:
             raise

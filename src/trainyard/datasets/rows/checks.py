@@ -166,11 +166,20 @@ def single_rows(codes: Array, labels: Sequence[Any], config: DataConfig) -> list
     ]
 
 
-def odd_columns(table: Table, names: Sequence[str], targets: Array) -> list[str]:
-    """Warn of columns that are constant, number or identify the rows, or give the target away."""
+def odd_columns(
+    table: Table, names: Sequence[str], targets: Array, differ: Collection[str] = ()
+) -> list[str]:
+    """Warn of columns that are constant, number or identify the rows, or give the target away.
+
+    Args:
+        table: The training rows.
+        names: The columns to learn from.
+        targets: The encoded targets.
+        differ: Columns that may have a different text in each row.
+    """
     by_oddity: dict[str, list[str]] = {}
     for name in names:
-        if says := oddity(table.column(name), targets):
+        if says := oddity(table.column(name), targets, may_differ=name in differ):
             by_oddity.setdefault(says, []).append(name)
     return [
         f"{table.source}: column {listed(map(repr, columns))} {says}; to leave it out: data.exclude: "
@@ -179,13 +188,13 @@ def odd_columns(table: Table, names: Sequence[str], targets: Array) -> list[str]
     ]
 
 
-def oddity(values: Array, targets: Array) -> str | None:
+def oddity(values: Array, targets: Array, *, may_differ: bool = False) -> str | None:
     """Return what is odd about a column of the training rows, or None."""
     if _constant(values):
         return "holds one value in all training rows, and teaches nothing"
     if _numbers_rows(values):
         return NUMBERS_ROWS
-    if _identifies(values):
+    if not may_differ and _identifies(values):
         return "has a different text in most rows, like an identifier"
     if _gives_away(values, targets):
         return GIVES_AWAY

@@ -373,7 +373,7 @@ class _Column:
 
     def _warn_of_words(self, counts: Counter[str]) -> None:
         if words := {text: count for text, count in counts.items() if is_missing_word(text)}:
-            rows = ", ".join(f"{text!r} ({count} rows)" for text, count in list(words.items())[:3])
+            rows = listed((f"{text!r} ({count} rows)" for text, count in words.items()), 4)
             self._warn(
                 f"holds {rows}, taken for missing values",
                 self._declare("category", "if they are values"),

@@ -18,12 +18,14 @@ from trainyard.config.emit import emit, inline
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.rows.files import existing_file
 from trainyard.datasets.rows.frames import read_table
-from trainyard.datasets.rows.kinds import ColumnKind, infer, infer_target, typed
+from trainyard.datasets.rows.kinds import ColumnKind, infer, infer_target, judge, typed
+from trainyard.datasets.rows.preparation import MAX_ONEHOT
 from trainyard.datasets.rows.proposals import Shape, default_model, sections
 from trainyard.datasets.rows.table import Table, kind_of, listed, missing
 from trainyard.datasets.rows.target import class_indices, inspect, rows_with_target
 from trainyard.errors import DataError
 from trainyard.registry import task_of
+from trainyard.types import Ids
 
 _GROUPS = (
     "group",
@@ -55,7 +57,8 @@ class Draft:
 
     `table` holds the rows as they were read, and `typed` those with a target, read as `kinds` says. `exclude`
     maps columns to the reason to leave them out, and `split` evident settings of the split to a column and
-    the reason. `comparison` are lines about models that were compared.
+    the reason. `comparison` are lines about models that were compared. `rare` are columns of categories that
+    the training rows alone would take for identifiers.
     """
 
     table: Table
@@ -70,6 +73,7 @@ class Draft:
     remarks: list[str] = field(default_factory=list)
     split: dict[str, tuple[str, str]] = field(default_factory=dict)
     comparison: list[str] = field(default_factory=list)
+    rare: list[str] = field(default_factory=list)
 
     @property
     def shape(self) -> Shape:
@@ -88,11 +92,24 @@ class Draft:
             self.remarks.append(_hint(key, column, why))
         self.split = {}
 
+    def keep_categories(self, train: Ids) -> None:
+        """Note the categories that would be left out in training, which judges the training rows alone.
+
+        Args:
+            train: The positions of the training rows in `table`.
+        """
+        numbers = self.typed.numbers
+        rows = np.flatnonzero(np.isin(np.arange(len(self.typed)) if numbers is None else numbers, train))
+        config = DataConfig(path=self.path, target=self.target)
+        names = [name for name in self.features if self.kinds[name].kind == "category"]
+        judged = judge(self.typed, names, config, rows).kinds
+        self.rare = [name for name in names if judged[name].kind == "identifier"]
+
     def summary(self) -> str:
         """Return one line that says what was read."""
         counts = Counter(self.kinds[name].kind for name in self.features)
-        kinds = listed(f"{count:,} {_WORDS[kind]}" for kind, count in counts.items())
-        left = f"; left out: {listed(self.exclude)}" if self.exclude else ""
+        kinds = listed(f"{count:,} {kind if count == 1 else _WORDS[kind]}" for kind, count in counts.items())
+        left = f"; left out: {listed(map(_one_line, self.exclude))}" if self.exclude else ""
         return f"read {self.path}: {len(self.table):,} rows; to learn from: {kinds}{left}"
 
     def text(self, model: str | None = None) -> str:
@@ -120,6 +137,8 @@ def draft_config(path: Path | str, target: str, encoding: str | None = None) -> 
     table.column(target, "--target")
     config = DataConfig(path=path, target=target, missing_target="drop")
     names = [name for name in table.columns if name != target]
+    if not names:
+        raise DataError(f"{table.source}: there is no column to learn from: {target!r} is the only one")
     labelled, _ = rows_with_target(typed(table, {target: infer_target(table, config)}), target)
     task, doubts = inspect(labelled, config)
     inference = infer(labelled, names, config)
@@ -160,10 +179,17 @@ def _csv_params(path: str, encoding: str | None) -> dict[str, Any]:
         raise DataError(
             f"there is no encoding {encoding!r}; for example, give utf-8, latin-1 or cp1252"
         ) from None
-    first = text.partition("\n")[0]
-    counts = {delimiter: len(next(csv.reader([first], delimiter=delimiter), [])) for delimiter in ",;\t|"}
+    first = re.split(r"[\r\n]", text, maxsplit=1)[0]
+    counts = {delimiter: _cells(first, delimiter) for delimiter in ",;\t|"}
     best = max(counts, key=lambda delimiter: counts[delimiter])
     return params if best == "," or counts[best] == 1 else params | {"delimiter": best}
+
+
+def _cells(line: str, delimiter: str) -> int:
+    try:
+        return len(next(csv.reader([line], delimiter=delimiter), []))
+    except csv.Error:  # reading the file says what is wrong
+        return 1
 
 
 def _choose_columns(draft: Draft) -> None:
@@ -174,6 +200,8 @@ def _choose_columns(draft: Draft) -> None:
             draft.exclude[name] = f"{kind.kind}: {kind.reason}"
         elif values.dtype.kind == "f" and np.isinf(values).any():
             draft.exclude[name] = "has infinite values"
+        elif values.dtype.kind == "f" and np.fmax.reduce(np.abs(values)) > np.finfo(np.float32).max:
+            draft.exclude[name] = "has values too large for float32"
         else:
             draft.features.append(name)
     if not draft.features:
@@ -240,6 +268,7 @@ def _lines(draft: Draft, model: str) -> Iterator[str]:
     if draft.exclude:
         yield "  exclude:"
         yield from (f"    - {inline(name)}  # {reason}" for name, reason in draft.exclude.items())
+    yield from _declared(draft, model)
     yield from _preparation(draft, model)
     yield from (f"  # {_one_line(remark)}" for remark in draft.remarks)
     yield from _split(draft)
@@ -247,16 +276,39 @@ def _lines(draft: Draft, model: str) -> Iterator[str]:
     yield from emit(sections(model, draft.shape)).splitlines()
 
 
+def _declared(draft: Draft, model: str) -> Iterator[str]:
+    """Yield the columns whose kind or encoding must be said: categories with many values.
+
+    Trees split off a category with few rows as easily as any other, and learn them by heart. CatBoost encodes
+    categories by the target itself.
+    """
+    takes_codes = _defaults(model).get("data.encode") == "category" and model != "catboost"
+    lines = []
+    for name in draft.features:
+        if draft.kinds[name].kind != "category":
+            continue
+        count = len(set(draft.typed.columns[name].tolist()) - {None})
+        if takes_codes and count > MAX_ONEHOT:
+            lines.append(f"    {inline(name)}: {{type: category, encode: target}}  # {count:,} different")
+        elif name in draft.rare:
+            lines.append(f"    {inline(name)}: category  # {count:,} different")
+    yield from ["  columns:", *lines] if lines else []
+
+
+def _defaults(model: str) -> Mapping[str, Any]:
+    """Return the defaults of a model's framework, by dotted key of the config."""
+    framework = registry.framework_of(model)
+    return registry.adapter("framework", framework).defaults(model) if framework else {}
+
+
 def _preparation(draft: Draft, model: str) -> Iterator[str]:
     """Yield how missing values are filled, where the model does not take them."""
-    framework = registry.framework_of(model)
-    defaults = registry.adapter("framework", framework).defaults(model) if framework else {}
     columns = {name: draft.typed.columns[name] for name in draft.features}
     gaps = {name: count for name, values in columns.items() if (count := int(missing(values).sum()))}
     if not gaps:
         return
     counts = listed(f"{_one_line(name)} {count}" for name, count in gaps.items())
-    if defaults.get("data.impute") == "keep":
+    if _defaults(model).get("data.impute") == "keep":
         yield f"  # missing values, which the model takes as they are: {counts}"
     else:
         yield "  impute: median"
@@ -277,7 +329,10 @@ def _share(rows: int) -> float:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    """Return a text of the data as a comment, or a terminal, may show it: without control characters."""
+    return "".join(
+        char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in " ".join(text.split())
+    )
 
 
 def _columns(draft: Draft) -> str:

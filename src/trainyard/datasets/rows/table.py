@@ -260,8 +260,18 @@ def _word(kind: type) -> str | None:
 def _naive(value: Any) -> Any:
     """Return a time without zone, in UTC; a time without zone is taken as UTC."""
     if isinstance(value, datetime):
-        return value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
+        return in_utc(value)
     return value
+
+
+def in_utc(time: datetime) -> datetime:
+    """Return a time in UTC, without zone; the first and the last day of the calendar keep their own clock."""
+    if time.tzinfo is None:
+        return time
+    try:
+        return time.astimezone(UTC).replace(tzinfo=None)
+    except OverflowError:
+        return time.replace(tzinfo=None)
 
 
 def _refuse_mixture(values: Array, absent: Array, word: Mapping[type, str | None], where: str) -> None:

@@ -153,7 +153,9 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
     compared = _compared(splits, preparation, parts["train"])
     warnings += _unused_shares(tables, config) + checks.repeated_rows(compared, sources=tables)
     if not known and not form.frames:
-        warnings += checks.odd_columns(parts["train"], names, splits["train"].arrays[TARGET])
+        # Free texts may well differ from row to row, and what is declared was looked at.
+        differ = {name for name, kind in columns.kinds.items() if kind.kind == "text" or kind.declared}
+        warnings += checks.odd_columns(parts["train"], names, splits["train"].arrays[TARGET], differ)
     return DataBundle(
         info=_info(preparation, target, splits["train"].arrays[TARGET], config),
         splits=dict(splits),

@@ -125,7 +125,7 @@ def inspect(table: Table, config: DataConfig) -> tuple[str, list[str]]:
             f"{where} is infinite in {table.where(~np.isfinite(values))}; fix or remove these rows"
         )
     if len(distinct_labels(values)) < 2:
-        raise DataError(f"{where} has only one value ({values[0]!r}): there is nothing to learn")
+        raise DataError(f"{where} has only one value ({values.tolist()[0]!r}): there is nothing to learn")
     task = infer_task(values) if config.task == "auto" else config.task
     task_of(task).check_column(values, where)
     return task, doubts(values, where) if config.task == "auto" else []

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Literal, NamedTuple
 
 import numpy as np
 
+from trainyard.datasets.rows.table import in_utc
 from trainyard.types import Array
 
 DayOrder = Literal["day first", "month first"]
@@ -133,7 +134,7 @@ def read_format(text: str, form: str) -> datetime | None:
         time = datetime.strptime(text.strip(), form)
     except ValueError:
         return None
-    return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
+    return in_utc(time)
 
 
 def from_epoch(numbers: Array, unit: str) -> Array:

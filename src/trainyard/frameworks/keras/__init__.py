@@ -20,6 +20,7 @@ from trainyard.frameworks.base import (
     minibatch_plan,
 )
 from trainyard.frameworks.keras.params import COMPILED, LOSSES, MODELS, OPTIMIZERS
+from trainyard.frameworks.support.network_spellings import NETWORKS
 from trainyard.frameworks.support.optimizers import SPELLINGS
 from trainyard.require import require
 from trainyard.types import Determinism
@@ -37,6 +38,7 @@ class KerasFramework(Framework):
 
     models: ClassVar[Mapping[str, type[BaseModel]]] = MODELS
     optimizers: ClassVar[Mapping[str, type[BaseModel]]] = OPTIMIZERS
+    spellings: ClassVar[Spellings] = NETWORKS
     optimizer_spellings: ClassVar[Spellings] = SPELLINGS
     losses: ClassVar[Sequence[str]] = LOSSES
     tasks: ClassVar[Collection[str] | None] = ("classification", "regression")

@@ -7,7 +7,17 @@ from __future__ import annotations
 
 from trainyard.config.spellings import Refusal, Setting, Spellings, each, patience, threads
 
+_ESTIMATOR = "an estimator of estimators is given in Python: trainyard.train(config, model=...)"
+
 SPELLINGS = Spellings(
+    values={  # as scikit-learn called them before
+        "loss": {
+            **each("deviance log", ("loss", "log_loss")),
+            **each("ls squared_loss least_squares", ("loss", "squared_error")),
+            **each("lad least_absolute_deviation", ("loss", "absolute_error")),
+        },
+        "criterion": {"mse": ("criterion", "squared_error"), "mae": ("criterion", "absolute_error")},
+    },
     settings={
         **each("random_state seed random_seed", Setting("experiment.seed")),
         **each("n_jobs nthread num_threads thread_count", Setting("training.threads", threads)),
@@ -20,8 +30,22 @@ SPELLINGS = Spellings(
         "verbose": "the run prints its progress; logging.every_n_steps says how often",
         "shuffle": "the rows of each epoch are shuffled, by experiment.seed",
         **each("copy copy_X copy_X_train", "the rows are never overwritten"),
+        **each("multi_class presort iid", "scikit-learn has no such option any more"),
     },
     refused={
+        "penalty": Refusal(
+            "write l1_ratio: 1.0 for l1, a number below for elasticnet; for no penalty, C: 1.0e+12",
+            ("l2", "deprecated"),
+            means_null=True,
+        ),
+        "probability": Refusal(
+            "scikit-learn has it no more: leave it out, as scores are turned into shares, or write "
+            "model: calibrated_classifier_cv",
+            (False,),
+        ),
+        "algorithm": Refusal("scikit-learn has only SAMME here: leave it out", ("SAMME", "deprecated")),
+        "normalize": Refusal("write data.standardize: true", (False,)),
+        **each("base_estimator estimator estimators final_estimator", Refusal(_ESTIMATOR)),
         "warm_start": Refusal("write model.init_from: RUN to start from another model", (False,)),
         "early_stopping": Refusal("write training.early_stopping: {patience: 5}", (False, "auto")),
         "tol": Refusal("write training.early_stopping: {min_delta: ...}"),

@@ -19,6 +19,7 @@ from trainyard.frameworks.base import (
     Plan,
     minibatch_plan,
 )
+from trainyard.frameworks.support.network_spellings import NETWORKS
 from trainyard.frameworks.support.optimizers import SPELLINGS
 from trainyard.frameworks.torch import work
 from trainyard.frameworks.torch.params import FORMATS, LOSSES, MODELS, OPTIMIZERS
@@ -36,6 +37,8 @@ OTHER_NAMES: Mapping[str, tuple[str, str | None]] = {
     "neural_net": ("mlp", None),
     "neural_network": ("mlp", None),
     "feedforward": ("mlp", None),
+    "nn_torch": ("mlp", None),
+    "multilayer_perceptron": ("mlp", None),
     "ft_transformer": ("transformer", None),
     "nanogpt": ("gpt", None),
 }
@@ -46,6 +49,7 @@ class TorchFramework(Framework):
 
     models: ClassVar[Mapping[str, type[BaseModel]]] = MODELS
     optimizers: ClassVar[Mapping[str, type[BaseModel]]] = OPTIMIZERS
+    spellings: ClassVar[Spellings] = NETWORKS
     optimizer_spellings: ClassVar[Spellings] = SPELLINGS
     losses: ClassVar[Sequence[str]] = LOSSES
     takes_named_inputs: ClassVar[bool] = True

@@ -61,6 +61,7 @@ SPELLINGS = Spellings(
         **each("verbosity verbose verbose_eval silent", PRINTING),
         **each("validate_parameters", "all options are checked"),
         **each("disable_default_eval_metric", "evaluation.metrics says what is measured"),
+        **each("use_label_encoder predictor n_gpus single_precision_histogram", "XGBoost no longer has it"),
         **each("num_class enable_categorical", FROM_DATA),
         "seed_per_iteration": "each round has a seed of its own in any case, so that a run can be resumed",
         "importance_type": "trainyard explain measures the importance of features",

@@ -22,7 +22,11 @@ def distinct_labels(values: Array) -> list[Any]:
     if values.dtype.kind == "O":
         return sorted(set(values))
     labels = np.unique(values)
-    if labels.dtype.kind == "f" and (labels == np.trunc(labels)).all():
+    if (
+        labels.dtype.kind == "f"
+        and (labels == np.trunc(labels)).all()
+        and np.abs(labels).max(initial=0) < 2**63
+    ):
         labels = labels.astype(np.int64)
     return labels.tolist()  # type: ignore[no-any-return]
 
