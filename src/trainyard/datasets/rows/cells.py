@@ -83,16 +83,17 @@ class ColumnFacts:
         if texts.null_count == len(texts):
             return
         self._has_values = True
-        is_int = self._cast(texts, self._arrow.int64()) is not None
+        if not any(self._fits.values()):
+            return
+        is_int = self._fits["int"] and self._cast(texts, self._arrow.int64()) is not None
         # Arrow reads some numbers that `_numbers` does not, 0x1F only as a whole one: 0x1F, NAN, 01.5.
         is_odd = self._compute.any(self._compute.match_substring_regex(texts, _ODD)).as_py()
         is_float = (is_int and not is_odd) or self._cast(texts, self._arrow.float64()) is not None
-        self._fits["int"] &= is_int
-        self._fits["float"] &= is_float
+        self._fits |= {"int": is_int, "float": self._fits["float"] and is_float}
         if is_int or is_float:
             self._fits |= {"boolean": False, "date": False, "number": self._fits["number"] and not is_odd}
-            self._is_coded |= is_odd and is_int and has_codes(texts)
-        elif any(self._fits[form] for form in ("boolean", "number", "date")):
+            self._is_coded |= is_odd and has_codes(texts)
+        else:
             self._add_words(set(texts.unique().to_pylist()) - {None})
 
     def _add_words(self, texts: Collection[str]) -> None:
@@ -131,7 +132,11 @@ class ColumnFacts:
             return np.array([words[text] for text in values], np.float64 if self._has_missing else bool)
         if form == "number":
             return np.array([np.nan if text is None else float(text) for text in values], dtype=np.float64)
-        return iso_times(values) if form == "date" else values
+        if form == "date":
+            texts = list(dict.fromkeys(values))
+            times = dict(zip(texts, iso_times(np.array(texts, dtype=object)), strict=True))
+            return np.array([times[text] for text in values], dtype="datetime64[us]")
+        return values
 
     def _cast(self, texts: Any, kind: Any) -> Any:
         """Return the numbers of a piece as Arrow's reader of CSV reads them, or None if it cannot."""

@@ -17,7 +17,8 @@ from trainyard.require import require
 from trainyard.types import Array
 
 WHOLE_BYTES = 16 << 20  # a CSV file of at most this size is read at once
-_BLOCK_BYTES = 8 << 20  # of a CSV file that are parsed together; a row must fit into them
+# Of a CSV file that are parsed together: a row must fit into them, and Arrow reads 32 such blocks ahead.
+_BLOCK_BYTES = 2 << 20
 
 
 class RowChunks(Protocol):
