@@ -128,7 +128,13 @@ def test_what_fails_on_the_way_leaves_no_file(command: Command, booster: Trained
     rows.loc[120, "size"] = "huge"
     rows.to_csv(tmp_path / "rows.csv", index=False)
     done = command(
-        "predict", "last", tmp_path / "rows.csv", "-o", tmp_path / "o.csv", "--runs-dir", booster.folder / "runs"
+        "predict",
+        "last",
+        tmp_path / "rows.csv",
+        "-o",
+        tmp_path / "o.csv",
+        "--runs-dir",
+        booster.folder / "runs",
     )
     assert done.code == 2
     assert "row 121" in done.err
@@ -140,7 +146,9 @@ def test_a_threshold(command: Command, booster: Trained) -> None:
     documents = command("predict", "last", booster.rows, "--threshold", "0.2", "--json", *runs).json
     for document in documents:
         assert document["prediction"] == ("yes" if document["probability_yes"] >= 0.2 else "no")
-    bare = command("predict", "last", booster.rows, "--threshold", "0.2", "--no-proba", *runs).out.splitlines()
+    bare = command(
+        "predict", "last", booster.rows, "--threshold", "0.2", "--no-proba", *runs
+    ).out.splitlines()
     assert bare == ["prediction", *(document["prediction"] for document in documents)]
     frame = trainyard.load(booster.run).predict(table(), threshold=0.2)
     assert frame["prediction"].tolist() == bare[1:]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from messy_tables import TABLES
 
+from messy_tables import TABLES
 from trainyard.datasets.rows import chunks
 from trainyard.datasets.rows.frames import read_table, row_chunks
 from trainyard.datasets.rows.table import Table

@@ -12,6 +12,7 @@ import click
 import trainyard
 from trainyard.cli import options
 from trainyard.cli.output import existing, run_document, show, size, table
+from trainyard.records.queries import FIELDS, check_names, values
 from trainyard.records.status import UNFINISHED
 
 if TYPE_CHECKING:
@@ -30,13 +31,38 @@ def runs() -> None:
 @runs.command("list")
 @click.option("--experiment", metavar="NAME", help="Only the runs of this experiment.")
 @click.option("--tree", is_flag=True, help="List forks and repetitions below the run that they come from.")
+@click.option(
+    "--filter",
+    "where",
+    metavar="EXPRESSION",
+    help="Only the runs that this is true for: 'val_f1 > 0.9 and model = lightgbm'. Comparisons are = != < "
+    "<= > >= and ~ (contains), joined by and, or, not and brackets.",
+)
+@click.option(
+    "--sort", metavar="NAME", help="Sort by a value, the smallest first; -NAME: the greatest first."
+)
+@click.option(
+    "--columns",
+    metavar="NAMES",
+    help=f"The columns, separated by commas: {', '.join(FIELDS)}, result, or a metric (val_f1).",
+)
+@click.option(
+    "--gpu-price",
+    type=click.FloatRange(min=0),
+    envvar="TRAINYARD_GPU_PRICE",
+    help="The price of an hour of one GPU, for the column cost.  [default: $TRAINYARD_GPU_PRICE]",
+)
 @options.runs_dir
 @options.as_json
-def list_runs(experiment: str | None, tree: bool, runs_dir: str | None, as_json: bool) -> None:
+def list_runs(
+    tree: bool, columns: str | None, as_json: bool, experiment: str | None, runs_dir: str | None, **how: Any
+) -> None:
     """List the runs, newest first."""
     from trainyard.api import summaries
 
-    documents = summaries(runs_dir, experiment)
+    if tree and how["sort"]:
+        raise click.UsageError("--tree has an order of its own: leave out --sort")
+    documents = summaries(runs_dir, experiment, **how)
     depths = [0] * len(documents)
     if tree:
         from trainyard.records.lineage import as_forest
@@ -45,17 +71,49 @@ def list_runs(experiment: str | None, tree: bool, runs_dir: str | None, as_json:
     if as_json:
         for document in documents:
             document["report"] = existing(Path(document["path"]) / "report.html")
-    head = ("run", "experiment", "status", "steps", "result", *(("origin",) if tree else ()))
-    rows = [
-        [
-            "  " * depth + str(document["run_id"]),
-            *(document.get(key) for key in ("experiment", "status", "steps")),
-            _brief(document.get("metrics", {})),
-            *([_origin(document)] if tree else []),
-        ]
+    names = _columns(documents, columns, tree=tree)
+    rows = (
+        [_list_cell(document, name, depth) for name in names]
         for document, depth in zip(documents, depths, strict=True)
-    ]
-    show(documents, table(rows, head) if documents else ["no runs"], as_json)
+    )
+    show(
+        documents,
+        table(rows, [_HEADS.get(name, name) for name in names]) if documents else ["no runs"],
+        as_json,
+    )
+
+
+_HEADS = {"gpu_hours": "GPU hours"}
+
+
+def _columns(documents: Sequence[dict[str, Any]], wanted: str | None, *, tree: bool) -> list[str]:
+    """Return the names of the columns of a list."""
+    if wanted is not None:
+        names = [name.strip() for name in wanted.split(",") if name.strip()]
+        metrics = {name for document in documents for name in document.get("metrics", {})}
+        if documents:
+            check_names(names, {*FIELDS, "result", "origin", *metrics}, "--columns")
+        return names
+    having = [name for name in ("gpu_hours", "cost") if any(document.get(name) for document in documents)]
+    base = ("run", "experiment", "status", "steps", "model", "data", "duration")
+    return [*base, *having, "result", *(["origin"] if tree else [])]
+
+
+def _list_cell(document: dict[str, Any], name: str, depth: int) -> Any:
+    """Return the value of a column for a run."""
+    match name:
+        case "run":
+            return "  " * depth + str(document["run_id"])
+        case "result":
+            return _brief(document.get("metrics", {}))
+        case "origin":
+            return _origin(document)
+        case "duration" if document.get("duration") is not None:
+            from trainyard.reports.scales import duration
+
+            return duration(document["duration"])
+        case _:
+            return values(document).get(name)
 
 
 def _origin(document: dict[str, Any]) -> str | None:
@@ -63,7 +121,7 @@ def _origin(document: dict[str, Any]) -> str | None:
     if (parent := document.get("parent")) is None:
         return None
     step = "" if parent["step"] is None else f" at step {parent['step']}"
-    return f"{parent['relation']}{step}" + ("" if document["depth"] else f" of {parent['run_id']}")
+    return f"{parent['relation']}{step}" + ("" if document.get("depth") else f" of {parent['run_id']}")
 
 
 def _brief(metrics: dict[str, Any], count: int = 3) -> str:
