@@ -128,8 +128,8 @@ class ColumnFacts:
             return values.astype(np.float64) if self._has_missing else values
         values = strings(texts)
         if form == "boolean":
-            words: dict[str | None, Any] = {**_BOOLEANS, None: np.nan}
-            return np.array([words[text] for text in values], np.float64 if self._has_missing else bool)
+            words = [np.nan if text is None else _BOOLEANS[text] for text in values]
+            return np.array(words, np.float64 if self._has_missing else bool)
         if form == "number":
             return np.array([np.nan if text is None else float(text) for text in values], dtype=np.float64)
         if form == "date":
