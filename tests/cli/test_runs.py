@@ -136,8 +136,29 @@ def test_compare(command: Command, runs_dir: Path) -> None:
 
 def test_compare_of_a_run_with_itself(command: Command, runs_dir: Path) -> None:
     text = command("runs", "compare", A, A, "--runs-dir", runs_dir).out
-    assert "config: no differences" in text
-    assert "digests: the same" in text
+    assert text == "inputs: no differences\n\nresults: no differences\n\ndigests: the same\n"
+    text = command("runs", "compare", A, A, "--all", "--runs-dir", runs_dir).out
+    for part in ("config: no differences", "other inputs: no differences", "val_loss", "digests: the same"):
+        assert part in text
+
+
+def test_compare_shows_only_what_differs(command: Command, runs_dir: Path) -> None:
+    text = command("runs", "compare", A, B, "--runs-dir", runs_dir).out
+    assert "val_loss" not in text
+    assert "other inputs" not in text
+    assert text.startswith("config:\n")
+    assert "val_loss" in command("runs", "compare", A, B, "--all", "--runs-dir", runs_dir).out
+
+
+def test_compare_several(command: Command, runs_dir: Path) -> None:
+    lines = command("runs", "compare", A, B, FAILED, "--runs-dir", runs_dir).out.splitlines()
+    assert [line.split() for line in lines[1:3]] == [
+        ["key", A, B, FAILED],
+        ["model.params.hidden", "[32]", "[64]", "[32]"],
+    ]
+    assert ["test_accuracy", "0.9", "0.95", "0.9"] in [line.split() for line in lines]
+    documents = command("runs", "compare", A, B, FAILED, "--runs-dir", runs_dir, "--json").json
+    assert [document["runs"] for document in documents] == [[A, B], [A, FAILED]]
 
 
 def test_compare_with_a_run_that_recorded_nothing(command: Command, runs_dir: Path) -> None:
