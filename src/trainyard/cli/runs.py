@@ -113,7 +113,7 @@ def _list_cell(document: dict[str, Any], name: str, depth: int) -> Any:
 
             return duration(document["duration"])
         case _:
-            return values(document).get(name)
+            return document.get(name) if name in FIELDS else values(document).get(name)
 
 
 def _origin(document: dict[str, Any]) -> str | None:
