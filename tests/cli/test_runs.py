@@ -13,13 +13,59 @@ A, B, FAILED = "20260101-000000-aaaaaa", "20260102-000000-bbbbbb", "20260103-000
 def test_list(command: Command, runs_dir: Path) -> None:
     done = command("runs", "list", "--runs-dir", runs_dir)
     head, *rows = done.out.splitlines()
-    assert head.split() == ["run", "experiment", "status", "steps", "result"]
+    assert head.split() == ["run", "experiment", "status", "steps", "model", "data", "duration", "result"]
     assert [row.split()[:4] for row in rows] == [
         [FAILED, "digits", "failed", "45"],
         [B, "digits", "completed", "45"],
         [A, "digits", "completed", "45"],
     ]
     assert "test_accuracy 0.95" in rows[1]
+
+
+def test_list_says_what_was_trained_and_how_long(command: Command, tmp_path: Path) -> None:
+    config = CONFIG.replace("{type: digits}", "\n  type: csv\n  path: in/rows.csv").replace("data: ", "data:")
+    path = write_run(tmp_path, A, config=config)
+    manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+    manifest["computation"] = {"model.type": "mlp", "data.type": "csv"}
+    (path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    gpu = {"environment": {"framework": {"device": "cuda NVIDIA H100"}}, "processes": 4}
+    for number, (start, end) in enumerate(((1000.0, 4600.0), (9000.0, 12600.0), (20000.0, None)), start=1):
+        status = "completed" if end else None
+        record = {"attempt": number, "started": start, "ended": end, "status": status, **gpu}
+        (path / "attempts" / f"{number:04}.json").write_text(json.dumps(record), encoding="utf-8")
+    runs = ("--runs-dir", tmp_path)
+    (run,) = command("runs", "list", "--json", "--gpu-price", 2.5, *runs).json
+    assert [run["model"], run["data"]] == ["mlp", "rows.csv"]
+    assert [run["duration"], run["gpu_hours"], run["cost"]] == [7200, 8, 20]
+    columns = "model, data,duration,gpu_hours,val_loss"
+    head, row = command("runs", "list", "--columns", columns, *runs).out.splitlines()
+    assert head.split() == ["model", "data", "duration", "GPU", "hours", "val_loss"]
+    assert row.split() == ["mlp", "rows.csv", "2", "h", "00", "min", "8", "0.5"]
+    assert "cost" not in command("runs", "list", *runs).out.splitlines()[0]
+
+
+def test_list_sorts_and_chooses(command: Command, runs_dir: Path) -> None:
+    runs = ("--runs-dir", runs_dir, "--columns", "run")
+    assert command("runs", "list", "--sort", "-test_accuracy", *runs).out.split()[1] == B
+    chosen = command("runs", "list", "--filter", "test_accuracy < 0.93 and status = completed", *runs)
+    assert chosen.out.split()[1:] == [A]
+    assert command("runs", "list", "--filter", "steps > 100", *runs).out == "no runs\n"
+    done = command("runs", "list", "--filter", "acuracy > 1", *runs)
+    assert (done.code, done.out) == (2, "")
+    assert "no run has a value 'acuracy'" in done.err
+    assert command("runs", "list", "--columns", "stats", "--runs-dir", runs_dir).code == 2
+
+
+def test_list_has_the_steps_of_runs_without_a_result(command: Command, runs_dir: Path) -> None:
+    path = write_run(runs_dir, "20260104-000000-dddddd")
+    (path / "result.json").unlink()
+    (path / "attempts" / "0001.json").write_text("{}", encoding="utf-8")
+    for step in (5, 12):
+        commit = path / "checkpoints" / f"step-{step:09}-a0001"
+        commit.mkdir(parents=True)
+        (commit / "manifest.json").write_text("{}", encoding="utf-8")
+    rows = command("runs", "list", "--columns", "status,steps", "--runs-dir", runs_dir).out.splitlines()
+    assert rows[1].split() == ["crashed", "12"]
 
 
 def test_list_as_json(command: Command, runs_dir: Path) -> None:
@@ -90,8 +136,29 @@ def test_compare(command: Command, runs_dir: Path) -> None:
 
 def test_compare_of_a_run_with_itself(command: Command, runs_dir: Path) -> None:
     text = command("runs", "compare", A, A, "--runs-dir", runs_dir).out
-    assert "config: no differences" in text
-    assert "digests: the same" in text
+    assert text == "inputs: no differences\n\nresults: no differences\n\ndigests: the same\n"
+    text = command("runs", "compare", A, A, "--all", "--runs-dir", runs_dir).out
+    for part in ("config: no differences", "other inputs: no differences", "val_loss", "digests: the same"):
+        assert part in text
+
+
+def test_compare_shows_only_what_differs(command: Command, runs_dir: Path) -> None:
+    text = command("runs", "compare", A, B, "--runs-dir", runs_dir).out
+    assert "val_loss" not in text
+    assert "other inputs" not in text
+    assert text.startswith("config:\n")
+    assert "val_loss" in command("runs", "compare", A, B, "--all", "--runs-dir", runs_dir).out
+
+
+def test_compare_several(command: Command, runs_dir: Path) -> None:
+    lines = command("runs", "compare", A, B, FAILED, "--runs-dir", runs_dir).out.splitlines()
+    assert [line.split() for line in lines[1:3]] == [
+        ["key", A, B, FAILED],
+        ["model.params.hidden", "[32]", "[64]", "[32]"],
+    ]
+    assert ["test_accuracy", "0.9", "0.95", "0.9"] in [line.split() for line in lines]
+    documents = command("runs", "compare", A, B, FAILED, "--runs-dir", runs_dir, "--json").json
+    assert [document["runs"] for document in documents] == [[A, B], [A, FAILED]]
 
 
 def test_compare_with_a_run_that_recorded_nothing(command: Command, runs_dir: Path) -> None:

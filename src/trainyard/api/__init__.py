@@ -3,7 +3,17 @@
 from trainyard.api.configs import check, init, schema
 from trainyard.api.forking import fork
 from trainyard.api.housekeeping import clean, get, list_runs, summaries, sync
-from trainyard.api.results import compare, evaluate, explain, export, load, predict, report
+from trainyard.api.results import (
+    compare,
+    evaluate,
+    explain,
+    export,
+    load,
+    predict,
+    predict_chunks,
+    predict_file,
+    report,
+)
 from trainyard.api.studies import benchmark, cross_validate, tune
 from trainyard.api.training import reproduce, resume, stop, train
 from trainyard.api.working import create, work
@@ -26,6 +36,8 @@ __all__ = [
     "list_runs",
     "load",
     "predict",
+    "predict_chunks",
+    "predict_file",
     "report",
     "reproduce",
     "resume",

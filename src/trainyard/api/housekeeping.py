@@ -22,18 +22,38 @@ def list_runs(runs_dir: Path | str | None = None, experiment: str | None = None)
     return [Run(run) for run in found if experiment in (None, run.experiment)]
 
 
-def summaries(runs_dir: Path | str | None = None, experiment: str | None = None) -> list[dict[str, Any]]:
-    """Return the result, path and status of each run, newest first.
+def summaries(
+    runs_dir: Path | str | None = None,
+    experiment: str | None = None,
+    *,
+    where: str | None = None,
+    sort: str | None = None,
+    gpu_price: float | None = None,
+) -> list[dict[str, Any]]:
+    """Return the result, path and status of each run, newest first, with its model, data and duration.
 
     Thousands of runs take a fraction of a second.
 
     Args:
         runs_dir: The folder of the run directories; default `TRAINYARD_RUNS`, or `runs`.
         experiment: Only the runs of this experiment.
+        where: Only the runs that this is true for: `val_f1 > 0.9 and model = lightgbm`.
+        sort: The value to sort by, the smallest first; with `-` before it, the greatest.
+        gpu_price: The price of an hour of one GPU, for `cost`.
+
+    Raises:
+        InputError: `where` cannot be read, or it or `sort` names what no run has.
     """
     from trainyard.records.index import summaries as read_summaries
+    from trainyard.records.queries import chosen, ordered
 
-    return read_summaries(runs_folder(runs_dir), experiment)
+    runs = read_summaries(runs_folder(runs_dir), experiment)
+    if gpu_price is not None:
+        runs = [
+            run | ({"cost": run["gpu_hours"] * gpu_price} if run.get("gpu_hours") else {}) for run in runs
+        ]
+    runs = chosen(runs, where) if where else runs
+    return ordered(runs, sort) if sort else runs
 
 
 def get(run: RunName, *, runs_dir: Path | str | None = None) -> Run:

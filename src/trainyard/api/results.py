@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainyard.errors import InputError
 from trainyard.integrations.foreign import refuse_foreign_run
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from trainyard.records.run_dir import RunDir
     from trainyard.runs.comparison import Comparison
     from trainyard.runs.model import Predictor
+    from trainyard.runs.prediction_files import Written
     from trainyard.types import Metrics, SplitName
 
 MOST_OVERLAID = 12  # runs on one page: there are as many colors
@@ -103,22 +105,135 @@ def predict(
     run: RunName,
     data: Path | str,
     *,
+    keep: Sequence[str] = (),
+    threshold: float | None = None,
+    proba: bool | None = None,
+    interval: float | None = None,
     runs_dir: Path | str | None = None,
     model: Any = None,
     trust: bool = False,
 ) -> Any:
     """Return the predictions for the rows of a CSV or Parquet file, as a data frame.
 
-    The other arguments are as in `load`.
+    Args:
+        run: A run, a path, an id, a unique prefix, or `last`.
+        data: The file, or its URL.
+        keep: Columns of the file to carry over.
+        threshold: Predict the second of two classes, or a label, where its probability is at least this.
+        proba: Whether the probabilities of classes and labels are there, too. Default: where there are any.
+        interval: Add the ends of prediction intervals of this level (0.9, say): `lower` and `upper`. They are
+            calibrated on the run's validation rows, which are read for that.
+        runs_dir: The folder of the runs.
+        model: The model object, if `train` was given one.
+        trust: As in `load`.
 
     Raises:
         RunNotFoundError: There is no such run.
-        InputError: The run has no weights, an object is missing, or the run names code that is not imported.
+        InputError: The run has no weights, an object is missing, the run names code that is not imported, or
+            an option does not fit its task.
         DataError: The file cannot be read, or lacks a column of the training data.
         CheckpointError: A file that predictions depend on is damaged.
     """
-    predictor = _load(find(run, runs_dir, has_model), "predict", model, trust=trust)
-    return predictor.predict(predictor.read(data))
+    options = _Prediction(keep, threshold, proba, interval)
+    frames = list(_predicted(run, data, options, runs_dir=runs_dir, model=model, trust=trust))
+    if len(frames) == 1:
+        return frames[0]
+    import pandas as pd
+
+    return pd.concat(frames, ignore_index=True)
+
+
+def predict_file(
+    run: RunName,
+    data: Path | str,
+    output: Path | str,
+    *,
+    keep: Sequence[str] = (),
+    threshold: float | None = None,
+    proba: bool | None = None,
+    interval: float | None = None,
+    runs_dir: Path | str | None = None,
+    model: Any = None,
+    trust: bool = False,
+) -> Written:
+    """Write the predictions for the rows of a file to another one; both may be larger than the memory.
+
+    Args:
+        run: A run, a path, an id, a unique prefix, or `last`.
+        data: The CSV or Parquet file, or its URL.
+        output: The file to write, `.csv` or `.parquet`; one of this name is replaced. From a CSV file to
+            another one, the cells of columns in `keep` are carried over as they are written.
+        keep: As in `predict`, like all that follows.
+        threshold: As in `predict`.
+        proba: As in `predict`.
+        interval: As in `predict`.
+        runs_dir: The folder of the runs.
+        model: The model object, if `train` was given one.
+        trust: As in `load`.
+
+    Returns:
+        The number of `rows`, and the names of the `columns`.
+
+    Raises:
+        RunNotFoundError: There is no such run.
+        InputError: As in `predict`; or the output cannot be written.
+        DataError: The file cannot be read, or lacks a column of the training data.
+        CheckpointError: A file that predictions depend on is damaged.
+    """
+    from trainyard.runs.prediction_files import write_predictions
+
+    output = Path(output)
+    options = _Prediction(keep, threshold, proba, interval, as_written=output.suffix == ".csv")
+    frames = _predicted(run, data, options, runs_dir=runs_dir, model=model, trust=trust)
+    return write_predictions(frames, output)
+
+
+def predict_chunks(
+    run: RunName,
+    data: Path | str,
+    *,
+    keep: Sequence[str] = (),
+    threshold: float | None = None,
+    proba: bool | None = None,
+    interval: float | None = None,
+    runs_dir: Path | str | None = None,
+    trust: bool = False,
+) -> Iterator[Any]:
+    """Yield the predictions of `predict` as data frames, one for each chunk of the file's rows.
+
+    The cells of columns in `keep` are carried over from a CSV file as they are written.
+    """
+    options = _Prediction(keep, threshold, proba, interval, as_written=True)
+    yield from _predicted(run, data, options, runs_dir=runs_dir, model=None, trust=trust)
+
+
+class _Prediction(NamedTuple):
+    keep: Sequence[str]
+    threshold: float | None
+    proba: bool | None
+    interval: float | None
+    as_written: bool = False
+
+
+def _predicted(
+    run: RunName,
+    data: Path | str,
+    options: _Prediction,
+    *,
+    runs_dir: Path | str | None,
+    model: Any,
+    trust: bool,
+) -> Iterator[Any]:
+    from trainyard.runs.prediction_files import PredictionColumns, predicted_chunks
+
+    directory = find(run, runs_dir, has_model)
+    predictor = _load(directory, "predict", model, trust=trust)
+    intervals = None
+    if options.interval is not None:
+        with reading(directory, working_directory(directory), trust=trust):
+            intervals = predictor.intervals(options.interval)
+    columns = PredictionColumns(options.keep, options.threshold, options.proba, intervals)
+    yield from predicted_chunks(predictor, data, columns, as_written=options.as_written)
 
 
 def export(

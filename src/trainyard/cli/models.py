@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from typing import Any
 
@@ -55,30 +56,69 @@ def evaluate(
     type=click.Path(dir_okay=False, path_type=Path),
     help="A .csv or .parquet file.  [default: CSV to stdout]",
 )
+@click.option(
+    "--keep",
+    metavar="COLUMNS",
+    help="Columns of FILE to carry over, separated by commas: --keep id,name; may be given several times.",
+    multiple=True,
+)
+@click.option(
+    "--threshold",
+    type=click.FloatRange(0, 1),
+    help="Predict the second of two classes, or a label, where its probability is at least this.  "
+    "[default: the most probable class]",
+)
+@click.option(
+    "--proba/--no-proba",
+    default=None,
+    help="With or without the probabilities of classes.  [default: with them, where there are any]",
+)
+@click.option(
+    "--interval",
+    metavar="LEVEL",
+    type=float,
+    help="Add the ends of prediction intervals of this level, such as 0.9; they are calibrated on the run's "
+    "validation rows.",
+)
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
 @options.trust
 @options.runs_dir
 @options.as_json
 def predict(
-    run: str, file: str, output: Path | None, force: bool, trust: bool, runs_dir: str | None, as_json: bool
+    run: str,
+    file: str,
+    output: Path | None,
+    keep: tuple[str, ...],
+    force: bool,
+    as_json: bool,
+    **how: Any,
 ) -> None:
-    """Predict for the rows of a CSV or Parquet FILE."""
-    if output is not None:
-        _refuse_output(output, force)
-    frame = trainyard.predict(run, file, runs_dir=runs_dir, trust=trust)
+    """Predict for the rows of a CSV or Parquet FILE.
+
+    The rows are read, and predictions written, chunk by chunk: FILE may be larger than the memory.
+    """
+    names = next(csv.reader([",".join(keep)]), [])
     if output is None:
-        document = frame.to_dict(orient="records")
-        say_data(json_document(document) if as_json else frame.to_csv(index=False).rstrip("\n"))
+        _print_predictions(run, file, as_json, keep=names, **how)
         return
-    if output.suffix == ".csv":
-        frame.to_csv(output, index=False)
-    else:
-        frame.to_parquet(output, index=False)
+    _refuse_output(output, force)
+    written = trainyard.predict_file(run, file, output, keep=names, **how)
     show(
-        {"rows": len(frame), "columns": list(frame.columns), "output": str(output)},
-        [f"{len(frame)} predictions: {output}"],
+        {"rows": written.rows, "columns": list(written.columns), "output": str(output)},
+        [f"{written.rows} predictions: {output}"],
         as_json,
     )
+
+
+def _print_predictions(run: str, file: str, as_json: bool, **how: Any) -> None:
+    """Print predictions as CSV chunk by chunk, or as one JSON document."""
+    if as_json:
+        say_data(json_document(trainyard.predict(run, file, **how).to_dict(orient="records")))
+        return
+    from trainyard.api import predict_chunks
+
+    for number, frame in enumerate(predict_chunks(run, file, **how)):
+        say_data(frame.to_csv(index=False, header=number == 0).rstrip("\n"))
 
 
 @click.command()

@@ -12,11 +12,12 @@ import click
 import trainyard
 from trainyard.cli import options
 from trainyard.cli.output import existing, run_document, show, size, table
+from trainyard.records.queries import FIELDS, check_names, values
 from trainyard.records.status import UNFINISHED
 
 if TYPE_CHECKING:
     from trainyard.evaluation.significance import Significance
-    from trainyard.records.manifest import Manifest
+    from trainyard.records.manifest import Difference, Manifest
     from trainyard.records.run_dir import RunDir
     from trainyard.runs.comparison import Comparison
     from trainyard.runs.run import Run
@@ -30,13 +31,38 @@ def runs() -> None:
 @runs.command("list")
 @click.option("--experiment", metavar="NAME", help="Only the runs of this experiment.")
 @click.option("--tree", is_flag=True, help="List forks and repetitions below the run that they come from.")
+@click.option(
+    "--filter",
+    "where",
+    metavar="EXPRESSION",
+    help="Only the runs that this is true for: 'val_f1 > 0.9 and model = lightgbm'. Comparisons are = != < "
+    "<= > >= and ~ (contains), joined by and, or, not and brackets.",
+)
+@click.option(
+    "--sort", metavar="NAME", help="Sort by a value, the smallest first; -NAME: the greatest first."
+)
+@click.option(
+    "--columns",
+    metavar="NAMES",
+    help=f"The columns, separated by commas: {', '.join(FIELDS)}, result, or a metric (val_f1).",
+)
+@click.option(
+    "--gpu-price",
+    type=click.FloatRange(min=0),
+    envvar="TRAINYARD_GPU_PRICE",
+    help="The price of an hour of one GPU, for the column cost.  [default: $TRAINYARD_GPU_PRICE]",
+)
 @options.runs_dir
 @options.as_json
-def list_runs(experiment: str | None, tree: bool, runs_dir: str | None, as_json: bool) -> None:
+def list_runs(
+    tree: bool, columns: str | None, as_json: bool, experiment: str | None, runs_dir: str | None, **how: Any
+) -> None:
     """List the runs, newest first."""
     from trainyard.api import summaries
 
-    documents = summaries(runs_dir, experiment)
+    if tree and how["sort"]:
+        raise click.UsageError("--tree has an order of its own: leave out --sort")
+    documents = summaries(runs_dir, experiment, **how)
     depths = [0] * len(documents)
     if tree:
         from trainyard.records.lineage import as_forest
@@ -45,17 +71,49 @@ def list_runs(experiment: str | None, tree: bool, runs_dir: str | None, as_json:
     if as_json:
         for document in documents:
             document["report"] = existing(Path(document["path"]) / "report.html")
-    head = ("run", "experiment", "status", "steps", "result", *(("origin",) if tree else ()))
-    rows = [
-        [
-            "  " * depth + str(document["run_id"]),
-            *(document.get(key) for key in ("experiment", "status", "steps")),
-            _brief(document.get("metrics", {})),
-            *([_origin(document)] if tree else []),
-        ]
+    names = _columns(documents, columns, tree=tree)
+    rows = (
+        [_list_cell(document, name, depth) for name in names]
         for document, depth in zip(documents, depths, strict=True)
-    ]
-    show(documents, table(rows, head) if documents else ["no runs"], as_json)
+    )
+    show(
+        documents,
+        table(rows, [_HEADS.get(name, name) for name in names]) if documents else ["no runs"],
+        as_json,
+    )
+
+
+_HEADS = {"gpu_hours": "GPU hours"}
+
+
+def _columns(documents: Sequence[dict[str, Any]], wanted: str | None, *, tree: bool) -> list[str]:
+    """Return the names of the columns of a list."""
+    if wanted is not None:
+        names = [name.strip() for name in wanted.split(",") if name.strip()]
+        metrics = {name for document in documents for name in document.get("metrics", {})}
+        if documents:
+            check_names(names, {*FIELDS, "result", "origin", *metrics}, "--columns")
+        return names
+    having = [name for name in ("gpu_hours", "cost") if any(document.get(name) for document in documents)]
+    base = ("run", "experiment", "status", "steps", "model", "data", "duration")
+    return [*base, *having, "result", *(["origin"] if tree else [])]
+
+
+def _list_cell(document: dict[str, Any], name: str, depth: int) -> Any:
+    """Return the value of a column for a run."""
+    match name:
+        case "run":
+            return "  " * depth + str(document["run_id"])
+        case "result":
+            return _brief(document.get("metrics", {}))
+        case "origin":
+            return _origin(document)
+        case "duration" if document.get("duration") is not None:
+            from trainyard.reports.scales import duration
+
+            return duration(document["duration"])
+        case _:
+            return document.get(name) if name in FIELDS else values(document).get(name)
 
 
 def _origin(document: dict[str, Any]) -> str | None:
@@ -63,7 +121,7 @@ def _origin(document: dict[str, Any]) -> str | None:
     if (parent := document.get("parent")) is None:
         return None
     step = "" if parent["step"] is None else f" at step {parent['step']}"
-    return f"{parent['relation']}{step}" + ("" if document["depth"] else f" of {parent['run_id']}")
+    return f"{parent['relation']}{step}" + ("" if document.get("depth") else f" of {parent['run_id']}")
 
 
 def _brief(metrics: dict[str, Any], count: int = 3) -> str:
@@ -137,50 +195,101 @@ def _inputs(manifest: Manifest) -> list[tuple[str, Any]]:
 
 @runs.command()
 @click.argument("first")
-@click.argument("second")
+@click.argument("others", nargs=-1, required=True)
+@click.option("--all", "everything", is_flag=True, help="Show results that are equal, and digests, too.")
 @options.trust
 @options.runs_dir
 @options.as_json
-def compare(first: str, second: str, trust: bool, runs_dir: str | None, as_json: bool) -> None:
-    """Show how two runs differ: config, other inputs, metrics, digests.
+def compare(
+    first: str, others: Sequence[str], everything: bool, trust: bool, runs_dir: str | None, as_json: bool
+) -> None:
+    """Show how runs differ from the first one: config, other inputs, then results, and only what differs.
 
-    If both were tested on the same rows, their models predict these again, and a significance test says
+    If two were tested on the same rows, their models predict these again, and a significance test says
     whether chance explains the difference.
     """
-    comparison = trainyard.compare(first, second, runs_dir=runs_dir, trust=trust)
-    show(comparison.to_json(), _compared(comparison), as_json)
+    pairs = [trainyard.compare(first, other, runs_dir=runs_dir, trust=trust) for other in others]
+    documents = [pair.to_json() for pair in pairs]
+    show(documents[0] if len(pairs) == 1 else documents, _compared(pairs, everything=everything), as_json)
 
 
-def _compared(comparison: Comparison) -> Iterator[str]:
-    runs = comparison.runs
-    config = [(item.what, _short(item.before), _short(item.now)) for item in comparison.config]
-    yield from _section("config", config, ("key", *runs), "no differences")
-    inputs = [
-        (f"{item.input}: {item.what}", _short(item.before), _short(item.now))
-        for item in comparison.inputs or ()
-    ]
-    unknown = comparison.inputs is None
+def _compared(pairs: Sequence[Comparison], *, everything: bool) -> Iterator[str]:
+    runs = [pairs[0].runs[0], *(pair.runs[1] for pair in pairs)]
+    config = _side_by_side([pair.config for pair in pairs])
+    yield from _section("config", config, ("key", *runs), "no differences", everything=everything)
+    inputs = _side_by_side([pair.inputs or () for pair in pairs])
+    unknown = [pair for pair in pairs if pair.inputs is None]
     empty = "not known: a run ended before they were recorded" if unknown else "no differences"
-    yield from _section("other inputs", inputs, ("input", *runs), empty)
-    numbers = [(item.name, item.first, item.second, item.delta) for item in comparison.numbers]
-    yield from _section("results", numbers, ("", *runs, "delta"), "none yet")
+    always = everything or bool(unknown)
+    yield from _section("other inputs", inputs, ("input", *runs), empty, everything=always)
+    if inputs and unknown:
+        yield from (f"other inputs, of {' and '.join(pair.runs[1] for pair in unknown)}: not known", "")
+    if not (config or inputs or unknown or everything):
+        yield from ("inputs: no differences", "")
+    yield from _results(pairs, runs, everything=everything)
+    for pair in pairs:
+        yield from _tests_of(pair, runs, everything=everything)
+    missing = any(None in pair.digests for pair in pairs)
+    same = all(pair.same_digest for pair in pairs)
+    yield f"digests: {'not there yet' if missing else 'the same' if same else 'different'}"
+    if everything:
+        digests = [pairs[0].digests[0], *(pair.digests[1] for pair in pairs)]
+        yield from (f"  {line}" for line in table(zip(runs, digests, strict=True)))
+
+
+def _side_by_side(differences: Sequence[Sequence[Difference]]) -> list[list[Any]]:
+    """Return a row for each thing that differs: its name, and its value in the first run and in all others.
+
+    Args:
+        differences: Of each other run from the first.
+    """
+    names = {(one.input, one.what): one.before for of_run in differences for one in of_run}
+    rows = []
+    for (kind, what), before in names.items():
+        changed = [{(one.input, one.what): one.now for one in of_run} for of_run in differences]
+        name = what if kind == "config" else f"{kind}: {what}"
+        rows.append([name, _short(before), *(_short(one.get((kind, what), before)) for one in changed)])
+    return rows
+
+
+def _results(pairs: Sequence[Comparison], runs: Sequence[str], *, everything: bool) -> Iterator[str]:
+    """Yield the section of metrics, steps and speed; of two runs with their differences."""
+    numbers = [{one.name: one for one in pair.numbers} for pair in pairs]
+    rows = []
+    for name in dict.fromkeys(name for of_run in numbers for name in of_run):
+        every = [of_run[name] for of_run in numbers if name in of_run]
+        if everything or any(one.first != one.second for one in every):
+            values = [of_run[name].second if name in of_run else None for of_run in numbers]
+            deltas = [every[0].delta] if len(pairs) == 1 else []
+            rows.append([name, every[0].first, *values, *deltas])
+    head = ("", *runs, *(["delta"] if len(pairs) == 1 else []))
+    known = any(numbers)
+    yield from _section("results", rows, head, "no differences" if known else "none yet")
+
+
+def _tests_of(pair: Comparison, runs: Sequence[str], *, everything: bool) -> Iterator[str]:
+    """Yield the section of significance tests of two runs."""
     tests = [
         (test.metric, test.effect, _interval(test), test.p_value, test.test, test.pairs)
-        for test in comparison.tests
+        for test in pair.tests
     ]
     head = ("metric", "difference", "95% interval", "p-value", "test", "rows")
-    empty = f"no test: {comparison.untested or 'no metrics'}"
-    yield from _section("significance, on the same test rows", tests, head, empty)
-    missing = None in comparison.digests
-    yield f"digests: {'not there yet' if missing else 'the same' if comparison.same_digest else 'different'}"
-    yield from (f"  {line}" for line in table(zip(runs, comparison.digests, strict=True)))
+    of = f" of {pair.runs[1]}" if len(runs) > 2 else ""
+    empty = f"no test: {pair.untested or 'no metrics'}"
+    always = everything or not pair.same_digest
+    yield from _section(f"significance{of}, on the same test rows", tests, head, empty, everything=always)
 
 
 def _interval(test: Significance) -> str:
     return f"{test.low:.4g} to {test.high:.4g}"
 
 
-def _section(name: str, rows: Sequence[Sequence[Any]], head: Sequence[str], empty: str) -> Iterator[str]:
+def _section(
+    name: str, rows: Sequence[Sequence[Any]], head: Sequence[str], empty: str, *, everything: bool = True
+) -> Iterator[str]:
+    """Yield the lines of a section; without rows, only where everything is shown."""
+    if not rows and not everything:
+        return
     yield f"{name}:" if rows else f"{name}: {empty}"
     yield from (f"  {line}" for line in (table(rows, head) if rows else ()))
     yield ""

@@ -17,8 +17,10 @@ from trainyard.config.fields import Section
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.arrow import SAMPLE, strings
+from trainyard.datasets.rows.cells import has_codes, typed_cells
+from trainyard.datasets.rows.chunks import CsvChunks, CsvFormat
 from trainyard.datasets.rows.files import existing_file, read_bytes
-from trainyard.datasets.rows.table import Table, iso_times, kind_of, listed, missing
+from trainyard.datasets.rows.table import Table, kind_of, listed
 from trainyard.datasets.rows.tabular import load_files, paths_by_split
 from trainyard.errors import DataError
 from trainyard.require import require
@@ -26,10 +28,7 @@ from trainyard.types import Array
 
 MISSING = ("", "NA", "N/A", "#N/A", "NaN", "nan", "null", "NULL")
 _SAMPLE_BYTES = 8 << 20
-_BOOLEANS = {"True": True, "TRUE": True, "true": True, "False": False, "FALSE": False, "false": False}
-_NUMBER = re.compile(r"\s*[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf|infinity)\s*", re.IGNORECASE)
-_CODE = re.compile(r"\s*0\d")
-_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_HEAD_BYTES = 1 << 20  # which hold the names of the columns
 _FOREIGN = {
     b"\x1f\x8b": "is a gzip file; unpack it first",
     b"PK\x03\x04": "is a zip or Excel file; save it as CSV first",
@@ -91,6 +90,35 @@ class CsvDataset:
         """
         return self._table(path, self._content(path, read_bytes(path)), text)
 
+    def chunks(self, path: str, text: Collection[str] = ()) -> CsvChunks:
+        """Return the rows of one file, to be read chunk by chunk; see `read`.
+
+        Raises:
+            DataError: The file is not CSV.
+        """
+        file = existing_file(path, mapped=True)
+        with file.open("rb") as stream:
+            head = self._content(path, self._whole_characters(stream.read(_HEAD_BYTES)))
+        names, lines = self._header(path, head)
+        params = self._params
+        form = CsvFormat(
+            names,
+            lines,
+            params.delimiter,
+            params.encoding,
+            [*MISSING, *params.missing],
+            {*params.text, *text} & set(names),
+        )
+        return CsvChunks(path, file, form, lambda: self.read(path, text))
+
+    def _whole_characters(self, raw: bytes) -> bytes:
+        """Return the start of a file without a character that is cut at its end."""
+        encoding = self._params.encoding
+        try:
+            return codecs.getincrementaldecoder(encoding)().decode(raw).encode(encoding)
+        except (LookupError, UnicodeError):
+            return raw  # `_content` says what is wrong
+
     def sample(self) -> Table:
         """Return the first training rows.
 
@@ -119,7 +147,9 @@ class CsvDataset:
         as_text = {*self._params.text, *text, *declared} & set(header)
         names = _Names(header, lines_of_header, as_text)
         columns, rows = self._parsed(path, content, names)
-        columns = {name: values if name in as_text else _typed(values) for name, values in columns.items()}
+        columns = {
+            name: values if name in as_text else typed_cells(values) for name, values in columns.items()
+        }
         guessed = {name for name, values in columns.items() if kind_of(values) == "text"} - as_text
         lines = content.count(b"\n") + (not content.endswith(b"\n"))
         return Table(columns, path, first_line=2 if lines == rows + 1 else None, guessed=frozenset(guessed))
@@ -289,40 +319,4 @@ def _lines(content: bytes) -> Iterator[str]:
 
 def _unless_codes(texts: Any, numbers: Any) -> Any:
     """Return the numbers that a column holds, or its texts if they are codes such as 01234."""
-    import pyarrow.compute
-
-    codes = pyarrow.compute.match_substring_regex(texts, r"^\s*0\d")
-    return texts if pyarrow.compute.any(codes).as_py() else numbers
-
-
-def _typed(values: Array) -> Array:
-    """Return a column of text as booleans, numbers or times if all of it is; else unchanged."""
-    if kind_of(values) != "text":
-        return values
-    texts = {text for text in values.tolist() if text is not None}
-    for read in (_booleans, _numbers, _dates):
-        if (typed := read(values, texts)) is not None:
-            return typed
-    return values
-
-
-def _booleans(values: Array, texts: Collection[str]) -> Array | None:
-    if not texts or not all(text in _BOOLEANS for text in texts):
-        return None
-    if None in values:
-        return np.array([_BOOLEANS.get(text, np.nan) for text in values], dtype=np.float64)
-    return np.array([_BOOLEANS[text] for text in values], dtype=bool)
-
-
-def _numbers(values: Array, texts: Collection[str]) -> Array | None:
-    """Return numbers that only Python reads, such as those with white space around them."""
-    if not all(map(_NUMBER.fullmatch, texts)) or any(map(_CODE.match, texts)):
-        return None
-    return np.array([np.nan if text is None else float(text) for text in values], dtype=np.float64)
-
-
-def _dates(values: Array, texts: Collection[str]) -> Array | None:
-    if not texts or not all(map(_DATE.match, texts)):
-        return None
-    times = iso_times(values)
-    return None if (missing(times) & ~missing(values)).any() else times
+    return texts if has_codes(texts) else numbers

@@ -12,6 +12,7 @@ from trainyard.config.fields import Section
 from trainyard.config.schema import DataConfig
 from trainyard.datasets.base import DataBundle
 from trainyard.datasets.rows.arrow import SAMPLE, strings
+from trainyard.datasets.rows.chunks import ParquetChunks
 from trainyard.datasets.rows.files import existing_file
 from trainyard.datasets.rows.table import Table, tidy
 from trainyard.datasets.rows.tabular import load_files, paths_by_split
@@ -47,6 +48,15 @@ class ParquetDataset:
             DataError: The file is not a Parquet file, or a column holds lists or structures.
         """
         return self._table(path, self._arrow_table(path))
+
+    def chunks(self, path: str, text: Collection[str] = ()) -> ParquetChunks:  # noqa: ARG002
+        """Return the rows of one file, to be read chunk by chunk; see `read`.
+
+        Raises:
+            DataError: The file is not a Parquet file.
+        """
+        file = existing_file(path, mapped=True)
+        return ParquetChunks(path, file, lambda column, name: self._column(column, name, path))
 
     def sample(self) -> Table:
         """Return the first training rows.

@@ -554,6 +554,11 @@ class Model(ABC):
         """The arrays of a batch that the model is called with; None for all of `DataInfo.inputs`."""
         return None
 
+    @property
+    def rows_together(self) -> int:
+        """The number of rows that are predicted together, on which their bits depend; 1 if they do not."""
+        return 1
+
     @abstractmethod
     def predict(self, split: Split) -> Iterator[Predictions]:
         """Yield the outputs for all rows of a split, in order.

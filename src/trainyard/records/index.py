@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from trainyard import registry
 from trainyard.digest import write_atomically
 from trainyard.errors import CheckpointError
 from trainyard.records.copies import refresh
+from trainyard.records.facts import facts
+from trainyard.records.log import committed
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import ENDED, ShownStatus
 from trainyard.safe_open import read_regular
@@ -21,7 +25,7 @@ from trainyard.safe_open import read_regular
 log = logging.getLogger("trainyard")
 Json = dict[str, Any]
 FILE = ".index.json"
-FORMAT = 2  # a line with the checksum of what follows it
+FORMAT = 3  # a line with the checksum of what follows it
 _SETTLED_SECONDS = 2.0  # a younger file may change again without another time of change
 
 
@@ -103,10 +107,22 @@ def _summary(run: RunDir) -> Json:
         result, status = run.result(), run.status()
         lineage = run.lineage()
         parent = {"parent": lineage.brief()} if lineage else {}
-        return (result.to_json() if result else {}) | identity | {"status": status} | parent
+        known = result.to_json() if result else {}
+        if "steps" not in known and (steps := _committed_steps(run)) is not None:
+            known["steps"] = steps
+        return known | identity | {"status": status} | parent | facts(run)
     except CheckpointError as error:
         status = "damaged"
         return identity | {"status": status, "error": str(error)}
+
+
+def _committed_steps(run: RunDir) -> int | None:
+    """Return the steps of the newest checkpoint of a run that has no result yet."""
+    names = committed(registry.adapter("store", "file")(run.path), "checkpoints")
+    if names is None:
+        names = [path.parent.name for path in run.path.glob("checkpoints/*/manifest.json")]
+    steps = [int(match[1]) for name in names if (match := re.match(r"step-(\d+)", name))]
+    return max(steps, default=None)
 
 
 def _load(runs_dir: Path) -> dict[str, _Entry]:

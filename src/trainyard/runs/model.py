@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import shutil
@@ -17,10 +18,11 @@ from trainyard.config import load
 from trainyard.config.schema import RunConfig
 from trainyard.datasets.base import DataBundle, Split, prepared_as
 from trainyard.datasets.rows.arrays import Arrays, is_frame
-from trainyard.datasets.rows.frames import read_frame
+from trainyard.datasets.rows.chunks import RowChunks
+from trainyard.datasets.rows.frames import read_frame, row_chunks
 from trainyard.datasets.rows.pairs import as_numpy, column_names
 from trainyard.datasets.rows.preparation import TabularPreparation, from_json
-from trainyard.datasets.rows.raw import RawPreparation
+from trainyard.datasets.rows.raw import RawPreparation, frame_of
 from trainyard.datasets.rows.table import Table, as_table, listed
 from trainyard.datasets.rows.weights import encode as encode_weights
 from trainyard.datasets.rows.weights import refuse_weightless
@@ -33,10 +35,19 @@ from trainyard.registry import task_for
 from trainyard.require import import_rule, importing_by
 from trainyard.runs.catalog import Catalog
 from trainyard.runs.inputs import data_inputs
+from trainyard.runs.intervals import (
+    Intervals,
+    Residuals,
+    calibrated,
+    check_level,
+    chosen_on_validation,
+    residuals,
+)
 from trainyard.runs.objects import passed_objects
 from trainyard.runs.own_unit import own_unit
 from trainyard.runs.weights import stored_model
 from trainyard.runs.wiring import default_threads, form_for, framework_for, load_data, wanted_metrics
+from trainyard.runs.workdir import working_directory
 from trainyard.semantics import computing_by, older_versions
 from trainyard.tasks.support.transforms import transform_of
 from trainyard.types import FEATURES, TARGET, WEIGHT, Array, ArraySpec, DataInfo, SplitName
@@ -45,6 +56,8 @@ log = logging.getLogger("trainyard")
 
 # Of two threads that load at once, one would preserve the state in which the other has put the generators.
 _LOADING = threading.Lock()
+_CHUNK_ROWS = 1 << 16  # that are predicted from one chunk, at most
+_CHUNK_CELLS = 1 << 22
 _READS = 5  # of a run in training, whose files may be replaced while they are read
 
 
@@ -72,6 +85,7 @@ class Predictor:
         self._rule = import_rule()  # it holds for later calls, too
         self._remarked: set[str] = set()  # what a user has been told of rows to predict
         self._remarking = threading.Lock()
+        self._residuals: Residuals | None = None  # of the validation rows, once they are asked for
         _settled(run, lambda: self._load(model, pinned=pinned))
 
     def _load(self, model: Any, *, pinned: bool) -> None:
@@ -172,18 +186,49 @@ class Predictor:
             DataError: It cannot be read.
             InputError: The model takes other arrays than the columns of a table.
         """
+        self._refuse_file()
+        frame = read_frame(path, *self._format)
+        if not len(frame):
+            raise DataError(f"{path}: there are columns, but no rows")
+        return frame
+
+    def chunks(self, path: Path | str) -> RowChunks:
+        """Return the same rows, to be read chunk by chunk; the arguments and errors are those of `read`."""
+        self._refuse_file()
+        return row_chunks(path, *self._format)
+
+    def columns_of(self, names: Sequence[str]) -> Sequence[str]:
+        """Return the columns that predictions need, of those that a file has."""
+        needed = self._preparation.column_names if self._preparation is not None else []
+        missing = [name for name in needed if name not in names]
+        by_position = missing and needed == column_names(len(needed))
+        return names if by_position or not needed else [name for name in names if name in needed]
+
+    def rows_of(self, table: Table) -> Any:
+        """Return rows of a file as `outputs` takes them: as a data frame where a table does not do."""
+        by_position = self._preparation is not None and set(self._preparation.column_names) - {*table.columns}
+        is_raw = self._preparation is None or not isinstance(self._preparation, TabularPreparation)
+        return frame_of(dict(table.columns)) if is_raw or by_position else table
+
+    @property
+    def _format(self) -> tuple[Mapping[str, Any] | None, Sequence[str]]:
+        """The options of the CSV reader, and the columns to read as text."""
+        data = self.config.data
+        options = data.params if data is not None and data.type == "csv" else None
+        return options, self._preparation.text_columns if self._preparation else ()
+
+    def _refuse_file(self) -> None:
+        """Refuse a file of rows if the model takes other arrays than the columns of a table.
+
+        Raises:
+            InputError: It does.
+        """
         if list(self._specs) != [FEATURES]:
             raise InputError(
                 f"run {self._run.id} takes {self._described_inputs()}, and a table holds no such arrays: "
                 f"call trainyard.load({self._run.id!r}).predict(...) from Python; the run's own splits are "
                 "evaluated by `trainyard evaluate --split`"
             )
-        data = self.config.data
-        options = data.params if data is not None and data.type == "csv" else None
-        frame = read_frame(path, options, self._preparation.text_columns if self._preparation else ())
-        if not len(frame):
-            raise DataError(f"{path}: there are columns, but no rows")
-        return frame
 
     def outputs(self, rows: Any) -> Array:
         """Return class probabilities (rows, classes) float32, or values (rows,) / (rows, outputs) float32.
@@ -198,10 +243,24 @@ class Predictor:
                 of a task whose predictions are sums over them.
         """
         inputs = self._inputs(rows)
-        targets = self._targets(rows, len(next(iter(inputs.values()))))
-        split = Arrays({**inputs, self._task.target: targets})
-        parts = [part.outputs for part in self.model.predict(split)]
+        count, size = len(next(iter(inputs.values()))), self.chunk_rows
+        arrays = {**inputs, self._task.target: self._targets(rows, count)}
+        parts = [
+            part.outputs
+            for start in range(0, count, size)
+            for part in self.model.predict(Arrays(_rows_from(arrays, start, size)))
+        ]
         return np.concatenate(parts) if parts else np.empty((0, self.info.outputs), dtype=np.float32)
+
+    @property
+    def chunk_rows(self) -> int:
+        """The number of rows of a chunk: rows in memory and files are predicted in the same chunks.
+
+        So a file that is read chunk by chunk gets the bits of the same rows in memory.
+        """
+        cells = sum(int(np.prod(spec.shape)) for spec in self._specs.values())
+        together = self.model.rows_together
+        return together * max(1, min(_CHUNK_ROWS, _CHUNK_CELLS // max(1, cells)) // together)
 
     def _targets(self, rows: Any, count: int) -> Array:
         """Return placeholders; the rows' own targets where predictions are sums that depend on them.
@@ -288,6 +347,8 @@ class Predictor:
         assert self._preparation is not None
         names = self._preparation.column_names
         of_array = names == column_names(len(names))
+        if isinstance(rows, Table):
+            return rows
         if is_frame(rows):
             own = [name for name in rows.columns if str(name) != self.info.target]
             is_by_position = of_array and not set(names) <= set(map(str, own))
@@ -307,17 +368,93 @@ class Predictor:
             )
         return pd.DataFrame(rows, columns=list(names))
 
-    def predict(self, rows: Any) -> Any:
+    def predict(self, rows: Any, threshold: float | None = None) -> Any:
         """Return the predictions as a data frame, one row for each row given.
 
         The columns are `prediction` and, for classes, one `probability_<class>` each; for several targets
         `prediction_<i>`; for labels `prediction_<label>` and `probability_<label>`.
+
+        Args:
+            rows: As in `outputs`.
+            threshold: Predict the second of two classes, or a label, where its probability is at least this.
+                Default: the most probable class, and labels whose probability is above 0.5.
+
+        Raises:
+            InputError: A threshold is given, but decides nothing in this task; or as in `outputs`.
         """
+        return self._frame(rows, self.table(self.outputs(rows), threshold))
+
+    def predict_proba(self, rows: Any) -> Array:
+        """Return the probabilities of the classes or labels, (rows, classes) float32, in their order.
+
+        That order is the one of the columns of `predict`.
+
+        Raises:
+            InputError: The task has no probabilities; or as in `outputs`.
+        """
+        self.check_probabilities()
+        return self.outputs(rows)
+
+    def predict_interval(self, rows: Any, level: float = 0.9) -> Any:
+        """Return predictions with the ends of intervals, as a data frame: `prediction`, `lower`, `upper`.
+
+        The intervals are calibrated on the run's validation rows (`intervals`), which are read for it once:
+        in the working directory that the run was started in.
+
+        Args:
+            rows: As in `outputs`.
+            level: The share of new rows whose interval holds their target.
+
+        Raises:
+            InputError: The run is no regression, has no validation rows or too few; or as in `outputs`.
+            DataError: The validation rows cannot be read any more.
+        """
+        with contextlib.chdir(working_directory(self._run)):
+            intervals = self.intervals(level)
+        outputs = self.outputs(rows)
+        return self._frame(rows, {**self.table(outputs), **intervals.columns(outputs)})
+
+    def intervals(self, level: float) -> Intervals:
+        """Return the intervals of a level, calibrated on the run's validation rows; see `Intervals`.
+
+        Raises:
+            InputError: The run is no regression, or has no validation rows or too few.
+            DataError: The validation rows cannot be read any more.
+        """
+        check_level(level, self.info)
+        if self._residuals is None:
+            self._residuals = residuals(self.evaluate("val"), self.info)
+        if (note := chosen_on_validation(self._run, self.config)) is not None:
+            log.info("%s", note)
+        return calibrated(self._residuals, level, self.info)
+
+    def table(self, outputs: Array, threshold: float | None = None) -> dict[str, Any]:
+        """Return the columns of the predictions, given what `outputs` returned.
+
+        Raises:
+            InputError: A threshold is given, but decides nothing in this task, or is no probability.
+        """
+        if threshold is None:
+            return dict(self._task.columns(outputs))
+        if not 0 <= threshold <= 1:
+            raise InputError(f"a threshold of {threshold:g} given; a probability is from 0 to 1")
+        return dict(self._task.columns_at(outputs, threshold))
+
+    def check_probabilities(self) -> None:
+        """Check that the task has probabilities.
+
+        Raises:
+            InputError: It has none.
+        """
+        if not self._task.gives_probabilities:
+            raise InputError(f"run {self._run.id} gives no probabilities: its task is {self._task.name}")
+
+    @staticmethod
+    def _frame(rows: Any, columns: Mapping[str, Any]) -> Any:
+        """Return columns as a data frame with the index of the rows, if they are one themselves."""
         import pandas as pd
 
-        outputs = self.outputs(rows)
-        index = rows.index if isinstance(rows, pd.DataFrame) else None
-        return pd.DataFrame(dict(self._task.columns(outputs)), index=index)
+        return pd.DataFrame(dict(columns), index=rows.index if isinstance(rows, pd.DataFrame) else None)
 
     def evaluate(
         self, split: SplitName = "test", rows: Any = None, bundle: DataBundle | None = None
@@ -429,6 +566,15 @@ class Predictor:
             return {*table.columns, *table.unread}
         others = (data.split.time, data.split.group, data.weight)
         return {*data.targets, *data.exclude, *(name for name in others if name is not None)}
+
+
+def _rows_from(arrays: Mapping[str, Any], start: int, count: int) -> dict[str, Array]:
+    """Return `count` rows of arrays, of which some may be data frames, from `start` on."""
+    stop = start + count
+    return {
+        name: array.iloc[start:stop] if is_frame(array) else array[start:stop]
+        for name, array in arrays.items()
+    }
 
 
 def _are_mappings(rows: Sequence[Any]) -> bool:

@@ -46,6 +46,11 @@ class OwnUnitModel(Model):
         return self._model.input_names
 
     @property
+    def rows_together(self) -> int:
+        """The number of rows that are predicted together."""
+        return self._model.rows_together
+
+    @property
     def native(self) -> Any:
         """The model as its library's own object; its outputs are in the transformed unit."""
         return self._model.native

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.errors import DataError, ModelError
+from trainyard.errors import DataError, InputError, ModelError
 from trainyard.types import TARGET, Array, DataInfo, Ids, Mode
 
 Json = dict[str, Any]
@@ -279,6 +279,16 @@ class Task(ABC):
         if outputs.ndim == 1 or outputs.shape[1] == 1:
             return {"prediction": outputs.reshape(len(outputs))}
         return {f"prediction_{name}": outputs[:, i] for i, name in enumerate(self._target_names)}
+
+    def columns_at(self, outputs: Array, threshold: float) -> Columns:  # noqa: ARG002 - no default has one
+        """Return the same columns, for predictions that are decided by a probability of at least `threshold`.
+
+        Raises:
+            InputError: No threshold decides the predictions of this task.
+        """
+        raise InputError(
+            f"a threshold decides between two classes, or on labels; the task is {self.name}: leave it out"
+        )
 
     def target_columns(self, targets: Array) -> Columns:
         """Return the true values as columns, whose names differ from those of `columns`."""

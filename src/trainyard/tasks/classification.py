@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from trainyard.errors import DataError
+from trainyard.errors import DataError, InputError
 from trainyard.semantics import version
 from trainyard.tasks.base import Answers, Columns, ExplainedOutput, Floats, Json, Metric, Scores, Task
 from trainyard.tasks.support import classes, ranking
@@ -173,10 +173,26 @@ class ClassificationTask(Task):
 
     def columns(self, outputs: Array) -> Columns:
         """Return `prediction`, the label of the most probable class, and a `probability_<class>` for each."""
+        return self._columns(outputs, outputs.argmax(axis=1))
+
+    def columns_at(self, outputs: Array, threshold: float) -> Columns:
+        """Return the same columns; the second of two classes is predicted from `threshold` on.
+
+        Raises:
+            InputError: There are more than two classes.
+        """
+        if len(self._labels) != 2:
+            raise InputError(
+                f"a threshold decides between two classes, but there are {len(self._labels)}: leave it "
+                "out, and the most probable class is predicted"
+            )
+        return self._columns(outputs, (outputs[:, 1] >= threshold).astype(np.int64))
+
+    def _columns(self, outputs: Array, chosen: Array) -> Columns:
+        """Return the columns, given the index of the class that is predicted for each row, (rows,)."""
         labels = self._labels
-        chosen = [labels[i] for i in outputs.argmax(axis=1)]
         probabilities = {f"probability_{label}": outputs[:, i] for i, label in enumerate(labels)}
-        return {"prediction": chosen, **probabilities}
+        return {"prediction": [labels[i] for i in chosen], **probabilities}
 
     def target_columns(self, targets: Array) -> Columns:
         """Return the labels of the true classes."""

@@ -136,7 +136,15 @@ class MultilabelTask(Task):
 
     def columns(self, outputs: Array) -> Columns:
         """Return `prediction_<label>`, 0 or 1, and `probability_<label>` for each label."""
-        chosen = (outputs > labels.THRESHOLD).astype(np.int64)
+        return self._columns(outputs, outputs > labels.THRESHOLD)
+
+    def columns_at(self, outputs: Array, threshold: float) -> Columns:
+        """Return the same columns; a label is predicted from `threshold` on."""
+        return self._columns(outputs, outputs >= threshold)
+
+    def _columns(self, outputs: Array, is_chosen: Array) -> Columns:
+        """Return the columns, given which labels are predicted, (rows, labels) bool."""
+        chosen = is_chosen.astype(np.int64)
         predictions = {f"prediction_{label}": chosen[:, i].tolist() for i, label in enumerate(self._labels)}
         return predictions | {f"probability_{label}": outputs[:, i] for i, label in enumerate(self._labels)}
 

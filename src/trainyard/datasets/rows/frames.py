@@ -8,6 +8,7 @@ from typing import Any
 
 from trainyard import registry
 from trainyard.config.schema import DataConfig
+from trainyard.datasets.rows.chunks import RowChunks
 from trainyard.datasets.rows.raw import frame_of
 from trainyard.datasets.rows.table import Table
 from trainyard.errors import DataError
@@ -27,14 +28,34 @@ def read_table(
     Raises:
         DataError: The file cannot be read.
     """
+    table: Table = _reader(path, params).read(str(path), text)
+    return table
+
+
+def row_chunks(
+    path: Path | str, params: Mapping[str, Any] | None = None, text: Collection[str] = ()
+) -> RowChunks:
+    """Return the same rows, to be read chunk by chunk; the arguments are those of `read_table`.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    chunks: RowChunks = _reader(path, params).chunks(str(path), text)
+    return chunks
+
+
+def _reader(path: Path | str, params: Mapping[str, Any] | None) -> Any:
+    """Return the data set adapter that reads a file.
+
+    Raises:
+        DataError: The file is of another kind.
+    """
     suffix = Path(path).suffix.lower()
     if suffix == ".npz":
         raise DataError(f"{path}: give rows as CSV or Parquet; npz is for training")
     parquet = suffix in (".parquet", ".pq")
     reader = registry.adapter("dataset", "parquet" if parquet else "csv")
-    options = reader.Params(**({} if parquet else params or {}))
-    table: Table = reader(DataConfig(), options).read(str(path), text)
-    return table
+    return reader(DataConfig(), reader.Params(**({} if parquet else params or {})))
 
 
 def read_frame(path: Path | str, params: Mapping[str, Any] | None = None, text: Collection[str] = ()) -> Any:

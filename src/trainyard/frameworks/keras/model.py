@@ -26,6 +26,13 @@ _BUILDING = threading.Lock()  # Keras is not made for models to be built by seve
 class _KerasModel(Model):
     """What both kinds have in common."""
 
+    _network: Network
+
+    @property
+    def rows_together(self) -> int:
+        """The rows of a forward pass."""
+        return self._network.rows_together
+
     def export(self, path: Path, form: str) -> None:
         """Write a .keras file, or a TensorFlow SavedModel.
 

@@ -77,11 +77,16 @@ class Network:
                     predictions = predictions._replace(measures=self.metrics.over(parts))
             yield predictions
 
-    def _parts(self, rows: int) -> Iterator[Ids]:
-        """Yield the ids of the rows that are predicted together."""
+    @property
+    def rows_together(self) -> int:
+        """The number of rows that are predicted together."""
         training = self.inputs.config.training
         micro = training.microbatch_size or training.batch_size
-        size = self.inputs.config.evaluation.batch_size or 4 * micro
+        return self.inputs.config.evaluation.batch_size or 4 * micro
+
+    def _parts(self, rows: int) -> Iterator[Ids]:
+        """Yield the ids of the rows that are predicted together."""
+        size = self.rows_together
         for start in range(0, rows, size):
             yield np.arange(start, min(start + size, rows), dtype=np.int64)
 

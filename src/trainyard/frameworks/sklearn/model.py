@@ -44,6 +44,11 @@ class EstimatorModel(Model):
         self._config = config
         self._info = info
 
+    @property
+    def rows_together(self) -> int:
+        """The rows of a call, of estimators that do not get all rows in one."""
+        return self._config.evaluation.batch_size or ROWS
+
     def importance(self) -> Mapping[str, Array]:
         """Return impurity importances and absolute coefficients (mean over outputs), (features,) float64."""
         estimator, features = self.native, int(np.prod(self._info.input_shape))
@@ -72,7 +77,7 @@ class EstimatorModel(Model):
         """
         in_frame = isinstance(split, ArraySplit) and is_frame(split.arrays[FEATURES])
         at_once = is_forest(estimator) or in_frame
-        size = len(split) if at_once else self._config.evaluation.batch_size or ROWS
+        size = len(split) if at_once else self.rows_together
         for ids in row_ranges(len(split), size):
             yield (
                 ids,

@@ -44,6 +44,11 @@ class _TorchModel(Model):
         return self._network.names
 
     @property
+    def rows_together(self) -> int:
+        """The rows of a forward pass."""
+        return self._network.rows
+
+    @property
     def native(self) -> torch.nn.Module:
         """The module itself."""
         return self._module

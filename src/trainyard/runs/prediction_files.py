@@ -1,0 +1,182 @@
+"""Predictions for the rows of files, chunk by chunk: neither file needs to fit into the memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainyard.datasets.rows.chunks import RowChunks
+from trainyard.datasets.rows.raw import frame_of
+from trainyard.datasets.rows.table import Table, nearest
+from trainyard.errors import DataError, InputError
+from trainyard.require import require
+from trainyard.runs.intervals import Intervals
+from trainyard.runs.model import Predictor
+from trainyard.types import Array
+
+SUFFIXES = (".csv", ".parquet")
+
+
+@dataclass(frozen=True)
+class PredictionColumns:
+    """What a table of predictions holds.
+
+    Attributes:
+        keep: Columns of the input to carry over.
+        threshold: As in `Predictor.predict`.
+        proba: Whether there are probabilities; None: where the task has them.
+        intervals: The intervals whose ends are added; None for none.
+    """
+
+    keep: Sequence[str] = ()
+    threshold: float | None = None
+    proba: bool | None = None
+    intervals: Intervals | None = None
+
+
+class Written(NamedTuple):
+    """What was written: the number of rows, and the names of the columns."""
+
+    rows: int
+    columns: Sequence[str]
+
+
+def predicted_chunks(
+    predictor: Predictor, path: Path | str, columns: PredictionColumns, *, as_written: bool = False
+) -> Iterator[Any]:
+    """Yield data frames of the predictions for a CSV or Parquet file, one for each chunk of its rows.
+
+    Args:
+        predictor: The model.
+        path: The file, or one at a URL.
+        columns: The columns of the frames: those carried over first.
+        as_written: Carry over cells of a CSV file as they are written, and not as numbers or times.
+
+    Raises:
+        DataError: The file cannot be read, or lacks a column of the training data.
+        InputError: A column to carry over is not there, or an option does not fit the task.
+    """
+    if columns.proba:
+        predictor.check_probabilities()
+    chunks, rows = predictor.chunks(path), predictor.chunk_rows
+    if missing := [name for name in columns.keep if name not in chunks.names]:
+        raise InputError(
+            f"{path}: there is no column {missing[0]!r} to keep; {nearest(missing[0], chunks.names)}"
+        )
+    needed = predictor.columns_of(chunks.names)
+    empty = True
+    for table, kept in _with_kept(chunks, needed, columns.keep, rows, as_written=as_written):
+        empty = False
+        outputs = predictor.outputs(predictor.rows_of(table))
+        yield _frame(kept, _columns(predictor, outputs, columns))
+    if empty:
+        raise DataError(f"{path}: there are columns, but no rows")
+
+
+def _with_kept(
+    chunks: RowChunks, needed: Sequence[str], keep: Sequence[str], rows: int, *, as_written: bool
+) -> Iterator[tuple[Table, Mapping[str, Array]]]:
+    """Yield the chunks of the columns that are needed, with the columns to carry over."""
+    cells = chunks.cells(keep, rows) if as_written and keep else None
+    if cells is not None:
+        yield from zip(chunks.tables(needed, rows), cells, strict=True)
+        return
+    for table in chunks.tables({*needed, *keep}, rows):
+        own = {name: table.columns[name] for name in needed}
+        unread = [name for name in chunks.names if name not in own]
+        kept = {name: table.columns[name] for name in keep}
+        yield Table(own, table.source, table.numbers, unread=unread), kept
+
+
+def _columns(predictor: Predictor, outputs: Array, columns: PredictionColumns) -> dict[str, Any]:
+    table = predictor.table(outputs, columns.threshold)
+    if columns.proba is False:
+        table = {name: values for name, values in table.items() if not name.startswith("probability_")}
+    return {**table, **(columns.intervals.columns(outputs) if columns.intervals is not None else {})}
+
+
+def _frame(kept: Mapping[str, Array], predictions: Mapping[str, Any]) -> Any:
+    """Return columns carried over and those of predictions as one data frame.
+
+    Raises:
+        InputError: Two have the same name.
+    """
+    if both := [name for name in kept if name in predictions]:
+        raise InputError(
+            f"column {both[0]!r} cannot be kept: the predictions have one of this name; rename it"
+        )
+    pandas: Any = require("pandas", "tabular")
+    return pandas.concat([frame_of(dict(kept)), pandas.DataFrame(dict(predictions))], axis=1)
+
+
+def write_predictions(frames: Iterable[Any], output: Path) -> Written:
+    """Write data frames, one below the other, as a CSV or Parquet file, by its suffix.
+
+    The file is there when it is whole; one of this name is replaced.
+
+    Raises:
+        InputError: The file cannot be written, or has another suffix.
+    """
+    if output.suffix not in SUFFIXES:
+        raise InputError(f"{output}: the name must end in {' or '.join(SUFFIXES)}")
+    write = _write_csv if output.suffix == ".csv" else _write_parquet
+    try:
+        descriptor, aside = tempfile.mkstemp(dir=output.absolute().parent, prefix=f".{output.name}.")
+    except OSError as error:
+        raise InputError(f"{output} cannot be written: {error.strerror}") from error
+    os.close(descriptor)
+    try:
+        written = write(frames, Path(aside))
+        Path(aside).chmod(0o666 & ~_umask())
+        Path(aside).replace(output)
+    except OSError as error:
+        raise InputError(f"{output} cannot be written: {error.strerror or error}") from error
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            Path(aside).unlink()
+    return written
+
+
+def _umask() -> int:
+    """Return the mask of the permissions of new files, which can be read only by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _write_csv(frames: Iterable[Any], path: Path) -> Written:
+    written = Written(0, ())
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        for frame in frames:
+            frame.to_csv(stream, index=False, header=not written.rows)
+            written = Written(written.rows + len(frame), list(frame.columns))
+    return written
+
+
+def _write_parquet(frames: Iterable[Any], path: Path) -> Written:
+    arrow: Any = require("pyarrow", "tabular")
+    parquet: Any = require("pyarrow.parquet", "tabular")
+    written, schema = Written(0, ()), None
+    with contextlib.ExitStack() as stack:
+        writer: Any = None
+        for frame in frames:
+            if writer is None:
+                schema = _schema(arrow, frame)
+                writer = stack.enter_context(parquet.ParquetWriter(str(path), schema))
+            writer.write_table(arrow.Table.from_pandas(frame, schema=schema, preserve_index=False))
+            written = Written(written.rows + len(frame), list(frame.columns))
+    return written
+
+
+def _schema(arrow: Any, frame: Any) -> Any:
+    """Return the schema of a file, given its first rows; a column without values there is one of texts."""
+    schema = arrow.Schema.from_pandas(frame, preserve_index=False)
+    for i, field in enumerate(schema):
+        if arrow.types.is_null(field.type):
+            schema = schema.set(i, field.with_type(arrow.string()))
+    return schema
