@@ -41,6 +41,7 @@ __all__ = [
     "sync",
     "train",
     "tune",
+    "why",
     "work",
 ]
 
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
         sync,
         train,
         tune,
+        why,
         work,
     )
     from trainyard.runs.run import Run

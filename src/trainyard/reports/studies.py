@@ -54,7 +54,7 @@ def _rendered(folder: Path) -> str:
         made |= _benchmark(result) if kind == "benchmark" else _cross_validation(folder, result)
     return template(_TEMPLATE).render(
         **made,
-        style=_style(),
+        style=style_sheet(),
         kind={"cv": "Cross-validation", "benchmark": "Benchmark", "tune": "Tuning"}.get(kind, "Study"),
         study_id=folder.name,
         experiment=record.experiment if record else folder.parent.name,
@@ -65,7 +65,7 @@ def _rendered(folder: Path) -> str:
     )
 
 
-def _style() -> Markup:
+def style_sheet() -> Markup:
     """Return the style sheet of the runs' page, which is part of its template."""
     source = Path(__file__).with_name("report.html.j2").read_text(encoding="utf-8")
     match = re.search(r"<style>(.*?)</style>", source, re.DOTALL)
