@@ -90,7 +90,7 @@ def share_rows(result: Json) -> list[list[str]]:
     factors = {factor["name"]: factor for factor in result["factors"]}
     rows = [_share_row(share, factors[share["name"]], result) for share in result["shares"]]
     if result["others"] is not None:
-        rows.append(_effect_row(", ".join(result["other_names"]), result["others"], result))
+        rows.append(_effect_row(f"the others: {', '.join(result['other_names'])}", result["others"], result))
     elif not result["shares"]:
         rows += [[name, factor["before"], factor["after"], *[""] * 6] for name, factor in factors.items()]
     if not result["shares"] and result["total"] is not None:

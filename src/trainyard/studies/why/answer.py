@@ -116,17 +116,19 @@ def _moved(factors: Sequence[Factor], findings: Findings) -> str:
     assert total is not None, "something moved the metric"
     texts = {factor.name: f" ({factor.before} -> {factor.after})" for factor in factors}
     movers = [share for share in findings.shares if share.stands_out]
-    named = " and ".join(f"{share.name}{texts[share.name]} {_by(share, total)}" for share in movers)
+    first, *more = [f"{share.name}{texts[share.name]}" for share in movers]
+    sizes = [_by(share, total) for share in movers]
+    named = ", ".join([f"{first} moved it by {sizes[0]}", *map("{} by {}".format, more, sizes[1:])])
     others = ""
     if findings.others is not None and findings.others.p < ALPHA and any(findings.others.values):
         others = f" The other changes together add {_signed(findings.others.mean)}."
-    return f"{named} moved it.{_among(findings, total)}{others}"
+    return f"{named}.{_among(findings, total)}{others}"
 
 
 def _by(share: Share, total: Effect) -> str:
     assert share.effect is not None, "it stands out"
-    part = f", {share.effect.mean / total.mean:.0%}" if total.mean else ""
-    return f"[{_signed(share.effect.mean)}{part}]"
+    part = f" ({share.effect.mean / total.mean:.0%})" if total.mean else ""
+    return f"{_signed(share.effect.mean)}{part}"
 
 
 def _among(findings: Findings, total: Effect) -> str:

@@ -132,6 +132,10 @@ class _Measurements:
         """The number of runs that were trained for this study."""
         return sum(not run.reused for run in self._study.record.runs)
 
+    def label(self, changes: Changes) -> str:
+        """Return the name of a set of changes."""
+        return "all" if changes and changes == self.all_changes else "+".join(sorted(changes)) or "none"
+
     def open(self, stack: ExitStack) -> None:
         """Check out the code, if it is a change."""
         folder = self._sides[0].folder
@@ -178,7 +182,7 @@ class _Measurements:
         except (InputError, TrainingError) as error:
             if changes in (frozenset(), self.all_changes):
                 raise
-            log.warning("with %s the run fails, and is left out: %s", _label(changes), error)
+            log.warning("with %s the run fails, and is left out: %s", self.label(changes), error)
             return None
         value = result.metrics.get(self._metric, math.nan)
         if not math.isfinite(value) and changes in (frozenset(), self.all_changes):
@@ -201,11 +205,13 @@ class _Measurements:
         placed = {tuple(key.split(".")): value for key, value in before.manifest.known_placement.items()}
         tree = before.tree.with_changes(after.tree, chosen).with_values(own | placed)
         with as_fresh_process(), self._working_in(folder):
-            result, run, reused = self._run(Trial({"changes": _label(changes), "seed": seed}, tree.load()))
+            result, run, reused = self._run(
+                Trial({"changes": self.label(changes), "seed": seed}, tree.load())
+            )
         self.results[changes, seed], self.runs[changes, seed] = result, run
         note = {"reused": True} if reused else {}
         self._request.study.watch(
-            {"changes": _label(changes), "seed": seed, "run_id": run.id, **note}
+            {"changes": self.label(changes), "seed": seed, "run_id": run.id, **note}
             | {self._metric: result.metrics.get(self._metric)}
         )
         return result
@@ -290,7 +296,7 @@ class _Study:
         measured = [
             {
                 "changes": sorted(changes),
-                "label": _label(changes),
+                "label": self._measurements.label(changes),
                 "seed": seed,
                 "value": result.metrics.get(self._metric),
                 "run_id": self._measurements.runs[changes, seed].id,
@@ -341,7 +347,3 @@ class _Study:
                 if difference.input not in ("config", "weights")
             ]
         return texts
-
-
-def _label(changes: Changes) -> str:
-    return "+".join(sorted(changes)) or "none"
