@@ -213,7 +213,7 @@ def test_a_killed_study_goes_on_and_finds_the_change(
     document = json.loads(capsys.readouterr().out)
     assert document["study_id"] == crashed
     assert (
-        document["answer"].split(": ")[1].startswith("training.learning_rate (0.05 -> 1.0e-05) moved it by +")
+        document["answer"].split(": ")[1].startswith("training.learning_rate (0.05 -> 1e-05) moved it by +")
     )
     assert [one["stands_out"] for one in document["shares"]] == [True]
     ids = [one["run_id"] for one in document["measured"]]

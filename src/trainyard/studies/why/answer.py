@@ -9,7 +9,7 @@ from typing import Any
 
 from trainyard.evaluation.significance import student_quantile
 from trainyard.studies.why.factors import Factor
-from trainyard.studies.why.search import ALPHA, Effect, Findings, Share
+from trainyard.studies.why.search import ALPHA, SMALL, Effect, Findings, Share
 
 Json = dict[str, Any]
 Pair = tuple[float, float]
@@ -119,9 +119,9 @@ def _moved(factors: Sequence[Factor], findings: Findings) -> str:
     first, *more = [f"{share.name}{texts[share.name]}" for share in movers]
     sizes = [_by(share, total) for share in movers]
     named = ", ".join([f"{first} moved it by {sizes[0]}", *map("{} by {}".format, more, sizes[1:])])
-    others = ""
-    if findings.others is not None and findings.others.p < ALPHA and any(findings.others.values):
-        others = f" The other changes together add {_signed(findings.others.mean)}."
+    rest, others = findings.others, ""
+    if rest is not None and rest.p < ALPHA and abs(rest.mean) > SMALL * abs(total.mean):
+        others = f" The other changes together add {_signed(rest.mean)}."
     return f"{named}.{_among(findings, total)}{others}"
 
 

@@ -23,7 +23,7 @@ from trainyard.studies.why.shares import Changes, orders_of, shares, subsets_of
 Measure = Callable[[Changes, int], float | None]
 ALPHA = 0.05  # the probability of naming a change although nothing but the seed moves the metric
 LOOKS = (3, 5, 8, 12)  # numbers of seeds after which it is asked whether something stands out
-_SMALL = 0.05  # a change with a smaller part of the whole difference is not among the few that matter
+SMALL = 0.05  # a change with a smaller part of the whole difference is not among the few that matter
 _NONE: Changes = frozenset()
 Verdict = Literal["moved", "none", "unsettled"]
 
@@ -229,7 +229,7 @@ class Search:
     def _weight(self, effect: Effect) -> float:
         """Return the size of an effect in the smallest size that matters; below 1 if it is noise."""
         assert self._findings.total is not None
-        least = _SMALL * abs(self._findings.total.mean)
+        least = SMALL * abs(self._findings.total.mean)
         weight = abs(effect.mean) / least
         return weight if effect.p < ALPHA else min(weight, 1 - 1 / (2 + weight))
 
