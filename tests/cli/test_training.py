@@ -126,6 +126,13 @@ def test_what_one_does_with_a_run(command: Command, trained: Path) -> None:
     report.unlink()
     assert command("report", "last", *runs).out == f"{report}\n"
     assert report.exists()
+    pages = trained / "pages.html", trained / "CARD.md"
+    assert command("report", "last", "last", "-o", pages[0], *runs).out == f"{pages[0]}\n"
+    assert command("report", "last", "--card", "-o", pages[1], *runs).out == f"{pages[1]}\n"
+    assert all(page.exists() for page in pages)
+    refused = command("report", "last", "last", "--card", *runs)
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "diagnosis" in command("report", "last", *runs, "--json").json
 
 
 @pytest.mark.slow

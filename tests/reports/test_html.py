@@ -164,7 +164,7 @@ def test_a_whole_run(run):
         "test accuracy",
         DIGEST,
         "be" * 32,
-        "determinism: bitwise",
+        "Determinism bitwise",
         "the same inputs give the same bits",
         "best model at step 80: val_loss 0.5000",
         "attempt 2 resumed from step 40",

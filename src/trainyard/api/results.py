@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainyard.errors import InputError
 from trainyard.integrations.foreign import refuse_foreign_run
 from trainyard.records.listing import has_model
 from trainyard.runs.lookup import RunName, find
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from trainyard.runs.comparison import Comparison
     from trainyard.runs.model import Predictor
     from trainyard.types import Metrics, SplitName
+
+MOST_OVERLAID = 12  # runs on one page: there are as many colors
 
 
 def load(
@@ -180,16 +183,59 @@ def explain(
     return explanation
 
 
-def report(run: RunName, *, runs_dir: Path | str | None = None) -> Path:
-    """Write the run's `report.html` again, and return its path.
+def report(
+    run: RunName,
+    *others: RunName,
+    output: Path | str | None = None,
+    card: bool = False,
+    runs_dir: Path | str | None = None,
+) -> Path:
+    """Write the run's `report.html` again, its model card, or a page that overlays several runs.
+
+    Args:
+        run: A run, a path, an id, a unique prefix, or `last`.
+        others: More runs, up to 11: the page shows first what differs, then all curves.
+        output: The file of the card (default: model-card.md in the run directory), or of the page of several
+            runs (default: runs.html). A run's report.html is always in its directory.
+        card: Write the model card instead: Markdown with the metadata that hubs read.
+        runs_dir: The folder of the runs.
+
+    Returns:
+        The path of what was written.
 
     Raises:
         RunNotFoundError: There is no such run.
-        OSError: The report cannot be written.
+        InputError: These arguments do not go together.
+        OSError: The file cannot be written.
     """
+    _check_report(len(others) + 1, output, card=card)
+    folders = [find(one, runs_dir).path for one in (run, *others)]
+    if card:
+        from trainyard.reports.card import write_card
+
+        return write_card(folders[0], None if output is None else Path(output))
+    if others:
+        from trainyard.reports.overlay import FILE, write_overlay
+
+        return write_overlay(folders, Path(output or FILE))
     from trainyard.reports.html import write_report
 
-    return write_report(find(run, runs_dir).path)
+    return write_report(folders[0])
+
+
+def _check_report(runs: int, output: Path | str | None, *, card: bool) -> None:
+    if card and runs > 1:
+        raise InputError(f"{runs} runs given, but a model card is of one run; leave the others out")
+    if runs > MOST_OVERLAID:
+        raise InputError(f"{runs} runs given; one page overlays {MOST_OVERLAID} at most")
+    if output is None:
+        return
+    if runs == 1 and not card:
+        raise InputError(
+            f"{output}: a run's report.html stays in its directory; give more runs, or ask for its model card"
+        )
+    if not Path(output).absolute().parent.is_dir():
+        raise InputError(f"{output}: there is no folder {Path(output).parent}")
 
 
 def compare(

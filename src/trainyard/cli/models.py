@@ -9,6 +9,7 @@ import click
 
 import trainyard
 from trainyard.cli import options
+from trainyard.cli.errors import to_stderr
 from trainyard.cli.output import json_document, say_data, show, table
 
 
@@ -125,13 +126,36 @@ def export(
 
 
 @click.command()
-@options.run_argument
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option("--card", is_flag=True, help="Write a model card instead: Markdown with metadata for hubs.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file of the card, or of the page of several runs.  "
+    "[default: model-card.md in the run directory, runs.html]",
+)
 @options.runs_dir
 @options.as_json
-def report(run: str, runs_dir: str | None, as_json: bool) -> None:
-    """Write a run's report.html again."""
-    path = trainyard.report(run, runs_dir=runs_dir)
-    show({"report": str(path)}, [str(path)], as_json)
+def report(
+    runs: tuple[str, ...], card: bool, output: Path | None, runs_dir: str | None, as_json: bool
+) -> None:
+    """Write a run's report.html again, and say what is wrong with the run.
+
+    Of several runs, write one page that overlays their curves and shows first what differs.
+    """
+    path = trainyard.report(*runs, output=output, card=card, runs_dir=runs_dir)
+    if card or len(runs) > 1:
+        show({"card" if card else "report": str(path)}, [str(path)], as_json)
+        return
+    from trainyard.reports.diagnosis import diagnose
+    from trainyard.reports.rundir import read_run
+
+    findings = diagnose(read_run(path.parent))
+    document = {"report": str(path), "diagnosis": [one._asdict() for one in findings]}
+    show(document, [str(path)], as_json)
+    for one in [] if as_json else findings:
+        to_stderr(f"{one.title}\n  seen: {one.seen}\n  try:  {one.mend}")
 
 
 def _refuse_output(output: Path, force: bool) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from pydantic import BaseModel
 
@@ -59,6 +59,13 @@ class Preparation(Protocol):
         """Return everything that is needed to apply it elsewhere, as plain values."""
 
 
+class Identifiers(NamedTuple):
+    """What names the rows of a split to their owner: a column, and its (rows,) values."""
+
+    column: str
+    values: Array
+
+
 @dataclass(frozen=True)
 class DataBundle:
     """The data that a run trains on.
@@ -67,6 +74,7 @@ class DataBundle:
     source. `warnings` lists problems that do not prevent training. `columns` says what the columns of a table
     are, in one line. `preparation` is None for datasets of
     preprocessed arrays. `content_hashed` is False if the fingerprints cover only a sample of the rows.
+    `identifiers` name the rows of each split, if a column does.
     """
 
     info: DataInfo
@@ -76,6 +84,7 @@ class DataBundle:
     warnings: Sequence[str] = ()
     columns: str = ""
     content_hashed: bool = True
+    identifiers: Mapping[SplitName, Identifiers] = field(default_factory=dict)
 
 
 class Dataset(Protocol):

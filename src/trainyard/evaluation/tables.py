@@ -22,7 +22,15 @@ def tables(result: EvaluationResult, info: DataInfo) -> dict[str, Any]:
     - `per_class`: [{`label`, `precision`, `recall`, `f1`, `support`}], for each class or label;
     - `scatter`: {`true`, `predicted`}, at most 2000 points of the first output, evenly spaced over the rows;
     - `worst`: the rows with the largest errors, [{`row`, `true`, `predicted`, `probability` | `error`}],
-      where `probability` is that of the wrong class.
+      where `probability` is that of the wrong class;
+    - `figures`: what the task draws, each with `kind` (`lines`, `scatter`, `histogram`), `title`, the labels
+      of its axes `x` and `y`, a `caption`, and `lines`: [{`name`, `x`, `y`}] (`exact`: with the diagonal;
+      `points`: with each point), `xs` and `ys` (`line`: `zero`), or `edges` and `series`: [{`name`,
+      `counts`}];
+    - `thresholds`: of two classes, what follows from each threshold, see `ranking.thresholds`.
+
+    A run adds `origin` of the rows (`evaluation.origin`), and what it is `compared` with
+    (`evaluation.baselines`).
 
     Tables that do not apply are None (`worst`: an empty list); without rows, or if an output is not finite,
     none does.
@@ -39,6 +47,8 @@ def tables(result: EvaluationResult, info: DataInfo) -> dict[str, Any]:
         "per_class": None,
         "scatter": None,
         "worst": [],
+        "figures": [],
+        "thresholds": None,
     }
     if len(result.ids) == 0 or not np.isfinite(result.outputs).all():
         return table

@@ -12,7 +12,7 @@ runs/<experiment>/<run-id>/
     journal/0001.jsonl  metrics and events of that attempt
     checkpoints/        what the run resumes from
     best/               the best models, weights only
-    evaluation/         the tables of the final evaluation of val and test, and the explanation
+    evaluation/         the tables of the final evaluation, what the data are like, and the explanation
     trackers/           how far each tracker is
     result.json         status, metrics and digest; written at each orderly end
     report.html

@@ -299,20 +299,59 @@ def _short(label: object) -> str:
 
 def scatter(true: Sequence[float], predicted: Sequence[float], title: str, target: str) -> str:
     """Draw predicted against true values on equal axes; on the diagonal the prediction is exact."""
-    x, y = np.asarray(true, np.float64), np.asarray(predicted, np.float64)
-    real = np.isfinite(x) & np.isfinite(y)
-    x, y = x[real], y[real]
+    x, y = _finite(true, predicted)
     width, height = 420.0, 400.0
     left, right, top, bottom = 58.0, width - 10, 8.0, height - 38
-    both = np.concatenate([x, y])
+    both = central(np.concatenate([x, y]))
     x_axis, y_axis = fitted(both, left, right), fitted(both, bottom, top)
     parts = [*axes(x_axis, y_axis, f"true {target}", f"predicted {target}")]
     parts.append(f'<path class="exact" d="M{left:.1f} {bottom:.1f}L{right:.1f} {top:.1f}"/>')
-    dots = "".join(f"M{x_axis(a):.1f} {y_axis(b):.1f}h0" for a, b in zip(x, y, strict=True))
-    parts.append(f'<path class="points{" many" if len(x) > 400 else ""}" d="{dots}"/>')
+    parts += dots(x, y, x_axis, y_axis)
     correlation = (
         float(np.corrcoef(x, y)[0, 1]) if len(x) > 1 and x.std() > 0 and y.std() > 0 else float("nan")
     )
     facts = f"{len(x)} points; correlation {number(correlation)}."
     desc = f"{facts} The dashed diagonal is where the prediction is exact."
     return svg("scatter", (width, height), (title, desc), parts)
+
+
+def _finite(first: Sequence[float], second: Sequence[float]) -> tuple[Array, Array]:
+    x, y = np.asarray(first, np.float64), np.asarray(second, np.float64)
+    real = np.isfinite(x) & np.isfinite(y)
+    return x[real], y[real]
+
+
+def central(values: Array) -> Array:
+    """Return the values that an axis is fitted to: without outliers that would squeeze all others."""
+    if len(values) < 20:
+        return values
+    low, high = np.quantile(values, [0.01, 0.99])
+    reach = 0.75 * (high - low)
+    inside = values[(values >= low - reach) & (values <= high + reach)]
+    return inside if high > low and np.ptp(values) > 3 * (high - low) else values
+
+
+def dots(x: Array, y: Array, x_axis: Scale, y_axis: Scale) -> Iterator[str]:
+    """Draw points; those beyond the axes are triangles at the frame, with their values."""
+    beyond = (x < x_axis.low) | (x > x_axis.high) | (y < y_axis.low) | (y > y_axis.high)
+    inside = zip(x[~beyond], y[~beyond], strict=True)
+    drawn = "".join(f"M{x_axis(a):.1f} {y_axis(b):.1f}h0" for a, b in inside)
+    yield f'<path class="points{" many" if len(x) > 400 else ""}" d="{drawn}"/>'
+    for a, b in zip(x[beyond][:100], y[beyond][:100], strict=True):
+        words = f"{number(float(a))}, {number(float(b))}"
+        shape = f"M{x_axis(a) - 4:.1f} {y_axis(b) + 4:.1f}l4-8 4 8Z"
+        yield f'<path class="outlier" d="{shape}"><title>{text(words)}</title></path>'
+
+
+def errors(xs: Sequence[float], ys: Sequence[float], title: str, labels: tuple[str, str]) -> str:
+    """Draw errors against predictions, with a line at 0; `labels` are those of the axes."""
+    x, y = _finite(xs, ys)
+    width, height = 420.0, 260.0
+    x_axis, y_axis = (
+        fitted(central(x), 58.0, width - 10),
+        fitted(central(np.append(y, 0.0)), height - 38, 8.0),
+    )
+    parts = [*axes(x_axis, y_axis, *labels)]
+    parts.append(f'<path class="exact" d="M58 {y_axis(0.0):.1f}H{width - 10:.1f}"/>')
+    parts += dots(x, y, x_axis, y_axis)
+    return svg("scatter", (width, height), (title, f"{len(x)} points around the line at 0."), parts)

@@ -78,7 +78,7 @@ def ranking(explanation: Json) -> list[tuple[str, float | None, float | None]]:
 
 
 def _figure(title: str, chart: str, caption: str) -> Section:
-    return {"title": title, "chart": Markup(chart), "caption": caption}
+    return {"title": title, "chart": Markup(chart), "caption": caption, "legend": []}
 
 
 def _permutation(explanation: Json) -> Iterator[Section]:

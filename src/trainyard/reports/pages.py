@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from trainyard.records.result import Result
 from trainyard.redact import redacted
-from trainyard.reports import charts, history
+from trainyard.reports import charts, costs, distributions, figures, history
 from trainyard.reports.rundir import Json, RunFiles, numbers, part
 from trainyard.reports.scales import duration, number
 
@@ -161,14 +161,19 @@ def _evaluation(split: str, tables: Json, *, first: bool) -> Section:
     name = {"test": "Test", "val": "Validation", "train": "Training"}[split]
     made: Section = {
         "name": name,
+        "worst_head": [],
+        "worst_note": "",
         "rows": number(tables.get("rows", 0)),
         "metrics": [
             (history.title(metric), number(value))
             for metric, value in numbers(part(tables, "metrics")).items()
         ],
+        "sample": bool(tables.get("sample")),
         "confusion": None,
         "broad": False,
         "scatter": None,
+        "figures": [],
+        "costs": None,
         "classes": None,
         "more_classes": 0,
         "worst": [],
@@ -184,10 +189,13 @@ def _evaluation(split: str, tables: Json, *, first: bool) -> Section:
         title = f"Predicted against true {target}, {name.lower()} split"
         made["scatter"] = Markup(charts.scatter(points["true"], points["predicted"], title, target))
     if first:  # showing them for one split is enough
+        made["figures"] = [figures.drawn(one) for one in (tables.get("figures") or [])[: figures.MAX_FIGURES]]
+        made["costs"] = costs.section(tables)
         rows = tables.get("per_class") or []
         shown = rows if len(rows) <= MAX_CLASSES else sorted(rows, key=lambda row: row["f1"])[:MAX_CLASSES]
         made |= {"classes": [_class_row(row) for row in shown], "more_classes": len(rows) - len(shown)}
         made["worst"] = [_worst_row(row) for row in (tables.get("worst") or [])[:8]]
+        made["worst_head"], made["worst_note"] = _worst_names(tables)
     return made
 
 
@@ -202,8 +210,23 @@ def _class_row(row: Json) -> Section:
 
 
 def _worst_row(row: Json) -> list[str]:
+    """Return the cells: the row's position and identifier in the user's own file first."""
     last = f"{row['probability']:.3f}" if "probability" in row else number(row["error"])
-    return [number(row["row"]), number(row["true"]), number(row["predicted"]), last]
+    where = number(row["number"] if "number" in row else row["row"])
+    own = [str(row["id"])] if "id" in row else []
+    return [where, *own, number(row["true"]), number(row["predicted"]), last]
+
+
+def _worst_names(tables: Json) -> tuple[list[str], str]:
+    """Return the head of the table of the greatest errors, and what its rows count."""
+    rows, origin = tables.get("worst") or [{}], part(tables, "origin")
+    own = [str(origin.get("id", "id"))] if "id" in rows[0] else []
+    file = origin.get("file")
+    if "number" in rows[0]:
+        note = f"Rows count from 1{f' in {redacted(str(file))}' if file else ''}, without the header."
+    else:
+        note = "Rows count from 0 within the split."
+    return ["row", *own], note
 
 
 def data(run: RunFiles) -> Section | None:
@@ -233,6 +256,7 @@ def data(run: RunFiles) -> Section | None:
         ],
         "warnings": [redacted(warning) for warning in described.warnings],
         "content_hashed": described.content_hashed,
+        "distributions": distributions.section(run),
     }
 
 

@@ -39,6 +39,7 @@ class RunFiles:
     lineage: Lineage | None = None
     result: Result | None = None
     evaluations: Mapping[str, Json] = field(default_factory=dict)
+    profile: Json = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
     @cached_property
@@ -49,6 +50,18 @@ class RunFiles:
             # A kill between writing the result and ending the journal leaves no `end` line.
             history.attempts[-1] = replace(history.attempts[-1], status=self.result.status)
         return history
+
+    @cached_property
+    def settings(self) -> Json:
+        """The values of the config; empty where they cannot be read."""
+        from ruamel.yaml import YAML
+        from ruamel.yaml.error import YAMLError
+
+        try:
+            values = YAML(typ="safe", pure=True).load(self.config)
+        except (YAMLError, ValueError, RecursionError, TypeError):
+            return {}
+        return values if isinstance(values, Mapping) else {}
 
     @property
     def attempts(self) -> list[Attempt]:
@@ -130,6 +143,7 @@ def read_run(folder: Path) -> RunFiles:
         _undamaged(run.lineage, Lineage.FILE, folder, problems),
         result,
         {split: tables for split, tables in evaluations.items() if tables},
+        _read_tables(folder, "data", problems),
         problems,
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
@@ -21,7 +20,7 @@ from trainyard.reports.history import title as metric_title
 from trainyard.reports.rundir import Json, numbers, part
 from trainyard.reports.scales import duration, number
 from trainyard.reports.study_charts import Point, Spread, dot_plot, trade_off
-from trainyard.reports.templates import template
+from trainyard.reports.templates import style, template
 
 Rows = list[list[str]]
 Section = dict[str, Any]
@@ -54,7 +53,7 @@ def _rendered(folder: Path) -> str:
         made |= _benchmark(result) if kind == "benchmark" else _cross_validation(folder, result)
     return template(_TEMPLATE).render(
         **made,
-        style=style_sheet(),
+        style=style(),
         kind={"cv": "Cross-validation", "benchmark": "Benchmark", "tune": "Tuning"}.get(kind, "Study"),
         study_id=folder.name,
         experiment=record.experiment if record else folder.parent.name,
@@ -63,13 +62,6 @@ def _rendered(folder: Path) -> str:
         runs=[(_trial_name(run), run.run_id) for run in record.runs] if record else [],
         made=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
     )
-
-
-def style_sheet() -> Markup:
-    """Return the style sheet of the runs' page, which is part of its template."""
-    source = Path(__file__).with_name("report.html.j2").read_text(encoding="utf-8")
-    match = re.search(r"<style>(.*?)</style>", source, re.DOTALL)
-    return Markup(match[1] if match else "")  # it is ours, and holds no values of a run
 
 
 def _tuned(record: StudyRecord, result: Json) -> tuple[str, str]:

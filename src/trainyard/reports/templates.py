@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from markupsafe import Markup
+
 if TYPE_CHECKING:
     from jinja2 import Template
+
+
+def style() -> Markup:
+    """Return the style sheet of the page of a run, which is part of its template."""
+    return _within("style")
+
+
+def script() -> Markup:
+    """Return the script of the page of a run, which is part of its template."""
+    return _within("script")
+
+
+def _within(tag: str) -> Markup:
+    source = Path(__file__).with_name("report.html.j2").read_text(encoding="utf-8")
+    match = re.search(rf"<{tag}>(.*?)</{tag}>", source, re.DOTALL)
+    return Markup(match[1] if match else "")  # it is ours, and holds no values of a run
 
 
 @cache  # compiling a template takes as long as training a small model

@@ -17,9 +17,8 @@ from trainyard.records.study import StudyRecord
 from trainyard.reports.history import title as metric_title
 from trainyard.reports.rundir import Json
 from trainyard.reports.scales import number
-from trainyard.reports.studies import style_sheet
 from trainyard.reports.study_charts import Spread, dot_plot
-from trainyard.reports.templates import template
+from trainyard.reports.templates import style, template
 
 HEAD = ("change", "before", "after", "share", "of it", "95% interval", "alone", "added last", "p")
 
@@ -39,7 +38,7 @@ def _rendered(folder: Path) -> str:
     record, result = _read(folder)
     name = metric_title(str(result.get("metric", "")))
     return template("why.html.j2").render(
-        style=style_sheet(),
+        style=style(),
         study_id=folder.name,
         experiment=folder.parent.name,
         status=record.status if record else "unknown",

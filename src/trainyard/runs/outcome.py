@@ -12,12 +12,12 @@ from trainyard.engine.signals import Stopped
 from trainyard.engine.state import RunState, preserved_global_random
 from trainyard.errors import CheckpointError
 from trainyard.evaluation.metrics import explained_metric
-from trainyard.evaluation.tables import tables
 from trainyard.records.manifest import Manifest
 from trainyard.records.result import BestModel, Result
 from trainyard.records.run_dir import RunDir
 from trainyard.records.status import Ended
-from trainyard.runs.wiring import Components, evaluate_split, interruptible
+from trainyard.runs.description import Description, training_sample
+from trainyard.runs.wiring import Components, evaluate_rows, evaluate_split, interruptible
 from trainyard.types import Metrics, SplitName
 
 log = logging.getLogger("trainyard")
@@ -65,12 +65,20 @@ def evaluate_outcome(
     """
     model = _restore_best(components, state, best)
     metrics: Metrics = {}
+    describe = Description(run, components) if components.inputs.world.is_main else None
     for split in EVALUATED:
         if split in components.bundle.splits:
             result = evaluate_split(components, split, check_signals)
-            if components.inputs.world.is_main:
-                run.write_json(f"evaluation/{split}.json", tables(result, components.bundle.info))
+            if describe:
+                describe.evaluation(result)
             metrics |= result.metrics
+    sample = training_sample(components)
+    if sample is not None:
+        result = evaluate_rows(components, sample, "train", check_signals)
+        if describe:
+            describe.evaluation(result)
+    if describe:
+        describe.data()
     _explain(run, components, check_signals)
     return {"metrics": metrics, "evaluated": "best" if model else "final", "best": model}
 

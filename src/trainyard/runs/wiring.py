@@ -16,7 +16,7 @@ from trainyard.callbacks.histograms import WeightHistograms
 from trainyard.callbacks.resources import Resources
 from trainyard.config.metrics import deciding_metrics, metric_path, undecided_modes
 from trainyard.config.schema import RunConfig
-from trainyard.datasets.base import DataBundle, prepared_as
+from trainyard.datasets.base import DataBundle, Split, prepared_as
 from trainyard.engine.checkpoint import Checkpoints, RunCheckpoints
 from trainyard.engine.journal import Journal
 from trainyard.engine.lease import Lease
@@ -311,8 +311,15 @@ def evaluate_split(
     components: Components, split: SplitName, check_signals: Callable[[], None]
 ) -> EvaluationResult:
     """Evaluate the model; neither its state nor the global random generators change."""
+    return evaluate_rows(components, components.bundle.splits[split], split, check_signals)
+
+
+def evaluate_rows(
+    components: Components, rows: Split, split: SplitName, check_signals: Callable[[], None]
+) -> EvaluationResult:
+    """Evaluate the model on some rows of a split; see `evaluate_split`."""
     predictions = interruptible(
-        components.model.predict(components.bundle.splits[split]),
+        components.model.predict(rows),
         check_signals,
         components.inputs.world,
     )

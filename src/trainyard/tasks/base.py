@@ -129,6 +129,8 @@ class Task(ABC):
     name: ClassVar[str]
     metrics: ClassVar[Mapping[str, Metric]]
     default_metrics: ClassVar[Sequence[str]]  # what is computed if the config names none
+    # By which a model is judged against baselines: whether it answers better, and whether it is surer.
+    judged_by: ClassVar[Sequence[str]] = ()
     usual_metric: ClassVar[str]  # the metric by which two models are compared where `loss` is named
     # Losses by the names that frameworks know them by, the default first. A task may name its own loss, as
     # package.module:function, which gets (outputs, batch) and returns the mean over the samples.
@@ -138,6 +140,9 @@ class Task(ABC):
     scales_target: ClassVar[bool] = False  # whether a framework may train on standardized targets
     gives_probabilities: ClassVar[bool] = False
     noun: ClassVar[str] = "targets"  # what `DataInfo.outputs` counts, for messages
+    hub_tag: ClassVar[str] = (
+        ""  # what model hubs call the task of a table's columns; empty: they have no name
+    )
 
     def __init__(self, info: DataInfo) -> None:
         self.info = info
@@ -245,6 +250,25 @@ class Task(ABC):
         targets, outputs = scores.targets, scores.outputs
         return Answers(targets[:, 0], outputs[:, 0]) if targets.shape[1] == 1 else Answers(targets, outputs)
 
+    # -- baselines
+
+    def as_values(self, targets: Array) -> Floats | None:
+        """Return targets as (rows, outputs) float64 whose mean is the best constant prediction.
+
+        None if the task has no constant prediction. Here they are the targets themselves.
+        """
+        return targets.astype(np.float64).reshape(len(targets), -1)
+
+    def constant_in_words(self, constant: Floats) -> str:
+        """Return what the best constant prediction, (outputs,), answers: `always predicting the mean`."""
+        one = f", {constant[0]:.4g}" if len(constant) == 1 else ""
+        return f"always predicting the mean{one}"
+
+    def asked(self) -> str:
+        """Return what a model is asked, for people: `predict the value of price`."""
+        names = ", ".join(map(str, self.info.target_names)) or self.info.target
+        return f"predict the value of {names}"
+
     # -- tables
 
     def columns(self, outputs: Array) -> Columns:
@@ -264,7 +288,7 @@ class Task(ABC):
 
     @abstractmethod
     def tables(self, scores: Scores, ids: Ids) -> Json:
-        """Return the tables of the report for a split; see `evaluation.tables`.
+        """Return the tables and figures of the report for a split; see `evaluation.tables`.
 
         Args:
             scores: The scores of at least one row.

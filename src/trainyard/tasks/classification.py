@@ -10,7 +10,7 @@ import numpy as np
 from trainyard.errors import DataError
 from trainyard.semantics import version
 from trainyard.tasks.base import Answers, Columns, ExplainedOutput, Floats, Json, Metric, Scores, Task
-from trainyard.tasks.support import classes
+from trainyard.tasks.support import classes, ranking
 from trainyard.tasks.support.columns import FEW, are_integers, as_json, distinct_labels, is_few, is_numeric
 from trainyard.tasks.support.links import sigmoid, softmax
 from trainyard.tasks.support.worst import largest
@@ -75,11 +75,13 @@ class ClassificationTask(Task):
     name: ClassVar[str] = "classification"
     metrics: ClassVar[Mapping[str, Metric]] = _metrics()
     default_metrics: ClassVar[Sequence[str]] = ("accuracy", "f1")
+    judged_by: ClassVar[Sequence[str]] = ("accuracy", "log_loss")
     usual_metric: ClassVar[str] = "log_loss"
     losses: ClassVar[Sequence[str]] = ("cross_entropy",)
     gives_probabilities: ClassVar[bool] = True
     _has_positive: ClassVar[bool] = True  # whether f1, precision and recall of two classes are those of one
     noun: ClassVar[str] = "classes"
+    hub_tag: ClassVar[str] = "tabular-classification"
 
     @classmethod
     def as_of(cls, older: Mapping[str, int]) -> type[Task]:
@@ -146,6 +148,22 @@ class ClassificationTask(Task):
         probabilities = scores.outputs[:, 1] if len(labels) == 2 else scores.outputs
         return Answers(labels[scores.targets], labels[scores.predicted], probabilities)
 
+    # -- baselines
+
+    def as_values(self, targets: Array) -> Floats | None:
+        """Return (rows, classes) of 0 and 1: the mean holds the shares of the classes."""
+        return np.asarray(targets[:, None] == np.arange(self.info.outputs), np.float64)
+
+    def constant_in_words(self, constant: Floats) -> str:
+        """Return the class that occurs most."""
+        return f"always answering {self._labels[int(constant.argmax())]!s}, the most frequent class"
+
+    def asked(self) -> str:
+        """Return the classes to tell apart, or their number."""
+        labels = [str(label) for label in self._labels]
+        few = f"{', '.join(labels[:-1])} or {labels[-1]}" if 1 < len(labels) <= 4 else ""
+        return f"tell which of {len(labels)} classes {self.info.target} is" + (f": {few}" if few else "")
+
     # -- tables
 
     @property
@@ -166,9 +184,10 @@ class ClassificationTask(Task):
         return {"target": [labels[index] for index in targets]}
 
     def tables(self, scores: Scores, ids: Ids) -> Json:
-        """Return `confusion` (for at most 200 classes), `positive`, `per_class` and `worst`."""
+        """Return `confusion` (for at most 200 classes), `positive`, `per_class`, `worst` and figures."""
         labels = [as_json(value) for value in self._labels]
         table = classes.per_class(scores.confusion)
+        answers = self._answers_by_class(scores, labels)
         return {
             "confusion": {"labels": labels, "matrix": scores.confusion.tolist()}
             if len(labels) <= MAX_CONFUSION
@@ -176,7 +195,18 @@ class ClassificationTask(Task):
             "positive": labels[1] if self._has_positive and len(labels) == 2 else None,
             "per_class": table.to_json(labels),
             "worst": self._worst(scores, ids, labels),
+            "figures": ranking.figures(answers),
+            "thresholds": ranking.thresholds(answers[0]) if len(labels) == 2 else None,
         }
+
+    @staticmethod
+    def _answers_by_class(scores: Scores, labels: list[Any]) -> list[ranking.Answers]:
+        """Return the answers for each class; of two classes for the second only."""
+        shown = [1] if len(labels) == 2 else range(len(labels))
+        return [
+            ranking.Answers(str(labels[i]), scores.targets == i, scores.outputs[:, i], scores.weights)
+            for i in shown
+        ]
 
     @staticmethod
     def _worst(scores: Scores, ids: Ids, labels: list[Any]) -> list[Json]:

@@ -66,6 +66,7 @@ class LanguageModelingTask(Task):
     target: ClassVar[str] = LABELS
     sums: ClassVar[Sequence[str]] = ("nats", "tokens", "hits")
     noun: ClassVar[str] = "tokens"
+    hub_tag: ClassVar[str] = "text-generation"
 
     wants: ClassVar[str] = "text (data.type: text)"
 
@@ -109,6 +110,14 @@ class LanguageModelingTask(Task):
     def loss(self, scores: Scores) -> float | None:
         """Return the mean negative log-likelihood of a token, in nats."""
         return _nats_per_token(scores)
+
+    def as_values(self, targets: Array) -> Floats | None:  # noqa: ARG002 - a text has no mean
+        """Return None."""
+        return None
+
+    def asked(self) -> str:
+        """Return that it is the next byte."""
+        return "predict the next byte of a text"
 
     def columns(self, outputs: Array) -> Columns:
         """Return `bits_per_byte` and `token_accuracy` of each row."""

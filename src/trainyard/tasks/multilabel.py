@@ -9,7 +9,7 @@ import numpy as np
 
 from trainyard.errors import DataError, ModelError
 from trainyard.tasks.base import Answers, Columns, ExplainedOutput, Floats, Json, Metric, Scores, Task
-from trainyard.tasks.support import labels
+from trainyard.tasks.support import labels, ranking
 from trainyard.tasks.support.columns import as_json
 from trainyard.tasks.support.links import sigmoid
 from trainyard.tasks.support.worst import largest
@@ -55,6 +55,7 @@ class MultilabelTask(Task):
     name: ClassVar[str] = "multilabel"
     metrics: ClassVar[Mapping[str, Metric]] = _metrics()
     default_metrics: ClassVar[Sequence[str]] = ("f1", "subset_accuracy")
+    judged_by: ClassVar[Sequence[str]] = ("hamming_loss", "log_loss")
     usual_metric: ClassVar[str] = "log_loss"
     losses: ClassVar[Sequence[str]] = ("binary_cross_entropy",)
     gives_probabilities: ClassVar[bool] = True
@@ -113,6 +114,20 @@ class MultilabelTask(Task):
         predicted = (scores.outputs > labels.THRESHOLD).astype(np.int64)
         return Answers(scores.targets.astype(np.int64), predicted, scores.outputs)
 
+    # -- baselines
+
+    def constant_in_words(self, constant: Floats) -> str:
+        """Return the labels that most rows have."""
+        usual = [str(name) for name, share in zip(self._labels, constant, strict=True) if share > 0.5]
+        return f"always answering {', '.join(usual) or 'no label'}"
+
+    def asked(self) -> str:
+        """Return the labels, or their number."""
+        names = [str(label) for label in self._labels]
+        return f"tell which of {len(names)} labels a row has" + (
+            f": {', '.join(names)}" if len(names) <= 4 else ""
+        )
+
     # -- tables
 
     @property
@@ -131,12 +146,17 @@ class MultilabelTask(Task):
         return {f"target_{label}": known[:, i].tolist() for i, label in enumerate(self._labels)}
 
     def tables(self, scores: Scores, ids: Ids) -> Json:
-        """Return `per_class` with a row for each label, and `worst` with the most confident mistakes."""
+        """Return `per_class` with a row for each label, `worst` with the surest mistakes, and figures."""
         table = labels.per_label(scores)
         names = [as_json(label) for label in self._labels]
+        answers = [
+            ranking.Answers(str(name), scores.targets[:, i] > 0, scores.outputs[:, i], scores.weights)
+            for i, name in enumerate(names)
+        ]
         return {
             "per_class": table.to_json(names),
             "worst": self._worst(scores, ids, names),
+            "figures": ranking.figures(answers),
         }
 
     @staticmethod

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from trainyard.tasks.base import Floats, Json, Metric, Scores, Task
-from trainyard.tasks.support import values
+from trainyard.tasks.support import residuals, values
 from trainyard.tasks.support.transforms import transform_of
 from trainyard.tasks.support.worst import largest
 from trainyard.types import Ids
@@ -45,9 +45,11 @@ class RegressionTask(Task):
         "spearman": Metric("max", "rank correlation of targets and predictions", values.spearman),
     }
     default_metrics: ClassVar[Sequence[str]] = ("rmse", "mae", "r2")
+    judged_by: ClassVar[Sequence[str]] = ("mae", "mse")
     usual_metric: ClassVar[str] = "mse"
     losses: ClassVar[Sequence[str]] = ("mse", "mae", "huber", "l1", "smooth_l1")
     scales_target: ClassVar[bool] = True
+    hub_tag: ClassVar[str] = "tabular-regression"
 
     def links(self, *, binary: bool) -> Mapping[str, Callable[[Floats], Floats]]:
         """Return the identity and the exponential; with a transformed target, its inverse after them."""
@@ -61,11 +63,12 @@ class RegressionTask(Task):
         return {f"{transform.kind} of the {unit}": after(link) for unit, link in links.items()}
 
     def tables(self, scores: Scores, ids: Ids) -> Json:
-        """Return `scatter` and `worst`; of several outputs only those of the first."""
+        """Return `scatter`, `worst` and figures; of several outputs only those of the first."""
         true, predicted = scores.targets[:, 0], scores.outputs[:, 0]  # (rows,) each
         kept = np.unique(np.linspace(0, len(true) - 1, min(len(true), MAX_POINTS)).astype(np.int64))
         errors = predicted - true
         first = {"target": self.info.target_names[0]} if self.info.target_names else {}
+        name = str(first.get("target", self.info.target))
         return {
             **first,
             "scatter": {"true": true[kept].tolist(), "predicted": predicted[kept].tolist()},
@@ -78,4 +81,5 @@ class RegressionTask(Task):
                 }
                 for index in largest(np.abs(errors))
             ],
+            "figures": residuals.figures(true, predicted, name),
         }

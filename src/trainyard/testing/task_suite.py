@@ -129,6 +129,25 @@ class TaskSuite:
         assert json.loads(json.dumps(table, allow_nan=False)) == table
         assert {row["row"] for row in table["worst"]} <= set(range(_ROWS))
 
+    def test_figures_are_of_known_kinds(self) -> None:
+        """The page can draw each figure of the tables, which stay small."""
+        task = self.make()
+        result = evaluate_predictions(self._predictions(), list(task.metrics), task.info, "test")
+        figures = tables(result, task.info)["figures"]
+        assert {figure["kind"] for figure in figures} <= {"lines", "scatter", "histogram"}
+        assert all(figure["title"] and figure["x"] and figure["caption"] for figure in figures)
+
+    def test_a_constant_answer_has_words(self) -> None:
+        """Targets as values have a mean that is an answer, and the task says both in words."""
+        task = self.make()
+        _, targets = self.drawn(_ROWS, 1)
+        values = task.as_values(targets)
+        assert task.asked()
+        assert set(task.judged_by) <= set(task.metrics)
+        if values is not None:
+            assert values.shape == (_ROWS, task.info.outputs)
+            assert task.constant_in_words(values.mean(axis=0))
+
     def test_blank_targets_can_be_batched(self) -> None:
         """Rows whose target is unknown have targets of the shape and dtype of known ones."""
         task = self.make()

@@ -55,7 +55,7 @@ _WORDS |= {"false": False, "no": False, "n": False, "f": False, "nein": False}
 _FIRST = 1000  # different texts that are read first: most columns are no numbers and no times there
 _MANY = 50  # with more different texts, a column may hold identifiers or free text rather than categories
 _SENTENCE = 3  # words: texts as long as this on average are free text, not identifiers
-_IDENTIFIER = re.compile(
+IDENTIFIER = re.compile(
     r"(^|[\W_])(id|ids|uuid|guid|key|index|rowid|unnamed: 0)$|[a-z](Id|ID)$", re.IGNORECASE
 )
 _SENTINEL_NUMBERS = {sign * (10**k - 1) for k in range(2, 10) for sign in (1, -1)} | {-9, -1e20, 1e20}
@@ -274,7 +274,7 @@ class _Column:
         if not self._explicit:
             if numbers_rows(self.values):
                 return ColumnKind("identifier", NUMBERS_ROWS)
-            if _IDENTIFIER.search(self.name) and _all_differ(present):
+            if IDENTIFIER.search(self.name) and _all_differ(present):
                 return ColumnKind("identifier", "has a different number in each row")
         self._warn_of_sentinels(present)
         return ColumnKind("number")

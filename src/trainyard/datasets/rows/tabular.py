@@ -11,11 +11,19 @@ import numpy as np
 from trainyard import semantics
 from trainyard.announce import announced
 from trainyard.config.schema import DataConfig, SplitConfig
-from trainyard.datasets.base import DataBundle, feature_form
+from trainyard.datasets.base import DataBundle, Identifiers, feature_form
 from trainyard.datasets.rows import checks, raw, weights
 from trainyard.datasets.rows.arrays import Arrays
 from trainyard.datasets.rows.encoders.numbers import mean_and_scale
-from trainyard.datasets.rows.kinds import ColumnKind, Inference, infer, infer_target, judge, typed
+from trainyard.datasets.rows.kinds import (
+    IDENTIFIER,
+    ColumnKind,
+    Inference,
+    infer,
+    infer_target,
+    judge,
+    typed,
+)
 from trainyard.datasets.rows.preparation import TabularPreparation, fit
 from trainyard.datasets.rows.raw import RawPreparation
 from trainyard.datasets.rows.splitting import Rows, fractions, split_rows
@@ -27,6 +35,7 @@ from trainyard.tasks.support.transforms import fit as fit_transform
 from trainyard.types import FEATURES, SPLITS, TARGET, WEIGHT, Array, DataInfo, SplitName, features_spec
 
 Tables = Mapping[SplitName, Table]
+_MOST_IDENTIFIERS = 1_000_000  # texts that are kept to name rows in a report
 
 
 class Reader(Protocol):
@@ -152,7 +161,26 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
         rows=_positions(train, rows) if len(tables) == 1 else {},
         warnings=warnings,
         columns=columns.summary(),
+        identifiers=_identifiers(parts, names, {**before.kinds, **columns.kinds}),
     )
+
+
+def _identifiers(
+    parts: Tables, features: Sequence[str], kinds: Mapping[str, ColumnKind]
+) -> dict[SplitName, Identifiers]:
+    """Return the first column that identifies rows; none where keeping its texts would take much memory."""
+    judged = [name for name, kind in kinds.items() if kind.kind == "identifier"]
+    left_out = [name for name in parts["train"].columns if name not in features and IDENTIFIER.search(name)]
+    for name in [*judged, *left_out]:
+        columns = {split: part.columns[name] for split, part in parts.items() if name in part.columns}
+        rows = sum(map(len, columns.values()))
+        if len(columns) == len(parts) and (rows <= _MOST_IDENTIFIERS or not _holds_objects(columns)):
+            return {split: Identifiers(name, values) for split, values in columns.items()}
+    return {}
+
+
+def _holds_objects(columns: Mapping[SplitName, Array]) -> bool:
+    return any(values.dtype.kind == "O" for values in columns.values())
 
 
 def _prepare(

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainyard.errors import WorldError
+from trainyard.frameworks.torch.layout import is_dense
 from trainyard.frameworks.torch.virtual_ranks import Gradients, GradientTree, tree_sum
 from trainyard.world import World
 
@@ -96,7 +97,7 @@ class Bucket:
         """
         return [
             part.as_strided(parameter.shape, parameter.stride())
-            if torch._prims_common.is_non_overlapping_and_dense_or_false(parameter)
+            if is_dense(parameter)
             else part.view(parameter.shape)
             for part, parameter in zip(torch.split(flat, self._sizes), self.parameters, strict=False)
         ]

@@ -1,0 +1,125 @@
+"""What a model is compared with: the best constant answer, and a linear model of the same features."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trainyard.datasets.base import ArraySplit, DataBundle, Split
+from trainyard.datasets.rows.arrays import is_frame
+from trainyard.evaluation.linear import MAX_FEATURES, MAX_ROWS, LinearModel
+from trainyard.evaluation.metrics import EvaluationResult, evaluate_predictions, find_metric, without_prefix
+from trainyard.records.journal import finite
+from trainyard.registry import task_for
+from trainyard.tasks.base import Floats, Scores, Task
+from trainyard.types import FEATURES, Array, DataInfo, Ids, Predictions, weights_of
+
+Json = dict[str, Any]
+MAX_OUTPUTS = 20  # classes or values that the linear model has
+LARGE = 100_000  # rows of a split that baselines predict; of more, evenly spaced ones
+
+
+class Baseline(NamedTuple):
+    """A model to compare with: its name, what it does in words, and its predictions for rows of a split."""
+
+    name: str
+    words: str
+    constant: Floats | None  # (outputs,)
+    linear: LinearModel | None = None
+
+    def outputs(self, batch: Any, rows: int) -> Array:
+        """Return the predictions for a batch, (rows, outputs)."""
+        if self.linear is not None:
+            return self.linear.predict(batch[FEATURES])
+        assert self.constant is not None, "a baseline is linear or constant"
+        return np.tile(self.constant, (rows, 1))
+
+
+def spaced(count: int, most: int) -> Ids:
+    """Return at most `most` evenly spaced positions among `count`."""
+    return np.unique(np.linspace(0, max(0, count - 1), min(count, most)).astype(np.int64))
+
+
+def fitted(bundle: DataBundle) -> list[Baseline]:
+    """Return the baselines of a data set, fitted to its training rows; empty if there are none."""
+    task, train = task_for(bundle.info), bundle.splits["train"]
+    if not isinstance(train, ArraySplit) or not len(train):
+        return []
+    ids = spaced(len(train), LARGE)
+    values = task.as_values(np.asarray(train.arrays[task.target])[ids])
+    if values is None or values.shape[1] != bundle.info.outputs or not np.isfinite(values).all():
+        return []
+    weights = _some(weights_of(train.arrays, bundle.info), ids)
+    if weights is not None and not weights.sum() > 0:
+        return []
+    constant = np.average(values, axis=0, weights=weights)
+    made = [Baseline("constant", task.constant_in_words(constant), constant)]
+    linear = _linear(task, train)
+    return [*made, Baseline("linear", "a linear model of the same columns", None, linear)] if linear else made
+
+
+def _linear(task: Task, train: ArraySplit) -> LinearModel | None:
+    """Return the linear model; None where the features are no table of a moderate number of numbers."""
+    features: Any = train.arrays.get(FEATURES)
+    is_table = (
+        not is_frame(features)
+        and features is not None
+        and features.ndim == 2
+        and features.dtype.kind in "fiub"
+    )
+    if not is_table or not 0 < features.shape[1] <= MAX_FEATURES or task.info.outputs > MAX_OUTPUTS:
+        return None
+    ids = spaced(len(train), MAX_ROWS)
+    values = task.as_values(np.asarray(train.arrays[task.target])[ids])
+    assert values is not None, "the caller checks it"
+    return LinearModel(features[ids], values, task.predictions if task.gives_probabilities else None)
+
+
+def compared(
+    baselines: Sequence[Baseline], result: EvaluationResult, split: Split, info: DataInfo
+) -> Json | None:
+    """Compare the evaluation of a split with the baselines; None without any, or without rows.
+
+    Returns:
+        `rows`, and `baselines`: [{`name`, `words`, `metrics`, `gains`}], where `metrics` are those of the
+        evaluation, and `gains` has for a metric the mean gain of the model over the baseline in each row
+        (above 0: the model is better) and its standard error.
+    """
+    if not baselines or not len(result.ids) or not np.isfinite(result.outputs).all():
+        return None
+    task = task_for(info)
+    at = spaced(len(result.ids), LARGE)
+    batch, own = split.take(result.ids[at]), result.scores(task).take(at)
+    names = [without_prefix(name) for name in result.metrics]
+    known = [name for name in dict.fromkeys([*names, *task.judged_by]) if name in task.metrics]
+    entries = []
+    for baseline in baselines:
+        outputs = baseline.outputs(batch, len(at)).astype(result.outputs.dtype)
+        part = Predictions(at, outputs, result.targets[at], 0.0, weights=_some(result.weights, at))
+        other = evaluate_predictions([part], known, info, result.split)
+        metrics = {
+            name: finite(value) for name, value in other.metrics.items() if without_prefix(name) != "loss"
+        }
+        gains = dict(_gains(task, own, other.scores(task)))
+        entries.append({"name": baseline.name, "words": baseline.words, "metrics": metrics, "gains": gains})
+    return {"rows": len(at), "baselines": entries}
+
+
+def _some(values: Array | None, ids: Ids) -> Array | None:
+    return None if values is None else values[ids]
+
+
+def _gains(task: Task, own: Scores, other: Scores) -> Iterable[tuple[str, Json]]:
+    """Yield the mean gain over the other model and its standard error, for the metrics that decide."""
+    for name in type(task).judged_by:
+        metric = find_metric(name, type(task))
+        by_row = metric.by_row or metric.paired
+        values = [by_row(scores) if by_row else None for scores in (own, other)]
+        if values[0] is None or values[1] is None:
+            continue
+        gain = (values[0] - values[1]) * (1.0 if metric.mode == "max" else -1.0)  # (rows,)
+        mean = float(own.mean(gain))
+        error = float(np.sqrt(own.mean((gain - mean) ** 2) / max(1, len(gain) - 1)))
+        yield name, {"mean": finite(mean), "error": finite(error)}

@@ -1,0 +1,75 @@
+"""What a run writes about its evaluation and its data, for the report."""
+
+from __future__ import annotations
+
+import logging
+from functools import cached_property
+
+from trainyard.datasets.base import ArraySplit, Split
+from trainyard.datasets.rows.arrays import Arrays
+from trainyard.evaluation import baselines
+from trainyard.evaluation.baselines import Baseline, compared
+from trainyard.evaluation.metrics import EvaluationResult
+from trainyard.evaluation.origin import with_origin
+from trainyard.evaluation.profile import profile
+from trainyard.evaluation.tables import tables
+from trainyard.records.run_dir import RunDir
+from trainyard.registry import task_for
+from trainyard.runs.wiring import Components
+
+log = logging.getLogger("trainyard")
+_TRAINING_ROWS = 2000  # that are evaluated; never more than the rows of validation and test
+_FEWEST = 200
+
+
+def training_sample(components: Components) -> Split | None:
+    """Return evenly spaced training rows to compare with those of validation and test.
+
+    None where there is nothing to compare with, or predictions are costly: they do not fit in memory.
+    """
+    bundle = components.bundle
+    train, others = bundle.splits["train"], [len(bundle.splits.get(name, ())) for name in ("val", "test")]
+    if not isinstance(train, ArraySplit) or task_for(bundle.info).sums or not any(others):
+        return None
+    rows = min(_TRAINING_ROWS, max(_FEWEST, *others))
+    return Arrays(train.take(baselines.spaced(len(train), rows)))
+
+
+class Description:
+    """Writes the tables of evaluations, and the profile of the data, into a run directory.
+
+    What fails beside the tables is only a warning: no result depends on it.
+    """
+
+    def __init__(self, run: RunDir, components: Components) -> None:
+        self._run = run
+        self._components = components
+        self._bundle = components.bundle
+
+    @cached_property
+    def _baselines(self) -> list[Baseline]:
+        return baselines.fitted(self._bundle)
+
+    def evaluation(self, result: EvaluationResult) -> None:
+        """Write the tables of an evaluation, and how baselines do on the same rows."""
+        table, split = tables(result, self._bundle.info), result.split
+        if split == "train":  # its rows are a sample, which no table names
+            table |= {"worst": [], "sample": True}
+        else:
+            table = with_origin(table, self._bundle, self._components.config.data, split)
+            try:
+                rows = self._bundle.splits[split]
+                table |= {"compared": compared(self._baselines, result, rows, self._bundle.info)}
+            except Exception as error:
+                log.warning("baselines cannot be computed: %s: %s", type(error).__name__, error)
+        self._run.write_json(f"evaluation/{split}.json", table)
+
+    def data(self) -> None:
+        """Write the distributions of the data."""
+        try:
+            described = profile(self._bundle)
+        except Exception as error:
+            log.warning("the data cannot be described: %s: %s", type(error).__name__, error)
+            return
+        if described is not None:
+            self._run.write_json("evaluation/data.json", described)

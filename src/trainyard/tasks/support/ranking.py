@@ -1,0 +1,181 @@
+"""The figures and tables of probabilities of yes and no: ROC, precision and recall, calibration, lift, costs.
+
+`positive` is (rows,) bool, `probability` (rows,) of the positive class, `weights` (rows,) float64 or None.
+Curves have at most POINTS points, whatever the number of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.tasks.base import Floats, Json
+from trainyard.tasks.support.classes import binary_auc, binary_average_precision, ratio
+from trainyard.types import Array
+
+POINTS = 120
+CURVES = 4  # classes that one figure shows; of more, those that are told apart worst
+_BINS = 10  # of the calibration, with about equally many rows each
+
+
+class Answers(NamedTuple):
+    """The answers for one class: its name, which rows are of it, and their probabilities of it."""
+
+    name: str
+    positive: NDArray[np.bool_]
+    probability: Array
+    weights: Floats | None = None
+
+
+class _Counts(NamedTuple):
+    """The weights of the rows above each threshold, (thresholds,), from the highest threshold down."""
+
+    threshold: Floats
+    hits: Floats
+    alarms: Floats
+
+    @property
+    def all_positive(self) -> float:
+        return float(self.hits[-1])
+
+    @property
+    def all_negative(self) -> float:
+        return float(self.alarms[-1])
+
+
+def figures(answers: Sequence[Answers]) -> list[Json]:
+    """Return the figures of the classes; those without a row of their own, or of others, are left out."""
+    usable = [one for one in answers if one.positive.any() and not one.positive.all()]
+    if not usable:
+        return []
+    areas = [binary_auc(one.positive, one.probability, one.weights) for one in usable]
+    worst = sorted(np.argsort(np.nan_to_num(areas), kind="stable")[:CURVES].tolist())
+    shown = [(usable[i], areas[i]) for i in worst]
+    left_out = len(usable) - len(shown)
+    more = f" The {len(shown)} of {len(usable)} that it tells apart worst." if left_out else ""
+    made = [_roc(shown, more), _precision_recall([one for one, _ in shown], more)]
+    return [*made, _calibration([one for one, _ in shown], more), _lift([one for one, _ in shown], more)]
+
+
+def _roc(shown: Sequence[tuple[Answers, float]], more: str) -> Json:
+    lines = []
+    for one, area in shown:
+        counts = _counts(one)
+        alarms, hits = counts.alarms / counts.all_negative, counts.hits / counts.all_positive
+        lines.append(_line(f"{one.name} {area:.3f}", [0.0, *alarms], [0.0, *hits]))
+    caption = (
+        "Of the rows that are not of the class, the share that is taken for it; and of its own rows, the "
+        "share that is found, as the threshold falls. The number is the area: 1 is perfect, 0.5 is chance."
+    )
+    return _figure("ROC", ("false positive rate", "recall"), lines, caption + more, exact=True)
+
+
+def _precision_recall(shown: Sequence[Answers], more: str) -> Json:
+    lines = []
+    for one in shown:
+        counts = _counts(one)
+        precision = ratio(counts.hits, counts.hits + counts.alarms)
+        area = binary_average_precision(one.positive, one.probability, one.weights)
+        recall = counts.hits / counts.all_positive
+        lines.append(_line(f"{one.name} {area:.3f}", [0.0, *recall], [precision[0], *precision]))
+    caption = "Of the rows taken for the class, the share that is of it. The number is the average precision."
+    return _figure("Precision and recall", ("recall", "precision"), lines, caption + more)
+
+
+def _calibration(shown: Sequence[Answers], more: str) -> Json:
+    lines = [_line(one.name, *_reliability(one)) for one in shown]
+    caption = (
+        "Rows in ten groups of rising probability: on the dashed line, what the model says is what happens. "
+        "Below it, the model is too sure."
+    )
+    return _figure(
+        "Calibration", ("probability said", "share that is"), lines, caption + more, exact=True
+    ) | {"points": True}
+
+
+def _reliability(one: Answers) -> tuple[Floats, Floats]:
+    """Return the mean probability of each group of rows, and the share of its rows that are of the class."""
+    order = np.argsort(one.probability, kind="stable")
+    groups = [part for part in np.array_split(order, _BINS) if len(part)]
+    weights = np.ones(len(order)) if one.weights is None else one.weights
+    totals = np.array([weights[part].sum() for part in groups])
+    said = np.array([weights[part] @ one.probability[part].astype(np.float64) for part in groups])
+    true = np.array([weights[part] @ one.positive[part] for part in groups])
+    return ratio(said, totals)[totals > 0], ratio(true, totals)[totals > 0]
+
+
+def _lift(shown: Sequence[Answers], more: str) -> Json:
+    lines = []
+    for one in shown:
+        counts = _counts(one)
+        total = counts.hits + counts.alarms
+        share = total / total[-1]
+        lift = ratio(counts.hits, total) / (counts.all_positive / total[-1])
+        kept = share >= min(0.01, float(share[-1]))
+        lines.append(_line(one.name, share[kept], lift[kept]))
+    caption = (
+        "Whoever acts on the most probable rows first meets the class so many times as often as by chance."
+    )
+    return _figure("Lift", ("share of the rows", "times as many as by chance"), lines, caption + more)
+
+
+def _figure(
+    title: str, labels: tuple[str, str], lines: list[Json], caption: str, *, exact: bool = False
+) -> Json:
+    """Return a figure of lines; `exact` draws the diagonal."""
+    x, y = labels
+    return {
+        "kind": "lines",
+        "title": title,
+        "x": x,
+        "y": y,
+        "lines": lines,
+        "exact": exact,
+        "caption": caption,
+    }
+
+
+def _line(name: str, x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Json:
+    kept = _spaced(len(x))
+    return {
+        "name": name,
+        "x": [round(float(x[i]), 4) for i in kept],
+        "y": [round(float(y[i]), 4) for i in kept],
+    }
+
+
+def _spaced(count: int, points: int = POINTS) -> NDArray[np.int64]:
+    """Return at most `points` evenly spaced positions, the first and the last among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, points)).round().astype(np.int64))
+
+
+def _counts(one: Answers) -> _Counts:
+    """Return the counts at each distinct probability."""
+    values, inverse = np.unique(-one.probability.astype(np.float64), return_inverse=True)
+    weights = np.ones(len(inverse)) if one.weights is None else one.weights
+    hits = np.bincount(inverse, weights=weights * one.positive)
+    alarms = np.bincount(inverse, weights=weights * ~one.positive)
+    return _Counts(-values, np.cumsum(hits), np.cumsum(alarms))
+
+
+def thresholds(one: Answers) -> Json | None:
+    """Return what follows from each of at most POINTS thresholds; None where one of the answers is missing.
+
+    Keys: `name`, `threshold`, `tp`, `fp`, `positive` and `negative` (all rows of each). A row is taken for
+    the class from the threshold on. The first threshold takes no row for it.
+    """
+    if not one.positive.any() or one.positive.all():
+        return None
+    counts = _counts(one)
+    kept = _spaced(len(counts.threshold), POINTS - 1)
+    return {
+        "name": one.name,
+        "threshold": [1.01, *(round(float(value), 6) for value in counts.threshold[kept])],
+        "tp": [0.0, *counts.hits[kept].tolist()],
+        "fp": [0.0, *counts.alarms[kept].tolist()],
+        "positive": counts.all_positive,
+        "negative": counts.all_negative,
+    }

@@ -1,0 +1,165 @@
+"""The beginning of the page, the model card, and the page of several runs."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from constructed import bundle, classes, run_of, values
+from ruamel.yaml import YAML
+from test_diagnosis import FALLS, HEALTHY, ROWS, cut, drawn, probabilities
+from test_html import Page
+
+from trainyard.reports.card import write_card
+from trainyard.reports.html import write_report
+from trainyard.reports.overlay import write_overlay
+from trainyard.reports.rundir import read_run
+from trainyard.reports.verdict import evaluated, judge
+
+HOSTILE = '</script><img src=x onerror="alert(1)">`|'
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    features, targets, margin = drawn()
+    data = bundle(classes(2, 4), features, targets, ROWS)
+    return run_of(tmp_path, data, cut(probabilities(margin)), HEALTHY, data={"path": "people.csv"})
+
+
+def judged(folder: Path, data, outputs):
+    tables = evaluated(read_run(run_of(folder, data, outputs)))
+    assert tables is not None
+    return judge(tables[1])
+
+
+def test_the_page_begins_with_the_question_and_the_verdict(run):
+    text = Page(write_report(run).read_text(encoding="utf-8")).text
+    order = [
+        "tell which of 2 classes kind is: class 0 or class 1, from 4 features of people.csv: 600 rows to learn",
+        "Better than always answering class 0, the most frequent class, and than a linear model",
+        "constant answer",
+        "Nothing is suspicious",
+        "Precision and recall",
+        "best threshold",
+        "The target in each split",
+        "Repeat this run",
+    ]
+    at = [text.index(words) for words in order]
+    assert at == sorted(at)
+
+
+def test_verdicts(tmp_path):
+    features, targets, margin = drawn()
+    data = bundle(classes(2, 4), features, targets, ROWS)
+    worse = judged(tmp_path / "worse", data, cut(probabilities(-margin)))
+    assert (worse.level, worse.title.split()[0]) == ("poor", "Worse")
+    sure = judged(tmp_path / "sure", data, cut(probabilities(80 * np.sign(margin))))
+    assert sure.level == "good"
+    assert "far too sure" in sure.sentences[0]
+    shy = judged(tmp_path / "shy", data, cut(probabilities(margin - margin.max() - 0.1)))
+    assert "No better" in shy.title
+    line = judged(tmp_path / "line", data, cut(probabilities(features[:, 0] + features[:, 3])))
+    assert line.title.endswith("worse than a linear model")
+    assert line.level == "fair"
+
+
+def test_one_huge_error_does_not_hide_that_values_are_predicted_well(tmp_path):
+    features, _, _ = drawn()
+    guess = 3 * features[:, 0]
+    targets = (guess + 0.1 * np.random.default_rng(1).normal(size=len(guess))).astype(np.float32)
+    targets[-1] += 900
+    verdict = judged(tmp_path, bundle(values(4), features, targets, ROWS), cut(guess[:, None]))
+    assert verdict.title.startswith("Better than always predicting the mean")
+
+
+def test_a_card_has_the_metadata_that_hubs_read(run):
+    text = write_card(run).read_text(encoding="utf-8")
+    _, metadata, body = text.split("---\n", 2)
+    fields = YAML(typ="safe", pure=True).load(metadata)
+    assert fields["pipeline_tag"] == "tabular-classification"
+    assert fields["library_name"] == "pytorch"
+    (result,) = fields["model-index"][0]["results"]
+    values = {one["type"]: one["value"] for one in result["metrics"]}
+    assert values["accuracy"] == read_run(run).metrics["test_accuracy"]
+    assert "| test accuracy |" in body
+    assert "**Better than always answering class 0" in body
+
+
+def test_a_card_can_be_written_elsewhere(run, tmp_path):
+    assert write_card(run, tmp_path / "README.md") == tmp_path / "README.md"
+    assert not (run / "model-card.md").exists()
+
+
+def test_names_from_outside_stay_text_in_cards_and_pages(run, tmp_path):
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["data"] |= {"target": HOSTILE, "features": [HOSTILE], "warnings": [f"{HOSTILE}\n# x"]}
+    (run / "manifest.json").write_text(json.dumps(manifest | {"experiment": HOSTILE, "run_id": HOSTILE}))
+    (run / "config.yaml").write_text(json.dumps({"model": {"type": HOSTILE}, HOSTILE: 1}))
+    profile = json.loads((run / "evaluation" / "data.json").read_text())
+    profile["columns"][0]["name"] = profile["target"]["name"] = profile["target"]["labels"][0] = HOSTILE
+    (run / "evaluation" / "data.json").write_text(json.dumps(profile))
+    tables = json.loads((run / "evaluation" / "test.json").read_text())
+    tables["figures"][0]["title"] = tables["figures"][0]["lines"][0]["name"] = tables["thresholds"][
+        "name"
+    ] = HOSTILE
+    tables["worst"][0]["id"], tables["origin"] = HOSTILE, {"file": HOSTILE, "id": HOSTILE}
+    tables["compared"]["baselines"][0]["words"] = HOSTILE
+    (run / "evaluation" / "test.json").write_text(json.dumps(tables))
+    pages = [write_report(run), write_overlay([run, run], tmp_path / "runs.html")]
+    for path in pages:
+        page = Page(path.read_text(encoding="utf-8"))
+        assert page.scripts == 1
+        assert page.fetched == []
+    assert HOSTILE in Page(pages[0].read_text(encoding="utf-8")).text
+    card = write_card(run).read_text(encoding="utf-8").split("---\n", 2)[2]
+    assert "<img" not in card
+    assert "\n# x" not in card
+
+
+def test_runs_side_by_side(tmp_path):
+    features, targets, margin = drawn()
+    data = bundle(classes(2, 4), features, targets, ROWS)
+    first, second = (
+        run_of(
+            tmp_path / name,
+            data,
+            cut(probabilities(scale * margin)),
+            curves,
+            training={"learning_rate": rate},
+        )
+        for name, scale, curves, rate in (("a", 1.0, HEALTHY, 0.1), ("b", 0.1, (FALLS, FALLS), 0.2))
+    )
+    source = write_overlay([first, second], tmp_path / "runs.html").read_text(encoding="utf-8")
+    text = Page(source).text
+    assert text.index("training.learning_rate 0.1 0.2") < text.index("What came of it")
+    assert "model.type" not in text  # it is the same
+    assert "Validation loss" in text
+    assert 'data-name="A"' in source
+    assert 'data-name="B"' in source
+    assert source.count("★") > 1
+
+
+def test_a_page_of_old_tables_is_drawn(run):
+    """Runs of earlier versions have no figures, no comparison and no description of their data."""
+    for path in (run / "evaluation").glob("*.json"):
+        old = {
+            key: value
+            for key, value in json.loads(path.read_text()).items()
+            if key not in ("figures", "thresholds", "compared", "origin", "version")
+        }
+        path.write_text(json.dumps(old))
+    text = Page(write_report(run).read_text(encoding="utf-8")).text
+    assert "Confusion matrix, test split" in text
+    assert "could not be drawn" not in text
+
+
+def test_a_big_run_has_a_small_page(tmp_path):
+    """Thousands of rows to judge by, 20 classes, 300 columns."""
+    rng = np.random.default_rng(0)
+    rows = (2000, 500, 20_000)
+    targets = rng.integers(0, 20, sum(rows))
+    features = rng.normal(size=(len(targets), 300)).astype(np.float32)
+    outputs = rng.dirichlet(np.ones(20), len(targets))
+    run = run_of(tmp_path, bundle(classes(20, 300), features, targets, rows), cut(outputs, rows))
+    assert sum(path.stat().st_size for path in (run / "evaluation").iterdir()) < 400_000
+    assert write_report(run).stat().st_size < 500_000
