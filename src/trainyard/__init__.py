@@ -42,6 +42,7 @@ __all__ = [
     "sync",
     "train",
     "tune",
+    "why",
     "work",
 ]
 
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
         sync,
         train,
         tune,
+        why,
         work,
     )
     from trainyard.runs.run import Run

@@ -382,7 +382,7 @@ def test_the_incomplete_beta_function(a: float, b: float, x: float) -> None:
 
 @pytest.mark.parametrize("degrees", [1, 2, 4, 9, 100])
 def test_quantiles_of_students_t(degrees: int) -> None:
-    assert significance._student_quantile(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=1e-9)
+    assert significance.student_quantile(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=1e-9)
 
 
 def test_it_needs_no_library(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """The verbs of Trainyard, as the command line and notebooks use them."""
 
 from trainyard.api.configs import check, init, schema
+from trainyard.api.differences import why
 from trainyard.api.forking import fork
 from trainyard.api.housekeeping import clean, get, list_runs, summaries, sync
 from trainyard.api.results import (
@@ -47,5 +48,6 @@ __all__ = [
     "sync",
     "train",
     "tune",
+    "why",
     "work",
 ]

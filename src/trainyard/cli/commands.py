@@ -23,6 +23,7 @@ _MODULES = {
     "tune": "tuning",
     "do-jobs": "tuning",
     "studies": "tuning",
+    "why": "why",
     "evaluate": "models",
     "predict": "models",
     "explain": "models",

@@ -23,7 +23,7 @@ from trainyard.records.status import EXIT_CODES
 from trainyard.require import close_process
 
 _SINGLE = ("train", "resume")  # commands of one run
-_TRAINING = (*_SINGLE, "work", "take-part", "reproduce", "cross-validate", "benchmark", "tune")
+_TRAINING = (*_SINGLE, "work", "take-part", "reproduce", "cross-validate", "benchmark", "tune", "why")
 
 
 def command() -> NoReturn:

@@ -178,8 +178,8 @@ def over_folds(
     """
     differences = np.asarray(second, np.float64) - np.asarray(first, np.float64)
     effect, error = corrected_mean(differences, test_per_train)
-    half_width = _student_quantile(len(differences) - 1) * error if len(differences) > 1 else math.nan
-    p_value = _student_p(effect / error, len(differences) - 1) if error > 0 else (1.0 if effect == 0 else 0.0)
+    half_width = student_quantile(len(differences) - 1) * error if len(differences) > 1 else math.nan
+    p_value = student_p(effect / error, len(differences) - 1) if error > 0 else (1.0 if effect == 0 else 0.0)
     p_value = math.nan if math.isnan(error) else p_value
     return Significance(
         "corrected resampled t",
@@ -206,7 +206,7 @@ def corrected_mean(values: Array, test_per_train: float) -> tuple[float, float]:
 def fold_interval(values: Array, test_per_train: float) -> tuple[float, float]:
     """Return the 95% interval of the mean of (folds,) values, by Student's t and the corrected error."""
     mean, error = corrected_mean(values, test_per_train)
-    half_width = _student_quantile(len(values) - 1) * error if len(values) > 1 else math.nan
+    half_width = student_quantile(len(values) - 1) * error if len(values) > 1 else math.nan
     return mean - half_width, mean + half_width
 
 
@@ -380,17 +380,17 @@ def _normal_interval(differences: Floats) -> tuple[float, float]:
 # -- Student's t
 
 
-def _student_p(t: float, degrees: int) -> float:
+def student_p(t: float, degrees: int) -> float:
     """Return P(|T| > |t|) of Student's t distribution."""
     return _incomplete_beta(degrees / 2, 0.5, degrees / (degrees + t * t))
 
 
-def _student_quantile(degrees: int) -> float:
+def student_quantile(degrees: int) -> float:
     """Return the t with P(|T| > t) = 5%, by bisection."""
     low, high = 0.0, 1000.0
     for _ in range(80):
         middle = (low + high) / 2
-        low, high = (middle, high) if _student_p(middle, degrees) > LEVEL else (low, middle)
+        low, high = (middle, high) if student_p(middle, degrees) > LEVEL else (low, middle)
     return (low + high) / 2
 
 

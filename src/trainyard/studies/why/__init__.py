@@ -1,0 +1,1 @@
+"""Why two runs differ: which of their differences moved a metric."""
