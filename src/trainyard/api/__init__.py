@@ -4,7 +4,7 @@ from trainyard.api.configs import check, init, schema
 from trainyard.api.forking import fork
 from trainyard.api.housekeeping import clean, get, list_runs, summaries, sync
 from trainyard.api.results import compare, evaluate, explain, export, load, predict, report
-from trainyard.api.studies import benchmark, cross_validate, tune
+from trainyard.api.studies import benchmark, cross_validate, reproduce_study, resume_study, tune
 from trainyard.api.training import reproduce, resume, stop, train
 from trainyard.api.working import create, work
 from trainyard.runs.run import Run
@@ -28,7 +28,9 @@ __all__ = [
     "predict",
     "report",
     "reproduce",
+    "reproduce_study",
     "resume",
+    "resume_study",
     "schema",
     "stop",
     "summaries",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trainyard.runs.reproduce import Reproduction
     from trainyard.runs.run import Run
 
-_DIFFERENT = 3
+DIFFERENT = 3
 
 
 @click.command()
@@ -86,7 +86,13 @@ def resume(
 
     A run that has ended stays as it is; with another length, a new run goes on after it:
     `trainyard resume RUN training.epochs=60`.
+
+    RUN may be a search: `trainyard resume STUDY tuning.trials=100` goes on with more trials.
     """
+    if _is_study(run):
+        from trainyard.cli.tuning import go_on
+
+        go_on(run, overrides, runs_dir, trust, quiet, as_json)
     with progress_callbacks(quiet, as_json) as callbacks:
         resumed = trainyard.resume(
             run, overrides, runs_dir=runs_dir, allow_change=allow_change, callbacks=callbacks, trust=trust
@@ -152,11 +158,23 @@ def reproduce(
 
     Lists the inputs that differ, then says `identical`, or `different` with the first step and the first
     tensor that differ; the exit code is 3 then.
+
+    RUN may be a search: all its trials are made again, and compared one by one.
     """
+    if _is_study(run):
+        from trainyard.cli.tuning import prove
+
+        prove(run, runs_dir, trust, quiet, as_json)
     with progress_callbacks(quiet, as_json) as callbacks:
         reproduction = trainyard.reproduce(run, runs_dir=runs_dir, callbacks=callbacks, trust=trust)
-    show(reproduction.to_json(), _verdict(reproduction), as_json)
-    ctx.exit(0 if reproduction.verdict == "identical" else _DIFFERENT)
+    show(reproduction.to_json(), verdict_lines(reproduction), as_json)
+    ctx.exit(0 if reproduction.verdict == "identical" else DIFFERENT)
+
+
+def _is_study(name: str) -> bool:
+    from trainyard.records.study import is_study
+
+    return is_study(name)
 
 
 @contextmanager
@@ -223,7 +241,8 @@ def _arguments(run: Run, url: str | None, runs_dir: str | None) -> str:
     return run.id + (f" --runs-dir {shlex.quote(runs_dir)}" if runs_dir else "")
 
 
-def _verdict(result: Reproduction) -> Iterator[str]:
+def verdict_lines(result: Reproduction) -> Iterator[str]:
+    """Yield the answer of `reproduce` for people."""
     for difference in result.inputs:
         yield f"input differs: {difference}"
     if result.verdict == "identical":

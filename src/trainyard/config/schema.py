@@ -60,6 +60,15 @@ class SplitConfig(Section):
     fold: int | None = bits(
         default=None, ge=0, description="which of the folds is the test split, counted from 0"
     )
+    val_folds: int | None = bits(
+        default=None,
+        ge=2,
+        description="tuning by cross-validation: cut the rows that do not test into this many folds, one of "
+        "which is the validation split; the rows of the test split are in no split",
+    )
+    val_fold: int | None = bits(
+        default=None, ge=0, description="which of `val_folds` is the validation split, counted from 0"
+    )
     seed: int = bits(
         default=0,
         ge=0,
@@ -82,6 +91,19 @@ class SplitConfig(Section):
             )
         if self.folds is not None and self.test is not None:
             raise ValueError("test and folds are both given: a fold is the test split; leave test out")
+        return self
+
+    @model_validator(mode="after")
+    def _check_val_fold(self) -> SplitConfig:
+        if (self.val_folds is None) != (self.val_fold is None):
+            raise ValueError("val_folds and val_fold belong together; `trainyard tune` sets both")
+        if self.val_folds is not None and self.val_fold is not None and self.val_fold >= self.val_folds:
+            raise ValueError(
+                f"val_fold {self.val_fold} does not exist: the {self.val_folds} folds are numbered 0 to "
+                f"{self.val_folds - 1}"
+            )
+        if self.val_folds is not None and self.folds is not None:
+            raise ValueError("folds and val_folds are both given; keep one")
         return self
 
 

@@ -131,6 +131,18 @@ class Rules:
         """Return the first step, from `step` on, from which a run can go on exactly."""
         return -(-step // self.boundary) * self.boundary
 
+    def pause(self, parts: int, of: int) -> int:
+        """Return the first step, from `parts / of` of the length on, at which a run can pause.
+
+        It is evaluated in any case, and the run can go on from it exactly. The last step is no pause.
+        """
+        step = -(-self.total_steps * parts // of)
+        if not self.on_cadence(step):
+            step = self._evaluations.after(step)
+        while step < self.total_steps and self.resumable(step) != step:
+            step = self._evaluations.after(step)
+        return min(step, self.total_steps)
+
     def logs(self, step: int) -> bool:
         """Return whether metrics are logged after this step."""
         return step % self._config.logging.every_n_steps == 0

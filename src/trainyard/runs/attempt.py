@@ -395,10 +395,16 @@ class _Attempt:
                     return result
                 del replay
                 state = self._begin_own_steps(components)
-            return self._run_loop(components, state, journal)
+            return self._run_loop(components, state, journal, pause=self._pause(components))
         finally:
             with contextlib.suppress(OSError):
                 journal.close()
+
+    def _pause(self, components: Components) -> int | None:
+        """Return the step at which the attempt is to pause; None if it goes on to the end."""
+        share, rules = self._request.until, components.rules
+        step = rules.total_steps if share is None else rules.pause(*share)
+        return step if step < rules.total_steps else None
 
     def _begin_own_steps(self, components: Components) -> RunState:
         """Restore the state that the steps of the parent led to, and record what it is."""
@@ -420,9 +426,17 @@ class _Attempt:
         return state
 
     def _run_loop(
-        self, components: Components, state: RunState, journal: Journal, until: int | None = None
+        self,
+        components: Components,
+        state: RunState,
+        journal: Journal,
+        until: int | None = None,
+        pause: int | None = None,
     ) -> Result:
-        """Train, and end the attempt, unless the loop comes to `until`, after which another one follows."""
+        """Train, and end the attempt, unless the loop comes to `until`, after which another one follows.
+
+        At the step `pause`, the attempt ends as `paused`.
+        """
         loop = build_loop(
             components,
             state,
@@ -431,11 +445,11 @@ class _Attempt:
             self._signals,
             self._request.objects.callbacks,
             self._outside(components.config),
-            until,
+            pause if until is None else until,
         )
         loop.parts.recorder.started(run_view(components, self._run, state, self._session.number))
         try:
-            result = in_owner(lambda: self._train_and_evaluate(loop, components))
+            result = in_owner(lambda: self._train_and_evaluate(loop, components, replays=until is not None))
             if until is None or result.status != "completed":
                 self._end(result, loop)
         except Exception as error:
@@ -455,7 +469,7 @@ class _Attempt:
             return Outside(verdict=verdict)
         return Outside(limit, lambda: access(stop, F_OK) or lease.is_asked_to_stop, verdict)
 
-    def _train_and_evaluate(self, loop: Loop, components: Components) -> Result:
+    def _train_and_evaluate(self, loop: Loop, components: Components, *, replays: bool) -> Result:
         """Train and, if the training is completed or was stopped, evaluate."""
         saver, state = loop.parts.saver, loop.state
         for decision in state.decisions:
@@ -466,8 +480,14 @@ class _Attempt:
         loop.after_first_step = lambda: self._check_unsaved(components, before)
         status = loop.run()
         self._world.main_only(lambda: self._finish_saves(loop))
+        if (
+            status == "completed"
+            and not replays
+            and state.step < components.rules.last_step(state.evaluations)
+        ):
+            status = "paused"
         result = self._result = self._result_so_far(components, state, status)
-        if status == "completed" and loop.parts.until is not None:
+        if status == "completed" and replays:
             return result
         if status == "completed":
             saver.drop_superseded_best()

@@ -22,7 +22,7 @@ RUN_ID = "trainyard.run_id"
 STATUS = {
     "completed": "FINISHED",
     "failed": "FAILED",
-    **dict.fromkeys(("stopped", "pruned", "preempted", "interrupted"), "KILLED"),
+    **dict.fromkeys(("stopped", "pruned", "paused", "preempted", "interrupted"), "KILLED"),
 }
 POINTS_PER_CALL, PAIRS_PER_CALL = 1000, 100  # what MLflow allows
 

@@ -206,7 +206,7 @@ def refuse_division(config: SplitConfig) -> None:
         name for name in ("val", "test") if getattr(config, name) not in (0, getattr(SplitConfig(), name))
     ]
     settings += ["stratify"] if config.stratify else []
-    settings += ["folds"] if config.folds is not None else []
+    settings += [name for name in ("folds", "val_folds") if getattr(config, name) is not None]
     if settings:
         raise DataError(
             f"data.split.{settings[0]}: map-style datasets are not split; leave it out, and give a dataset "
