@@ -137,9 +137,9 @@ class TrialLog:
                 ending=None, jobs=(*trial.jobs, LoggedJob(line["job"]))
             )
         else:
-            number = line["trial"]
+            number: int = line["trial"]
             assert number == len(self.trials), "trials begin in the order of their numbers"
-            jobs = (LoggedJob(line["job"] if "job" in line else number),)
+            jobs = (LoggedJob(line.get("job", number)),)
             self.trials.append(
                 LoggedTrial(
                     number,
