@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from rows import config as data_config
 from rows import csv_text, load, people
 
-from trainyard.config.schema import SplitConfig
+from trainyard.config.splits import SplitConfig
 from trainyard.datasets.csv import CsvDataset
 from trainyard.datasets.rows.objects import from_objects
 from trainyard.datasets.rows.splitting import Rows, split_rows

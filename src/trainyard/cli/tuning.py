@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,7 +19,6 @@ from trainyard.require import close_process
 
 if TYPE_CHECKING:
     from trainyard.studies.study import Study
-    from trainyard.studies.tuning.again import StudyReproduction
     from trainyard.studies.tuning.tune import Tuning
 
 _SHOWN = 10  # trials of the final table
@@ -42,43 +41,8 @@ def tune(config: str, overrides: Sequence[str], quiet: bool, as_json: bool, **op
     A study that is killed goes on with --resume: no trial is lost, repeated or changed.
     """
     study = trainyard.tune(config, overrides, watch=watcher(quiet, as_json), **options)
-    show(_document(study), _summary(study), as_json)
+    show(study_document(study), study_summary(study), as_json)
     click.get_current_context().exit(EXIT_CODES.get(study.status, 1))
-
-
-def go_on(
-    name: str, overrides: Sequence[str], runs_dir: str | None, trust: bool, quiet: bool, as_json: bool
-) -> NoReturn:
-    """Go on with a study, print what came of it, and exit."""
-    study = trainyard.resume_study(
-        name, overrides, runs_dir=runs_dir, trust=trust, watch=watcher(quiet, as_json)
-    )
-    show(_document(study), _summary(study), as_json)
-    click.get_current_context().exit(EXIT_CODES.get(study.status, 1))
-
-
-def prove(name: str, runs_dir: str | None, trust: bool, quiet: bool, as_json: bool) -> NoReturn:
-    """Make the trials of a study again, print how the two compare, and exit."""
-    from trainyard.cli.train import DIFFERENT
-
-    result = trainyard.reproduce_study(name, runs_dir=runs_dir, trust=trust, watch=watcher(quiet, as_json))
-    show(result.to_json(), _comparison(result), as_json)
-    click.get_current_context().exit(0 if result.verdict == "identical" else DIFFERENT)
-
-
-def _comparison(result: StudyReproduction) -> Iterator[str]:
-    from trainyard.cli.train import verdict_lines
-
-    if result.verdict == "identical":
-        repeats = f"identical: {result.repetition} repeats {result.original}"
-        yield f"{repeats}: {result.trials[0]} trials, digest {result.digests[0]}"
-        return
-    yield f"different: {result.repetition} does not repeat {result.original}"
-    first = "" if result.trial is None else f"first trial that differs: {result.trial}; "
-    yield f"  {first}{result.what}"
-    if result.run is not None:
-        yield from (f"  {line}" for line in verdict_lines(result.run))
-    yield f"  digests: {result.digests[0]}, then {result.digests[1]}"
 
 
 @click.command("do-jobs", hidden=True)
@@ -166,12 +130,14 @@ def _label(label: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in label.items())
 
 
-def _document(study: Tuning) -> dict[str, Any]:
+def study_document(study: Tuning) -> dict[str, Any]:
+    """Return a study as a JSON document: its result, its path and its status."""
     identity = {"study_id": study.id, "path": str(study.path), "status": study.status}
     return study.result | identity | {"report": existing(study.path / "report.html")}
 
 
-def _summary(study: Tuning) -> Iterator[str]:
+def study_summary(study: Tuning) -> Iterator[str]:
+    """Yield what came of a study, for people."""
     from trainyard.studies.tuning.tune import rows
 
     trials = rows(study.path)

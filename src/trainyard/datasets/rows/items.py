@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from trainyard.config.schema import DataConfig, SplitConfig
+from trainyard.config.schema import DataConfig
+from trainyard.config.splits import SplitConfig
 from trainyard.datasets.base import DataBundle, Split
 from trainyard.datasets.rows.table import kind_of, listed, tidy
 from trainyard.datasets.rows.target import class_indices

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from trainyard.config.schema import DEFAULT_TEST_SHARE, SplitConfig
+from trainyard.config.splits import DEFAULT_TEST_SHARE, SplitConfig
 from trainyard.datasets.rows.table import Table, iso_times, kind_of, missing
 from trainyard.errors import DataError
 from trainyard.order import SPLIT, permutation, stream_seed

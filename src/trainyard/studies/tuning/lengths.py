@@ -6,14 +6,15 @@ from typing import Any
 
 from trainyard.config.options import ROUNDS
 from trainyard.config.schema import RunConfig
-from trainyard.config.tuning import HalvingPruner, HyperbandPruner
+from trainyard.config.tuning import HalvingPruner, HyperbandPruner, TuningConfig
 from trainyard.errors import ConfigError, InputError, Problem
+from trainyard.evaluation.metrics import mode_of
 from trainyard.records.result import Result
+from trainyard.records.trials import TrialLog
 from trainyard.samplers.base import Space
 from trainyard.studies.trials import StudyConfig
-from trainyard.studies.tuning.agenda import Agenda
+from trainyard.studies.tuning.agenda import Agenda, InOrder
 from trainyard.studies.tuning.rungs import Rungs, hyperband
-from trainyard.types import Mode
 
 _ROUNDS = f"model.params.{ROUNDS}"
 
@@ -83,18 +84,27 @@ def best_length(config: RunConfig, result: Result, step: int) -> dict[str, Any]:
     return {} if step == result.steps and result.status == "completed" else {key: step}
 
 
-def rungs_of(pruner: HalvingPruner, config: RunConfig, limits: list[int], horizon: int, mode: Mode) -> Agenda:
-    """Return the jobs of a study with rungs.
+def agenda_of(tuning: TuningConfig, config: RunConfig, trials: int, horizon: int, log: TrialLog) -> Agenda:
+    """Return the order of the jobs of a study.
+
+    Where it depends on the number of trials, the log keeps each number that the study has had.
 
     Args:
-        pruner: The options.
+        tuning: The options.
         config: The config of a trial.
-        limits: The number of trials, and those that it had before, smallest first.
+        trials: The number of trials.
         horizon: After how many jobs a result is known.
-        mode: Which values of the metric are better.
+        log: The log.
     """
-    factor = pruner.reduction_factor
-    cycle = hyperband(pruner.min_resource, _length(config), factor)
+    pruner = tuning.pruner
+    if not isinstance(pruner, HalvingPruner):
+        return InOrder(trials, horizon)
+    limits = [note["trials"] for note in log.notes if note["kind"] == "trials"]
+    if trials > max(limits, default=0):
+        log.note(kind="trials", trials=trials)
+        limits.append(trials)
+    cycle = hyperband(pruner.min_resource, _length(config), pruner.reduction_factor)
     if not isinstance(pruner, HyperbandPruner):
         cycle = cycle[:1]
-    return Rungs.plan(cycle, limits, factor, horizon, mode)
+    mode = mode_of(tuning.metric) if tuning.mode == "auto" else tuning.mode
+    return Rungs.plan(cycle, limits, pruner.reduction_factor, horizon, mode)

@@ -37,9 +37,10 @@ from trainyard.samplers.optuna import importances
 from trainyard.studies.running import log_warnings_once
 from trainyard.studies.study import RESULT, Json, Study, StudyRequest, StudyView, open_study
 from trainyard.studies.trials import StudyConfig
-from trainyard.studies.tuning.agenda import Agenda, InOrder, Turn, known_ending
+from trainyard.studies.tuning.agenda import Agenda, Turn, known_ending
+from trainyard.studies.tuning.final import final_run, train_final
 from trainyard.studies.tuning.jobs import Job, ending_of, failed
-from trainyard.studies.tuning.lengths import rungs_of, with_length
+from trainyard.studies.tuning.lengths import agenda_of, with_length
 from trainyard.studies.tuning.parts import Parts, check_parts
 from trainyard.studies.tuning.space import check_space, read_space
 from trainyard.studies.tuning.workers import Executor, InProcess, WorkerProcesses
@@ -242,7 +243,10 @@ class _Search:
         with study.owned(), log_warnings_once():
             study.update(status="running")
             self._log = TrialLog(study.path)
-            self._agenda = self._make_agenda()
+            config = self._base.resolved.config
+            self._agenda = agenda_of(
+                self._plan.tuning, config, self._plan.trials, self._plan.horizon, self._log
+            )
             try:
                 with Signals() as signals:
                     executor = self._executor(signals)
@@ -274,18 +278,6 @@ class _Search:
             raise InputError("callbacks stay in this process; give tuning.parallel: 1 with them")
         signals.wake = lambda: None  # the executor looks for them
         return WorkerProcesses(self._plan.tuning.parallel, lambda: signals.status, log.getEffectiveLevel())
-
-    def _make_agenda(self) -> Agenda:
-        """Return the order of the jobs; where it depends on the number of trials, the log keeps that."""
-        plan, notes = self._plan, self._log.notes
-        if not isinstance(plan.tuning.pruner, HalvingPruner):
-            return InOrder(plan.trials, plan.horizon)
-        limits = [note["trials"] for note in notes if note["kind"] == "trials"]
-        if plan.trials > max(limits, default=0):
-            self._log.note(kind="trials", trials=plan.trials)
-            limits.append(plan.trials)
-        config = self._base.resolved.config
-        return rungs_of(plan.tuning.pruner, config, limits, plan.horizon, plan.mode)
 
     def _make_trials(self, executor: Executor) -> None:
         begun = [trial for trial in self._log.trials if trial.ending is None]
@@ -361,6 +353,10 @@ class _Search:
     def _runs(self, trial: LoggedTrial) -> list[Path]:
         return [self._study.path.parent / run_id for run_id in (trial.run_id, *trial.others)]
 
+    @property
+    def _objective(self) -> tuple[str, Mode]:
+        return self._plan.tuning.metric, self._plan.mode
+
     def _job(self, trial: LoggedTrial) -> Job:
         curves: dict[str, list[Sequence[tuple[int, float]]]] = {"completed": [], "pruned": []}
         job = trial.jobs[-1].number
@@ -371,8 +367,7 @@ class _Search:
             trial.number,
             self._runs(trial),
             self._study.id,
-            self._plan.tuning.metric,
-            self._plan.mode,
+            *self._objective,
             self._plan.tuning.pruner,
             curves,
             self._agenda.until(job),
@@ -395,28 +390,14 @@ class _Search:
             self._log.prune(number)
 
     def _train_final(self, executor: Executor) -> None:
-        """Train the best configuration once more, where the study asks for it: a note names the run.
-
-        Raises:
-            TrainingError: The training failed.
-        """
+        """Train the best configuration once more, where the study asks for it."""
         best = self._best()
         if best is None or not self._parts.has_final:
             return
-        run = self._final_run(best)
-        if run is None:
-            run = self._create(self._parts.final(best, self._study.path.parent))
-            self._log.note(kind="final", trial=best.number, run_id=run.id)
-        executor.submit(Job(-1, [run.path], self._study.id, self._plan.tuning.metric, self._plan.mode))
-        _, status, error = executor.wait()
-        if status == "failed":
-            raise TrainingError(f"the best configuration cannot be trained again: {error}")
-        self._request.watch({"best_trial": best.number, "run_id": run.id, "status": status})
-
-    def _final_run(self, best: LoggedTrial) -> RunDir | None:
-        """Return the run of the best configuration that was begun before, if any."""
-        notes = [one for one in self._log.notes if one["kind"] == "final" and one["trial"] == best.number]
-        return RunDir(self._study.path.parent / notes[-1]["run_id"]) if notes else None
+        path = self._study.path.parent
+        run = final_run(path, self._log, best) or self._create(self._parts.final(best, path))
+        train_final(executor, Job(best.number, [run.path], self._study.id, *self._objective), self._log)
+        self._request.watch({"best_trial": best.number, "run_id": run.id, "status": run.status()})
 
     def _end(self, number: int, ending: Ending) -> None:
         self._log.end(number, ending)
@@ -439,7 +420,7 @@ class _Search:
     def _conclude(self) -> None:
         """Write the best config and the result."""
         trials, best = self._log.trials, self._best()
-        final = self._final_run(best) if best is not None else None
+        final = final_run(self._study.path.parent, self._log, best) if best is not None else None
         if best is not None:
             run = final or RunDir(self._study.path.parent / best.run_id)
             self._study.write_text(BEST, run.config_file.read_bytes())
